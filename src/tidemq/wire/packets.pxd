@@ -64,7 +64,9 @@ cdef struct Disconnect:    # and AUTH
     uint8_t reason
     Properties properties
 
-cdef Fault parse_fixed_header(const uint8_t* data, size_t size, FixedHeader* out) noexcept nogil  # or FAULT_NEED_MORE
+# FAULT_NEED_MORE while the header itself is not whole. The caller compares header_size + body_size with what it has.
+cdef Fault parse_fixed_header(const uint8_t* data, size_t size, FixedHeader* out) noexcept nogil
+# `version` is written whatever the fault, so that it can be answered: 0 where the level was not read or not supported.
 cdef Fault parse_connect(uint8_t first, const uint8_t* body, uint32_t size, Connect* out) noexcept nogil
 cdef Fault parse_connack(uint8_t first, const uint8_t* body, uint32_t size, uint8_t version, Connack* out) noexcept nogil
 cdef Fault parse_publish(uint8_t first, const uint8_t* body, uint32_t size, uint8_t version, Publish* out) noexcept nogil
@@ -106,3 +108,5 @@ cdef void append_u8_property(uint8_t property_id, uint8_t value, string* out) no
 cdef void append_u16_property(uint8_t property_id, uint16_t value, string* out) noexcept nogil
 cdef void append_u32_property(uint8_t property_id, uint32_t value, string* out) noexcept nogil
 cdef void append_string_property(uint8_t property_id, Span value, string* out) noexcept nogil
+cdef void append_varint_property(uint8_t property_id, uint32_t value, string* out) noexcept nogil
+cdef void append_pair_property(uint8_t property_id, Span key, Span value, string* out) noexcept nogil
