@@ -1,9 +1,9 @@
 """Retained messages by topic name: found exactly, and by topic filter in slices.
 
 A ``RetainedWalk`` is a look-up by filter that stops and goes on, so that a huge result neither holds the lock
-for long nor fills a connection's buffers. It goes through the tree depth first, into matching branches only, and
-stands on the node that it will visit next. While it waits between two slices it is in the index's list, and who
-removes the node under it first moves it on. So:
+for long nor fills a connection's buffers. It goes through the tree depth first, into matching branches only,
+and stands on the node that it will visit next. While it waits between two slices it is in the index's list,
+and who removes the node under it first moves it on. So:
 
 - a topic that holds a message during the whole walk is reported exactly once, with the message that it holds
   at that moment;
@@ -14,7 +14,7 @@ Messages are the caller's: the index holds pointers and never looks at what they
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
@@ -196,8 +196,6 @@ def open_walk(index: cython.pointer[RetainedIndex], filter: Span) -> cython.poin
     reader: LevelReader = read_levels(copy)
     while next_level(cython.address(reader), walk.levels + walk.level_count):
         walk.level_count += 1
-        if reader.done:
-            break
     walk.multi_level = is_wildcard(walk.levels[count - 1], 0x23)  # '#'
     if walk.multi_level:
         walk.level_count -= 1
@@ -292,12 +290,12 @@ def continue_walk(
 ) -> cython.bint:
     """Appends up to ``messages_max`` (at least 1) further messages; returns whether more may follow.
 
-    Visits at most ``VISITS_PER_MESSAGE`` nodes for each, so a slice may find nothing before the walk's end. One
-    thread at a time uses a walk. The shared or the exclusive lock must be held; take references to the messages
-    before it is released.
+    Visits at most ``VISITS_PER_MESSAGE`` nodes for each, so a slice may find nothing before the walk's end.
+    One thread at a time uses a walk. The shared or the exclusive lock must be held; take references to the
+    messages before it is released.
     """
     topics: cython.pointer[LevelTree] = walk.index.topics
-    visits: uint32_t = messages_max * VISITS_PER_MESSAGE
+    visits: uint64_t = cython.cast(uint64_t, messages_max) * VISITS_PER_MESSAGE
     left: uint32_t = messages_max
     while left > 0 and visits > 0 and not walk.done:
         if walk.depth >= walk.level_count and node_at(topics, walk.node).value != cython.NULL:
@@ -368,3 +366,98 @@ def move_walks(index: cython.pointer[RetainedIndex], node: uint32_t) -> cython.v
         if walk.node == node and not walk.done:
             step_over(walk)
         walk = walk.next_walk
+
+
+# --- Python's door ---------------------------------------------------------------------------------
+
+
+@cython.cfunc
+def span_of(text: bytes) -> Span:
+    """A view of a bytes object, valid as long as the object lives."""
+    span = cython.declare(Span)
+    span.data = cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, text))
+    span.size = len(text)
+    return span
+
+
+@cython.cclass
+class RetainedIndexView:
+    """A retained index of its own for tests and tools: messages are numbers above 0. Any thread."""
+
+    index: cython.pointer[RetainedIndex]
+
+    def __cinit__(self) -> None:
+        self.index = new_retained_index()
+
+    def __dealloc__(self) -> None:
+        free_retained_index(self.index)
+
+    def __len__(self) -> int:
+        return self.index.count
+
+    def put(self, topic: bytes, message: int) -> int:
+        """Retains a message; returns the one before it, 0 for none."""
+        assert message > 0
+        topic_span: Span = span_of(topic)
+        pointer: cython.p_void = cython.cast(cython.p_void, cython.cast(cython.size_t, message))
+        with cython.nogil:
+            lock_exclusive(self.index)
+            pointer = put_retained(self.index, topic_span, pointer)
+            unlock_exclusive(self.index)
+        return cython.cast(cython.size_t, pointer)
+
+    def remove(self, topic: bytes) -> int:
+        """Removes a topic's message and returns it, 0 for none."""
+        topic_span: Span = span_of(topic)
+        pointer: cython.p_void
+        with cython.nogil:
+            lock_exclusive(self.index)
+            pointer = remove_retained(self.index, topic_span)
+            unlock_exclusive(self.index)
+        return cython.cast(cython.size_t, pointer)
+
+    def find(self, topic: bytes) -> int:
+        """The message of a topic, 0 for none."""
+        topic_span: Span = span_of(topic)
+        pointer: cython.p_void
+        with cython.nogil:
+            lock_shared(self.index)
+            pointer = find_retained(self.index, topic_span)
+            unlock_shared(self.index)
+        return cython.cast(cython.size_t, pointer)
+
+    def node_count(self) -> int:
+        """Nodes of the tree, the root included."""
+        return self.index.topics.node_count
+
+
+@cython.cclass
+class RetainedWalkView:
+    """A look-up by filter in a ``RetainedIndexView``. One thread at a time."""
+
+    view: RetainedIndexView
+    walk: cython.pointer[RetainedWalk]
+    more = cython.declare(cython.bint, visibility="readonly")  # whether another slice may report messages
+
+    def __cinit__(self, view: RetainedIndexView, filter: bytes) -> None:
+        self.view = view
+        self.walk = open_walk(view.index, span_of(filter))
+        self.more = True
+
+    def __dealloc__(self) -> None:
+        if self.walk == cython.NULL:
+            return
+        with cython.nogil:
+            lock_shared(self.view.index)
+            close_walk(self.walk)
+            unlock_shared(self.view.index)
+
+    def next_slice(self, messages_max: int) -> list[int]:
+        """The next messages, at most so many."""
+        found = cython.declare(vector[cython.p_void])
+        limit: uint32_t = messages_max
+        with cython.nogil:
+            lock_shared(self.view.index)
+            self.more = continue_walk(self.walk, limit, cython.address(found))
+            unlock_shared(self.view.index)
+        return [cython.cast(cython.size_t, found[at]) for at in range(found.size())]

@@ -1,8 +1,8 @@
 """Sets of subscriptions, one for each session: what a topic filter or a shared group holds.
 
 A set is one block of memory: an array of items and, once it is large, a hash table from session to item, so
-that 100,000 sessions can come to one filter, and leave it, at constant cost each. NULL is the empty set. A set
-of one item takes 24 bytes.
+that 100,000 sessions can come to one filter, and leave it, at constant cost each. NULL is the empty set. A
+set of one item takes 24 bytes.
 """
 
 import cython

@@ -28,6 +28,11 @@ cdef cppclass Matches:                 # the caller's; reuse one per thread, its
     vector[uint32_t] frontier          # scratch
     vector[void*] sets                 # scratch
 
+cdef struct Tally:                     # of a benchmark's matches
+    uint64_t total
+    uint64_t fewest                    # for one topic
+    uint64_t most
+
 cdef SubscriptionIndex* new_subscription_index() noexcept nogil
 cdef void free_subscription_index(SubscriptionIndex* index) noexcept nogil
 
