@@ -156,7 +156,10 @@ class _Layers(Config, BaseSettings):
 
 
 def load_config(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Config:
-    """Reads flags over environment over the file at `path`; ConfigError says, a line each, what is wrong."""
+    """Reads flags over environment over the file at `path`; ConfigError names the first key that is wrong.
+
+    A flag that is None was not given.
+    """
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     file = _read_file(path)
     _refuse_unknown_environment()
@@ -164,9 +167,9 @@ def load_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
         layered = _Layers(flags=given, file=file)  # type: ignore[call-arg]
         return Config.model_validate({name: getattr(layered, name) for name in Config.model_fields})
     except SettingsError as error:
-        raise ConfigError(f"environment: {error}: not well-formed JSON") from error
+        raise refused("environment", f"{ENVIRONMENT_PREFIX}...", str(error), ["JSON"]) from error
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(detail, given, path) for detail in error.errors())) from error
+        raise _explain(error.errors()[0], given, path) from error
 
 
 def _read_file(path: Path | None) -> dict[str, Any]:
@@ -175,9 +178,9 @@ def _read_file(path: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        raise refused(str(path), "the file", str(error.strerror), ["a readable file"]) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
+        raise refused(str(path), "the file", str(error), ["TOML"]) from error
 
 
 def _refuse_unknown_environment() -> None:
@@ -188,43 +191,50 @@ def _refuse_unknown_environment() -> None:
             continue
         key, _, rest = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
         if key not in Config.model_fields or (rest and key not in tables):
-            raise ConfigError(f"environment: {name} is unknown{_accepted(key, Config.model_fields)}")
+            raise unknown_name("environment", name, key, Config.model_fields)
         if key == "limits" and rest and rest not in LIMIT_RANGES:
-            raise ConfigError(f"environment: {name} is unknown{_accepted(rest, LIMIT_RANGES)}")
+            raise unknown_name("environment", name, rest, LIMIT_RANGES)
 
 
-def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) -> str:
-    """One line on one error: where it came from, which key, what was given, what is accepted."""
-    location = [str(part) for part in detail["loc"]]
-    key = ".".join(location)
-    source = _source(location, flags, path)
-    if detail["type"] == "extra_forbidden":
-        known: Iterable[str] = LIMIT_RANGES if location[0] == "limits" else Config.model_fields
-        if location[0] == "listeners":
-            known = Listener.model_fields
-        return f"{source}: {key} is unknown{_accepted(location[-1], known)}"
-    accepted = _accepted_values(location) or detail["msg"].removeprefix("Input should be ")
-    return f"{source}: {key} = {detail['input']!r} is refused; accepted: {accepted}"
+def refused(file: str, key: str, problem: str, accepted: Iterable[str]) -> ConfigError:
+    """The error for one key. `file` may also be a flag or the environment."""
+    return ConfigError(f"{file}: {key}: {problem}; accepted: {', '.join(accepted) or 'none'}")
 
 
-def _source(location: list[str], flags: Mapping[str, Any], path: Path | None) -> str:
-    if location[0] in flags:
-        return f"flag --{location[0].replace('_', '-')}"
-    variables = (ENVIRONMENT_PREFIX + "__".join(location).upper(), ENVIRONMENT_PREFIX + location[0].upper())
-    for variable in variables:
-        if variable in os.environ:
-            return f"environment {variable}"
-    return str(path) if path is not None else "configuration"
-
-
-def _accepted(key: str, known: Iterable[str]) -> str:
+def unknown_name(file: str, key: str, given: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that is not among the known ones; suggests the nearest."""
     names = sorted(known)
-    close = difflib.get_close_matches(key, names, n=1)
-    return (f"; did you mean {close[0]}?" if close else "") + f"; accepted: {', '.join(names)}"
+    nearest = difflib.get_close_matches(given, names, n=1)
+    hint = f", did you mean {nearest[0]}?" if nearest else ""
+    return refused(file, key, f"{given!r} is unknown{hint}", names)
 
 
-def _accepted_values(location: list[str]) -> str:
+def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) -> ConfigError:
+    """Where a wrong value came from, its key, what was given, what is accepted."""
+    location = [str(part) for part in detail["loc"]]
+    file = _origin(location, flags, path)
+    key = ".".join(location)
+    if detail["type"] == "extra_forbidden":
+        return unknown_name(file, key, location[-1], _known_names(location))
     if location[0] == "limits" and len(location) > 1:
         low, high = LIMIT_RANGES[location[1]]
-        return f"{low} to {high}"
-    return ""
+        accepted = f"{low} to {high}"
+    else:
+        accepted = detail["msg"].removeprefix("Input should be ")
+    return refused(file, key, f"{detail['input']!r} is refused", [accepted])
+
+
+def _known_names(location: list[str]) -> Iterable[str]:
+    if location[0] == "limits":
+        return LIMIT_RANGES
+    return Listener.model_fields if location[0] == "listeners" else Config.model_fields
+
+
+def _origin(location: list[str], flags: Mapping[str, Any], path: Path | None) -> str:
+    if location[0] in flags:
+        return f"flag --{location[0].replace('_', '-')}"
+    for variable in ("__".join(location), location[0]):
+        name = ENVIRONMENT_PREFIX + variable.upper()
+        if name in os.environ:
+            return f"environment {name}"
+    return str(path) if path is not None else "configuration"

@@ -6,9 +6,8 @@ import hashlib
 import hmac
 
 from tidemq.broker.providers import BAD_USER_NAME_OR_PASSWORD, Verdict
-from tidemq.config import Config
+from tidemq.config import Config, refused, unknown_name
 from tidemq.engine.events import ConnectRequest
-from tidemq.errors import ConfigError
 
 
 def make_anonymous(_: Config) -> None:
@@ -37,14 +36,13 @@ class StaticAuthenticator:
 
 def make_static(config: Config) -> StaticAuthenticator:
     """Reads `authenticator_options.users`, a table from user name to password."""
-    users = config.authenticator_options.get("users")
+    options = config.authenticator_options
+    for name in options.keys() - {"users"}:
+        raise unknown_name("configuration", f"authenticator_options.{name}", name, ("users",))
+    users = options.get("users")
     if not isinstance(users, dict) or not all(isinstance(password, str) for password in users.values()):
-        raise ConfigError(
-            "authenticator_options.users is refused; accepted: a table from user name to password"
-        )
-    unknown = config.authenticator_options.keys() - {"users"}
-    if unknown:
-        raise ConfigError(f"authenticator_options.{unknown.pop()} is unknown; accepted: users")
+        accepted = ["a table from user name to password"]
+        raise refused("configuration", "authenticator_options.users", f"a {type(users).__name__}", accepted)
     return StaticAuthenticator(users)
 
 

@@ -8,15 +8,13 @@ ones come through the same door.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from tidemq.config import Config
+from tidemq.config import Config, unknown_name
 from tidemq.engine.events import AuthRequest, ConnectRequest
-from tidemq.errors import ConfigError
 
 # reason codes that decisions answer with (5.0 section 2.4); below 5.0 the engine maps them
 SUCCESS = 0x00
@@ -92,10 +90,6 @@ def find_provider(kind: Literal["authenticator", "authoriser", "store"], config:
     name = getattr(config, kind)
     known = {point.name: point for point in entry_points(group=f"tidemq.{kind}s")}
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(
-            f"{kind} = {name!r} is unknown{hint}; accepted: {', '.join(sorted(known)) or 'none installed'}"
-        )
+        raise unknown_name("configuration", kind, name, known)
     factory: Callable[[Config], Any] = known[name].load()
     return factory(config)
