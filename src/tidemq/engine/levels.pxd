@@ -1,15 +1,34 @@
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 from tidemq.wire.protocol cimport Span
+
+cdef extern from "<sys/random.h>" nogil:
+    ssize_t getrandom(void* out, size_t size, unsigned int flags)
+
+cdef extern from * nogil:
+    """
+    #include <string.h>
+    static inline uint64_t fold_multiply(uint64_t a, uint64_t b) {
+        unsigned __int128 product = (unsigned __int128)a * b;
+        return (uint64_t)product ^ (uint64_t)(product >> 64);
+    }
+    static inline uint64_t load_u64(const uint8_t* at) { uint64_t v; memcpy(&v, at, 8); return v; }
+    static inline uint64_t load_u32(const uint8_t* at) { uint32_t v; memcpy(&v, at, 4); return v; }
+    """
+    uint64_t fold_multiply(uint64_t a, uint64_t b)   # the 128-bit product, its halves combined
+    uint64_t load_u64(const uint8_t* at)
+    uint64_t load_u32(const uint8_t* at)
 
 cdef enum:
     ROOT = 0                # the node that every path starts at
     NO_NODE = 0             # no child, no sibling, not found: the root is nobody's child
     TEXT_INLINE_BYTES = 13
     SEGMENT_SLOTS = 4096
-    CHUNK_BITS = 15         # nodes of one chunk: 1 << CHUNK_BITS
-    CHUNK_NODES = 32768
+    SEGMENT_FILL_MAX = 3072 # edges in a segment before it is split: three quarters
+    CHUNK_NODES = 32768     # 1 << CHUNK_BITS
+    CHUNK_BITS = 15
+    NODES_MAX = 0x7FFFFFFF
 
 cdef enum NodeFlag:
     HAS_HASH = 1            # the first child is `#`
@@ -66,8 +85,3 @@ cdef uint32_t remove_leaf(LevelTree* tree, uint32_t node) noexcept nogil        
 cdef void prune(LevelTree* tree, uint32_t node) noexcept nogil                              # removes bare nodes up the path
 # Appends the values of all stored filters that match a topic name. `frontier` is scratch space.
 cdef void match_filters(LevelTree* tree, Span topic, vector[uint32_t]* frontier, vector[void*]* values) noexcept nogil
-
-# Memory of the engine's trees. Running out of it ends the process: there is no state to go on from.
-cdef void* allocate(size_t size) noexcept nogil             # zeroed
-cdef void release(void* block) noexcept nogil
-cdef int64_t live_blocks() noexcept nogil                   # allocated and not released, all trees of the process

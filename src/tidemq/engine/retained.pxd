@@ -5,6 +5,9 @@ from tidemq.engine.levels cimport LevelTree
 from tidemq.engine.rwlock cimport pthread_mutex_t, pthread_rwlock_t
 from tidemq.wire.protocol cimport Span
 
+cdef enum:
+    VISITS_PER_MESSAGE = 8             # nodes that a slice may visit, for each message that it may report
+
 cdef cppclass RetainedIndex:
     pthread_rwlock_t lock
     uint64_t count                     # messages
@@ -13,11 +16,11 @@ cdef cppclass RetainedIndex:
     pthread_mutex_t walks_mutex        # held under the shared lock, to change the list
 
 # A look-up by topic filter that goes on from slice to slice. A topic that holds a message during the whole walk is
-# reported exactly once, with the message that it holds then; one that gains or loses its message meanwhile, at most
-# once per gain.
+# reported exactly once, with the message that it holds then; one that gains or loses its message meanwhile may be
+# reported or not.
 cdef struct RetainedWalk:
     RetainedIndex* index
-    uint32_t node                      # visited next; ROOT with `done` when the walk has ended
+    uint32_t node                      # visited next
     uint32_t level_count               # levels of the filter, a last `#` not counted
     uint32_t depth                     # of the node; the root's is 0
     bint multi_level                   # the filter ends with `#`
@@ -41,7 +44,7 @@ cdef void* remove_retained(RetainedIndex* index, Span topic) noexcept nogil
 
 # These need the shared (or the exclusive) lock. Take references to what they report before unlocking.
 cdef void* find_retained(RetainedIndex* index, Span topic) noexcept nogil   # NULL: none
-cdef RetainedWalk* open_walk(RetainedIndex* index, Span filter) noexcept nogil
+cdef RetainedWalk* open_walk(RetainedIndex* index, Span filter) noexcept nogil   # close it before the index is freed
 # Appends at most `messages_max` messages and looks at a bounded number of topics, so a slice may be empty before the
 # walk's end. Returns whether more may follow.
 cdef bint continue_walk(RetainedWalk* walk, uint32_t messages_max, vector[void*]* messages) noexcept nogil

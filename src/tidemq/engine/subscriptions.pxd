@@ -1,28 +1,11 @@
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from tidemq.engine.levels cimport LevelTree
 from tidemq.engine.rwlock cimport __ATOMIC_ACQUIRE, atomic_load_u64, pthread_rwlock_t
+from tidemq.engine.subscribers cimport SubscriberSet, Subscription
 from tidemq.wire.protocol cimport Span
-
-cdef enum SubscriptionOption:          # the option byte of SUBSCRIBE, 5.0 section 3.8.3.1
-    OPTION_QOS = 0x03
-    OPTION_NO_LOCAL = 0x04
-    OPTION_RETAIN_AS_PUBLISHED = 0x08
-    OPTION_RETAIN_HANDLING = 0x30
-
-cdef struct Subscription:              # 16 bytes
-    void* session                      # in a filter's own set: a SharedGroup* where `shared` is set
-    uint32_t subscription_id           # 0: none
-    uint16_t reactor                   # the index of the reactor that owns the session
-    uint8_t options                    # SubscriptionOption bits
-    uint8_t shared                     # never set in what match_topic reports and in members
-
-cdef struct SubscriberSet:             # `capacity` items, then from SET_INDEXED up a table from session to item
-    uint32_t count
-    uint32_t capacity
-    Subscription items[1]
 
 cdef struct SharedGroup:               # one group name on one filter
     uint32_t id                        # not used again for another group
@@ -41,9 +24,14 @@ cdef cppclass SubscriptionIndex:
 
 cdef cppclass Matches:                 # the caller's; reuse one per thread, its capacity is kept
     vector[Subscription] subscriptions
-    vector[SharedGroup*] groups        # valid while the lock is held, and later as long as the version has not moved
+    vector[SharedGroup*] groups        # valid under the lock, as long as the version has not moved
     vector[uint32_t] frontier          # scratch
     vector[void*] sets                 # scratch
+
+cdef struct Tally:                     # of a benchmark's matches
+    uint64_t total
+    uint64_t fewest                    # for one topic
+    uint64_t most
 
 cdef SubscriptionIndex* new_subscription_index() noexcept nogil
 cdef void free_subscription_index(SubscriptionIndex* index) noexcept nogil
