@@ -18,6 +18,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.stdio import snprintf
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.tidemq.bench import linux
 from cython.cimports.tidemq.bench.generator import (
     CLOSED,
     CONNECTING,
@@ -27,53 +28,6 @@ from cython.cimports.tidemq.bench.generator import (
     Connection,
 )
 from cython.cimports.tidemq.bench.histogram import percentile, record
-from cython.cimports.tidemq.bench.linux import (
-    AF_INET,
-    CLOCK_MONOTONIC,
-    CLOCK_THREAD_CPUTIME_ID,
-    EAGAIN,
-    EPOLL_CTL_ADD,
-    EPOLLERR,
-    EPOLLET,
-    EPOLLHUP,
-    EPOLLIN,
-    EPOLLOUT,
-    EPOLLRDHUP,
-    INADDR_LOOPBACK,
-    IPPROTO_TCP,
-    MSG_NOSIGNAL,
-    PR_SET_TIMERSLACK,
-    SO_ERROR,
-    SOCK_NONBLOCK,
-    SOCK_STREAM,
-    SOL_SOCKET,
-    TCP_NODELAY,
-    TFD_NONBLOCK,
-    clock_gettime,
-    close,
-    connect,
-    epoll_create1,
-    epoll_ctl,
-    epoll_event,
-    epoll_wait,
-    errno,
-    getsockopt,
-    htonl,
-    htons,
-    itimerspec,
-    prctl,
-    read,
-    recv,
-    send,
-    setsockopt,
-    sockaddr,
-    sockaddr_in,
-    socket,
-    socklen_t,
-    timerfd_create,
-    timerfd_settime,
-    timespec,
-)
 
 from tidemq.bench.workload import Latency, Outcome, Workload
 
@@ -96,8 +50,8 @@ DIGITS = cython.declare(cython.p_const_char, b"0123456789abcdef")
 @cython.nogil
 @cython.exceptval(check=False)
 def clock_ns(clock: cython.int) -> int64_t:
-    at: timespec
-    clock_gettime(clock, cython.address(at))
+    at = cython.declare(linux.timespec)
+    linux.clock_gettime(clock, cython.address(at))
     return at.tv_sec * 1_000_000_000 + at.tv_nsec
 
 
@@ -226,8 +180,8 @@ class Generator:
         self._lay_out_connections()
         self.input.resize(PARTIAL_BYTES_MAX + INPUT_BYTES)
         memset(cython.address(self.latency), 0, cython.sizeof(self.latency))
-        self.epoll = epoll_create1(0)
-        self.timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK)
+        self.epoll = linux.epoll_create1(0)
+        self.timer = linux.timerfd_create(linux.CLOCK_MONOTONIC, linux.TFD_NONBLOCK)
 
     def _lay_out_frames(self) -> None:
         workload: Workload = self.workload
@@ -273,13 +227,13 @@ class Generator:
         for number in range(self.connections.size()):
             c = cython.address(self.connections[number])
             if c.fd >= 0:
-                close(c.fd)
+                linux.close(c.fd)
             free(c.output)
             free(c.partial)
         for number in range(self.missing.size()):
             free(self.missing[number])
-        close(self.epoll)
-        close(self.timer)
+        linux.close(self.epoll)
+        linux.close(self.timer)
 
     # ---------------------------------------------------------------- from Python
 
@@ -302,9 +256,9 @@ class Generator:
         `idle_limit_s` is how long nothing may arrive before what is still out counts as lost.
         """
         limit_ns: int64_t = int(idle_limit_s * 1e9)
-        cpu_start_ns: int64_t = clock_ns(CLOCK_THREAD_CPUTIME_ID)
+        cpu_start_ns: int64_t = clock_ns(linux.CLOCK_THREAD_CPUTIME_ID)
         end: str = "complete"
-        self.started_ns = self.progress_ns = clock_ns(CLOCK_MONOTONIC)
+        self.started_ns = self.progress_ns = clock_ns(linux.CLOCK_MONOTONIC)
         self.publishing = True
         self._start_publishers()
         while not self.finished():
@@ -317,13 +271,13 @@ class Generator:
                 end = "stalled"
                 break
         self.arm(0)
-        self.cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_start_ns
+        self.cpu_ns = clock_ns(linux.CLOCK_THREAD_CPUTIME_ID) - cpu_start_ns
         return self._outcome(end)
 
     def _start_publishers(self) -> None:
         number: cython.uint
         if self.interval_ns:
-            prctl(PR_SET_TIMERSLACK, 1)
+            linux.prctl(linux.PR_SET_TIMERSLACK, 1)
             self.arm(self.interval_ns)
             return
         for number in range(self.publishers):
@@ -363,7 +317,7 @@ class Generator:
         for number in range(self.connections.size()):
             c = cython.address(self.connections[number])
             if c.stage == READY and c.output_start == c.output_end:
-                send(c.fd, cython.cast(cython.p_const_char, b"\xe0\x00"), 2, MSG_NOSIGNAL)
+                linux.send(c.fd, cython.cast(cython.p_const_char, b"\xe0\x00"), 2, linux.MSG_NOSIGNAL)
             self.shut(c)
 
     # ---------------------------------------------------------------- the loop
@@ -372,7 +326,7 @@ class Generator:
     @cython.nogil
     @cython.exceptval(check=False)
     def connect_for(self, slice_ns: int64_t) -> cython.void:
-        until_ns: int64_t = clock_ns(CLOCK_MONOTONIC) + slice_ns
+        until_ns: int64_t = clock_ns(linux.CLOCK_MONOTONIC) + slice_ns
         while self.ready_count < self.connections.size() and not self.closed_count and not self.refusal:
             while self.opened < self.connections.size() and self.opened - self.ready_count < CONNECTING_MAX:
                 self.open_next()
@@ -384,7 +338,7 @@ class Generator:
     @cython.nogil
     @cython.exceptval(check=False)
     def publish_for(self, slice_ns: int64_t) -> cython.void:
-        until_ns: int64_t = clock_ns(CLOCK_MONOTONIC) + slice_ns
+        until_ns: int64_t = clock_ns(linux.CLOCK_MONOTONIC) + slice_ns
         while not self.closed_count:
             self.turn(0 if self.ready.size() else 50)
             if self.now_ns > until_ns or (not self.ready.size() and self.finished()):
@@ -410,11 +364,11 @@ class Generator:
     @cython.exceptval(check=False)
     def turn(self, timeout_ms: cython.int) -> cython.void:
         """Take events, send what is due, then serve every connection that can go on, each once."""
-        events: epoll_event[256]
+        events = cython.declare(linux.epoll_event[256])
         i: cython.size_t
-        count: cython.int = epoll_wait(self.epoll, events, 256, timeout_ms)
+        count: cython.int = linux.epoll_wait(self.epoll, events, 256, timeout_ms)
         event: cython.int
-        self.now_ns = clock_ns(CLOCK_MONOTONIC)
+        self.now_ns = clock_ns(linux.CLOCK_MONOTONIC)
         for event in range(count):
             self.take_event(events[event].data.u32, events[event].events)
         if self.interval_ns and self.publishing:
@@ -441,14 +395,14 @@ class Generator:
         c: cython.pointer[Connection]
         ticks: uint64_t
         if index == TIMER_INDEX:
-            read(self.timer, cython.address(ticks), 8)  # or it would not tick again
+            linux.read(self.timer, cython.address(ticks), 8)  # or it would not tick again
             return
         c = cython.address(self.connections[index])
-        if events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP):
+        if events & (linux.EPOLLERR | linux.EPOLLHUP | linux.EPOLLRDHUP):
             c.hung_up = True
-        if events & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP):
+        if events & (linux.EPOLLIN | linux.EPOLLERR | linux.EPOLLHUP | linux.EPOLLRDHUP):
             c.readable = True
-        if events & EPOLLOUT:
+        if events & linux.EPOLLOUT:
             c.writable = True
         self.enqueue(index)
 
@@ -502,7 +456,7 @@ class Generator:
     @cython.exceptval(check=False)
     def shut(self, c: cython.pointer[Connection]) -> cython.void:
         if c.fd >= 0:
-            close(c.fd)
+            linux.close(c.fd)
             c.fd = -1
             c.stage = CLOSED
             self.closed_count += 1
@@ -515,10 +469,10 @@ class Generator:
         size: cython.Py_ssize_t
         if not c.writable or c.output_start == c.output_end:
             return
-        size = send(c.fd, c.output + c.output_start, c.output_end - c.output_start, MSG_NOSIGNAL)
+        size = linux.send(c.fd, c.output + c.output_start, c.output_end - c.output_start, linux.MSG_NOSIGNAL)
         if size < 0:
             c.writable = False
-            if errno != EAGAIN:
+            if linux.errno != linux.EAGAIN:
                 self.shut(c)
             return
         c.output_start += size
@@ -535,28 +489,28 @@ class Generator:
     def open_next(self) -> cython.void:
         index: uint32_t = self.opened
         c: cython.pointer[Connection] = cython.address(self.connections[index])
-        address: sockaddr_in
-        event: epoll_event
+        address = cython.declare(linux.sockaddr_in)
+        event = cython.declare(linux.epoll_event)
         on: cython.int = 1
         memset(cython.address(address), 0, cython.sizeof(address))
-        address.sin_family = AF_INET
-        address.sin_port = htons(self.port)
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK)
+        address.sin_family = linux.AF_INET
+        address.sin_port = linux.htons(self.port)
+        address.sin_addr.s_addr = linux.htonl(linux.INADDR_LOOPBACK)
         self.opened += 1
-        c.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)
+        c.fd = linux.socket(linux.AF_INET, linux.SOCK_STREAM | linux.SOCK_NONBLOCK, 0)
         if c.fd < 0:
             self.closed_count += 1
             return
-        setsockopt(c.fd, IPPROTO_TCP, TCP_NODELAY, cython.address(on), cython.sizeof(on))
-        connect(
+        linux.setsockopt(c.fd, linux.IPPROTO_TCP, linux.TCP_NODELAY, cython.address(on), cython.sizeof(on))
+        linux.connect(
             c.fd,
-            cython.cast(cython.pointer[cython.const[sockaddr]], cython.address(address)),
+            cython.cast(cython.pointer[cython.const[linux.sockaddr]], cython.address(address)),
             cython.sizeof(address),
         )
         c.stage = CONNECTING
-        event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+        event.events = linux.EPOLLIN | linux.EPOLLOUT | linux.EPOLLRDHUP | linux.EPOLLET
         event.data.u32 = index
-        epoll_ctl(self.epoll, EPOLL_CTL_ADD, c.fd, cython.address(event))
+        linux.epoll_ctl(self.epoll, linux.EPOLL_CTL_ADD, c.fd, cython.address(event))
 
     @cython.cfunc
     @cython.nogil
@@ -564,11 +518,11 @@ class Generator:
     def append_connect(self, c: cython.pointer[Connection]) -> cython.void:
         """Once TCP is up: CONNECT with a clean session, no keep alive, and a client id from the index."""
         fault: cython.int = 0
-        size: socklen_t = cython.sizeof(fault)
-        client_id: cython.char[16]
+        size: linux.socklen_t = cython.sizeof(fault)
+        client_id = cython.declare(cython.char[16])
         index: uint32_t = c - self.connections.data()
         at: cython.pointer[uint8_t]
-        getsockopt(c.fd, SOL_SOCKET, SO_ERROR, cython.address(fault), cython.address(size))
+        linux.getsockopt(c.fd, linux.SOL_SOCKET, linux.SO_ERROR, cython.address(fault), cython.address(size))
         if fault or c.hung_up:
             self.shut(c)
             return
@@ -654,15 +608,15 @@ class Generator:
         before: uint64_t = self.arrived
         if c.partial_size:
             memcpy(data, c.partial, c.partial_size)
-        got = recv(c.fd, data + c.partial_size, INPUT_BYTES, 0)
+        got = linux.recv(c.fd, data + c.partial_size, INPUT_BYTES, 0)
         if got <= 0:
             c.readable = False
-            if got == 0 or errno != EAGAIN:
+            if got == 0 or linux.errno != linux.EAGAIN:
                 self.shut(c)
             return
         if cython.cast(cython.size_t, got) < INPUT_BYTES and not c.hung_up:
             c.readable = False
-        self.now_ns = clock_ns(CLOCK_MONOTONIC)
+        self.now_ns = clock_ns(linux.CLOCK_MONOTONIC)
         size = c.partial_size + got
         used = self.parse(c, data, size)
         c.partial_size = size - used
@@ -908,11 +862,11 @@ class Generator:
     @cython.exceptval(check=False)
     def arm(self, interval_ns: uint64_t) -> cython.bint:
         """The periodic timer of paced runs; 0 stops it."""
-        event: epoll_event
-        at: itimerspec
+        event = cython.declare(linux.epoll_event)
+        at = cython.declare(linux.itimerspec)
         at.it_interval.tv_sec = at.it_value.tv_sec = interval_ns // 1_000_000_000
         at.it_interval.tv_nsec = at.it_value.tv_nsec = interval_ns % 1_000_000_000
-        event.events = EPOLLIN | EPOLLET
+        event.events = linux.EPOLLIN | linux.EPOLLET
         event.data.u32 = TIMER_INDEX
-        epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.timer, cython.address(event))
-        return timerfd_settime(self.timer, 0, cython.address(at), cython.NULL) == 0
+        linux.epoll_ctl(self.epoll, linux.EPOLL_CTL_ADD, self.timer, cython.address(event))
+        return linux.timerfd_settime(self.timer, 0, cython.address(at), cython.NULL) == 0
