@@ -1,7 +1,7 @@
 """Mosquitto, as Debian packages it, single-threaded, with the settings that suit it best under this load.
 
-Its limits on queued and in-flight messages are lifted: with the defaults (1,000 and 20) it would drop what a slow
-subscriber has not fetched.
+Its limits on queued and in-flight messages are lifted: with the defaults (1,000 and 20) it would drop what a
+subscriber has not fetched yet.
 """
 
 from __future__ import annotations

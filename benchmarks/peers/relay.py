@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from peers.running import Running, free_port, started
 
 NAME = "relay"
-PROGRAM = "import sys; from tidemq.bench.relay import Relay; Relay(int(sys.argv[1]), int(sys.argv[2])).serve()"
+PROGRAM = (
+    "import sys; from tidemq.bench.relay import Relay; Relay(int(sys.argv[1]), int(sys.argv[2])).serve()"
+)
 
 
 def version() -> str:

@@ -25,7 +25,7 @@ class Running:
 
 @contextmanager
 def started(command: Sequence[str], port: int, cores: set[int]) -> Iterator[Running]:
-    """Run `command` on `cores` until the block ends; yields once it listens on `port`, RuntimeError if it never does."""
+    """Run `command` on `cores` until the block ends; RuntimeError if it does not come to listen on `port`."""
     process = subprocess.Popen(command, preexec_fn=partial(os.sched_setaffinity, 0, cores))
     try:
         await_listener(process, port)

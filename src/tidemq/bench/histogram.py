@@ -10,6 +10,8 @@ from cython.cimports.tidemq.bench.histogram import HISTOGRAM_BUCKETS, Histogram
 if not cython.compiled:
     raise ImportError("tidemq.bench.histogram is compiled code: run `make build`")
 
+BUCKETS = cython.declare(cython.uint, HISTOGRAM_BUCKETS)
+
 
 @cython.cfunc
 @cython.nogil
@@ -26,14 +28,14 @@ def record(histogram: cython.pointer[Histogram], value: uint64_t) -> cython.void
 @cython.nogil
 @cython.exceptval(check=False)
 def percentile(histogram: cython.pointer[cython.const[Histogram]], share: cython.double) -> uint64_t:
-    """The smallest recorded bucket, its upper edge, below which `share` (0 to 1) of the values lie; 0 when empty."""
+    """Upper edge of the bucket up to which `share` (0 to 1) of the values lie; 0 when empty."""
     total: uint64_t = 0
     passed: uint64_t = 0
     index: cython.uint
     shift: cython.uint
-    for index in range(HISTOGRAM_BUCKETS):
+    for index in range(BUCKETS):
         total += histogram.counts[index]
-    for index in range(HISTOGRAM_BUCKETS):
+    for index in range(BUCKETS):
         passed += histogram.counts[index]
         if passed > 0 and passed >= share * total:
             shift = 0 if index < 128 else index // 64 - 1

@@ -10,7 +10,7 @@ CPUCLOCK_SCHED = 2  # of the kernel's clock ids: nanoseconds that the scheduler 
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of all threads of `pid`, ended ones too, to the nanosecond; ProcessLookupError when it is gone.
+    """CPU seconds of all threads of `pid`, ended ones too, to the nanosecond; or ProcessLookupError.
 
     This is the clock that clock_getcpuclockid(3) names: its id is the complement of the pid and three bits.
     """

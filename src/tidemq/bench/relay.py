@@ -1,8 +1,9 @@
 """A calibration peer: passes the bytes of every publisher to every subscriber without parsing them.
 
-It shows what this machine's sockets allow and what the load generator can drive, the ceiling for any broker. It
-knows CONNECT and SUBSCRIBE by their first byte, answers as MQTT 3.1.1 does, and takes everything else for QoS 0
-frames of one fixed size, so that the streams of several publishers are never mixed within a frame.
+It shows what this machine's sockets allow and what the load generator can drive, the ceiling for any
+broker. It knows CONNECT and SUBSCRIBE by their first byte, answers as MQTT 3.1.1 does, and takes
+everything else for QoS 0 frames of one fixed size, so that the streams of several publishers are never
+mixed within a frame.
 """
 
 import cython
@@ -41,7 +42,7 @@ class Relay:
     """Listens on 127.0.0.1; `serve()` runs until the process is killed. One thread, no GIL."""
 
     def __init__(self, port: int, frame_bytes: int) -> None:
-        """Bind `port` (0 picks one); every publisher's frames have `frame_bytes` bytes. OSError when taken."""
+        """Bind `port` (0 picks one) for frames of `frame_bytes`; OSError when it is taken."""
         address = cython.declare(linux.sockaddr_in)
         event = cython.declare(linux.epoll_event)
         on: cython.int = 1
@@ -106,7 +107,9 @@ class Relay:
         event: cython.int
         i: cython.size_t
         held: cython.bint = self.blocked()
-        count: cython.int = linux.epoll_wait(self.epoll, events, 256, 0 if self.ready.size() and not held else 100)
+        count: cython.int = linux.epoll_wait(
+            self.epoll, events, 256, 0 if self.ready.size() and not held else 100
+        )
         for event in range(count):
             index = events[event].data.u32
             if index == LISTENER_INDEX:
@@ -194,7 +197,9 @@ class Relay:
         if data[0] == 0x10:
             linux.send(peer.fd, cython.cast(cython.p_const_char, b"\x20\x02\x00\x00"), 4, linux.MSG_NOSIGNAL)
         elif data[0] == 0x82:
-            linux.send(peer.fd, cython.cast(cython.p_const_char, b"\x90\x03\x00\x01\x00"), 5, linux.MSG_NOSIGNAL)
+            linux.send(
+                peer.fd, cython.cast(cython.p_const_char, b"\x90\x03\x00\x01\x00"), 5, linux.MSG_NOSIGNAL
+            )
             peer.subscribes = True
             self.subscribers.push_back(index)
         else:
