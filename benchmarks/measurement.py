@@ -14,7 +14,6 @@ from tidemq.bench.generator import Generator
 from tidemq.bench.process import cpu_s, resident_bytes
 from tidemq.bench.workload import Outcome, Workload
 
-SETTLE_S = 0.02  # for the broker's last acknowledgements, before its CPU clock is read
 SETTLE_IDLE_S = 0.5  # before and after 10,000 connections, before its memory is read
 BUSY_SHARE = 0.9  # a single thread that used so much of the time had no more to give
 CLOCK_ERROR_S = 0.05  # of what others used: /proc/stat counts in hundredths, and by sampling
@@ -80,7 +79,6 @@ def measure(scenario: Scenario, workload: Workload, broker: str, reactors: int, 
         before_s, busy_s = cpu_s(running.pid), busy_cpu_s()
         own_s = time.process_time()
         outcome = generator.run()
-        time.sleep(SETTLE_S)
         broker_cpu_s = cpu_s(running.pid) - before_s
         others_cpu_s = busy_cpu_s() - busy_s - broker_cpu_s - (time.process_time() - own_s)
     finally:

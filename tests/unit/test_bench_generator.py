@@ -202,9 +202,14 @@ def test_loss_of_the_last_messages_is_counted() -> None:
 
 
 def test_repetition_is_counted() -> None:
-    outcome = load_fake(FakeBroker(lambda number, frame: [frame] * (1 + (number % 100 == 99))))
+    outcome = load_fake(FakeBroker(lambda number, frame: [frame] * (1 + (number % 100 == 50))))
     assert (outcome.duplicates, outcome.lost, outcome.disordered) == (10, 0, 0)
     assert outcome.received == 1000
+
+
+def test_the_last_message_twice_is_counted() -> None:
+    outcome = load_fake(FakeBroker(lambda number, frame: [frame] * (1 + (number == 999))))
+    assert (outcome.end, outcome.duplicates) == ("complete", 1)
 
 
 def test_a_late_repetition_is_not_taken_for_disorder() -> None:

@@ -30,6 +30,7 @@ cdef class Generator:
 
     cdef void connect_for(self, int64_t slice_ns) noexcept nogil
     cdef void publish_for(self, int64_t slice_ns) noexcept nogil
+    cdef void linger_for(self, int64_t limit_ns) noexcept nogil
     cdef bint finished(self) noexcept nogil
     cdef void turn(self, int timeout_ms) noexcept nogil
     cdef void enqueue(self, uint32_t index) noexcept nogil

@@ -45,6 +45,7 @@ PARTIAL_BYTES_MAX = cython.declare(cython.size_t, 1 << 16)  # a longer packet th
 CONNECTING_MAX = cython.declare(cython.uint, 64)  # connections between SYN and CONNACK, below any backlog
 TIMER_INDEX = cython.declare(uint32_t, 0xFFFFFFFF)  # the timer's entry in epoll events
 SLICE_NS = cython.declare(int64_t, 200_000_000)  # the loop comes back to Python so often, for signals
+LINGER_NS = cython.declare(int64_t, 20_000_000)  # after the last message, for what comes twice
 TOPIC_STRIDE = cython.declare(uint64_t, 2_654_435_761)  # a prime: visits every topic, neighbours far apart
 DIGITS = cython.declare(cython.p_const_char, b"0123456789abcdef")
 
@@ -219,7 +220,10 @@ class Generator:
                 break
         self._arm(0)
         self.cpu_ns = clock_ns(linux.CLOCK_THREAD_CPUTIME_ID) - cpu_start_ns
-        return self._outcome(end)
+        seconds: float = (self.progress_ns - self.started_ns) / 1e9
+        with cython.nogil:
+            self.linger_for(LINGER_NS)
+        return self._outcome(end, seconds)
 
     def _start_publishers(self) -> None:
         number: cython.uint
@@ -237,7 +241,7 @@ class Generator:
         at.it_interval.tv_nsec = at.it_value.tv_nsec = interval_ns % 1_000_000_000
         linux.timerfd_settime(self.timer, 0, cython.address(at), cython.NULL)
 
-    def _outcome(self, end: End) -> Outcome:
+    def _outcome(self, end: End, seconds: float) -> Outcome:
         sent: uint64_t = 0
         number: cython.uint
         for number in range(self.publishers):
@@ -258,7 +262,7 @@ class Generator:
             disordered=self.tally.disordered,
             foreign=self.tally.foreign,
             ack_errors=self.tally.ack_errors,
-            seconds=(self.progress_ns - self.started_ns) / 1e9,
+            seconds=seconds,
             generator_cpu_s=self.cpu_ns / 1e9,
             latency=latency,
         )
@@ -300,6 +304,15 @@ class Generator:
             self.turn(0 if self.ready.size() else 50)
             if self.tally.now_ns > until_ns or (not self.ready.size() and self.finished()):
                 return
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def linger_for(self, limit_ns: int64_t) -> cython.void:
+        until_ns: int64_t = clock_ns(linux.CLOCK_MONOTONIC) + limit_ns
+        self.turn(0)
+        while self.tally.now_ns < until_ns:
+            self.turn(5)
 
     @cython.cfunc
     @cython.nogil
