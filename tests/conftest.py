@@ -65,22 +65,24 @@ def start_mosquitto(folder: Path) -> RunningBroker:
     return RunningBroker(port, process, log, "mosquitto")
 
 
-def start_tidemq(folder: Path, settings: str, reactors: int) -> RunningBroker:
+def start_tidemq(folder: Path, settings: str, reactors: int, import_from: Path | None) -> RunningBroker:
     """`tidemq serve` on a port of its own choice, which it prints."""
     log, config = folder / "broker.log", folder / "tidemq.toml"
     config.write_text(settings)
-    command = [sys.executable, "-m", "tidemq.cli", "serve", "--host", "127.0.0.1", "--port", "0"]
-    command += ["--admin-port", "0", "--reactors", str(reactors), "--config", str(config)]
-    process = subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT)
+    command = [sys.executable, "-c", "from tidemq.cli import main; main()", "serve", "--host", "127.0.0.1"]
+    command += ["--port", "0", "--reactors", str(reactors), "--config", str(config)]
+    environment = dict(os.environ)
+    if import_from is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(import_from), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT, env=environment)
     return RunningBroker(printed_port(process, log), process, log, "tidemq")
 
 
 def printed_port(process: subprocess.Popen[bytes], log: Path) -> int:
-    """The port in the broker's output: the number after the last colon of the line that says it listens."""
+    """The port in the line that says the broker is ready."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
-        found = re.search(r"(?:127\.0\.0\.1|port)\D{0,3}(\d{4,5})\b", log.read_text())
-        if found:
+        if found := re.search(r"ready on 127\.0\.0\.1:(\d+)", log.read_text()):
             return int(found[1])
         if process.poll() is not None:
             break
@@ -110,14 +112,14 @@ def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBrok
     stopped."""
     started: list[RunningBroker] = []
 
-    def start(settings: str = "", reactors: int = 1) -> RunningBroker:
+    def start(settings: str = "", reactors: int = 1, import_from: Path | None = None) -> RunningBroker:
         folder = tmp_path_factory.mktemp("broker")
         if UNDER_TEST == "mosquitto":
             if settings:
                 pytest.skip("these settings are TideMQ's")
             broker = start_mosquitto(folder)
         else:
-            broker = start_tidemq(folder, settings, reactors)
+            broker = start_tidemq(folder, settings, reactors, import_from)
         started.append(broker)
         return wait_until_open(broker)
 

@@ -77,7 +77,8 @@ def test_beside_others(broker, version):
 
 
 def test_same_client_shared_and_not(broker):
-    """A client with both gets the message for both. [MQTT-3.3.4-3]"""
+    """A client with both gets the message for both, each copy with its own subscription's identifier.
+    [MQTT-3.3.4-3] [MQTT-3.3.4-5]"""
     topic, _, (member,) = group(broker, 1)
     member.subscribe(topic, 1, subscription_id=9)
     connected(broker).publish(topic, b"x", 1)
