@@ -1,0 +1,74 @@
+"""The command `tidemq`. Only `serve` imports the broker, so that the other commands start quickly."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from tidemq.cli.options import EXIT_FAILED
+from tidemq.cli.properties import join_properties
+from tidemq.cli.pub import pub
+from tidemq.cli.sub import sub
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True
+)
+
+
+@app.callback()
+def describe() -> None:
+    """An MQTT 3.1, 3.1.1 and 5.0 broker, and a publisher and a subscriber to try it with."""
+
+
+@app.command()
+def serve(
+    config: Annotated[
+        Path | None, typer.Option(envvar="TIDEMQ_CONFIG", metavar="FILE", help="TOML file to read.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 0.0.0.0]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. [default: 1883]")] = None,
+    reactors: Annotated[int | None, typer.Option(help="Event loops; 0: one per core. [default: 0]")] = None,
+    store: Annotated[str | None, typer.Option(help="Where sessions are kept. [default: memory]")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of stores with files.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error. [default: info]")
+    ] = None,
+    admin_port: Annotated[
+        int | None, typer.Option(help="Port of /health and /counters; 0: off. [default: 0]")
+    ] = None,
+) -> None:
+    """Run the broker until SIGTERM or SIGINT.
+
+    Every flag may also stand in the file, or in the environment as TIDEMQ_PORT and so on. A flag goes before
+    the environment, the environment before the file.
+    """
+    from tidemq.cli.serve import run_broker
+
+    flags = {
+        "host": host,
+        "port": port,
+        "reactors": reactors,
+        "store": store,
+        "data": data,
+        "log_level": log_level,
+        "admin_port": admin_port,
+    }
+    raise typer.Exit(run_broker(config, flags))
+
+
+app.command()(pub)
+app.command()(sub)
+
+
+def main() -> None:
+    """The entry point of the command. Wrong usage exits with 1, as mosquitto's commands do."""
+    try:
+        code = app(join_properties(sys.argv[1:]), prog_name="tidemq", standalone_mode=False)
+    except TyperException as error:
+        print(f"Error: {error.format_message()}\nUse 'tidemq COMMAND --help' to see usage.", file=sys.stderr)
+        code = EXIT_FAILED
+    sys.exit(code)

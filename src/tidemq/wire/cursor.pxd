@@ -17,6 +17,7 @@ cdef Span read_string(Cursor* c) noexcept nogil   # the same, checked as MQTT UT
 cdef Span read_rest(Cursor* c) noexcept nogil
 
 cdef Fault check_utf8(const uint8_t* data, uint32_t size) noexcept nogil
+cdef void fail(Cursor* c, Fault fault) noexcept nogil  # keeps the first fault, leaves nothing to read
 
 cdef uint32_t varint_size(uint32_t value) noexcept nogil
 cdef uint8_t* write_varint(uint8_t* out, uint32_t value) noexcept nogil   # returns the byte after it

@@ -1,0 +1,248 @@
+"""The broker as an object: starts an engine, decides what it asks, and lets a program take part.
+
+All state lives in the object; several run in one process, each with an engine of its own. Everything here
+runs on the event loop that started the broker, and nothing of it is on a message's way unless a program
+subscribes or a plugin wants to see messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+from weakref import WeakValueDictionary
+
+from tidemq.broker.admin import AdminServer
+from tidemq.broker.checkpoint import load_state, save_state
+from tidemq.broker.decisions import Decisions
+from tidemq.broker.fault_log import FaultLog
+from tidemq.broker.hooks import Hooks
+from tidemq.broker.providers import ADMINISTRATIVE_ACTION, Authenticator, Authoriser, find_provider
+from tidemq.broker.subscription import Message, Subscription
+from tidemq.broker.sys_topics import publish_sys_topics
+from tidemq.config import Config
+from tidemq.engine.events import (
+    AuthRequest,
+    Connected,
+    ConnectRequest,
+    Disconnected,
+    PublishRequest,
+    Received,
+    Stopped,
+    SubscribeRequest,
+)
+from tidemq.errors import UsageError
+from tidemq.store import Store
+
+if TYPE_CHECKING:
+    from tidemq.engine import Engine
+
+_log = logging.getLogger("tidemq")
+
+STOP_GRACE_S = 5.0  # beyond `limits.shutdown_s`, for the engine to say that it has stopped
+
+
+class Broker:
+    """An MQTT broker: `async with Broker(config) as broker`. Runs once; make another to run again.
+
+    `store`, `authenticator` and `authoriser` take the place of those that the configuration names. Raises
+    OSError when a port can't be bound, ConfigError for an unknown provider, StoreError for an unreadable
+    store.
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        plugins: Iterable[object] = (),
+        store: Store | None = None,
+        authenticator: Authenticator | None = None,
+        authoriser: Authoriser | None = None,
+    ) -> None:
+        self.config = config or Config()
+        self._hooks = Hooks(plugins)
+        self._store = store
+        self._authenticator = authenticator
+        self._authoriser = authoriser
+        self._engine: Engine | None = None
+        self._decisions: Decisions | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {}
+        self._fault_log = FaultLog(self.config.fault_lines_max)
+        self._admin: AdminServer | None = None
+        self._sys_task: asyncio.Task[None] | None = None
+        self._subscriptions: WeakValueDictionary[int, Subscription] = WeakValueDictionary()
+        self._phase: Literal["new", "started", "stopping"] = "new"
+        self._stopped = asyncio.Event()  # the engine said so
+        self._counts: Counter[str] = Counter()
+        self.ports: tuple[int, ...] = ()  # bound, the first is that of `config.port`
+        self.admin_port = 0  # bound; 0: off
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, the real one where the configuration says 0."""
+        return self.ports[0]
+
+    async def start(self) -> None:
+        """Loads the store, listens, and lets clients in; undoes all of it when one step fails."""
+        if self._phase != "new":
+            raise UsageError("a broker runs once; make another")
+        self._phase = "started"
+        config = self.config
+        authenticator = self._authenticator or find_provider("authenticator", config)
+        authoriser = self._authoriser or find_provider("authoriser", config)
+        store = self._store = self._store or find_provider("store", config)
+        store.open()
+        engine = self._engine = self._make_engine()
+        try:
+            engine.import_state(load_state(store))
+            decisions = self._decisions = Decisions(engine, config, authenticator, authoriser, self._hooks)
+            self._handlers = self._event_handlers(decisions)
+            addresses = ((config.host, config.port), *((each.host, each.port) for each in config.listeners))
+            self.ports = tuple(engine.listen(host, port) for host, port in addresses)
+            if config.admin_port:
+                self._admin = AdminServer(self.counters)
+                self.admin_port = await self._admin.start(config.admin_host, config.admin_port)
+            engine.start()
+        except BaseException:
+            self._engine = None
+            if self._admin is not None:
+                await self._admin.close()
+            engine.close()
+            store.close()
+            raise
+        asyncio.get_running_loop().add_reader(engine.fileno(), self._take_events)
+        if config.sys_interval_s:
+            self._sys_task = asyncio.create_task(
+                publish_sys_topics(self.counters, self._publish_sys, config.sys_interval_s)
+            )
+
+    async def stop(self) -> None:
+        """Says goodbye to the clients, finishes the last writes, and brings the state into the store.
+
+        Takes at most `limits.shutdown_s` and a few seconds. May be called twice.
+        """
+        engine = self._engine
+        if engine is None or self._phase == "stopping":
+            return
+        self._phase = "stopping"
+        if self._sys_task is not None:
+            self._sys_task.cancel()
+        if self._admin is not None:
+            await self._admin.close()
+        engine.stop()
+        try:
+            async with asyncio.timeout(self.config.limits.shutdown_s + STOP_GRACE_S):
+                await self._stopped.wait()
+        except TimeoutError:
+            _log.error("the engine did not stop in time")
+        assert self._decisions is not None
+        await self._decisions.close()
+        for subscription in list(self._subscriptions.values()):
+            subscription.close()
+        asyncio.get_running_loop().remove_reader(engine.fileno())
+        self._fault_log.flush()
+        self._engine = None
+        assert self._store is not None
+        try:
+            if self._stopped.is_set():
+                save_state(self._store, engine.export_state())
+        finally:
+            engine.close()
+            self._store.close()
+
+    async def publish(
+        self, topic: str, payload: bytes | str = b"", *, qos: int = 0, retain: bool = False
+    ) -> None:
+        """Publishes a message to whoever subscribes; returns when the engine has taken it over.
+
+        A str is sent as UTF-8. Raises UsageError on a topic name that is none.
+        """
+        if not topic or any(character in topic for character in "+#\0"):
+            raise UsageError(f"{topic!r} is no topic name: it is empty or holds +, # or NUL")
+        if qos not in (0, 1, 2):
+            raise UsageError(f"qos is {qos!r}; accepted: 0, 1, 2")
+        data = payload.encode() if isinstance(payload, str) else payload
+        self._running_engine().publish(topic, data, qos=qos, retain=retain)
+
+    def subscribe(self, topic_filter: str, qos: int = 2, *, queue_messages_max: int = 1000) -> Subscription:
+        """Messages on the filter, to iterate: see Subscription. It does not outlive the broker."""
+
+        def begin(subscription: Subscription) -> int:
+            receiver: int = self._running_engine().subscribe(topic_filter, qos)
+            self._subscriptions[receiver] = subscription
+            return receiver
+
+        def end(receiver: int) -> None:
+            self._subscriptions.pop(receiver, None)
+            if self._engine is not None:
+                self._engine.unsubscribe(receiver)
+
+        return Subscription(begin, end, queue_messages_max)
+
+    async def disconnect(self, client_id: str, reason: int = ADMINISTRATIVE_ACTION) -> None:
+        """Ends the client's connection, if it has one, with a 5.0 reason code. Its session stays."""
+        self._running_engine().disconnect(client_id, reason)
+
+    def counters(self) -> dict[str, int]:
+        """Totals since the start, and gauges, by name."""
+        counters = dict(self._running_engine().counters())
+        counters.update(self._counts)
+        if self._decisions is not None:
+            counters.update(self._decisions.counts)
+        return counters
+
+    def _make_engine(self) -> Engine:
+        from tidemq.engine import Engine  # late: not needed to read a configuration
+
+        return Engine(self.config.limits, reactors=self.config.reactors)
+
+    def _running_engine(self) -> Engine:
+        if self._engine is None:
+            raise UsageError("the broker is not running")
+        return self._engine
+
+    def _event_handlers(self, decisions: Decisions) -> dict[type, Callable[[Any], None]]:
+        return {
+            ConnectRequest: decisions.on_connect,
+            AuthRequest: decisions.on_auth,
+            SubscribeRequest: decisions.on_subscribe,
+            PublishRequest: decisions.on_publish,
+            Connected: decisions.on_connected,
+            Disconnected: self._on_disconnected,
+            Received: self._on_received,
+            Stopped: lambda _: self._stopped.set(),
+        }
+
+    def _take_events(self) -> None:
+        """Handles every waiting event; one that fails is logged and does not hold up the others."""
+        for event in self._running_engine().events():
+            try:
+                self._handlers[type(event)](event)
+            except Exception:
+                _log.exception("event %s failed", type(event).__name__)
+
+    def _on_disconnected(self, event: Disconnected) -> None:
+        if event.fault:
+            self._fault_log.log(event)
+        assert self._decisions is not None
+        self._decisions.on_disconnected(event)
+
+    def _on_received(self, event: Received) -> None:
+        subscription = self._subscriptions.get(event.receiver)
+        if subscription is not None and not subscription.put(Message(*event[1:])):
+            self._counts["dropped_program_queue"] += 1
+
+    def _publish_sys(self, topic: str, payload: bytes) -> None:
+        self._running_engine().publish(topic, payload, retain=True)

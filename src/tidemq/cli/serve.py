@@ -1,0 +1,47 @@
+"""`tidemq serve`: a broker until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidemq.broker import Broker
+from tidemq.broker.sys_topics import broker_version
+from tidemq.config import Config, load_config
+from tidemq.errors import TideMQError
+
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+
+
+def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
+    """Gives the exit code: 0 after a signal, 2 for a wrong configuration, 1 for any other failure."""
+    try:
+        config = load_config(config_path, flags)
+    except TideMQError as error:
+        print(f"tidemq: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    try:
+        asyncio.run(_serve(config))
+    except (TideMQError, OSError) as error:
+        print(f"tidemq: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+async def _serve(config: Config) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with Broker(config) as broker:
+        hosts = (config.host, *(listener.host for listener in config.listeners))
+        addresses = ", ".join(f"{host}:{port}" for host, port in zip(hosts, broker.ports, strict=True))
+        print(f"TideMQ {broker_version()} is ready on {addresses}", flush=True)
+        await ended.wait()

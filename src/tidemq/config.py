@@ -1,0 +1,240 @@
+"""The broker's configuration: one model, read from flags, environment and a TOML file.
+
+Precedence: flag, then `TIDEMQ_...` in the environment, then the file, then the default. A `Config` that a
+program makes itself reads neither environment nor file; only `load_config` does. The limits' names and
+defaults come from `limits.Limits`; here is only the range of each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import ErrorDetails, core_schema
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings.sources import InitSettingsSource
+
+from tidemq.errors import ConfigError
+from tidemq.limits import Limits
+
+ENVIRONMENT_PREFIX = "TIDEMQ_"
+# names that share the prefix and are not the broker's: build, tests, benchmarks, and the flag `--config`
+ENVIRONMENT_IGNORED = ("TIDEMQ_CONFIG", "TIDEMQ_SANITIZE", "TIDEMQ_TEST_", "TIDEMQ_BENCH_", "TIDEMQ_FUZZ_")
+
+_U32_MAX = 0xFFFFFFFF
+_DAY_S = 86_400
+
+LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
+    "packet_bytes_max": (1024, 268_435_460),  # the largest that a remaining length can say
+    "topic_bytes_max": (1, 65_535),
+    "topic_levels_max": (1, 65_535),
+    "client_id_bytes_max": (23, 65_535),  # a server must allow 23 [3.1.1 MQTT-3.1.3-5]
+    "keep_alive_s_max": (0, 65_535),
+    "topic_alias_max": (0, 65_535),
+    "receive_max": (1, 65_535),
+    "inflight_max": (1, 65_535),
+    "ack_timeout_s": (0, _DAY_S),
+    "subscriptions_max": (1, 100_000_000),
+    "session_expiry_s_max": (0, _U32_MAX),
+    "queued_messages_max": (1, 1_000_000_000),
+    "queued_bytes_max": (1024, 1 << 40),
+    "connections_max": (1, 100_000_000),
+    "sessions_max": (1, 1_000_000_000),
+    "retained_messages_max": (0, 1_000_000_000),
+    "memory_bytes_max": (0, 1 << 50),
+    "connect_timeout_s": (1, 3600),
+    "output_high_bytes": (4096, 1 << 31),
+    "output_bytes_max": (4096, 1 << 32),
+    "backpressure_s": (0, 3600),
+    "shutdown_s": (0, 3600),
+    "event_queue_max": (16, 100_000_000),
+}
+
+
+def _limits_schema(_: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    """Checks each limit against its range, naming the one that is wrong, and gives a `Limits`."""
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(Limits):
+        low, high = LIMIT_RANGES[field.name]
+        fields[field.name] = (Annotated[int, Field(ge=low, le=high)], field.default)
+    model = create_model("Limits", __config__=ConfigDict(extra="forbid"), **fields)
+    return core_schema.chain_schema(
+        [
+            core_schema.no_info_plain_validator_function(
+                lambda value: dataclasses.asdict(value) if isinstance(value, Limits) else value
+            ),
+            handler.generate_schema(model),
+            core_schema.no_info_plain_validator_function(lambda checked: Limits(**checked.model_dump())),
+        ]
+    )
+
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class Listener(BaseModel):
+    """An address to listen on; port 0 picks a free one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = "0.0.0.0"
+    port: Port = 1883
+
+
+class Config(BaseModel):
+    """Everything that `tidemq serve` can be told. Raises pydantic's ValidationError on a wrong value."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = Listener().host
+    port: Port = Listener().port
+    listeners: tuple[Listener, ...] = ()  # further ones, beside host and port
+    reactors: Annotated[int, Field(ge=0, le=1024)] = 0  # 0: one per core
+
+    store: str = "memory"  # name of an entry point in `tidemq.stores`, and so on
+    store_options: dict[str, Any] = {}
+    data: Path = Path("tidemq-data")  # directory of stores that keep files
+    authenticator: str = "anonymous"
+    authenticator_options: dict[str, Any] = {}
+    authoriser: str = "allow"
+    authoriser_options: dict[str, Any] = {}
+    decision_s: Annotated[float, Field(gt=0, le=300)] = (
+        5.0  # for one decision of a provider or hook; then refused
+    )
+    decisions_max: Annotated[int, Field(ge=1, le=100_000)] = 256  # decisions under way at a time
+    decisions_waiting_max: Annotated[int, Field(ge=0, le=10_000_000)] = 10_000  # beyond: refused at once
+
+    log_level: LogLevel = "info"
+    fault_lines_max: Annotated[int, Field(ge=0, le=100_000)] = 20  # log lines on clients' faults a second
+    admin_host: str = "127.0.0.1"
+    admin_port: Port = 0  # 0: off
+    sys_interval_s: Annotated[float, Field(ge=0, le=_DAY_S)] = (
+        10.0  # between two publications of $SYS; 0: off
+    )
+
+    limits: Annotated[Limits, GetPydanticSchema(_limits_schema)] = Limits()
+
+
+class _Layers(Config, BaseSettings):
+    """`Config` as pydantic-settings reads it from the three sources; made by `load_config` only."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(init_settings, InitSettingsSource)
+        given = init_settings.init_kwargs
+        return (
+            InitSettingsSource(settings_cls, given.get("flags", {})),
+            env_settings,
+            InitSettingsSource(settings_cls, given.get("file", {})),
+        )
+
+
+def load_config(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Config:
+    """Reads flags over environment over the file at `path`; ConfigError names the first key that is wrong.
+
+    A flag that is None was not given.
+    """
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    file = _read_file(path)
+    _refuse_unknown_environment()
+    try:
+        layered = _Layers(flags=given, file=file)  # type: ignore[call-arg]
+        return Config.model_validate({name: getattr(layered, name) for name in Config.model_fields})
+    except SettingsError as error:
+        raise refused("environment", f"{ENVIRONMENT_PREFIX}...", str(error), ["JSON"]) from error
+    except ValidationError as error:
+        raise _explain(error.errors()[0], given, path) from error
+
+
+def _read_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise refused(str(path), "the file", str(error.strerror), ["a readable file"]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise refused(str(path), "the file", str(error), ["TOML"]) from error
+
+
+def _refuse_unknown_environment() -> None:
+    """A misspelt variable would silently leave its default, so it is refused."""
+    tables = ("limits", *(name for name in Config.model_fields if name.endswith("_options")))
+    for name in os.environ:
+        if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(ENVIRONMENT_IGNORED):
+            continue
+        key, _, rest = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
+        if key not in Config.model_fields or (rest and key not in tables):
+            raise unknown_name("environment", name, key, Config.model_fields)
+        if key == "limits" and rest and rest not in LIMIT_RANGES:
+            raise unknown_name("environment", name, rest, LIMIT_RANGES)
+
+
+def refused(file: str, key: str, problem: str, accepted: Iterable[str]) -> ConfigError:
+    """The error for one key. `file` may also be a flag or the environment."""
+    return ConfigError(f"{file}: {key}: {problem}; accepted: {', '.join(accepted) or 'none'}")
+
+
+def unknown_name(file: str, key: str, given: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that is not among the known ones; suggests the nearest."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(given, names, n=1)
+    hint = f", did you mean {nearest[0]}?" if nearest else ""
+    return refused(file, key, f"{given!r} is unknown{hint}", names)
+
+
+def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) -> ConfigError:
+    """Where a wrong value came from, its key, what was given, what is accepted."""
+    location = [str(part) for part in detail["loc"]]
+    file = _origin(location, flags, path)
+    key = ".".join(location)
+    if detail["type"] == "extra_forbidden":
+        return unknown_name(file, key, location[-1], _known_names(location))
+    if location[0] == "limits" and len(location) > 1:
+        low, high = LIMIT_RANGES[location[1]]
+        accepted = f"{low} to {high}"
+    else:
+        accepted = detail["msg"].removeprefix("Input should be ")
+    return refused(file, key, f"{detail['input']!r} is refused", [accepted])
+
+
+def _known_names(location: list[str]) -> Iterable[str]:
+    if location[0] == "limits":
+        return LIMIT_RANGES
+    return Listener.model_fields if location[0] == "listeners" else Config.model_fields
+
+
+def _origin(location: list[str], flags: Mapping[str, Any], path: Path | None) -> str:
+    if location[0] in flags:
+        return f"flag --{location[0].replace('_', '-')}"
+    for variable in ("__".join(location), location[0]):
+        name = ENVIRONMENT_PREFIX + variable.upper()
+        if name in os.environ:
+            return f"environment {name}"
+    return str(path) if path is not None else "configuration"

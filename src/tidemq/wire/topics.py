@@ -1,0 +1,184 @@
+"""Topic names and topic filters (5.0 sections 4.7 and 4.8.2): what is well formed, and a shared one's parts.
+
+Matching is the engine's. Every function may run on any thread without the GIL and keeps nothing.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memchr, memcmp, memcpy
+from cython.cimports.tidemq.wire.cursor import check_utf8
+from cython.cimports.tidemq.wire.protocol import (
+    FAULT_NONE,
+    FAULT_TOPIC_EMPTY,
+    FAULT_TOPIC_FILTER,
+    FAULT_TOPIC_LEVELS,
+    FAULT_TOPIC_WILDCARD,
+    Fault,
+    Span,
+)
+from cython.cimports.tidemq.wire.topics import HASH, PLUS, SLASH, SharedFilter
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def repeat(byte: uint8_t) -> uint64_t:
+    return cython.cast(uint64_t, byte) * (~cython.cast(uint64_t, 0) // 0xFF)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def zero_bytes(word: uint64_t) -> uint64_t:
+    """Has a byte's high bit set where `word`, all ASCII, has a zero byte; else none."""
+    return (word - repeat(0x01)) & ~word
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def plain_word(at: cython.pointer[cython.const[uint8_t]]) -> cython.bint:
+    """Whether the eight bytes at `at` are ASCII and none of NUL, + and #."""
+    word: uint64_t = 0
+    memcpy(cython.address(word), at, 8)
+    found: uint64_t = word | zero_bytes(word)
+    found |= zero_bytes(word ^ repeat(PLUS)) | zero_bytes(word ^ repeat(HASH))
+    return found & repeat(0x80) == 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_topic_text(name: Span) -> Fault:
+    """Whether `name` is UTF-8 without wildcards: check_utf8 and half of check_topic_name in one pass.
+
+    A topic name is checked at each PUBLISH, hence the short way for ASCII.
+    """
+    size: uint32_t = name.size
+    at: uint32_t = 0
+    if size >= 8:
+        while at + 8 <= size and plain_word(name.data + at):
+            at += 8
+        if at + 8 > size and plain_word(name.data + size - 8):
+            return FAULT_NONE
+    while at < size and is_plain(name.data[at]):
+        at += 1
+    return FAULT_NONE if at == size else check_topic_slowly(name)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def is_plain(byte: uint8_t) -> cython.bint:
+    return byte < 0x80 and byte != 0 and byte != PLUS and byte != HASH
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_topic_slowly(name: Span) -> Fault:
+    fault: Fault = check_utf8(name.data, name.size)
+    if fault == FAULT_NONE and has_wildcard(name):
+        fault = FAULT_TOPIC_WILDCARD  # [MQTT-3.3.2-2] [MQTT-4.7.0-1]
+    return fault
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def has_wildcard(name: Span) -> cython.bint:
+    if name.size == 0:
+        return False
+    return (
+        memchr(name.data, PLUS, name.size) != cython.NULL or memchr(name.data, HASH, name.size) != cython.NULL
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def count_levels(name: Span) -> uint32_t:
+    count: uint32_t = 1
+    i: uint32_t
+    for i in range(name.size):
+        count += name.data[i] == SLASH
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_topic_name(name: Span, levels_max: uint32_t) -> Fault:
+    """Whether `name`, already UTF-8, is not empty, without wildcards, of at most `levels_max` levels."""
+    if name.size == 0:
+        return FAULT_TOPIC_EMPTY  # [MQTT-4.7.3-1]
+    if has_wildcard(name):
+        return FAULT_TOPIC_WILDCARD  # [MQTT-3.3.2-2] [MQTT-4.7.0-1]
+    return FAULT_TOPIC_LEVELS if count_levels(name) > levels_max else FAULT_NONE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_topic_filter(filter: Span, levels_max: uint32_t) -> Fault:
+    """Whether `filter`, already UTF-8, is well formed; of a shared one the levels after the group count."""
+    if filter.size == 0:
+        return FAULT_TOPIC_EMPTY  # [MQTT-4.7.3-1]
+    if is_shared(filter):
+        parts: SharedFilter = split_shared(filter)
+        if not parts.shared:
+            return FAULT_TOPIC_FILTER  # [MQTT-4.8.2-1] [MQTT-4.8.2-2]
+        filter = parts.filter
+    i: uint32_t
+    for i in range(filter.size):
+        if filter.data[i] == HASH and (i + 1 != filter.size or not stands_alone(filter, i)):
+            return FAULT_TOPIC_FILTER  # [MQTT-4.7.1-1]
+        if filter.data[i] == PLUS and not stands_alone(filter, i):
+            return FAULT_TOPIC_FILTER  # [MQTT-4.7.1-2]
+    return FAULT_TOPIC_LEVELS if count_levels(filter) > levels_max else FAULT_NONE
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def stands_alone(filter: Span, i: uint32_t) -> cython.bint:
+    """Whether the character at `i` is the whole of its level."""
+    return (i == 0 or filter.data[i - 1] == SLASH) and (i + 1 == filter.size or filter.data[i + 1] == SLASH)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def is_shared(filter: Span) -> cython.bint:
+    return filter.size >= 7 and memcmp(filter.data, b"$share/", 7) == 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def split_shared(filter: Span) -> SharedFilter:
+    """Take a shared filter apart; where it is none, or malformed, `shared` is false and `filter` whole."""
+    out: SharedFilter = SharedFilter(False, Span(cython.NULL, 0), filter)
+    if not is_shared(filter):
+        return out
+    group: Span = Span(filter.data + 7, filter.size - 7)
+    i: uint32_t = 0
+    while i < group.size and group.data[i] != SLASH:
+        i += 1
+    if i == 0 or i + 1 >= group.size:
+        return out  # no group, no filter
+    group.size = i
+    if has_wildcard(group):
+        return out
+    out.shared = True
+    out.group = group
+    out.filter = Span(group.data + i + 1, filter.size - 7 - i - 1)
+    return out

@@ -1,0 +1,133 @@
+"""A double of the engine's façade, to test the control plane alone: `broker_on_fake` makes brokers on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from tidemq.broker import Broker
+from tidemq.engine.events import Event, Received, Stopped
+from tidemq.limits import Limits
+
+
+class FakeEngine:
+    """Keeps what the broker told it, in order; `say` makes events arrive."""
+
+    def __init__(self, limits: Limits, *, reactors: int) -> None:
+        self.limits = limits
+        self.reactors = reactors
+        self.ask_connect = self.ask_subscribe = self.ask_publish = self.report_connections = False
+        self.listening: list[tuple[str, int]] = []
+        self.answers: list[tuple[Any, ...]] = []
+        self.published: list[tuple[str, bytes, int, bool]] = []
+        self.state: list[tuple[str, bytes, bytes]] = []
+        self.receivers: dict[int, tuple[str, int]] = {}
+        self.disconnected: list[tuple[str, int]] = []
+        self.calls: list[str] = []
+        self._events: list[Event] = []
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK)
+
+    def say(self, *events: Event) -> None:
+        self._events += events
+        os.eventfd_write(self._fd, 1)
+
+    def listen(self, host: str, port: int) -> int:
+        if port == 1:
+            raise OSError(13, "Permission denied")
+        self.listening.append((host, port))
+        return port or 40_000 + len(self.listening)
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+        self.say(Stopped())
+
+    def close(self) -> None:
+        self.calls.append("close")
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def events(self) -> list[Event]:
+        os.eventfd_read(self._fd)
+        events, self._events = self._events, []
+        return events
+
+    def answer_connect(
+        self,
+        connection: int,
+        reason: int,
+        *,
+        client_id: str = "",
+        auth_data: bytes | None = None,
+        reason_string: str = "",
+    ) -> None:
+        self.answers.append(("connect", connection, reason, client_id, auth_data, reason_string))
+
+    def answer_auth(self, connection: int, reason: int, auth_data: bytes | None = None) -> None:
+        self.answers.append(("auth", connection, reason, auth_data))
+
+    def answer_subscribe(self, connection: int, reasons: Sequence[int]) -> None:
+        self.answers.append(("subscribe", connection, tuple(reasons)))
+
+    def answer_publish(self, connection: int, reason: int) -> None:
+        self.answers.append(("publish", connection, reason))
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: bytes = b"",
+        message_expiry_s: int | None = None,
+    ) -> None:
+        self.published.append((topic, payload, qos, retain))
+        for receiver, (topic_filter, _) in self.receivers.items():
+            if topic_filter == topic:  # no wildcards: matching is the engine's business
+                self.say(Received(receiver, topic, payload, qos, retain, properties))
+
+    def subscribe(self, topic_filter: str, qos: int = 2) -> int:
+        receiver = len(self.receivers) + 1
+        self.receivers[receiver] = (topic_filter, qos)
+        return receiver
+
+    def unsubscribe(self, receiver: int) -> None:
+        del self.receivers[receiver]
+
+    def disconnect(self, client_id: str, reason: int) -> None:
+        self.disconnected.append((client_id, reason))
+
+    def counters(self) -> dict[str, int]:
+        return {"connections": 3, "messages_received": 7, "dropped_slow_consumer": 2, "dropped_expired": 1}
+
+    def export_state(self) -> list[tuple[str, bytes, bytes]]:
+        return self.state
+
+    def import_state(self, entries: Iterable[tuple[str, bytes, bytes]]) -> None:
+        assert "start" not in self.calls
+        self.state = list(entries)
+
+
+class BrokerOnFake(Broker):
+    """A broker whose engine is the double; `engine` is it."""
+
+    engine: FakeEngine
+
+    def _make_engine(self) -> Any:
+        self.engine = FakeEngine(self.config.limits, reactors=self.config.reactors)
+        return self.engine
+
+
+@pytest.fixture
+def broker_on_fake() -> type[BrokerOnFake]:
+    return BrokerOnFake

@@ -1,0 +1,233 @@
+"""The broker's object: life cycle, publishing, subscribing, counters, $SYS, admin endpoint, fault log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+
+import pytest
+
+from tidemq.broker.fault_log import FaultLog
+from tidemq.broker.sys_topics import plan_sys_messages
+from tidemq.config import Config, Listener
+from tidemq.engine.events import Disconnected, Received
+from tidemq.errors import ConfigError, StoreError, UsageError
+from tidemq.store import MemoryStore
+
+QUIET = Config(port=0, sys_interval_s=0)
+
+
+async def until(condition, what):
+    for _ in range(200):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail(f"never: {what}")
+
+
+async def test_it_listens_on_every_address_and_says_the_bound_ports(broker_on_fake):
+    config = Config(host="a", port=0, listeners=(Listener(host="b", port=77),), reactors=3, sys_interval_s=0)
+    async with broker_on_fake(config) as broker:
+        assert broker.engine.listening == [("a", 0), ("b", 77)]
+        assert broker.ports == (40_001, 77)
+        assert broker.port == 40_001
+        assert broker.engine.reactors == 3
+    assert broker.engine.calls == ["start", "stop", "close"]
+
+
+async def test_by_default_the_engine_asks_nothing(broker_on_fake):
+    async with broker_on_fake(QUIET) as broker:
+        engine = broker.engine
+        asked = [engine.ask_connect, engine.ask_subscribe, engine.ask_publish, engine.report_connections]
+        assert not any(asked)
+
+
+async def test_a_port_that_cannot_be_bound_leaves_nothing_behind(broker_on_fake):
+    broker = broker_on_fake(Config(port=1))
+    with pytest.raises(OSError, match="Permission denied"):
+        await broker.start()
+    assert broker.engine.calls == ["close"]
+    await broker.stop()
+
+
+async def test_it_runs_once(broker_on_fake):
+    broker = broker_on_fake(QUIET)
+    with pytest.raises(UsageError, match="not running"):
+        await broker.publish("a", b"")
+    async with broker:
+        with pytest.raises(UsageError, match="once"):
+            await broker.start()
+    await broker.stop()
+    with pytest.raises(UsageError, match="once"):
+        await broker.start()
+
+
+@pytest.mark.parametrize("kind", ["store", "authenticator", "authoriser"])
+async def test_an_unknown_provider_is_refused_with_the_known_ones(broker_on_fake, kind):
+    known = {"store": "memory", "authenticator": "static", "authoriser": "allow"}[kind]
+    with pytest.raises(ConfigError) as caught:
+        await broker_on_fake(Config(**{kind: known + "x"})).start()
+    expected = rf"{kind}: '{known}x' is unknown, did you mean {known}\?; accepted: .*{known}"
+    assert re.search(expected, str(caught.value))
+
+
+async def test_state_goes_from_one_broker_to_the_next_through_the_store(broker_on_fake):
+    store = MemoryStore()
+    async with broker_on_fake(QUIET, store=store) as first:
+        assert first.engine.state == []
+        first.engine.state = [("session", b"c1", b"1"), ("retained", b"t", b"2"), ("queue", b"q", b"3")]
+    async with broker_on_fake(QUIET, store=store) as second:
+        assert sorted(second.engine.state) == [
+            ("queue", b"q", b"3"), ("retained", b"t", b"2"), ("session", b"c1", b"1")
+        ]  # fmt: skip
+        second.engine.state = [("session", b"c1", b"9")]
+    async with broker_on_fake(QUIET, store=store) as third:
+        assert third.engine.state == [("session", b"c1", b"9")]
+
+
+async def test_a_store_of_an_unknown_format_is_refused(broker_on_fake):
+    store = MemoryStore()
+    store.write([("meta", b"format", b"99")])
+    with pytest.raises(StoreError, match="99"):
+        await broker_on_fake(QUIET, store=store).start()
+
+
+async def test_publish_passes_on_and_refuses_what_is_no_topic_name(broker_on_fake):
+    async with broker_on_fake(QUIET) as broker:
+        await broker.publish("a/b", "grüß", qos=1, retain=True)
+        assert broker.engine.published == [("a/b", "grüß".encode(), 1, True)]
+        for topic in ("", "a/+", "#", "a\0b"):
+            with pytest.raises(UsageError):
+                await broker.publish(topic, b"")
+        with pytest.raises(UsageError):
+            await broker.publish("a", b"", qos=3)
+        assert len(broker.engine.published) == 1
+
+
+async def test_a_subscription_yields_in_order_until_it_is_left(broker_on_fake):
+    async with broker_on_fake(QUIET) as broker:
+        async with broker.subscribe("a", qos=1) as messages:
+            assert broker.engine.receivers == {1: ("a", 1)}
+            for number in range(3):
+                await broker.publish("a", str(number))
+            got = [await anext(messages) for _ in range(3)]
+        assert [message.payload for message in got] == [b"0", b"1", b"2"]
+        assert broker.engine.receivers == {}
+        with pytest.raises(UsageError, match="closed"):
+            await messages.__aenter__()
+
+
+async def test_a_subscription_may_be_iterated_at_once_and_ends_with_the_loop(broker_on_fake):
+    async with broker_on_fake(QUIET) as broker:
+
+        async def read():
+            async for message in broker.subscribe("a"):
+                return message
+
+        task = asyncio.create_task(read())
+        await until(lambda: broker.engine.receivers, "subscribed")
+        await broker.publish("a", b"1")
+        assert (await task).payload == b"1"
+        assert broker.engine.receivers == {}
+
+
+async def test_a_subscription_ends_when_the_broker_stops(broker_on_fake):
+    async with broker_on_fake(QUIET) as broker:
+        subscription = broker.subscribe("a")
+        task = asyncio.create_task(_collect(subscription))
+        await until(lambda: broker.engine.receivers, "subscribed")
+        await broker.publish("a", b"1")
+    assert [message.payload for message in await task] == [b"1"]
+
+
+async def _collect(subscription):
+    return [message async for message in subscription]
+
+
+async def test_a_full_queue_drops_the_new_message_and_counts_it(broker_on_fake):
+    async with broker_on_fake(QUIET) as broker, broker.subscribe("a", queue_messages_max=2) as messages:
+        for number in range(5):
+            await broker.publish("a", str(number))
+        await until(lambda: messages.dropped == 3, "three dropped")
+        assert [(await anext(messages)).payload for _ in range(2)] == [b"0", b"1"]
+        assert broker.counters()["dropped_program_queue"] == 3
+
+
+async def test_an_event_that_fails_does_not_hold_up_the_next(broker_on_fake, caplog):
+    async with broker_on_fake(QUIET) as broker, broker.subscribe("a") as messages:
+        broker.engine.say("no event", Received(1, "a", b"x", 0, False, b""))
+        assert (await anext(messages)).payload == b"x"
+    assert "event str failed" in caplog.text
+
+
+async def test_disconnect_passes_on(broker_on_fake):
+    async with broker_on_fake(QUIET) as broker:
+        await broker.disconnect("c1")
+        assert broker.engine.disconnected == [("c1", 0x98)]
+
+
+async def test_two_brokers_in_one_process_share_nothing(broker_on_fake):
+    async with broker_on_fake(QUIET) as one, broker_on_fake(QUIET) as two, two.subscribe("a"):
+        await one.publish("a", b"")
+        assert (len(one.engine.published), len(two.engine.published)) == (1, 0)
+        assert one.engine.receivers == {}
+
+
+async def test_sys_topics_are_published_retained_and_again(broker_on_fake):
+    async with broker_on_fake(Config(port=0, sys_interval_s=0.02)) as broker:
+        published = broker.engine.published
+        await until(lambda: sum(p[0] == "$SYS/broker/uptime" for p in published) >= 2, "two rounds")
+    assert ("$SYS/broker/clients/connected", b"3", 0, True) in published
+    assert all(retain for *_, retain in published)
+
+
+def test_sys_messages_leave_out_what_the_engine_does_not_count():
+    planned = plan_sys_messages({"messages_sent": 4, "dropped_a": 1, "dropped_b": 2}, uptime_s=9)
+    assert planned["$SYS/broker/uptime"] == "9 seconds"
+    assert planned["$SYS/broker/messages/sent"] == "4"
+    assert planned["$SYS/broker/messages/dropped"] == "3"
+    assert "$SYS/broker/messages/received" not in planned
+
+
+async def _http(port, request):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return head.split(b"\r\n")[0], body
+
+
+async def test_the_admin_endpoint_tells_health_and_counters(broker_on_fake, unused_tcp_port):
+    config = Config(port=0, sys_interval_s=0, admin_port=unused_tcp_port)
+    async with broker_on_fake(config) as broker:
+        port = broker.admin_port
+        status, body = await _http(port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status == b"HTTP/1.1 200 OK"
+        assert json.loads(body) == {"status": "ok"}
+        _, body = await _http(port, b"GET /counters HTTP/1.1\r\n\r\n")
+        assert json.loads(body)["messages_received"] == 7
+        assert (await _http(port, b"GET /x HTTP/1.1\r\n\r\n"))[0] == b"HTTP/1.1 404 Not Found"
+        assert (await _http(port, b"POST /health HTTP/1.1\r\n\r\n"))[0] == b"HTTP/1.1 405 Method Not Allowed"
+        assert (await _http(port, b"x" * 20_000 + b"\r\n\r\n"))[0] == b""
+    with pytest.raises(OSError):  # noqa: PT011 - any refusal to connect
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_each_fault_is_one_line(broker_on_fake, caplog):
+    async with broker_on_fake(QUIET) as broker:
+        broker.engine.say(Disconnected(1, "c\n1", "10.0.0.1:5", 0x81, 5), Disconnected(2, "c2", "p", 0, 0))
+        await until(lambda: caplog.records, "a line")
+    (record,) = caplog.records
+    assert record.name == "tidemq"
+    assert r"client 'c\n1' (10.0.0.1:5)" in record.message
+
+
+def test_fault_lines_are_bounded_a_second_and_the_rest_counted(caplog):
+    caplog.set_level(logging.WARNING)
+    log = FaultLog(2)
+    for now_s in (1.0, 1.1, 1.2, 1.3, 2.0):
+        log.log(Disconnected(1, "c", "p", 0x81, 5), now_s)
+    assert [record.message.startswith("client") for record in caplog.records] == [True, True, False, True]
+    assert "2 more faults" in caplog.records[2].message

@@ -1,0 +1,345 @@
+"""Providers and hooks decide connect, publish and subscribe; a slow, failing or missing answer refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tidemq.broker import Verdict, hookimpl
+from tidemq.config import Config
+from tidemq.engine.events import (
+    AuthRequest,
+    Connected,
+    ConnectRequest,
+    Disconnected,
+    PublishRequest,
+    SubscribeRequest,
+)
+from tidemq.errors import ConfigError, UsageError
+
+QUIET = {"port": 0, "sys_interval_s": 0}
+
+
+def connect(connection=1, *, username=None, password=None, will=None, method=None, data=None):
+    return ConnectRequest(
+        connection, f"c{connection}", username, password, "p", 5, True, 60, will, method, data
+    )
+
+
+def subscribe(*filters, connection=1):
+    return SubscribeRequest(connection, "c1", "ann", tuple((topic_filter, 1) for topic_filter in filters))
+
+
+def publish(topic, connection=1):
+    return PublishRequest(connection, "c1", "ann", topic, b"x", 1, True)
+
+
+async def answers(broker, count):
+    """Waits for so many answers and takes them."""
+    for _ in range(400):
+        if len(broker.engine.answers) >= count:
+            break
+        await asyncio.sleep(0.005)
+    taken, broker.engine.answers = broker.engine.answers, []
+    assert len(taken) == count, taken
+    return taken
+
+
+class Authoriser:
+    def __init__(self):
+        self.seen = []
+
+    def authorise(self, access):
+        self.seen.append(access)
+        return not access.topic.startswith("secret")
+
+
+STATIC = Config(**QUIET, authenticator="static", authenticator_options={"users": {"ann": "pw", "none": ""}})
+
+
+@pytest.mark.parametrize(
+    ("username", "password", "reason"),
+    [
+        ("ann", b"pw", 0),
+        ("ann", b"pv", 0x86),
+        ("ann", None, 0x86),
+        ("bob", b"", 0x86),
+        (None, None, 0x86),
+        ("none", b"", 0),
+    ],
+)
+async def test_static_users_and_passwords(broker_on_fake, username, password, reason):
+    async with broker_on_fake(STATIC) as broker:
+        assert broker.engine.ask_connect
+        assert not broker.engine.ask_publish
+        broker.engine.say(connect(username=username, password=password))
+        assert await answers(broker, 1) == [("connect", 1, reason, "", None, "")]
+
+
+@pytest.mark.parametrize("options", [{}, {"users": 3}, {"users": {"a": 1}}, {"users": {}, "usrs": {}}])
+async def test_wrong_options_of_static_are_refused(broker_on_fake, options):
+    with pytest.raises(ConfigError, match="authenticator_options"):
+        await broker_on_fake(Config(authenticator="static", authenticator_options=options)).start()
+
+
+async def test_a_slow_authenticator_delays_no_other_client(broker_on_fake):
+    release = asyncio.Event()
+
+    class Slow:
+        async def authenticate(self, request):
+            if request.connection == 1:
+                await release.wait()
+            return Verdict(client_id=f"as-{request.client_id}", reason_string="welcome")
+
+    async with broker_on_fake(Config(**QUIET), authenticator=Slow()) as broker:
+        broker.engine.say(connect(1), connect(2))
+        assert await answers(broker, 1) == [("connect", 2, 0, "as-c2", None, "welcome")]
+        release.set()
+        assert (await answers(broker, 1))[0][:3] == ("connect", 1, 0)
+
+
+async def test_what_is_late_is_refused_and_counted(broker_on_fake):
+    class Never:
+        async def authenticate(self, request):
+            await asyncio.Event().wait()
+
+        async def authorise(self, access):
+            await asyncio.Event().wait()
+
+    config = Config(**QUIET, decision_s=0.05)
+    async with broker_on_fake(config, authenticator=Never(), authoriser=Never()) as broker:
+        broker.engine.say(connect(1), subscribe("a", "b", connection=2), publish("a", connection=3))
+        assert sorted(await answers(broker, 3)) == [
+            ("connect", 1, 0x88, "", None, ""),
+            ("publish", 3, 0x97),
+            ("subscribe", 2, (0x97, 0x97)),
+        ]
+        assert broker.counters()["decisions_late"] == 3
+
+
+async def test_what_fails_is_refused_and_logged(broker_on_fake, caplog):
+    class Broken:
+        def authorise(self, access):
+            raise RuntimeError("no database")
+
+    async with broker_on_fake(Config(**QUIET), authoriser=Broken()) as broker:
+        broker.engine.say(connect(1, will="w"), subscribe("a", connection=2), publish("a", connection=3))
+        assert sorted(await answers(broker, 3)) == [
+            ("connect", 1, 0x83, "", None, ""),
+            ("publish", 3, 0x83),
+            ("subscribe", 2, (0x83,)),
+        ]
+    assert caplog.text.count("no database") >= 3
+
+
+async def test_decisions_at_a_time_and_waiting_are_bounded(broker_on_fake):
+    release = asyncio.Event()
+    running = []
+
+    class Counting:
+        async def authenticate(self, request):
+            running.append(request.connection)
+            await release.wait()
+            return Verdict()
+
+    config = Config(**QUIET, decisions_max=2, decisions_waiting_max=1)
+    async with broker_on_fake(config, authenticator=Counting()) as broker:
+        broker.engine.say(*[connect(number) for number in (1, 2, 3, 4)])
+        assert (await answers(broker, 1))[0][:3] == ("connect", 4, 0x97)
+        assert running == [1, 2]
+        assert broker.counters()["decisions_over_quota"] == 1
+        release.set()
+        assert sorted(answer[1] for answer in await answers(broker, 3)) == [1, 2, 3]
+
+
+async def test_stopping_cancels_what_is_undecided(broker_on_fake):
+    cancelled = []
+
+    class Never:
+        async def authenticate(self, request):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(request.connection)
+                raise
+
+    async with broker_on_fake(Config(**QUIET), authenticator=Never()) as broker:
+        broker.engine.say(connect(1))
+        await asyncio.sleep(0.02)
+        began = time.monotonic()
+    assert time.monotonic() - began < 1
+    assert cancelled == [1]
+
+
+async def test_an_authoriser_decides_filter_by_filter_topic_and_will(broker_on_fake):
+    authoriser = Authoriser()
+    async with broker_on_fake(Config(**QUIET), authoriser=authoriser) as broker:
+        engine = broker.engine
+        assert engine.ask_connect
+        assert engine.ask_subscribe
+        assert engine.ask_publish
+        engine.say(subscribe("a", "secret/#", "$share/g/secret/x", "$share/g/a"))
+        assert await answers(broker, 1) == [("subscribe", 1, (0, 0x87, 0x87, 0))]
+        assert [(a.topic, a.share_name, a.qos) for a in authoriser.seen[2:]] == [
+            ("secret/x", "g", 1),
+            ("a", "g", 1),
+        ]
+        engine.say(publish("a"))
+        assert await answers(broker, 1) == [("publish", 1, 0)]
+        engine.say(publish("secret"))
+        assert await answers(broker, 1) == [("publish", 1, 0x87)]
+        engine.say(connect(will="a"))
+        assert (await answers(broker, 1))[0][2] == 0
+        engine.say(connect(will="secret"))
+        assert (await answers(broker, 1))[0][2] == 0x87
+        last = authoriser.seen[-1]
+        assert (last.action, last.client_id, last.topic) == ("publish", "c1", "secret")
+
+
+class ChallengeResponse:
+    """Two rounds: hello, then the sum."""
+
+    def __init__(self):
+        self.began = []
+
+    def authenticate(self, request):
+        return Verdict()
+
+    async def converse(self, request, challenge):
+        self.began.append(request)
+        if request.auth_method != "SUM":
+            return Verdict(0x8C)
+        hello = await challenge(b"hello")
+        if await challenge(b"sum of " + (hello or b"")) != b"3":
+            return Verdict(0x87, reason_string="wrong sum")
+        return Verdict(auth_data=b"done")
+
+
+def auth(data, reason=0x18):
+    return AuthRequest(1, "c1", reason, "SUM", data)
+
+
+@pytest.mark.parametrize(
+    ("reply", "last"), [(b"3", ("auth", 1, 0, b"done")), (b"4", ("auth", 1, 0x87, None))]
+)
+async def test_enhanced_authentication_goes_to_and_fro(broker_on_fake, reply, last):
+    async with broker_on_fake(Config(**QUIET), authenticator=ChallengeResponse()) as broker:
+        broker.engine.say(connect(method="SUM", data=b"x"))
+        assert await answers(broker, 1) == [("connect", 1, 0x18, "", b"hello", "")]
+        broker.engine.say(auth(b"1+2"))
+        assert await answers(broker, 1) == [("auth", 1, 0x18, b"sum of 1+2")]
+        broker.engine.say(auth(reply))
+        assert await answers(broker, 1) == [last]
+
+
+async def test_a_client_may_authenticate_again(broker_on_fake):
+    authenticator = ChallengeResponse()
+    async with broker_on_fake(Config(**QUIET), authenticator=authenticator) as broker:
+        broker.engine.say(auth(b"", reason=0x19))
+        assert await answers(broker, 1) == [("auth", 1, 0x18, b"hello")]
+        broker.engine.say(auth(b""))
+        await answers(broker, 1)
+        broker.engine.say(auth(b"3"))
+        assert await answers(broker, 1) == [("auth", 1, 0, b"done")]
+        assert authenticator.began == [auth(b"", reason=0x19)]
+
+
+async def test_an_unknown_method_and_an_auth_that_nobody_waits_for_are_refused(broker_on_fake):
+    async with broker_on_fake(Config(**QUIET), authenticator=ChallengeResponse()) as broker:
+        broker.engine.say(connect(method="OTHER"))
+        assert (await answers(broker, 1))[0][2] == 0x8C
+        broker.engine.say(auth(b"x"))
+        assert await answers(broker, 1) == [("auth", 1, 0x82, None)]
+    async with broker_on_fake(STATIC) as broker:
+        broker.engine.say(connect(method="SUM"))
+        assert (await answers(broker, 1))[0][2] == 0x8C
+
+
+async def test_a_client_that_does_not_answer_a_challenge_holds_no_slot(broker_on_fake):
+    config = Config(**QUIET, decisions_max=1, decision_s=0.3)
+    async with broker_on_fake(config, authenticator=ChallengeResponse()) as broker:
+        broker.engine.say(connect(1, method="SUM"))
+        await answers(broker, 1)
+        broker.engine.say(connect(2))
+        assert (await answers(broker, 1))[0][:3] == ("connect", 2, 0)
+        assert await answers(broker, 1) == [("auth", 1, 0x88, None)]
+
+
+async def test_an_exchange_ends_when_its_client_goes(broker_on_fake):
+    async with broker_on_fake(Config(**QUIET), authenticator=ChallengeResponse()) as broker:
+        broker.engine.say(connect(1, method="SUM"))
+        await answers(broker, 1)
+        broker.engine.say(Disconnected(1, "c1", "p", 0, 0))
+        await asyncio.sleep(0.02)
+        broker.engine.say(auth(b"x"))
+        assert await answers(broker, 1) == [("auth", 1, 0x82, None)]
+
+
+class Plugin:
+    def __init__(self):
+        self.seen = []
+
+    @hookimpl
+    def connect(self, event):
+        self.seen.append(("connect", event.client_id))
+
+    @hookimpl
+    async def authorise(self, access):
+        await asyncio.sleep(0)
+        return not access.topic.startswith("hidden")
+
+    @hookimpl
+    async def subscribe(self, request):
+        self.seen.append(("subscribe", request.filters))
+
+    @hookimpl
+    def publish(self, request):
+        self.seen.append(("publish", request.topic))
+
+    @hookimpl
+    async def disconnect(self, event):
+        self.seen.append(("disconnect", event.client_id))
+
+
+async def test_hooks_are_told_and_may_veto(broker_on_fake):
+    plugin = Plugin()
+    async with broker_on_fake(Config(**QUIET), plugins=[plugin], authoriser=Authoriser()) as broker:
+        engine = broker.engine
+        assert engine.report_connections
+        engine.say(Connected(1, "c1", "p", 5, False))
+        await asyncio.sleep(0.02)
+        engine.say(subscribe("a", "hidden/#", "secret"))
+        assert await answers(broker, 1) == [("subscribe", 1, (0, 0x87, 0x87))]
+        engine.say(publish("a"))
+        engine.say(publish("hidden", connection=2))
+        assert sorted(await answers(broker, 2)) == [("publish", 1, 0), ("publish", 2, 0x87)]
+        engine.say(Disconnected(1, "c1", "p", 0, 0))
+        await asyncio.sleep(0.02)
+    assert plugin.seen == [
+        ("connect", "c1"), ("subscribe", (("a", 1),)), ("publish", "a"), ("disconnect", "c1")
+    ]  # fmt: skip
+
+
+async def test_the_engine_is_asked_only_what_a_plugin_wants(broker_on_fake):
+    class OnPublish:
+        @hookimpl
+        def publish(self, request):
+            raise RuntimeError("hook broke")
+
+    async with broker_on_fake(Config(**QUIET), plugins=[OnPublish()]) as broker:
+        engine = broker.engine
+        asked = (engine.ask_connect, engine.ask_subscribe, engine.ask_publish, engine.report_connections)
+        assert asked == (False, False, True, False)
+        engine.say(publish("a"))
+        assert await answers(broker, 1) == [("publish", 1, 0)]  # a hook that is only told can't refuse
+
+
+async def test_a_plugin_with_an_unknown_hook_is_refused(broker_on_fake):
+    class Misspelt:
+        @hookimpl
+        def conect(self, event): ...
+
+    with pytest.raises(UsageError, match="conect"):
+        broker_on_fake(Config(), plugins=[Misspelt()])
