@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from tidemq.config import Config, Listener
 from tidemq.engine.events import Disconnected, Received
 from tidemq.errors import ConfigError, StoreError, UsageError
 from tidemq.store import MemoryStore
+from tidemq.wire import Properties
 
 QUIET = Config(port=0, sys_interval_s=0)
 
@@ -104,6 +106,23 @@ async def test_publish_passes_on_and_refuses_what_is_no_topic_name(broker_on_fak
         with pytest.raises(UsageError):
             await broker.publish("a", b"", qos=3)
         assert len(broker.engine.published) == 1
+
+
+async def test_properties_go_down_encoded_and_come_up_decoded(broker_on_fake):
+    properties = Properties(message_expiry_s=9, content_type="x", user_properties=(("a", "1"), ("a", "2")))
+    async with broker_on_fake(QUIET) as broker, broker.subscribe("a") as messages:
+        await broker.publish("a", b"", properties=properties)
+        assert broker.engine.message_expiries_s == [9]
+        assert (await anext(messages)).properties == replace(properties, message_expiry_s=None)
+        await broker.publish("a", b"")
+        assert (await anext(messages)).properties == Properties()
+
+
+async def test_a_malformed_filter_is_refused(broker_on_fake):
+    async with broker_on_fake(QUIET) as broker:
+        for topic_filter in ("", "a/#/b", "a+"):
+            with pytest.raises(UsageError):
+                broker.subscribe(topic_filter)
 
 
 async def test_a_subscription_yields_in_order_until_it_is_left(broker_on_fake):

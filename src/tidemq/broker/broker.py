@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakValueDictionary
 
+from tidemq import wire
 from tidemq.broker.admin import AdminServer
 from tidemq.broker.checkpoint import load_state, save_state
 from tidemq.broker.decisions import Decisions
@@ -36,6 +37,16 @@ from tidemq.engine.events import (
 )
 from tidemq.errors import UsageError
 from tidemq.store import Store
+from tidemq.wire import (
+    NO_PROPERTIES,
+    Properties,
+    Publish,
+    Subscribe,
+    decode_properties,
+    encode,
+    encode_properties,
+    forwarded_properties,
+)
 
 if TYPE_CHECKING:
     from tidemq.engine import Engine
@@ -163,21 +174,35 @@ class Broker:
             self._store.close()
 
     async def publish(
-        self, topic: str, payload: bytes | str = b"", *, qos: int = 0, retain: bool = False
+        self,
+        topic: str,
+        payload: bytes | str = b"",
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = NO_PROPERTIES,
     ) -> None:
         """Publishes a message to whoever subscribes; returns when the engine has taken it over.
 
-        A str is sent as UTF-8. Raises UsageError on a topic name that is none.
+        A str is sent as UTF-8. Raises UsageError for what a PUBLISH may not hold.
         """
-        if not topic or any(character in topic for character in "+#\0"):
-            raise UsageError(f"{topic!r} is no topic name: it is empty or holds +, # or NUL")
-        if qos not in (0, 1, 2):
-            raise UsageError(f"qos is {qos!r}; accepted: 0, 1, 2")
-        data = payload.encode() if isinstance(payload, str) else payload
-        self._running_engine().publish(topic, data, qos=qos, retain=retain)
+        engine = self._running_engine()
+        encode(Publish(topic=topic, qos=qos, packet_id=1 if qos else 0, properties=properties), 5)
+        engine.publish(
+            topic,
+            payload.encode() if isinstance(payload, str) else payload,
+            qos=qos,
+            retain=retain,
+            properties=forwarded_properties(encode_properties(properties)),
+            message_expiry_s=properties.message_expiry_s,
+        )
 
     def subscribe(self, topic_filter: str, qos: int = 2, *, queue_messages_max: int = 1000) -> Subscription:
-        """Messages on the filter, to iterate: see Subscription. It does not outlive the broker."""
+        """Messages on the filter, to iterate: see Subscription. It does not outlive the broker.
+
+        Raises UsageError for a malformed filter.
+        """
+        encode(Subscribe(packet_id=1, subscriptions=(wire.Subscription(filter=topic_filter, qos=qos),)), 5)
 
         def begin(subscription: Subscription) -> int:
             receiver: int = self._running_engine().subscribe(topic_filter, qos)
@@ -241,7 +266,11 @@ class Broker:
 
     def _on_received(self, event: Received) -> None:
         subscription = self._subscriptions.get(event.receiver)
-        if subscription is not None and not subscription.put(Message(*event[1:])):
+        if subscription is None:
+            return  # closed while the message was on its way
+        properties = decode_properties(event.properties) if event.properties else NO_PROPERTIES
+        message = Message(event.topic, event.payload, event.qos, event.retain, properties)
+        if not subscription.put(message):
             self._counts["dropped_program_queue"] += 1
 
     def _publish_sys(self, topic: str, payload: bytes) -> None:

@@ -68,6 +68,7 @@ class Connection:
 
         Sends PINGREQ when the keep alive wants one. A server's DISCONNECT raises ServerRefusedError.
         """
+        descriptors = [self._socket.fileno()] if stdin is None else [self._socket.fileno(), stdin]
         while True:
             packet = self._take_packet()
             if packet is not None:
@@ -82,10 +83,8 @@ class Connection:
             ping_s = self._sent_s + self._keep_alive_s if self._keep_alive_s else None
             wake_s = min((moment for moment in (until_s, ping_s) if moment is not None), default=None)
             timeout_s = None if wake_s is None else max(0.0, wake_s - time.monotonic())
-            readable, _, _ = select.select(
-                [self._socket, *([] if stdin is None else [stdin])], [], [], timeout_s
-            )
-            if self._socket in readable:
+            readable, _, _ = select.select(descriptors, [], [], timeout_s)
+            if self._socket.fileno() in readable:
                 self._read()
             elif readable or (until_s is not None and time.monotonic() >= until_s):
                 return None
