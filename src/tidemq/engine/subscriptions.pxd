@@ -1,0 +1,55 @@
+from libc.stdint cimport uint32_t, uint64_t
+from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
+
+from tidemq.engine.levels cimport LevelNode, LevelTree
+from tidemq.engine.rwlock cimport __ATOMIC_ACQUIRE, atomic_load_u64, pthread_rwlock_t
+from tidemq.engine.subscribers cimport SubscriberSet, Subscription
+from tidemq.wire.protocol cimport Span
+
+cdef struct SharedGroup:               # one group name on one filter
+    uint32_t id                        # not used again for another group
+    Span name
+    Span filter
+    SubscriberSet* members             # never empty: members.items[0 .. members.count)
+
+cdef cppclass SubscriptionIndex:
+    pthread_rwlock_t lock
+    uint64_t version                   # read it with read_version
+    uint64_t count                     # subscriptions, members of shared groups included
+    LevelTree* filters                 # filter -> Subscription, in the node's value and detail
+    LevelTree* groups                  # group name, then filter -> SharedGroup*
+    unordered_map[uint32_t, SharedGroup*] groups_by_id
+    uint32_t last_group_id
+
+cdef cppclass Matches:                 # the caller's; reuse one per thread, its capacity is kept
+    vector[Subscription] subscriptions
+    vector[SharedGroup*] groups        # valid under the lock, as long as the version has not moved
+    vector[uint32_t] frontier          # scratch
+    vector[LevelNode*] nodes           # scratch
+
+cdef struct Tally:                     # of a benchmark's matches
+    uint64_t total
+    uint64_t fewest                    # for one topic
+    uint64_t most
+
+cdef SubscriptionIndex* new_subscription_index() noexcept nogil
+cdef void free_subscription_index(SubscriptionIndex* index) noexcept nogil
+
+cdef void lock_shared(SubscriptionIndex* index) noexcept nogil      # not twice by one thread
+cdef void unlock_shared(SubscriptionIndex* index) noexcept nogil
+cdef void lock_exclusive(SubscriptionIndex* index) noexcept nogil
+cdef void unlock_exclusive(SubscriptionIndex* index) noexcept nogil
+
+# Needs no lock. A result of match_topic holds as long as the version has not moved since before the match.
+cdef inline uint64_t read_version(SubscriptionIndex* index) noexcept nogil:
+    return atomic_load_u64(&index.version, __ATOMIC_ACQUIRE)
+
+# `group` is empty for a plain subscription. Both need the exclusive lock and return whether the subscription existed.
+cdef bint put_subscription(SubscriptionIndex* index, Span filter, Span group, Subscription subscription) noexcept nogil
+cdef bint remove_subscription(SubscriptionIndex* index, Span filter, Span group, void* session) noexcept nogil
+
+# These need the shared (or the exclusive) lock.
+cdef void match_topic(SubscriptionIndex* index, Span topic, Matches* out) noexcept nogil   # appends to `out`
+cdef SharedGroup* find_group(SubscriptionIndex* index, uint32_t group_id) noexcept nogil   # NULL: gone
+cdef SharedGroup* find_group_by_name(SubscriptionIndex* index, Span filter, Span group) noexcept nogil

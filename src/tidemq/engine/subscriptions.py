@@ -1,0 +1,543 @@
+"""Who subscribed to what: one index for all reactors, behind a readers-writer lock.
+
+Each filter's node in a ``LevelTree`` holds its plain subscriptions, and one item for each shared group on it.
+A group's members are a set of their own.
+
+``version`` moves with every change that may alter the result of a match: a reactor may keep results as long
+as it stands still.
+
+What belongs elsewhere: the sessions themselves, the choice of a group's member, and the merging of
+subscriptions of one session that overlap.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcpy
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.vector import vector
+from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
+from cython.cimports.tidemq.engine.allocation import allocate, release
+from cython.cimports.tidemq.engine.levels import (
+    NO_NODE,
+    ROOT,
+    LevelNode,
+    find_path,
+    free_level_tree,
+    insert_path,
+    match_filters,
+    new_level_tree,
+    node_at,
+    prune,
+)
+from cython.cimports.tidemq.engine.rwlock import (
+    __ATOMIC_RELEASE,
+    atomic_store_u64,
+    init_rwlock,
+    pthread_rwlock_destroy,
+    pthread_rwlock_rdlock,
+    pthread_rwlock_unlock,
+    pthread_rwlock_wrlock,
+)
+from cython.cimports.tidemq.engine.subscribers import (
+    GROUP,
+    PLAIN,
+    SET,
+    SubscriberSet,
+    Subscription,
+    add_subscriber,
+    drop_subscriber,
+    find_held,
+    find_subscriber,
+    hold,
+    let_go,
+)
+from cython.cimports.tidemq.engine.subscriptions import (
+    Matches,
+    SharedGroup,
+    SubscriptionIndex,
+    Tally,
+    read_version,
+)
+from cython.cimports.tidemq.wire.protocol import Span
+
+# --- the index -------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def new_subscription_index() -> cython.pointer[SubscriptionIndex]:
+    """An empty index; free it with ``free_subscription_index``."""
+    owner: unique_ptr[SubscriptionIndex] = make_unique[SubscriptionIndex]()
+    index: cython.pointer[SubscriptionIndex] = owner.release()
+    init_rwlock(cython.address(index.lock))
+    index.version = 0
+    index.count = 0
+    index.filters = new_level_tree()
+    index.groups = new_level_tree()
+    index.last_group_id = 0
+    return index
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_subscription_index(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+    """Frees an index that no thread uses any more. Sessions are not touched."""
+    node: uint32_t
+    group: cython.pointer[SharedGroup]
+    for node in range(index.filters.node_end):
+        held: cython.pointer[Subscription] = held_by(node_at(index.filters, node))
+        if held.kind == SET:
+            release(held.session)
+    for node in range(index.groups.node_end):
+        group = cython.cast(cython.pointer[SharedGroup], node_at(index.groups, node).value)
+        if group != cython.NULL:
+            release(group.members)
+            release(group)
+    free_level_tree(index.filters)
+    free_level_tree(index.groups)
+    pthread_rwlock_destroy(cython.address(index.lock))
+    del index
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def lock_shared(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+    """Waits until no thread writes or waits to write. Never take it twice in one thread."""
+    pthread_rwlock_rdlock(cython.address(index.lock))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def unlock_shared(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+    """Ends what ``lock_shared`` began."""
+    pthread_rwlock_unlock(cython.address(index.lock))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def lock_exclusive(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+    """Waits until no other thread reads or writes; new readers wait meanwhile."""
+    pthread_rwlock_wrlock(cython.address(index.lock))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def unlock_exclusive(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+    """Ends what ``lock_exclusive`` began."""
+    pthread_rwlock_unlock(cython.address(index.lock))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def move_version(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+    """Tells readers that results which they keep may be wrong. The exclusive lock is held."""
+    atomic_store_u64(cython.address(index.version), index.version + 1, __ATOMIC_RELEASE)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def held_by(node: cython.pointer[LevelNode]) -> cython.pointer[Subscription]:
+    """What a filter's node holds: a Subscription lies over its value and detail."""
+    return cython.cast(cython.pointer[Subscription], cython.address(node.value))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_equal(one: cython.pointer[Subscription], other: cython.pointer[Subscription]) -> cython.bint:
+    """Whether two subscriptions of one session to one filter make no difference to a match."""
+    return (
+        one.subscription_id == other.subscription_id
+        and one.reactor == other.reactor
+        and one.options == other.options
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def put_subscription(
+    index: cython.pointer[SubscriptionIndex], filter: Span, group: Span, subscription: Subscription
+) -> cython.bint:
+    """Inserts a subscription, or replaces the one with the same filter, group and session [MQTT-3.8.4-3].
+
+    ``group`` is empty for a plain subscription. Returns whether it existed. The exclusive lock must be held.
+    """
+    shared: cython.pointer[SharedGroup] = cython.NULL
+    held: cython.pointer[Subscription] = cython.NULL
+    found: cython.pointer[Subscription]
+    subscription.kind = PLAIN
+    if group.size > 0:
+        shared = open_group(index, filter, group)
+        found = find_subscriber(shared.members, subscription.session)
+    else:
+        held = held_by(node_at(index.filters, insert_path(index.filters, ROOT, filter)))
+        found = find_held(held, subscription.session)
+    if found != cython.NULL:
+        if not is_equal(found, cython.address(subscription)):
+            found[0] = subscription
+            move_version(index)
+        return True
+    if group.size > 0:
+        shared.members = add_subscriber(shared.members, subscription)
+    else:
+        hold(held, subscription)
+    index.count += 1
+    move_version(index)
+    return False
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def remove_subscription(
+    index: cython.pointer[SubscriptionIndex], filter: Span, group: Span, session: cython.p_void
+) -> cython.bint:
+    """Removes the subscription with this filter, group and session [MQTT-3.10.4-1].
+
+    Returns whether it existed. The exclusive lock must be held. A shared group goes with its last member.
+    """
+    removed: cython.bint = (
+        remove_member(index, filter, group, session)
+        if group.size > 0
+        else remove_plain(index, filter, session)
+    )
+    if removed:
+        index.count -= 1
+        move_version(index)
+    return removed
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def remove_plain(
+    index: cython.pointer[SubscriptionIndex], filter: Span, session: cython.p_void
+) -> cython.bint:
+    """Removes a session, or a group, from what a filter holds; returns whether it was there."""
+    node: uint32_t = find_path(index.filters, ROOT, filter)
+    if node == NO_NODE:
+        return False
+    held: cython.pointer[Subscription] = held_by(node_at(index.filters, node))
+    found: cython.pointer[Subscription] = find_held(held, session)
+    if found == cython.NULL:
+        return False
+    let_go(held, found)
+    prune(index.filters, node)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def remove_member(
+    index: cython.pointer[SubscriptionIndex], filter: Span, group: Span, session: cython.p_void
+) -> cython.bint:
+    """Removes a session from a group, and the group with the last one; returns whether it was there."""
+    shared: cython.pointer[SharedGroup] = find_group_by_name(index, filter, group)
+    if shared == cython.NULL:
+        return False
+    found: cython.pointer[Subscription] = find_subscriber(shared.members, session)
+    if found == cython.NULL:
+        return False
+    shared.members = drop_subscriber(shared.members, found)
+    if shared.members == cython.NULL:
+        close_group(index, shared)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def match_topic(
+    index: cython.pointer[SubscriptionIndex], topic: Span, out: cython.pointer[Matches]
+) -> cython.void:
+    """Appends all subscriptions and all shared groups whose filter matches a topic name.
+
+    A session with several matching filters is reported for each. The shared or the exclusive lock must be
+    held.
+    """
+    out.nodes.clear()
+    match_filters(index.filters, topic, cython.address(out.frontier), cython.address(out.nodes))
+    at: cython.size_t
+    position: uint32_t
+    for at in range(out.nodes.size()):
+        held: cython.pointer[Subscription] = held_by(out.nodes[at])
+        if held.kind == SET:
+            members: cython.pointer[SubscriberSet] = cython.cast(cython.pointer[SubscriberSet], held.session)
+            for position in range(members.count):
+                report(members.items + position, out)
+        else:
+            report(held, out)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def report(item: cython.pointer[Subscription], out: cython.pointer[Matches]) -> cython.void:
+    """Appends a subscription, or the group that stands in its place."""
+    if item.kind == GROUP:
+        out.groups.push_back(cython.cast(cython.pointer[SharedGroup], item.session))
+    else:
+        out.subscriptions.push_back(item[0])
+
+
+# --- shared groups ---------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def find_group(index: cython.pointer[SubscriptionIndex], group_id: uint32_t) -> cython.pointer[SharedGroup]:
+    """A group by its id, or NULL when it is gone. The shared or the exclusive lock must be held."""
+    found = index.groups_by_id.find(group_id)
+    if found == index.groups_by_id.end():
+        return cython.NULL
+    return cython.operator.dereference(found).second
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def find_group_by_name(
+    index: cython.pointer[SubscriptionIndex], filter: Span, group: Span
+) -> cython.pointer[SharedGroup]:
+    """The group of this name on this filter, or NULL. The shared or the exclusive lock must be held."""
+    node: uint32_t = find_path(index.groups, ROOT, group)
+    if node != NO_NODE:
+        node = find_path(index.groups, node, filter)
+    if node == NO_NODE:
+        return cython.NULL
+    return cython.cast(cython.pointer[SharedGroup], node_at(index.groups, node).value)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def copy_text(text: Span, to: cython.pointer[uint8_t]) -> Span:
+    """Copies bytes; returns the view of the copy."""
+    copy = cython.declare(Span)
+    memcpy(to, text.data, text.size)
+    copy.data = to
+    copy.size = text.size
+    return copy
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def open_group(
+    index: cython.pointer[SubscriptionIndex], filter: Span, name: Span
+) -> cython.pointer[SharedGroup]:
+    """The group of this name on this filter, made if missing. Give it a member before you unlock."""
+    node: uint32_t = insert_path(index.groups, insert_path(index.groups, ROOT, name), filter)
+    group: cython.pointer[SharedGroup] = cython.cast(
+        cython.pointer[SharedGroup], node_at(index.groups, node).value
+    )
+    if group != cython.NULL:
+        return group
+    block: cython.pointer[uint8_t] = cython.cast(
+        cython.pointer[uint8_t], allocate(cython.sizeof(SharedGroup) + name.size + filter.size)
+    )
+    group = cython.cast(cython.pointer[SharedGroup], block)
+    group.id = index.last_group_id = index.last_group_id + 1
+    group.name = copy_text(name, block + cython.sizeof(SharedGroup))
+    group.filter = copy_text(filter, block + cython.sizeof(SharedGroup) + name.size)
+    node_at(index.groups, node).value = group
+    index.groups_by_id[group.id] = group
+    item: Subscription = Subscription(session=group, subscription_id=0, reactor=0, options=0, kind=GROUP)
+    hold(held_by(node_at(index.filters, insert_path(index.filters, ROOT, filter))), item)
+    return group
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def close_group(index: cython.pointer[SubscriptionIndex], group: cython.pointer[SharedGroup]) -> cython.void:
+    """Takes a group without members out of both trees and frees it."""
+    remove_plain(index, group.filter, group)
+    node: uint32_t = find_path(index.groups, find_path(index.groups, ROOT, group.name), group.filter)
+    node_at(index.groups, node).value = cython.NULL
+    prune(index.groups, node)
+    index.groups_by_id.erase(group.id)
+    release(group)
+
+
+# --- Python's door ---------------------------------------------------------------------------------
+
+
+@cython.cfunc
+def span_of(text: bytes) -> Span:
+    """A view of a bytes object, valid as long as the object lives."""
+    span = cython.declare(Span)
+    span.data = cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, text))
+    span.size = len(text)
+    return span
+
+
+@cython.cfunc
+def bytes_of(text: Span) -> bytes:
+    """A copy of a view as a bytes object."""
+    return cython.cast(cython.p_char, text.data)[: text.size]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def now_ns() -> uint64_t:
+    """A clock that only goes forward."""
+    now = cython.declare(timespec)
+    clock_gettime(CLOCK_MONOTONIC, cython.address(now))
+    return cython.cast(uint64_t, now.tv_sec) * 1_000_000_000 + now.tv_nsec
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def match_spans(
+    index: cython.pointer[SubscriptionIndex],
+    topics: cython.pointer[vector[Span]],
+    tally: cython.pointer[Tally],
+) -> cython.void:
+    """Matches topics as a reactor does that has 64 of them in a turn."""
+    out = cython.declare(Matches)
+    at: cython.size_t
+    for at in range(topics.size()):
+        if at % 64 == 0:
+            lock_shared(index)
+        out.subscriptions.clear()
+        out.groups.clear()
+        match_topic(index, topics[0][at], cython.address(out))
+        if at % 64 == 63 or at + 1 == topics.size():
+            unlock_shared(index)
+        found: uint64_t = out.subscriptions.size() + out.groups.size()
+        tally.total += found
+        tally.fewest = min(tally.fewest, found)
+        tally.most = max(tally.most, found)
+
+
+@cython.cclass
+class SubscriptionIndexView:
+    """A subscription index of its own for tests and benchmarks: sessions are numbers above 0. Any thread."""
+
+    index: cython.pointer[SubscriptionIndex]
+
+    def __cinit__(self) -> None:
+        self.index = new_subscription_index()
+
+    def __dealloc__(self) -> None:
+        free_subscription_index(self.index)
+
+    def __len__(self) -> int:
+        return self.index.count
+
+    def version(self) -> int:
+        """Moves with every change that may alter a match."""
+        return read_version(self.index)
+
+    def node_count(self) -> int:
+        """Nodes of both trees, the roots included."""
+        return self.index.filters.node_count + self.index.groups.node_count
+
+    def put(
+        self,
+        filter: bytes,
+        session: int,
+        group: bytes = b"",
+        options: int = 0,
+        subscription_id: int = 0,
+        reactor: int = 0,
+    ) -> bool:
+        """Inserts or replaces a subscription; returns whether it existed."""
+        assert session > 0
+        filter_span: Span = span_of(filter)
+        group_span: Span = span_of(group)
+        item: Subscription = Subscription(
+            session=cython.cast(cython.p_void, cython.cast(cython.size_t, session)),
+            subscription_id=subscription_id,
+            reactor=reactor,
+            options=options,
+            kind=PLAIN,
+        )
+        existed: cython.bint
+        with cython.nogil:
+            lock_exclusive(self.index)
+            existed = put_subscription(self.index, filter_span, group_span, item)
+            unlock_exclusive(self.index)
+        return existed
+
+    def remove(self, filter: bytes, session: int, group: bytes = b"") -> bool:
+        """Removes a subscription; returns whether it existed."""
+        filter_span: Span = span_of(filter)
+        group_span: Span = span_of(group)
+        pointer: cython.p_void = cython.cast(cython.p_void, cython.cast(cython.size_t, session))
+        existed: cython.bint
+        with cython.nogil:
+            lock_exclusive(self.index)
+            existed = remove_subscription(self.index, filter_span, group_span, pointer)
+            unlock_exclusive(self.index)
+        return existed
+
+    def match(self, topic: bytes) -> tuple[list[tuple[int, int, int, int]], list[int]]:
+        """What matches: (session, options, subscription id, reactor) of each, and the shared groups' ids."""
+        out = cython.declare(Matches)
+        topic_span: Span = span_of(topic)
+        with cython.nogil:
+            lock_shared(self.index)
+            match_topic(self.index, topic_span, cython.address(out))
+            unlock_shared(self.index)
+        plain = []
+        for at in range(out.subscriptions.size()):
+            item: Subscription = out.subscriptions[at]
+            session = cython.cast(cython.size_t, item.session)
+            plain.append((session, item.options, item.subscription_id, item.reactor))
+        return plain, [out.groups[at].id for at in range(out.groups.size())]
+
+    def group(self, group_id: int) -> tuple[bytes, bytes, list[int]] | None:
+        """A shared group's name, filter and member sessions; None when it is gone."""
+        found: cython.pointer[SharedGroup]
+        lock_shared(self.index)
+        found = find_group(self.index, group_id)
+        result = None
+        if found != cython.NULL:
+            members = [
+                cython.cast(cython.size_t, found.members.items[at].session)
+                for at in range(found.members.count)
+            ]
+            result = bytes_of(found.name), bytes_of(found.filter), members
+        unlock_shared(self.index)
+        return result
+
+    def match_all(self, topics: list[bytes], rounds: int = 1) -> tuple[int, int, int, int]:
+        """Matches a list of topics some times over, without the GIL, under one lock for each 64 topics.
+
+        Returns how many subscriptions and groups matched in all, the fewest and the most for one topic, and
+        the nanoseconds that it took.
+        """
+        spans = cython.declare(vector[Span])
+        joined: bytes = b"".join(topics)  # side by side, as in a connection's buffer
+        topic: Span = span_of(joined)
+        tally: Tally = Tally(total=0, fewest=0xFFFFFFFFFFFFFFFF, most=0)
+        rounds_left: uint32_t = rounds
+        began: uint64_t
+        for size in map(len, topics):
+            topic.size = size
+            spans.push_back(topic)
+            topic.data += topic.size
+        with cython.nogil:
+            began = now_ns()
+            while rounds_left > 0:
+                match_spans(self.index, cython.address(spans), cython.address(tally))
+                rounds_left -= 1
+            began = now_ns() - began
+        return tally.total, tally.fewest, tally.most, began
