@@ -35,6 +35,7 @@ ENVIRONMENT_PREFIX = "TIDEMQ_"
 # names that share the prefix and are not the broker's: build, tests, benchmarks, and the flag `--config`
 ENVIRONMENT_IGNORED = ("TIDEMQ_CONFIG", "TIDEMQ_SANITIZE", "TIDEMQ_TEST_", "TIDEMQ_BENCH_", "TIDEMQ_FUZZ_")
 
+REACTORS_MAX = 64  # the engine's
 _U32_MAX = 0xFFFFFFFF
 _DAY_S = 86_400
 
@@ -104,7 +105,7 @@ class Config(BaseModel):
     host: str = Listener().host
     port: Port = Listener().port
     listeners: tuple[Listener, ...] = ()  # further ones, beside host and port
-    reactors: Annotated[int, Field(ge=0, le=1024)] = 0  # 0: one per core
+    reactors: Annotated[int, Field(ge=0, le=REACTORS_MAX)] = 0  # 0: one per core
 
     store: str = "memory"  # name of an entry point in `tidemq.stores`, and so on
     store_options: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -24,7 +25,7 @@ from tidemq.broker.hooks import Hooks
 from tidemq.broker.providers import ADMINISTRATIVE_ACTION, Authenticator, Authoriser, find_provider
 from tidemq.broker.subscription import Message, Subscription
 from tidemq.broker.sys_topics import publish_sys_topics
-from tidemq.config import Config
+from tidemq.config import REACTORS_MAX, Config
 from tidemq.engine.events import (
     AuthRequest,
     Connected,
@@ -231,7 +232,8 @@ class Broker:
     def _make_engine(self) -> Engine:
         from tidemq.engine import Engine  # late: not needed to read a configuration
 
-        return Engine(self.config.limits, reactors=self.config.reactors)
+        reactors = self.config.reactors or min(REACTORS_MAX, len(os.sched_getaffinity(0)))
+        return Engine(self.config.limits, reactors=reactors)
 
     def _running_engine(self) -> Engine:
         if self._engine is None:
