@@ -12,12 +12,12 @@ from tidemq.wire import (
     Connack,
     Connect,
     ConnectReturnCode,
+    Decoder,
     Disconnect,
     Packet,
     Pingreq,
     Pingresp,
     ReasonCode,
-    decode,
     encode,
 )
 
@@ -48,7 +48,7 @@ class Connection:
         self._keep_alive_s = connect.keep_alive_s
         self._debug = debug
         self._name = connect.client_id or "(null)"
-        self._received = bytearray()
+        self._decoder = Decoder(connect.version)
         self._awaits_pingresp = False
         self._last_packet_id = 0
         self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
@@ -70,7 +70,7 @@ class Connection:
         """
         descriptors = [self._socket.fileno()] if stdin is None else [self._socket.fileno(), stdin]
         while True:
-            packet = self._take_packet()
+            packet = next(self._decoder, None)
             if packet is not None:
                 self._say("received", packet)
                 if isinstance(packet, Disconnect):
@@ -125,19 +125,11 @@ class Connection:
         names = {code.value: code.name for code in ConnectReturnCode}
         return f"Connection Refused: {_words(names.get(reason, f'return code {reason}')).lower()}"
 
-    def _take_packet(self) -> Packet | None:
-        decoded = decode(self._received, self._version)
-        if decoded is None:
-            return None
-        packet, size = decoded
-        del self._received[:size]
-        return packet
-
     def _read(self) -> None:
         data = self._socket.recv(READ_BYTES)
         if not data:
             raise ConnectionResetError("The connection was lost.")
-        self._received += data
+        self._decoder.feed(data)
 
     def _ping(self) -> None:
         if self._awaits_pingresp:

@@ -162,7 +162,6 @@ def add_subscription(
     stored.subscription_id = subscription_id
     stored.reactor = r.index
     stored.options = options
-    stored.shared = False
     lock_exclusive(r.shared.subscriptions)
     put_subscription(r.shared.subscriptions, parts.filter, parts.group, stored)
     unlock_exclusive(r.shared.subscriptions)
