@@ -79,9 +79,17 @@ def _limits_schema(_: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSch
                 lambda value: dataclasses.asdict(value) if isinstance(value, Limits) else value
             ),
             handler.generate_schema(model),
-            core_schema.no_info_plain_validator_function(lambda checked: Limits(**checked.model_dump())),
+            core_schema.no_info_plain_validator_function(
+                lambda checked: _consistent(Limits(**checked.model_dump()))
+            ),
         ]
     )
+
+
+def _consistent(limits: Limits) -> Limits:
+    if limits.output_high_bytes > limits.output_bytes_max:
+        raise ValueError("output_high_bytes no larger than output_bytes_max")
+    return limits
 
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -221,7 +229,7 @@ def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) 
         low, high = LIMIT_RANGES[location[1]]
         accepted = f"{low} to {high}"
     else:
-        accepted = detail["msg"].removeprefix("Input should be ")
+        accepted = detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return refused(file, key, f"{detail['input']!r} is refused", [accepted])
 
 

@@ -13,7 +13,7 @@ import pytest
 from tidemq.broker.fault_log import FaultLog
 from tidemq.broker.sys_topics import plan_sys_messages
 from tidemq.config import Config, Listener
-from tidemq.engine.events import Disconnected, Received
+from tidemq.engine.events import Connected, Disconnected, Received
 from tidemq.errors import ConfigError, StoreError, UsageError
 from tidemq.store import MemoryStore
 from tidemq.wire import Properties
@@ -42,6 +42,7 @@ async def test_it_listens_on_every_address_and_says_the_bound_ports(broker_on_fa
 async def test_by_default_the_engine_asks_nothing(broker_on_fake):
     async with broker_on_fake(QUIET) as broker:
         engine = broker.engine
+        assert not logging.getLogger("tidemq").isEnabledFor(logging.DEBUG)
         asked = [engine.ask_connect, engine.ask_subscribe, engine.ask_publish, engine.report_connections]
         assert not any(asked)
 
@@ -232,6 +233,15 @@ async def test_the_admin_endpoint_tells_health_and_counters(broker_on_fake, unus
         assert (await _http(port, b"x" * 20_000 + b"\r\n\r\n"))[0] == b""
     with pytest.raises(OSError):  # noqa: PT011 - any refusal to connect
         await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_connections_are_lines_of_the_debug_log(broker_on_fake, caplog):
+    caplog.set_level(logging.DEBUG, "tidemq")
+    async with broker_on_fake(QUIET) as broker:
+        assert broker.engine.report_connections
+        broker.engine.say(Connected(1, "c1", "p", 5, False), Disconnected(1, "c1", "p", 0x8B, 0))
+        await until(lambda: len(caplog.records) == 2, "two lines")
+    assert caplog.messages == ["client 'c1' (p) connected", "client 'c1' (p) disconnected, reason 0x8b"]
 
 
 async def test_each_fault_is_one_line(broker_on_fake, caplog):

@@ -112,9 +112,13 @@ class Broker:
             raise UsageError("a broker runs once; make another")
         self._phase = "started"
         config = self.config
-        authenticator = self._authenticator or find_provider("authenticator", config)
-        authoriser = self._authoriser or find_provider("authoriser", config)
-        store = self._store = self._store or find_provider("store", config)
+        authenticator, authoriser, store = self._authenticator, self._authoriser, self._store
+        if authenticator is None:
+            authenticator = find_provider("authenticator", config)
+        if authoriser is None:
+            authoriser = find_provider("authoriser", config)
+        if store is None:
+            store = self._store = find_provider("store", config)
         store.open()
         engine = self._engine = self._make_engine()
         try:
@@ -246,7 +250,7 @@ class Broker:
             AuthRequest: decisions.on_auth,
             SubscribeRequest: decisions.on_subscribe,
             PublishRequest: decisions.on_publish,
-            Connected: decisions.on_connected,
+            Connected: self._on_connected,
             Disconnected: self._on_disconnected,
             Received: self._on_received,
             Stopped: lambda _: self._stopped.set(),
@@ -260,9 +264,16 @@ class Broker:
             except Exception:
                 _log.exception("event %s failed", type(event).__name__)
 
+    def _on_connected(self, event: Connected) -> None:
+        _log.debug("client %r (%s) connected", event.client_id, event.peer)
+        assert self._decisions is not None
+        self._decisions.on_connected(event)
+
     def _on_disconnected(self, event: Disconnected) -> None:
         if event.fault:
             self._fault_log.log(event)
+        else:
+            _log.debug("client %r (%s) disconnected, reason %#04x", event.client_id, event.peer, event.reason)
         assert self._decisions is not None
         self._decisions.on_disconnected(event)
 

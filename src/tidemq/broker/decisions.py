@@ -112,7 +112,7 @@ class Decisions:
         engine.ask_connect = authenticator is not None or authorises  # a will is authorised at CONNECT
         engine.ask_subscribe = authorises or hooks.has("subscribe")
         engine.ask_publish = authorises or hooks.has("publish")
-        engine.report_connections = hooks.has("connect", "disconnect")
+        engine.report_connections = hooks.has("connect", "disconnect") or _log.isEnabledFor(logging.DEBUG)
 
     def on_connect(self, request: ConnectRequest) -> None:
         """Answers a CONNECT."""
