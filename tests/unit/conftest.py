@@ -110,7 +110,12 @@ class FakeEngine:
         self.disconnected.append((client_id, reason))
 
     def counters(self) -> dict[str, int]:
-        return {"live_connections": 3, "messages_received": 7, "dropped_slow_consumer": 2, "dropped_expired": 1}
+        return {
+            "live_connections": 3,
+            "messages_received": 7,
+            "dropped_slow_consumer": 2,
+            "dropped_expired": 1,
+        }
 
     def export_state(self) -> list[tuple[str, bytes, bytes]]:
         return self.state
