@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemq.errors import UsageError
+from tidemq.errors import ProtocolError, UsageError
 from tidemq.wire import (
     Auth,
     Connack,
@@ -393,3 +393,20 @@ def test_decoder_gives_packets_as_their_bytes_come() -> None:
     decoder.feed(encode(Pingresp(), 5))
     assert list(decoder) == [Pingresp()]
     assert list(decoder) == []
+
+
+@pytest.mark.parametrize(("version", "raw", "packet"), table(BOTH_WAYS))
+def test_a_packet_cut_short_is_a_fault_or_another(version: int, raw: bytes, packet: Packet) -> None:
+    """The remaining length tells of the cut, so nothing more is waited for."""
+    body = raw[2:]
+    cut_short = [bytes((raw[0], size)) + body[:size] for size in range(len(body))]
+    for cut in cut_short:
+        try:
+            found = decode(cut, version)
+        except ProtocolError:
+            continue
+        assert found is not None
+        other, size = found
+        assert size == len(cut)
+        assert other != packet
+        assert type(other) is type(packet)
