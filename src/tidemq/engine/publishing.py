@@ -32,13 +32,11 @@ from cython.cimports.tidemq.wire.properties import Properties, copy_forwarded, h
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_NONE,
     FAULT_PROPERTY_MISPLACED,
-    FAULT_PROPERTY_VALUE,
     FAULT_RECEIVE_MAXIMUM,
     FAULT_TOPIC_ALIAS,
     FAULT_TOPIC_EMPTY,
     FAULT_TOPIC_LEVELS,
     PROP_MESSAGE_EXPIRY,
-    PROP_RESPONSE_TOPIC,
     PROP_TOPIC_ALIAS,
     PUBACK,
     PUBCOMP,
@@ -92,9 +90,6 @@ def _check_publish(
             fault: Fault = _resolve_alias(r, c, publish)
             if fault != FAULT_NONE:
                 return fault
-        if has_property(cython.address(publish.properties), PROP_RESPONSE_TOPIC):
-            if check_topic_name(publish.properties.response_topic, 65535) != FAULT_NONE:
-                return FAULT_PROPERTY_VALUE  # [MQTT-3.3.2-14]
     if publish.topic.size > r.shared.limits.topic_bytes_max:
         return FAULT_TOPIC_LEVELS
     return check_topic_name(publish.topic, r.shared.limits.topic_levels_max)
