@@ -431,6 +431,7 @@ class RetainedIndexView:
         return self.index.topics.node_count
 
 
+@cython.no_gc  # the collector would clear `view` before the walk is closed; no cycle can pass through here
 @cython.cclass
 class RetainedWalkView:
     """A look-up by filter in a ``RetainedIndexView``. One thread at a time."""
