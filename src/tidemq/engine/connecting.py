@@ -55,6 +55,7 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_AUTH_UNEXPECTED,
     FAULT_CLIENT_ID,
     FAULT_NONE,
+    FAULT_PROPERTY_VALUE,
     FAULT_PROTOCOL_VERSION,
     FAULT_SECOND_CONNECT,
     FAULT_TOPIC_LEVELS,
@@ -64,6 +65,7 @@ from cython.cimports.tidemq.wire.protocol import (
     PROP_MAXIMUM_PACKET_SIZE,
     PROP_MESSAGE_EXPIRY,
     PROP_RECEIVE_MAXIMUM,
+    PROP_RESPONSE_TOPIC,
     PROP_SERVER_KEEP_ALIVE,
     PROP_SESSION_EXPIRY,
     PROP_TOPIC_ALIAS_MAXIMUM,
@@ -136,6 +138,9 @@ def handle_connect(
         fault = check_topic_name(connect.will_topic, r.shared.limits.topic_levels_max)
         if fault == FAULT_NONE and connect.will_topic.size > r.shared.limits.topic_bytes_max:
             fault = FAULT_TOPIC_LEVELS
+        if c.version == 5 and has_property(cython.address(connect.will_properties), PROP_RESPONSE_TOPIC):
+            if check_topic_name(connect.will_properties.response_topic, 65535) != FAULT_NONE:
+                fault = FAULT_PROPERTY_VALUE  # [MQTT-3.3.2-14]
     if fault != FAULT_NONE:
         answered: cython.bint = c.version == 5 or fault == FAULT_PROTOCOL_VERSION or fault == FAULT_CLIENT_ID
         _refuse(r, c, fault_reason(fault) if answered else 0, fault)
@@ -215,7 +220,10 @@ def handle_auth(
         if not known or (packet.reason != wanted and packet.reason != RC_CONTINUE_AUTHENTICATION):
             fault = FAULT_AUTH_UNEXPECTED
     if fault != FAULT_NONE:
-        doom(r, c, fault_reason(fault), fault)
+        if c.state == CONNECTED:
+            doom(r, c, fault_reason(fault), fault)
+        else:
+            _refuse(r, c, fault_reason(fault), fault)
         return
     c.asked = True
     touch(r, c)

@@ -32,6 +32,7 @@ from cython.cimports.tidemq.wire.properties import Properties, copy_forwarded, h
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_NONE,
     FAULT_PROPERTY_MISPLACED,
+    FAULT_PROPERTY_VALUE,
     FAULT_RECEIVE_MAXIMUM,
     FAULT_TOPIC_ALIAS,
     FAULT_TOPIC_EMPTY,
@@ -92,9 +93,8 @@ def _check_publish(
             if fault != FAULT_NONE:
                 return fault
         if has_property(cython.address(publish.properties), PROP_RESPONSE_TOPIC):
-            fault = check_topic_name(publish.properties.response_topic, 65535)
-            if fault != FAULT_NONE:
-                return fault  # [MQTT-3.3.2-14]
+            if check_topic_name(publish.properties.response_topic, 65535) != FAULT_NONE:
+                return FAULT_PROPERTY_VALUE  # [MQTT-3.3.2-14]
     if publish.topic.size > r.shared.limits.topic_bytes_max:
         return FAULT_TOPIC_LEVELS
     return check_topic_name(publish.topic, r.shared.limits.topic_levels_max)
