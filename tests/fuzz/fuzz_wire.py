@@ -1,12 +1,14 @@
 """Fuzzes the parser of the wire format: `python tests/fuzz/fuzz_wire.py --seconds 60 [--seed N] [--runs N]`.
 
-An input is a protocol version (its first byte, modulo 3, plus 3) and a stream of bytes. The corpus is replayed
-first, then inputs made from it, always the same for a seed. An input that shows something new (a fault of a
-packet type, a set of properties) joins the pool that others are made from. Each is parsed in front of a page
-that cannot be read, so that one byte too many ends the process; its parent keeps the input in a file.
+An input is a protocol version (its first byte, modulo 3, plus 3) and a stream of bytes. The corpus is
+replayed first, then inputs made from it, always the same for a seed. An input that shows something new (a
+fault of a packet type, a set of properties) joins the pool that others are made from. Each is parsed in
+front of a page that cannot be read, so that one byte too many ends the process; its parent keeps the input
+in a file.
 
-This driver sees outcomes, not the branches of the compiled code. For that, `tests/fuzz/long.sh` builds it with
-clang's coverage counters and address sanitizer and hands the same target to atheris (`--engine atheris`).
+This driver sees outcomes, not the branches of the compiled code. For that, `tests/fuzz/long.sh` builds it
+with clang's coverage counters and address sanitizer and hands the same target to atheris (`--engine
+atheris`).
 """
 
 from __future__ import annotations
