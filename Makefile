@@ -26,3 +26,6 @@ serve: setup ## run the broker on port 1883
 
 test: setup ## run the tests
 	$(BIN)/pytest
+
+bench: setup ## compare with Mosquitto under the same load (10 minutes; Debian package mosquitto)
+	$(BIN)/python benchmarks/run.py

@@ -1,0 +1,1 @@
+"""The brokers that are compared: one module each, which starts the broker and stops it."""

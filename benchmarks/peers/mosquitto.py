@@ -1,0 +1,45 @@
+"""Mosquitto, as Debian packages it, single-threaded, with the settings that suit it best under this load.
+
+Its limits on queued and in-flight messages are lifted: with the defaults (1,000 and 20) it would drop what a
+subscriber has not fetched yet.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from peers.running import Running, free_port, started
+
+NAME = "mosquitto"
+SETTINGS = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+persistence false
+log_type error
+set_tcp_nodelay true
+max_queued_messages 0
+max_inflight_messages 0
+"""
+
+
+def version() -> str:
+    """What `mosquitto -h` says."""
+    text = subprocess.run(["mosquitto", "-h"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"version (\S+)", text)
+    return found[1] if found else "unknown"
+
+
+@contextmanager
+def start(cores: set[int], reactors: int, frame_bytes: int) -> Iterator[Running]:
+    """Mosquitto on a free port; `reactors` and `frame_bytes` are for other peers: it has one thread."""
+    port = free_port()
+    with TemporaryDirectory() as folder:
+        settings = Path(folder) / "mosquitto.conf"
+        settings.write_text(SETTINGS.format(port=port))
+        with started(["mosquitto", "-c", str(settings)], port, cores) as running:
+            yield running

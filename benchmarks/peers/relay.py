@@ -1,0 +1,27 @@
+"""The calibration relay: bytes passed on unparsed, the ceiling of this machine's sockets. QoS 0 only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from peers.running import Running, free_port, started
+
+NAME = "relay"
+PROGRAM = (
+    "import sys; from tidemq.bench.relay import Relay; Relay(int(sys.argv[1]), int(sys.argv[2])).serve()"
+)
+
+
+def version() -> str:
+    """It is part of this checkout."""
+    return "unparsed"
+
+
+@contextmanager
+def start(cores: set[int], reactors: int, frame_bytes: int) -> Iterator[Running]:
+    """The relay on a free port, for frames of `frame_bytes`; it has one thread."""
+    port = free_port()
+    with started([sys.executable, "-c", PROGRAM, str(port), str(frame_bytes)], port, cores) as running:
+        yield running

@@ -1,0 +1,168 @@
+"""Measure brokers under the same load, in the same run, on this machine.
+
+Every workload alternates between the brokers for some rounds; what counts is the median of the rounds.
+Each broker's number of messages is chosen by a warm-up run, so that every run takes about --seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from types import ModuleType
+
+import machine
+import report
+from measurement import Sample, measure, sized
+from peers import mosquitto, relay, tidemq
+from peers.running import Running
+from workloads import SCENARIOS, Scenario, named
+
+from tidemq.bench.frames import encode_publish
+from tidemq.bench.workload import Workload
+
+PEERS: dict[str, ModuleType] = {peer.NAME: peer for peer in (tidemq, mosquitto, relay)}
+RESULTS = Path(__file__).parent / "results"
+RELAYED = {"one-to-one", "fan-in", "fan-out", "mesh"}  # what the relay can do
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run."""
+
+    scenarios: Sequence[Scenario]
+    brokers: Sequence[str]
+    reactors: Sequence[int]
+    rounds: int
+    seconds: float  # each run
+    messages: int  # each publisher, instead of what the warm-up says; 0: as it says
+
+
+def cores_of(reactors: int) -> tuple[set[int], set[int]]:
+    """The broker's cores and the generator's: one each for one reactor, else both have them all."""
+    cores = sorted(os.sched_getaffinity(0))
+    if reactors == 1 and len(cores) > 1:
+        return {cores[0]}, {cores[1]}
+    return set(cores), set(cores)
+
+
+@contextmanager
+def pinned(cores: set[int]) -> Iterator[None]:
+    """This process, and so the generator, on `cores` while the block runs."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def warmed_up(plan: Plan, scenario: Scenario, broker: str, reactors: int, running: Running) -> Workload:
+    """The workload, sized for this broker by a first run that does not count."""
+    if scenario.kind == "idle":
+        return scenario.workload
+    if plan.messages:
+        return replace(scenario.workload, messages=plan.messages)
+    first = measure(scenario, scenario.workload, broker, reactors, running)
+    return sized(scenario.workload, first, plan.seconds)
+
+
+def run_scenario(plan: Plan, scenario: Scenario, reactors: int, rounds: int) -> Iterator[Sample]:
+    """One process of each broker, a warm-up, then the brokers in turn for some rounds."""
+    broker_cores, generator_cores = cores_of(reactors)
+    frame_bytes = len(encode_publish(scenario.workload, 0))
+    brokers = [broker for broker in plan.brokers if takes_part(broker, scenario, reactors)]
+    with ExitStack() as stack:
+        running = {
+            broker: stack.enter_context(PEERS[broker].start(broker_cores, reactors, frame_bytes))
+            for broker in brokers
+        }
+        stack.enter_context(pinned(generator_cores))
+        workloads = {
+            broker: warmed_up(plan, scenario, broker, reactors, running[broker]) for broker in brokers
+        }
+        for _round in range(rounds):
+            for broker in brokers:
+                sample = measure(scenario, workloads[broker], broker, reactors, running[broker])
+                report.print_sample(sample)
+                yield sample
+
+
+def takes_part(broker: str, scenario: Scenario, reactors: int) -> bool:
+    """The relay knows only plain QoS 0, and has one thread."""
+    return broker != relay.NAME or (scenario.name in RELAYED and reactors == 1)
+
+
+def run_all(plan: Plan) -> list[Sample]:
+    """Every scenario with every number of reactors."""
+    samples: list[Sample] = []
+    for reactors in plan.reactors:
+        for scenario in plan.scenarios:
+            # memory must be that of a fresh process every time
+            processes, rounds = (plan.rounds, 1) if scenario.kind == "idle" else (1, plan.rounds)
+            for _process in range(processes):
+                samples += run_scenario(plan, scenario, reactors, rounds)
+    return samples
+
+
+def attach(plan: Plan, running: Running) -> None:
+    """Load a broker that runs already, say under a profiler, pinned or not as its owner did."""
+    for scenario in plan.scenarios:
+        workload = warmed_up(plan, scenario, "attached", 0, running)
+        for _round in range(plan.rounds):
+            report.print_sample(measure(scenario, workload, "attached", 0, running))
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    names = ",".join(scenario.name for scenario in SCENARIOS)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--workloads", default=names, help="names, with commas")
+    parser.add_argument("--brokers", default=",".join(PEERS), help="names, with commas")
+    parser.add_argument("--reactors", default="1,0", help="numbers, with commas; 0 is the broker's default")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each run")
+    parser.add_argument("--messages", type=int, default=0, help="each publisher's; 0: by --seconds")
+    parser.add_argument("--quick", action="store_true", help="one reactor, one short round: under a minute")
+    parser.add_argument("--attach", type=int, metavar="PORT", help="load the broker that listens there")
+    parser.add_argument("--pid", type=int, help="of the broker to attach to")
+    parser.add_argument(
+        "--output", type=Path, help="stem of the files to write; default: results/DATE-COMMIT"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse_options(arguments)
+    plan = Plan(
+        scenarios=named(options.workloads.split(",")),
+        brokers=options.brokers.split(","),
+        reactors=[1] if options.quick else [int(number) for number in options.reactors.split(",")],
+        rounds=1 if options.quick else options.rounds,
+        seconds=0.3 if options.quick else options.seconds,
+        messages=options.messages,
+    )
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if options.attach:
+        attach(plan, Running(options.attach, options.pid))
+        return
+    samples = run_all(plan)
+    here = machine.describe()
+    versions = {broker: PEERS[broker].version() for broker in plan.brokers}
+    stem = options.output or RESULTS / f"{date.today()}-{here.commit.rstrip('+')}"
+    text = report.markdown(samples, here, versions, plan.rounds, plan.seconds)
+    print(text)
+    if not options.quick or options.output:
+        report.write(stem, text, samples, here, versions)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,127 @@
+"""The workloads that are measured, by name, with the goals that were set for TideMQ on two cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tidemq.bench.workload import Workload
+
+Kind = Literal["rate", "paced", "idle", "subscriptions"]
+RATE_PER_S_PACED = 5_000
+IDLE_CONNECTIONS = 10_000
+FEW_SUBSCRIPTIONS = 1_000
+MANY_SUBSCRIPTIONS = 1_000_000
+HOLDERS = 100  # connections that hold the subscriptions, and as many that publish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A workload and what is asked of TideMQ in it, with one reactor; rates are deliveries."""
+
+    workload: Workload
+    text: str
+    kind: Kind = "rate"
+    goal_per_cpu_s: float = 0.0  # at least; 0: none
+    goal_ratio: float = 0.0  # at least so many times Mosquitto's; 0: none
+    scales: bool = False  # more reactors must deliver more: more than one connection each way
+
+    @property
+    def name(self) -> str:
+        return self.workload.name
+
+
+def subscriptions(name: str, text: str, held: int, used: int) -> Scenario:
+    """`held` exact subscriptions in all, of which `used` are published to."""
+    workload = Workload(
+        name=name,
+        publishers=HOLDERS,
+        subscribers=HOLDERS,
+        pairs=True,
+        topics=held // HOLDERS,
+        topics_used=used // HOLDERS,
+        messages=500,
+    )
+    return Scenario(workload=workload, text=text, kind="subscriptions")
+
+
+# In the order in which they are run; `messages` is each publisher's share of the warm-up run.
+SCENARIOS = (
+    Scenario(
+        workload=Workload(name="one-to-one", messages=20_000),
+        text="1:1, QoS 0",
+        goal_per_cpu_s=6e6,
+        goal_ratio=30,
+    ),
+    Scenario(
+        workload=Workload(name="fan-in", publishers=20, messages=1_000),
+        text="fan-in 20:1, QoS 0",
+        goal_per_cpu_s=5e6,
+        goal_ratio=25,
+    ),
+    Scenario(
+        workload=Workload(name="fan-out", subscribers=20, messages=2_000),
+        text="fan-out 1:20, QoS 0",
+        goal_per_cpu_s=15e6,
+        goal_ratio=50,
+    ),
+    Scenario(
+        workload=Workload(name="mesh", publishers=20, subscribers=20, mesh=True, messages=100),
+        text="mesh of 20, QoS 0",
+        goal_per_cpu_s=8e6,
+        goal_ratio=25,
+        scales=True,
+    ),
+    Scenario(
+        workload=Workload(name="one-to-one-qos1", qos=1, messages=10_000),
+        text="1:1, QoS 1",
+        goal_per_cpu_s=1.5e6,
+        goal_ratio=25,
+    ),
+    Scenario(
+        workload=Workload(name="one-to-one-qos2", qos=2, messages=5_000),
+        text="1:1, QoS 2",
+        goal_per_cpu_s=0.9e6,
+        goal_ratio=25,
+    ),
+    Scenario(
+        workload=Workload(
+            name="pairs-qos1", publishers=100, subscribers=100, pairs=True, qos=1, messages=100
+        ),
+        text="100 pairs, QoS 1",
+        goal_per_cpu_s=2e6,
+        goal_ratio=25,
+        scales=True,
+    ),
+    Scenario(
+        workload=Workload(name="paced", rate_per_s=RATE_PER_S_PACED, messages=1_000),
+        text=f"1:1, QoS 0, paced at {RATE_PER_S_PACED:,} a second",
+        kind="paced",
+    ),
+    Scenario(
+        workload=Workload(name="idle", publishers=0, subscribers=0, idle_connections=IDLE_CONNECTIONS),
+        text=f"{IDLE_CONNECTIONS:,} idle connections",
+        kind="idle",
+    ),
+    subscriptions("subscriptions-few", "1,000 subscriptions, all used", FEW_SUBSCRIPTIONS, FEW_SUBSCRIPTIONS),
+    subscriptions(
+        "subscriptions-many-hot",
+        "1,000,000 subscriptions, 1,000 of them used",
+        MANY_SUBSCRIPTIONS,
+        FEW_SUBSCRIPTIONS,
+    ),
+    subscriptions(
+        "subscriptions-many",
+        "1,000,000 subscriptions, all used",
+        MANY_SUBSCRIPTIONS,
+        MANY_SUBSCRIPTIONS,
+    ),
+)
+
+
+def named(names: list[str]) -> list[Scenario]:
+    """The scenarios of these names, in the order above; KeyError names one that does not exist."""
+    unknown = set(names) - {scenario.name for scenario in SCENARIOS}
+    if unknown:
+        raise KeyError(f"no workload {', '.join(sorted(unknown))}")
+    return [scenario for scenario in SCENARIOS if scenario.name in names]
