@@ -133,7 +133,7 @@ def check_memory(r: cython.pointer[Reactor]) -> cython.void:
     what it publishes is refused as long as the ceiling is passed.
     """
     index: cython.size_t = 0
-    used: int64_t = 0
+    used: int64_t = load_i64(cython.address(r.shared.published[MEMORY_MESSAGES]), RELAXED)
     for index in range(r.shared.reactors.size()):
         other: cython.pointer[Reactor] = r.shared.reactors[index]
         used += load_i64(cython.address(other.published[MEMORY_MESSAGES]), RELAXED)

@@ -120,7 +120,7 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
 def update_interest(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Reads unless a decision or a slow receiver is waited for; writes while something is left to write."""
     wanted: uint32_t = 0
-    if not c.asked and c.pause_count == 0:
+    if not c.asked and c.pause_count == 0 and not c.stalled:
         wanted = EPOLLIN
     if c.output.end != c.output.start or c.output.large_bytes:
         wanted |= EPOLLOUT
@@ -218,11 +218,13 @@ def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
     del c.connect_packet
     del c.pending_packet
     del c.auth_method
+    del c.username
     del c.aliases_in
     del c.aliases_out
     c.connect_packet = cython.NULL
     c.pending_packet = cython.NULL
     c.auth_method = cython.NULL
+    c.username = cython.NULL
     c.aliases_in = cython.NULL
     c.aliases_out = cython.NULL
 

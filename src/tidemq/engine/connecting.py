@@ -377,7 +377,9 @@ def _attach(
         if auth_data != cython.NULL:
             append_string_property(PROP_AUTH_DATA, span_of(auth_data), cython.address(properties))
     if (r.shared.ask_subscribe or r.shared.ask_publish) and connect.has_username:
-        s.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
+        owner: unique_ptr[string] = make_unique[string]()
+        c.username = owner.release()
+        c.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
     write_connack(r, c, present, RC_SUCCESS, cython.address(properties))
     del c.connect_packet
     c.connect_packet = cython.NULL

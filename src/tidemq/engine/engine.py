@@ -75,6 +75,7 @@ from cython.cimports.tidemq.engine.system import (
     pthread_mutex_lock,
     pthread_mutex_unlock,
     read,
+    store_i64,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms
 from cython.cimports.tidemq.wire.packets import Connect, Subscribe, next_filter, parse_connect, parse_subscribe
@@ -135,13 +136,15 @@ class Engine:
     def __cinit__(self, limits, *, reactors: int) -> None:
         if not 1 <= reactors <= REACTORS_MAX:
             raise UsageError(f"reactors is {reactors}, must be 1 to {REACTORS_MAX}")
+        own: EngineLimits
+        _set_limits(cython.address(own), limits)  # may raise: nothing is made yet
         owner: unique_ptr[Shared] = make_unique[Shared]()
         self.shared = owner.release()
         self.threads = []
         self.sockets = []
         self.final_counters = None
         self.next_receiver = 1 << 62
-        _set_limits(cython.address(self.shared.limits), limits)
+        self.shared.limits = own
         self.shared.subscriptions = new_subscription_index()
         self.shared.retained = new_retained_index()
         pthread_mutex_init(cython.address(self.shared.registry_lock), cython.NULL)
@@ -155,9 +158,10 @@ class Engine:
 
     def __dealloc__(self) -> None:
         # the threads hold a reference to the engine: when this runs, none is left
-        if not self.closed:
-            self._free()
-        del self.shared
+        if self.shared != cython.NULL:
+            if not self.closed:
+                self._free()
+            del self.shared
 
     @property
     def ask_connect(self) -> bool:
@@ -254,7 +258,15 @@ class Engine:
             event = self._event(taken[index])
             if event is not None:
                 result.append(event)
+        self._publish_tally()
         return result
+
+    @cython.cfunc
+    def _publish_tally(self):
+        """Shows the reactors what this thread has made and freed: they watch the memory ceiling."""
+        index: cython.int
+        for index in range(COUNTER_COUNT):
+            store_i64(cython.address(self.shared.published[index]), self.shared.tally[index], RELAXED)
 
     @cython.cfunc
     def _event(self, event: cython.pointer[Event]):
@@ -377,6 +389,7 @@ class Engine:
             passage.expires_ms = clock_ms() + cython.cast(int64_t, message_expiry_s) * 1000
         mail: Mail = new_mail(MAIL_PUBLISH)
         mail.message = new_message(cython.address(passage), self.shared.tally)
+        self._publish_tally()
         self._post(0, cython.address(mail))
 
     def subscribe(self, topic_filter: str, qos: int = 2) -> int:

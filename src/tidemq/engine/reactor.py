@@ -23,7 +23,7 @@ from cython.cimports.tidemq.engine.counters import (
     MEMORY_BUFFERS,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
-from cython.cimports.tidemq.engine.handles import connection_of
+from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.mail import post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
@@ -308,6 +308,9 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
     c.touched = False
     if c.congested:
         relieve(r, c)
+    if c.stalled and pending_output(c) <= r.shared.limits.output_bytes_max // 2:
+        c.stalled = False
+        r.resumed.push_back(handle_of(r, c))
     update_interest(r, c)
 
 
