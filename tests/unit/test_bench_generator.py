@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemq.bench.frames import encode_publish
+from tidemq.bench.frames import encode_packet, encode_publish
 from tidemq.bench.generator import Generator
 from tidemq.bench.process import cpu_s, resident_bytes
 from tidemq.bench.workload import Outcome, Workload
@@ -47,6 +47,8 @@ class FakeBroker:
         self.unacknowledged_max = 0
         self.subscribers: list[asyncio.StreamWriter] = []
         self.acks: list[bytes] = []
+        self.completion_batch = 1  # PUBCOMPs sent at a time, last first
+        self.completions: list[bytes] = []
         self.outgoing_id = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,7 +73,10 @@ class FakeBroker:
         elif kind == 5:  # PUBREC of a subscriber
             writer.write(b"\x62\x02" + body)
         elif kind == 6:  # PUBREL of a publisher
-            writer.write(b"\x70\x02" + body)
+            self.completions.append(b"\x70\x02" + body)
+            if len(self.completions) == self.completion_batch:
+                writer.write(b"".join(self.completions[::-1]))
+                self.completions.clear()
 
     async def take_publish(self, first: int, body: bytes, writer: asyncio.StreamWriter) -> None:
         number = self.messages
@@ -86,7 +91,7 @@ class FakeBroker:
             self.acknowledge(qos, body[topic_end : topic_end + 2], writer)
             self.outgoing_id = self.outgoing_id % 65_535 + 1
             body = body[:topic_end] + self.outgoing_id.to_bytes(2) + body[topic_end + 2 :]
-        frame = bytes([first, len(body)]) + body
+        frame = encode_packet(first, body)
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
         for sent in self.deliver(number, frame):
@@ -172,11 +177,13 @@ def test_everything_arrives(qos: int) -> None:
     assert outcome.generator_cpu_s > 0
 
 
+@pytest.mark.parametrize("payload_bytes", [20, 64, 200, 20_000])  # remaining lengths of one to three bytes
 @pytest.mark.parametrize("chunk", [1, 7, 79])
-def test_packets_cut_anywhere_are_put_together(chunk: int) -> None:
-    outcome = load_fake(FakeBroker(chunk=chunk), replace(ONE, messages=100))
+def test_packets_cut_anywhere_are_put_together(chunk: int, payload_bytes: int) -> None:
+    workload = replace(ONE, messages=100 if payload_bytes < 1000 else 2, payload_bytes=payload_bytes)
+    outcome = load_fake(FakeBroker(chunk=chunk), workload)
     assert outcome.intact
-    assert outcome.received == 100
+    assert outcome.received == workload.deliveries
 
 
 def test_fan_out_counts_each_delivery() -> None:
@@ -260,6 +267,14 @@ def test_acknowledgements_out_of_order_are_counted(qos: int) -> None:
     assert outcome.ack_errors >= 100
     assert outcome.received == 100
     assert not outcome.intact
+
+
+def test_completions_out_of_order_are_counted() -> None:
+    broker = FakeBroker()
+    broker.completion_batch = 2
+    outcome = load_fake(broker, replace(ONE, qos=2, messages=100))
+    assert outcome.ack_errors >= 100
+    assert outcome.received == 100
 
 
 def test_missing_acknowledgements_end_the_run() -> None:
