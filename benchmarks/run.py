@@ -24,7 +24,6 @@ from peers import mosquitto, relay, tidemq
 from peers.running import Running
 from workloads import SCENARIOS, Scenario, named
 
-from tidemq.bench.frames import encode_publish
 from tidemq.bench.workload import Workload
 
 PEERS: dict[str, ModuleType] = {peer.NAME: peer for peer in (tidemq, mosquitto, relay)}
@@ -76,11 +75,10 @@ def warmed_up(plan: Plan, scenario: Scenario, broker: str, reactors: int, runnin
 def run_scenario(plan: Plan, scenario: Scenario, reactors: int, rounds: int) -> Iterator[Sample]:
     """One process of each broker, a warm-up, then the brokers in turn for some rounds."""
     broker_cores, generator_cores = cores_of(reactors)
-    frame_bytes = len(encode_publish(scenario.workload, 0))
     brokers = [broker for broker in plan.brokers if takes_part(broker, scenario, reactors)]
     with ExitStack() as stack:
         running = {
-            broker: stack.enter_context(PEERS[broker].start(broker_cores, reactors, frame_bytes))
+            broker: stack.enter_context(PEERS[broker].start(broker_cores, reactors, scenario))
             for broker in brokers
         }
         stack.enter_context(pinned(generator_cores))
