@@ -35,7 +35,10 @@ class Samples:
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self.by_key: dict[tuple[str, str, int], list[Sample]] = {}
+        self.reactors: list[int] = []  # that were run, in that order; 0: the default
         for sample in samples:
+            if sample.reactors not in self.reactors:
+                self.reactors.append(sample.reactors)
             self.by_key.setdefault((sample.scenario, sample.broker, sample.reactors), []).append(sample)
 
     def of(self, scenario: str, broker: str, reactors: int) -> list[Sample]:
@@ -188,7 +191,7 @@ def reactor_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list[str]
 
 def paced_rows(samples: Samples, scenario: Scenario) -> list[list[str]]:
     rows = []
-    for reactors in (1, 0):
+    for reactors in samples.reactors:
         ours, theirs = (
             samples.median(scenario.name, broker, reactors, latency_p99_us)
             for broker in ("tidemq", "mosquitto")
@@ -210,7 +213,7 @@ def paced_rows(samples: Samples, scenario: Scenario) -> list[list[str]]:
 
 def idle_rows(samples: Samples, scenario: Scenario) -> list[list[str]]:
     rows = []
-    for reactors in (1, 0):
+    for reactors in samples.reactors:
         ours = samples.median(scenario.name, "tidemq", reactors, memory_bytes)
         rows.append(
             [
@@ -262,6 +265,7 @@ def markdown(
         head = ["workload", "TideMQ / CPU-s", "Mosquitto / CPU-s", "ratio", "goal", ""]
         head += ["TideMQ / s", "Mosquitto / s", "unparsed relay / CPU-s"]
         lines += table(head, rate_rows(samples, kinds["rate"]))
+    if "rate" in kinds and 0 in samples.reactors:
         lines += ["## Default number of reactors", ""]
         head = [
             "workload",

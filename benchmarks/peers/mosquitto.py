@@ -1,9 +1,9 @@
 """Mosquitto, as Debian packages it, single-threaded, with the settings that suit it best under this load.
 
-Its limits on queued and in-flight messages are lifted: with the defaults (1,000 and 20) it would drop what a
-subscriber has not fetched yet, and disconnect a publisher with more than 20 QoS 2 messages in flight. TCP_NODELAY is
-off, its default, because it delivers half as much again per CPU-second so; where latency is measured it is on, as
-otherwise its p99 is above 30 ms.
+Its limits on queued and in-flight messages are lifted: with the defaults (1,000 and 20) it would drop
+what a subscriber has not fetched yet, and disconnect a publisher with more than 20 QoS 2 messages in
+flight. TCP_NODELAY is off, its default, because it delivers half as much again per CPU-second so; where
+latency is measured it is on, as otherwise its p99 is above 30 ms.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from peers.running import Running, free_port, started
 from workloads import Scenario
+
+from peers.running import Running, free_port, started
 
 NAME = "mosquitto"
 SETTINGS = """\

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from peers.running import Running, free_port, started
 from workloads import Scenario
 
+from peers.running import Running, free_port, started
 from tidemq.bench.frames import encode_publish
 
 NAME = "relay"

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from peers.running import Running, free_port, started
 from workloads import Scenario
+
+from peers.running import Running, free_port, started
 
 NAME = "tidemq"
 
