@@ -110,12 +110,12 @@ def test_retained_matches(filter, topic, matches):
 def test_all_filters_together(topic):
     index = SubscriptionIndexView()
     filters = sorted({row[0] for row in MATCHES})
-    for number, filter in enumerate(filters):
+    for number, filter in enumerate(filters, 1):
         index.put(filter.encode(), number)
-    expected = {filters.index(row[0]): row[2] for row in MATCHES if row[1] == topic}
+    expected = {filters.index(row[0]) + 1: row[2] for row in MATCHES if row[1] == topic}
     found = sessions(index, topic)
     for number, matches in expected.items():
-        assert (number in found) == matches, filters[number]
+        assert (number in found) == matches, filters[number - 1]
 
 
 def test_overlapping_subscriptions_are_all_reported():
@@ -163,12 +163,12 @@ def test_nodes_go_with_their_last_subscription():
 def test_wildcard_children_are_found_in_any_order_of_coming_and_going():
     for order in ([b"a/#", b"a/+", b"a/b"], [b"a/b", b"a/+", b"a/#"], [b"a/+", b"a/#", b"a/b"]):
         index = SubscriptionIndexView()
-        for number, filter in enumerate(order):
+        for number, filter in enumerate(order, 1):
             index.put(filter, number)
-        assert sessions(index, "a/b") == [0, 1, 2]
-        for number, filter in enumerate(order):
+        assert sessions(index, "a/b") == [1, 2, 3]
+        for number, filter in enumerate(order, 1):
             index.remove(filter, number)
-            assert sessions(index, "a/b") == list(range(number + 1, 3))
+            assert sessions(index, "a/b") == list(range(number + 1, 4))
 
 
 def test_version_moves_with_every_change_of_a_result():
@@ -242,7 +242,7 @@ def test_many_sessions_on_one_filter(group, leaving):
     """100,000 sessions come and go. Quadratic work here would take minutes, and the test would time out."""
     index = SubscriptionIndexView()
     count = 100_000
-    numbers = [number * 64 for number in range(count)]  # like addresses
+    numbers = [number * 64 for number in range(1, count + 1)]  # like addresses
     for number in numbers:
         assert not index.put(b"news/#", number, group=group)
     assert all(index.put(b"news/#", number, group=group) for number in numbers[::1000])
@@ -260,7 +260,7 @@ def test_many_sessions_on_one_filter(group, leaving):
 def test_set_keeps_its_members_through_every_size():
     index = SubscriptionIndexView()
     members: list[int] = []
-    for number in range(300):
+    for number in range(1, 300):
         index.put(b"a", number)
         members.append(number)
         assert sessions(index, "a") == members
@@ -273,12 +273,12 @@ def test_table_keeps_every_edge_through_growth_and_removal():
     """Many more filters than one segment of the table holds, then every other one removed."""
     index = SubscriptionIndexView()
     filters = [b"site/%d/device/%d" % (number % 97, number) for number in range(40_000)]
-    for number, filter in enumerate(filters):
+    for number, filter in enumerate(filters, 1):
         index.put(filter, number)
-    for number, filter in enumerate(filters):
+    for number, filter in enumerate(filters, 1):
         if number % 2:
             assert index.remove(filter, number)
-    for number, filter in enumerate(filters):
+    for number, filter in enumerate(filters, 1):
         assert sessions(index, filter) == ([] if number % 2 else [number])
 
 

@@ -27,7 +27,7 @@ FILTERS = st.builds(
     st.lists(FILTER_LEVEL, max_size=5),
     st.sampled_from([[], ["#"]]),
 ).filter(is_valid)
-SESSIONS = st.integers(0, 100)
+SESSIONS = st.integers(1, 100)
 GROUPS = st.sampled_from(["", "g", "h"])
 
 
@@ -47,11 +47,11 @@ def matches(filter: str, topic: str) -> bool:
 @given(st.lists(FILTERS, max_size=40), st.lists(TOPICS, max_size=10))
 def test_match_finds_what_brute_force_finds(filters, topics):
     index = SubscriptionIndexView()
-    for number, filter in enumerate(filters):
+    for number, filter in enumerate(filters, 1):
         index.put(filter.encode(), number)
     for topic in topics:
         found = sorted(session for session, *_ in index.match(topic.encode())[0])
-        assert found == [number for number, filter in enumerate(filters) if matches(filter, topic)]
+        assert found == [number for number, filter in enumerate(filters, 1) if matches(filter, topic)]
 
 
 @given(st.sets(TOPICS, max_size=40), FILTERS, st.integers(1, 8))

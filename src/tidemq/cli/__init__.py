@@ -1,11 +1,18 @@
-"""The command `tidemq`: what each subcommand needs is imported when it runs, so that all start quickly."""
+"""The command `tidemq`. Only `serve` imports the broker, so that the other commands start quickly."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
+
+from tidemq.cli.options import EXIT_FAILED
+from tidemq.cli.properties import join_properties
+from tidemq.cli.pub import pub
+from tidemq.cli.sub import sub
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True
@@ -53,6 +60,15 @@ def serve(
     raise typer.Exit(run_broker(config, flags))
 
 
+app.command()(pub)
+app.command()(sub)
+
+
 def main() -> None:
-    """The entry point of the command."""
-    app()
+    """The entry point of the command. Wrong usage exits with 1, as mosquitto's commands do."""
+    try:
+        code = app(join_properties(sys.argv[1:]), prog_name="tidemq", standalone_mode=False)
+    except TyperException as error:
+        print(f"Error: {error.format_message()}\nUse 'tidemq COMMAND --help' to see usage.", file=sys.stderr)
+        code = EXIT_FAILED
+    sys.exit(code)

@@ -6,6 +6,19 @@ Running out of memory ends the process: a broker that cannot keep a subscription
 import cython
 from cython.cimports.libc.stdint import int64_t
 from cython.cimports.libc.stdlib import abort, calloc, free
+from cython.cimports.posix.mman import (
+    MADV_HUGEPAGE,
+    MAP_ANONYMOUS,
+    MAP_FAILED,
+    MAP_NORESERVE,
+    MAP_PRIVATE,
+    PROT_READ,
+    PROT_WRITE,
+    madvise,
+    mmap,
+    munmap,
+)
+from cython.cimports.tidemq.engine.allocation import HUGE_PAGE_BYTES
 from cython.cimports.tidemq.engine.rwlock import __ATOMIC_RELAXED, atomic_add_i64, atomic_load_i64
 
 _live_blocks = cython.declare(int64_t, 0)
@@ -31,6 +44,42 @@ def release(block: cython.p_void) -> cython.void:
     if block != cython.NULL:
         atomic_add_i64(cython.address(_live_blocks), -1, __ATOMIC_RELAXED)
         free(block)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def map_pages(size: cython.size_t, ordinary: cython.size_t) -> cython.p_void:
+    """Zeroed memory for a large table, which takes real memory only where it is touched.
+
+    ``size`` and ``ordinary`` are multiples of a huge page. The first ``ordinary`` bytes come in ordinary
+    pages, the rest in huge ones where the system gives them: a small table stays small, and random access to
+    a large one does not pay for address translation. Any thread.
+    """
+    whole: cython.size_t = size + HUGE_PAGE_BYTES
+    flags: cython.int = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
+    base: cython.p_char = cython.cast(
+        cython.p_char, mmap(cython.NULL, whole, PROT_READ | PROT_WRITE, flags, -1, 0)
+    )
+    if cython.cast(cython.p_void, base) == MAP_FAILED:
+        abort()
+    skipped: cython.size_t = -cython.cast(cython.size_t, base) % HUGE_PAGE_BYTES
+    if skipped > 0:
+        munmap(base, skipped)
+    munmap(base + skipped + size, HUGE_PAGE_BYTES - skipped)
+    if ordinary < size:
+        madvise(base + skipped + ordinary, size - ordinary, MADV_HUGEPAGE)
+    atomic_add_i64(cython.address(_live_blocks), 1, __ATOMIC_RELAXED)
+    return base + skipped
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def unmap_pages(block: cython.p_void, size: cython.size_t) -> cython.void:
+    """Gives back what ``map_pages`` gave. Any thread."""
+    atomic_add_i64(cython.address(_live_blocks), -1, __ATOMIC_RELAXED)
+    munmap(block, size)
 
 
 @cython.cfunc

@@ -26,20 +26,23 @@ cdef enum:
     TEXT_INLINE_BYTES = 13
     SEGMENT_SLOTS = 4096
     SEGMENT_FILL_MAX = 3072 # edges in a segment before it is split: three quarters
-    CHUNK_NODES = 32768     # 1 << CHUNK_BITS
-    CHUNK_BITS = 15
+    CHUNK_NODES = 131072    # 1 << CHUNK_BITS
+    CHUNK_BITS = 17
+    CHUNK_BYTES = 6291456   # CHUNK_NODES nodes: three huge pages
+    SLAB_SEGMENTS = 63      # as many as fit into a huge page
     NODES_MAX = 0x7FFFFFFF
 
 cdef enum NodeFlag:
     HAS_HASH = 1            # the first child is `#`
     HAS_PLUS = 2            # the first child, or the next after `#`, is `+`
 
-cdef struct LevelNode:      # 40 bytes
+cdef struct LevelNode:      # 48 bytes
     uint32_t parent
     uint32_t first_child    # children in the order: `#`, `+`, the others from newest to oldest
     uint32_t next_sibling   # of a free node: the next free one
     uint32_t previous_sibling
     void* value             # the caller's; NULL: none
+    uint64_t detail         # the caller's, beside the value
     uint8_t text[13]        # the level's bytes; where they do not fit, a pointer to them in the first eight
     uint8_t flags           # NodeFlag
     uint16_t text_size
@@ -55,7 +58,9 @@ cdef struct EdgeSegment:    # a linear-probing table of its own, for the edges w
 
 cdef cppclass LevelTree:
     vector[LevelNode*] chunks
+    vector[EdgeSegment*] slabs
     vector[EdgeSegment*] directory   # by the tag's first `depth` bits
+    uint32_t segment_count
     uint32_t depth
     uint32_t node_count              # in use, root included
     uint32_t node_end                # ids below this were handed out at least once
@@ -83,5 +88,5 @@ cdef uint32_t insert_path(LevelTree* tree, uint32_t start, Span path) noexcept n
 cdef bint is_bare(LevelTree* tree, uint32_t node) noexcept nogil                            # no value, no children, not the root
 cdef uint32_t remove_leaf(LevelTree* tree, uint32_t node) noexcept nogil                    # a bare node; returns its parent
 cdef void prune(LevelTree* tree, uint32_t node) noexcept nogil                              # removes bare nodes up the path
-# Appends the values of all stored filters that match a topic name. `frontier` is scratch space.
-cdef void match_filters(LevelTree* tree, Span topic, vector[uint32_t]* frontier, vector[void*]* values) noexcept nogil
+# Appends the nodes of all stored filters that match a topic name. `frontier` is scratch space.
+cdef void match_filters(LevelTree* tree, Span topic, vector[uint32_t]* frontier, vector[LevelNode*]* found) noexcept nogil

@@ -21,9 +21,16 @@ from cython.cimports.libc.stdlib import abort
 from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
-from cython.cimports.tidemq.engine.allocation import allocate, release
+from cython.cimports.tidemq.engine.allocation import (
+    HUGE_PAGE_BYTES,
+    allocate,
+    map_pages,
+    release,
+    unmap_pages,
+)
 from cython.cimports.tidemq.engine.levels import (
     CHUNK_BITS,
+    CHUNK_BYTES,
     CHUNK_NODES,
     HAS_HASH,
     HAS_PLUS,
@@ -32,6 +39,7 @@ from cython.cimports.tidemq.engine.levels import (
     ROOT,
     SEGMENT_FILL_MAX,
     SEGMENT_SLOTS,
+    SLAB_SEGMENTS,
     TEXT_INLINE_BYTES,
     EdgeSegment,
     EdgeSlot,
@@ -93,15 +101,6 @@ def is_byte(level: Span, byte: uint8_t) -> cython.bint:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def at_id(tree: cython.pointer[LevelTree], node: uint32_t) -> cython.pointer[LevelNode]:
-    """``node_at`` for this module, which the compiler can inline."""
-    return tree.chunks[node >> CHUNK_BITS] + (node & (CHUNK_NODES - 1))
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
 def text_bytes(node: cython.pointer[LevelNode]) -> cython.pointer[uint8_t]:
     """Where a node's level is stored."""
     if node.text_size <= TEXT_INLINE_BYTES:
@@ -114,7 +113,7 @@ def text_bytes(node: cython.pointer[LevelNode]) -> cython.pointer[uint8_t]:
 @cython.exceptval(check=False)
 def node_at(tree: cython.pointer[LevelTree], node: uint32_t) -> cython.pointer[LevelNode]:
     """A node by its id. The pointer is valid until the node is removed."""
-    return at_id(tree, node)
+    return tree.chunks[node >> CHUNK_BITS] + (node & (CHUNK_NODES - 1))
 
 
 @cython.cfunc
@@ -145,7 +144,7 @@ def plus_child(tree: cython.pointer[LevelTree], node: cython.pointer[LevelNode])
     """The child ``+``."""
     if not node.flags & HAS_PLUS:
         return NO_NODE
-    return at_id(tree, node.first_child).next_sibling if node.flags & HAS_HASH else node.first_child
+    return node_at(tree, node.first_child).next_sibling if node.flags & HAS_HASH else node.first_child
 
 
 @cython.cfunc
@@ -155,16 +154,16 @@ def take_id(tree: cython.pointer[LevelTree]) -> uint32_t:
     """A free node's id; the node's memory is zero."""
     node: uint32_t = tree.free_node
     if node != NO_NODE:
-        tree.free_node = at_id(tree, node).next_sibling
-        at_id(tree, node).next_sibling = NO_NODE
+        tree.free_node = node_at(tree, node).next_sibling
+        node_at(tree, node).next_sibling = NO_NODE
     else:
         if tree.node_end == NODES_MAX:
             abort()
         node = tree.node_end
         tree.node_end += 1
         if node & (CHUNK_NODES - 1) == 0:
-            size: cython.size_t = cython.sizeof(LevelNode) * cython.cast(cython.size_t, CHUNK_NODES)
-            tree.chunks.push_back(cython.cast(cython.pointer[LevelNode], allocate(size)))
+            ordinary: cython.size_t = HUGE_PAGE_BYTES if node == 0 else 0
+            tree.chunks.push_back(cython.cast(cython.pointer[LevelNode], map_pages(CHUNK_BYTES, ordinary)))
     tree.node_count += 1
     return node
 
@@ -185,8 +184,8 @@ def store_text(node: cython.pointer[LevelNode], level: Span) -> cython.void:
 @cython.exceptval(check=False)
 def link_child(tree: cython.pointer[LevelTree], parent_id: uint32_t, child_id: uint32_t) -> cython.void:
     """Puts a new node into its parent's list: ``#`` first, ``+`` next, any other right after these."""
-    parent: cython.pointer[LevelNode] = at_id(tree, parent_id)
-    child: cython.pointer[LevelNode] = at_id(tree, child_id)
+    parent: cython.pointer[LevelNode] = node_at(tree, parent_id)
+    child: cython.pointer[LevelNode] = node_at(tree, child_id)
     text: Span = node_text(child)
     before: uint32_t = NO_NODE
     if is_byte(text, 0x23):  # '#'
@@ -200,13 +199,13 @@ def link_child(tree: cython.pointer[LevelTree], parent_id: uint32_t, child_id: u
             before = hash_child(parent)
     child.parent = parent_id
     child.previous_sibling = before
-    child.next_sibling = parent.first_child if before == NO_NODE else at_id(tree, before).next_sibling
+    child.next_sibling = parent.first_child if before == NO_NODE else node_at(tree, before).next_sibling
     if before == NO_NODE:
         parent.first_child = child_id
     else:
-        at_id(tree, before).next_sibling = child_id
+        node_at(tree, before).next_sibling = child_id
     if child.next_sibling != NO_NODE:
-        at_id(tree, child.next_sibling).previous_sibling = child_id
+        node_at(tree, child.next_sibling).previous_sibling = child_id
 
 
 @cython.cfunc
@@ -214,7 +213,7 @@ def link_child(tree: cython.pointer[LevelTree], parent_id: uint32_t, child_id: u
 @cython.exceptval(check=False)
 def unlink_child(tree: cython.pointer[LevelTree], child: cython.pointer[LevelNode]) -> cython.void:
     """Takes a node out of its parent's list."""
-    parent: cython.pointer[LevelNode] = at_id(tree, child.parent)
+    parent: cython.pointer[LevelNode] = node_at(tree, child.parent)
     if is_byte(node_text(child), 0x23):
         parent.flags &= ~HAS_HASH
     elif is_byte(node_text(child), 0x2B):
@@ -222,9 +221,9 @@ def unlink_child(tree: cython.pointer[LevelTree], child: cython.pointer[LevelNod
     if child.previous_sibling == NO_NODE:
         parent.first_child = child.next_sibling
     else:
-        at_id(tree, child.previous_sibling).next_sibling = child.next_sibling
+        node_at(tree, child.previous_sibling).next_sibling = child.next_sibling
     if child.next_sibling != NO_NODE:
-        at_id(tree, child.next_sibling).previous_sibling = child.previous_sibling
+        node_at(tree, child.next_sibling).previous_sibling = child.previous_sibling
 
 
 # --- edges ----------------------------------------------------------------------------------------
@@ -283,7 +282,7 @@ def is_edge(
     tree: cython.pointer[LevelTree], child_id: uint32_t, parent: uint32_t, level: Span
 ) -> cython.bint:
     """Whether a node is the child of ``parent`` for a level."""
-    child: cython.pointer[LevelNode] = at_id(tree, child_id)
+    child: cython.pointer[LevelNode] = node_at(tree, child_id)
     if child.parent != parent or child.text_size != level.size:
         return False
     return memcmp(text_bytes(child), level.data, level.size) == 0
@@ -322,11 +321,14 @@ def place_edge(segment: cython.pointer[EdgeSegment], slot: EdgeSlot) -> cython.v
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def new_segment(depth: uint32_t) -> cython.pointer[EdgeSegment]:
-    """An empty segment."""
-    segment: cython.pointer[EdgeSegment] = cython.cast(
-        cython.pointer[EdgeSegment], allocate(cython.sizeof(EdgeSegment))
-    )
+def new_segment(tree: cython.pointer[LevelTree], depth: uint32_t) -> cython.pointer[EdgeSegment]:
+    """An empty segment, kept until the tree is freed."""
+    place: uint32_t = tree.segment_count % SLAB_SEGMENTS
+    tree.segment_count += 1
+    if place == 0:
+        ordinary: cython.size_t = HUGE_PAGE_BYTES if tree.slabs.empty() else 0
+        tree.slabs.push_back(cython.cast(cython.pointer[EdgeSegment], map_pages(HUGE_PAGE_BYTES, ordinary)))
+    segment: cython.pointer[EdgeSegment] = tree.slabs.back() + place
     segment.depth = depth
     return segment
 
@@ -353,19 +355,19 @@ def split_segment(tree: cython.pointer[LevelTree], tag: uint32_t) -> cython.void
     full: cython.pointer[EdgeSegment] = segment_of(tree, tag)
     if full.depth == tree.depth:
         double_directory(tree)
-    halves = cython.declare(cython.pointer[EdgeSegment][2])
-    halves[0] = new_segment(full.depth + 1)
-    halves[1] = new_segment(full.depth + 1)
+    old: EdgeSegment = full[0]
+    memset(full, 0, cython.sizeof(EdgeSegment))
+    full.depth = old.depth + 1
+    other: cython.pointer[EdgeSegment] = new_segment(tree, full.depth)
     at: cython.size_t
     for at in range(cython.cast(cython.size_t, SEGMENT_SLOTS)):
-        if full.slots[at].child != NO_NODE:
-            place_edge(halves[(full.slots[at].tag >> (31 - full.depth)) & 1], full.slots[at])
-    entries: cython.size_t = cython.cast(cython.size_t, 1) << (tree.depth - full.depth)  # those of `full`
+        if old.slots[at].child != NO_NODE:
+            place_edge(other if (old.slots[at].tag >> (31 - old.depth)) & 1 else full, old.slots[at])
+    entries: cython.size_t = cython.cast(cython.size_t, 1) << (tree.depth - old.depth)  # those of `full`
     first: cython.size_t = cython.cast(uint64_t, tag) >> (32 - tree.depth)
     first &= ~(entries - 1)
-    for at in range(entries):
-        tree.directory[first + at] = halves[0] if at < entries // 2 else halves[1]
-    release(full)
+    for at in range(entries // 2, entries):
+        tree.directory[first + at] = other
 
 
 @cython.cfunc
@@ -424,7 +426,8 @@ def new_level_tree() -> cython.pointer[LevelTree]:
     tree: cython.pointer[LevelTree] = owner.release()
     draw_secret(tree)
     tree.depth = 0
-    tree.directory.push_back(new_segment(0))
+    tree.segment_count = 0
+    tree.directory.push_back(new_segment(tree, 0))
     tree.node_count = 0
     tree.node_end = 0
     tree.free_node = NO_NODE
@@ -439,16 +442,13 @@ def free_level_tree(tree: cython.pointer[LevelTree]) -> cython.void:
     """Frees a tree with all its nodes. What the values point to is the caller's to free before."""
     node: uint32_t
     for node in range(tree.node_end):
-        if at_id(tree, node).text_size > TEXT_INLINE_BYTES:
-            release(text_bytes(at_id(tree, node)))
+        if node_at(tree, node).text_size > TEXT_INLINE_BYTES:
+            release(text_bytes(node_at(tree, node)))
     at: cython.size_t
     for at in range(tree.chunks.size()):
-        release(tree.chunks[at])
-    segment: cython.pointer[EdgeSegment] = cython.NULL
-    for at in range(tree.directory.size()):
-        if tree.directory[at] != segment:  # entries of one segment are neighbours
-            segment = tree.directory[at]
-            release(segment)
+        unmap_pages(tree.chunks[at], CHUNK_BYTES)
+    for at in range(tree.slabs.size()):
+        unmap_pages(tree.slabs[at], HUGE_PAGE_BYTES)
     del tree
 
 
@@ -458,9 +458,9 @@ def free_level_tree(tree: cython.pointer[LevelTree]) -> cython.void:
 def find_child(tree: cython.pointer[LevelTree], parent: uint32_t, level: Span) -> uint32_t:
     """The child for a level, wildcards taken literally, or NO_NODE. One probe."""
     if is_byte(level, 0x23):
-        return hash_child(at_id(tree, parent))
+        return hash_child(node_at(tree, parent))
     if is_byte(level, 0x2B):
-        return plus_child(tree, at_id(tree, parent))
+        return plus_child(tree, node_at(tree, parent))
     return find_edge(tree, parent, level, hash_level(tree, level))
 
 
@@ -491,7 +491,7 @@ def insert_path(tree: cython.pointer[LevelTree], start: uint32_t, path: Span) ->
         child: uint32_t = find_child(tree, node, level)
         if child == NO_NODE:
             child = take_id(tree)
-            store_text(at_id(tree, child), level)
+            store_text(node_at(tree, child), level)
             link_child(tree, node, child)
             if not is_byte(level, 0x23) and not is_byte(level, 0x2B):
                 add_edge(tree, child, edge_tag(tree, node, hash_level(tree, level)))
@@ -504,7 +504,7 @@ def insert_path(tree: cython.pointer[LevelTree], start: uint32_t, path: Span) ->
 @cython.exceptval(check=False)
 def is_bare(tree: cython.pointer[LevelTree], node: uint32_t) -> cython.bint:
     """Whether a node holds neither value nor children and is not the root: it must go."""
-    at: cython.pointer[LevelNode] = at_id(tree, node)
+    at: cython.pointer[LevelNode] = node_at(tree, node)
     return node != ROOT and at.value == cython.NULL and at.first_child == NO_NODE
 
 
@@ -513,7 +513,7 @@ def is_bare(tree: cython.pointer[LevelTree], node: uint32_t) -> cython.bint:
 @cython.exceptval(check=False)
 def remove_leaf(tree: cython.pointer[LevelTree], node: uint32_t) -> uint32_t:
     """Removes a bare node, whose id may be used again, and returns its parent."""
-    leaf: cython.pointer[LevelNode] = at_id(tree, node)
+    leaf: cython.pointer[LevelNode] = node_at(tree, node)
     text: Span = node_text(leaf)
     parent: uint32_t = leaf.parent
     unlink_child(tree, leaf)
@@ -544,12 +544,16 @@ def prune(tree: cython.pointer[LevelTree], node: uint32_t) -> cython.void:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def add_value(
-    tree: cython.pointer[LevelTree], node: uint32_t, values: cython.pointer[vector[cython.p_void]]
+def add_node(
+    tree: cython.pointer[LevelTree],
+    node_id: uint32_t,
+    found: cython.pointer[vector[cython.pointer[LevelNode]]],
 ) -> cython.void:
-    """Appends a node's value, if there are node and value."""
-    if node != NO_NODE and at_id(tree, node).value != cython.NULL:
-        values.push_back(at_id(tree, node).value)
+    """Appends a node, if there is one and it has a value."""
+    if node_id != NO_NODE:
+        node: cython.pointer[LevelNode] = node_at(tree, node_id)
+        if node.value != cython.NULL:
+            found.push_back(node)
 
 
 @cython.cfunc
@@ -559,9 +563,9 @@ def match_filters(
     tree: cython.pointer[LevelTree],
     topic: Span,
     frontier: cython.pointer[vector[uint32_t]],
-    values: cython.pointer[vector[cython.p_void]],
+    found: cython.pointer[vector[cython.pointer[LevelNode]]],
 ) -> cython.void:
-    """Appends the values of all stored filters that match a topic name (5.0 section 4.7).
+    """Appends the nodes of all stored filters that match a topic name (5.0 section 4.7).
 
     Goes down level by level; ``frontier`` collects the nodes whose path matches the levels so far. A path
     leads to one node only, so no node is visited twice, whatever the filters: the cost is that of the stored
@@ -582,9 +586,9 @@ def match_filters(
             child: uint32_t = find_edge(tree, node_id, level, level_hash)
             if child != NO_NODE:
                 frontier.push_back(child)
-            node: cython.pointer[LevelNode] = at_id(tree, node_id)
+            node: cython.pointer[LevelNode] = node_at(tree, node_id)
             if node.flags and wild:
-                add_value(tree, hash_child(node), values)
+                add_node(tree, hash_child(node), found)
                 child = plus_child(tree, node)
                 if child != NO_NODE:
                     frontier.push_back(child)
@@ -592,5 +596,5 @@ def match_filters(
         begin = end
         end = frontier.size()
     for at in range(begin, end):
-        add_value(tree, frontier[0][at], values)
-        add_value(tree, hash_child(at_id(tree, frontier[0][at])), values)  # "a/#" matches "a"
+        add_node(tree, frontier[0][at], found)
+        add_node(tree, hash_child(node_at(tree, frontier[0][at])), found)  # "a/#" matches "a"

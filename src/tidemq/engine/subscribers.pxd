@@ -6,15 +6,20 @@ cdef enum SubscriptionOption:          # the option byte of SUBSCRIBE, 5.0 secti
     OPTION_RETAIN_AS_PUBLISHED = 0x08
     OPTION_RETAIN_HANDLING = 0x30
 
+cdef enum SubscriptionKind:
+    PLAIN = 0
+    GROUP = 1                          # in place of the session a SharedGroup*
+    SET = 2                            # in place of the session a SubscriberSet*
+
 cdef enum:
     SET_INDEXED = 64                   # capacity from which a set carries a table
 
 cdef struct Subscription:              # 16 bytes
-    void* session                      # in a filter's own set: a SharedGroup* where `shared` is set
+    void* session                      # not NULL
     uint32_t subscription_id           # 0: none
     uint16_t reactor                   # the index of the reactor that owns the session
     uint8_t options                    # SubscriptionOption bits
-    uint8_t shared                     # never set in what match_topic reports and in members
+    uint8_t kind                       # SubscriptionKind; PLAIN in what match_topic reports and in members
 
 cdef struct SubscriberSet:             # `capacity` items, then from SET_INDEXED up a table from session to item
     uint32_t count
@@ -25,3 +30,8 @@ cdef Subscription* find_subscriber(SubscriberSet* members, void* session) noexce
 # Both return the set, which may have moved: NULL when it is empty.
 cdef SubscriberSet* add_subscriber(SubscriberSet* members, Subscription subscription) noexcept nogil
 cdef SubscriberSet* drop_subscriber(SubscriberSet* members, Subscription* item) noexcept nogil
+
+# The same for what a filter's node holds: nothing (session NULL), one item, or, of kind SET, a set of at least two.
+cdef Subscription* find_held(Subscription* held, void* session) noexcept nogil   # or NULL
+cdef void hold(Subscription* held, Subscription subscription) noexcept nogil     # of a session that is not held yet
+cdef void let_go(Subscription* held, Subscription* item) noexcept nogil          # what find_held found

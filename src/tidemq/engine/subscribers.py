@@ -1,15 +1,16 @@
 """Sets of subscriptions, one for each session: what a topic filter or a shared group holds.
 
+A filter with one subscription, the usual case, holds it in its node and has no set.
+
 A set is one block of memory: an array of items and, once it is large, a hash table from session to item, so
-that 100,000 sessions can come to one filter, and leave it, at constant cost each. NULL is the empty set. A
-set of one item takes 24 bytes.
+that 100,000 sessions can come to one filter, and leave it, at constant cost each. NULL is the empty set.
 """
 
 import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.allocation import allocate, release
-from cython.cimports.tidemq.engine.subscribers import SET_INDEXED, SubscriberSet, Subscription
+from cython.cimports.tidemq.engine.subscribers import SET, SET_INDEXED, SubscriberSet, Subscription
 
 
 @cython.cfunc
@@ -177,3 +178,51 @@ def drop_subscriber(
     if last <= members.capacity // 4:
         members = resize_set(members, members.capacity // 2)
     return members
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def set_of(held: cython.pointer[Subscription]) -> cython.pointer[SubscriberSet]:
+    """The set behind what is of kind SET."""
+    return cython.cast(cython.pointer[SubscriberSet], held.session)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def find_held(held: cython.pointer[Subscription], session: cython.p_void) -> cython.pointer[Subscription]:
+    """The item of a session in what a filter holds, or NULL."""
+    if held.kind == SET:
+        return find_subscriber(set_of(held), session)
+    return held if held.session == session else cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def hold(held: cython.pointer[Subscription], subscription: Subscription) -> cython.void:
+    """Adds an item to what a filter holds: the second one makes a set."""
+    if held.session == cython.NULL:
+        held[0] = subscription
+        return
+    members: cython.pointer[SubscriberSet]
+    members = set_of(held) if held.kind == SET else add_subscriber(cython.NULL, held[0])
+    held.session = add_subscriber(members, subscription)
+    held.kind = SET
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def let_go(held: cython.pointer[Subscription], item: cython.pointer[Subscription]) -> cython.void:
+    """Removes an item from what a filter holds: the last but one ends the set."""
+    if held.kind != SET:
+        held.session = cython.NULL
+        return
+    members: cython.pointer[SubscriberSet] = drop_subscriber(set_of(held), item)
+    held.session = members
+    if members.count == 1:
+        held[0] = members.items[0]
+        release(members)

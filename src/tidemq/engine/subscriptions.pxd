@@ -2,7 +2,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
-from tidemq.engine.levels cimport LevelTree
+from tidemq.engine.levels cimport LevelNode, LevelTree
 from tidemq.engine.rwlock cimport __ATOMIC_ACQUIRE, atomic_load_u64, pthread_rwlock_t
 from tidemq.engine.subscribers cimport SubscriberSet, Subscription
 from tidemq.wire.protocol cimport Span
@@ -17,7 +17,7 @@ cdef cppclass SubscriptionIndex:
     pthread_rwlock_t lock
     uint64_t version                   # read it with read_version
     uint64_t count                     # subscriptions, members of shared groups included
-    LevelTree* filters                 # filter -> SubscriberSet*
+    LevelTree* filters                 # filter -> Subscription, in the node's value and detail
     LevelTree* groups                  # group name, then filter -> SharedGroup*
     unordered_map[uint32_t, SharedGroup*] groups_by_id
     uint32_t last_group_id
@@ -26,7 +26,7 @@ cdef cppclass Matches:                 # the caller's; reuse one per thread, its
     vector[Subscription] subscriptions
     vector[SharedGroup*] groups        # valid under the lock, as long as the version has not moved
     vector[uint32_t] frontier          # scratch
-    vector[void*] sets                 # scratch
+    vector[LevelNode*] nodes           # scratch
 
 cdef struct Tally:                     # of a benchmark's matches
     uint64_t total

@@ -1,7 +1,7 @@
 """Who subscribed to what: one index for all reactors, behind a readers-writer lock.
 
-Each filter's node in a ``LevelTree`` holds a ``SubscriberSet``: its plain subscriptions, and one item for
-each shared group on it. A group's members are a set of their own.
+Each filter's node in a ``LevelTree`` holds its plain subscriptions, and one item for each shared group on it.
+A group's members are a set of their own.
 
 ``version`` moves with every change that may alter the result of a match: a reactor may keep results as long
 as it stands still.
@@ -20,7 +20,7 @@ from cython.cimports.tidemq.engine.allocation import allocate, release
 from cython.cimports.tidemq.engine.levels import (
     NO_NODE,
     ROOT,
-    LevelTree,
+    LevelNode,
     find_path,
     free_level_tree,
     insert_path,
@@ -39,11 +39,17 @@ from cython.cimports.tidemq.engine.rwlock import (
     pthread_rwlock_wrlock,
 )
 from cython.cimports.tidemq.engine.subscribers import (
+    GROUP,
+    PLAIN,
+    SET,
     SubscriberSet,
     Subscription,
     add_subscriber,
     drop_subscriber,
+    find_held,
     find_subscriber,
+    hold,
+    let_go,
 )
 from cython.cimports.tidemq.engine.subscriptions import (
     Matches,
@@ -81,7 +87,9 @@ def free_subscription_index(index: cython.pointer[SubscriptionIndex]) -> cython.
     node: uint32_t
     group: cython.pointer[SharedGroup]
     for node in range(index.filters.node_end):
-        release(node_at(index.filters, node).value)
+        held: cython.pointer[Subscription] = held_by(node_at(index.filters, node))
+        if held.kind == SET:
+            release(held.session)
     for node in range(index.groups.node_end):
         group = cython.cast(cython.pointer[SharedGroup], node_at(index.groups, node).value)
         if group != cython.NULL:
@@ -137,9 +145,9 @@ def move_version(index: cython.pointer[SubscriptionIndex]) -> cython.void:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def set_at(tree: cython.pointer[LevelTree], node: uint32_t) -> cython.pointer[SubscriberSet]:
-    """The set that a filter's node holds, or NULL."""
-    return cython.cast(cython.pointer[SubscriberSet], node_at(tree, node).value)
+def held_by(node: cython.pointer[LevelNode]) -> cython.pointer[Subscription]:
+    """What a filter's node holds: a Subscription lies over its value and detail."""
+    return cython.cast(cython.pointer[Subscription], cython.address(node.value))
 
 
 @cython.cfunc
@@ -157,45 +165,6 @@ def is_equal(one: cython.pointer[Subscription], other: cython.pointer[Subscripti
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def put_in_set(
-    index: cython.pointer[SubscriptionIndex],
-    members: cython.pointer[cython.pointer[SubscriberSet]],
-    subscription: Subscription,
-) -> cython.bint:
-    """Inserts or replaces a session's subscription in a set; returns whether it was there."""
-    found: cython.pointer[Subscription] = find_subscriber(members[0], subscription.session)
-    if found == cython.NULL:
-        members[0] = add_subscriber(members[0], subscription)
-        index.count += 1
-        move_version(index)
-        return False
-    if not is_equal(found, cython.address(subscription)):
-        found[0] = subscription
-        move_version(index)
-    return True
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remove_from_set(
-    index: cython.pointer[SubscriptionIndex],
-    members: cython.pointer[cython.pointer[SubscriberSet]],
-    session: cython.p_void,
-) -> cython.bint:
-    """Removes a session's subscription from a set (NULL: now empty); returns whether it was there."""
-    found: cython.pointer[Subscription] = find_subscriber(members[0], session)
-    if found == cython.NULL:
-        return False
-    members[0] = drop_subscriber(members[0], found)
-    index.count -= 1
-    move_version(index)
-    return True
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def put_subscription(
     index: cython.pointer[SubscriptionIndex], filter: Span, group: Span, subscription: Subscription
 ) -> cython.bint:
@@ -203,12 +172,28 @@ def put_subscription(
 
     ``group`` is empty for a plain subscription. Returns whether it existed. The exclusive lock must be held.
     """
-    subscription.shared = 0
+    shared: cython.pointer[SharedGroup] = cython.NULL
+    held: cython.pointer[Subscription] = cython.NULL
+    found: cython.pointer[Subscription]
+    subscription.kind = PLAIN
     if group.size > 0:
-        return put_in_set(index, cython.address(open_group(index, filter, group).members), subscription)
-    node: uint32_t = insert_path(index.filters, ROOT, filter)
-    value: cython.pointer[cython.p_void] = cython.address(node_at(index.filters, node).value)
-    return put_in_set(index, cython.cast(cython.pointer[cython.pointer[SubscriberSet]], value), subscription)
+        shared = open_group(index, filter, group)
+        found = find_subscriber(shared.members, subscription.session)
+    else:
+        held = held_by(node_at(index.filters, insert_path(index.filters, ROOT, filter)))
+        found = find_held(held, subscription.session)
+    if found != cython.NULL:
+        if not is_equal(found, cython.address(subscription)):
+            found[0] = subscription
+            move_version(index)
+        return True
+    if group.size > 0:
+        shared.members = add_subscriber(shared.members, subscription)
+    else:
+        hold(held, subscription)
+    index.count += 1
+    move_version(index)
+    return False
 
 
 @cython.cfunc
@@ -221,22 +206,53 @@ def remove_subscription(
 
     Returns whether it existed. The exclusive lock must be held. A shared group goes with its last member.
     """
-    existed: cython.bint = False
-    if group.size > 0:
-        shared: cython.pointer[SharedGroup] = find_group_by_name(index, filter, group)
-        if shared != cython.NULL:
-            existed = remove_from_set(index, cython.address(shared.members), session)
-            if shared.members == cython.NULL:
-                close_group(index, shared)
-        return existed
+    removed: cython.bint = (
+        remove_member(index, filter, group, session)
+        if group.size > 0
+        else remove_plain(index, filter, session)
+    )
+    if removed:
+        index.count -= 1
+        move_version(index)
+    return removed
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def remove_plain(
+    index: cython.pointer[SubscriptionIndex], filter: Span, session: cython.p_void
+) -> cython.bint:
+    """Removes a session, or a group, from what a filter holds; returns whether it was there."""
     node: uint32_t = find_path(index.filters, ROOT, filter)
-    if node != NO_NODE:
-        value: cython.pointer[cython.p_void] = cython.address(node_at(index.filters, node).value)
-        existed = remove_from_set(
-            index, cython.cast(cython.pointer[cython.pointer[SubscriberSet]], value), session
-        )
-        prune(index.filters, node)
-    return existed
+    if node == NO_NODE:
+        return False
+    held: cython.pointer[Subscription] = held_by(node_at(index.filters, node))
+    found: cython.pointer[Subscription] = find_held(held, session)
+    if found == cython.NULL:
+        return False
+    let_go(held, found)
+    prune(index.filters, node)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def remove_member(
+    index: cython.pointer[SubscriptionIndex], filter: Span, group: Span, session: cython.p_void
+) -> cython.bint:
+    """Removes a session from a group, and the group with the last one; returns whether it was there."""
+    shared: cython.pointer[SharedGroup] = find_group_by_name(index, filter, group)
+    if shared == cython.NULL:
+        return False
+    found: cython.pointer[Subscription] = find_subscriber(shared.members, session)
+    if found == cython.NULL:
+        return False
+    shared.members = drop_subscriber(shared.members, found)
+    if shared.members == cython.NULL:
+        close_group(index, shared)
+    return True
 
 
 @cython.cfunc
@@ -250,18 +266,30 @@ def match_topic(
     A session with several matching filters is reported for each. The shared or the exclusive lock must be
     held.
     """
-    out.sets.clear()
-    match_filters(index.filters, topic, cython.address(out.frontier), cython.address(out.sets))
+    out.nodes.clear()
+    match_filters(index.filters, topic, cython.address(out.frontier), cython.address(out.nodes))
     at: cython.size_t
     position: uint32_t
-    for at in range(out.sets.size()):
-        members: cython.pointer[SubscriberSet] = cython.cast(cython.pointer[SubscriberSet], out.sets[at])
-        for position in range(members.count):
-            item: cython.pointer[Subscription] = members.items + position
-            if item.shared:
-                out.groups.push_back(cython.cast(cython.pointer[SharedGroup], item.session))
-            else:
-                out.subscriptions.push_back(item[0])
+    for at in range(out.nodes.size()):
+        held: cython.pointer[Subscription] = held_by(out.nodes[at])
+        if held.kind == SET:
+            members: cython.pointer[SubscriberSet] = cython.cast(cython.pointer[SubscriberSet], held.session)
+            for position in range(members.count):
+                report(members.items + position, out)
+        else:
+            report(held, out)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def report(item: cython.pointer[Subscription], out: cython.pointer[Matches]) -> cython.void:
+    """Appends a subscription, or the group that stands in its place."""
+    if item.kind == GROUP:
+        out.groups.push_back(cython.cast(cython.pointer[SharedGroup], item.session))
+    else:
+        out.subscriptions.push_back(item[0])
 
 
 # --- shared groups ---------------------------------------------------------------------------------
@@ -327,9 +355,8 @@ def open_group(
     group.filter = copy_text(filter, block + cython.sizeof(SharedGroup) + name.size)
     node_at(index.groups, node).value = group
     index.groups_by_id[group.id] = group
-    item: Subscription = Subscription(session=group, subscription_id=0, reactor=0, options=0, shared=1)
-    node = insert_path(index.filters, ROOT, filter)
-    node_at(index.filters, node).value = add_subscriber(set_at(index.filters, node), item)
+    item: Subscription = Subscription(session=group, subscription_id=0, reactor=0, options=0, kind=GROUP)
+    hold(held_by(node_at(index.filters, insert_path(index.filters, ROOT, filter))), item)
     return group
 
 
@@ -338,11 +365,8 @@ def open_group(
 @cython.exceptval(check=False)
 def close_group(index: cython.pointer[SubscriptionIndex], group: cython.pointer[SharedGroup]) -> cython.void:
     """Takes a group without members out of both trees and frees it."""
-    node: uint32_t = find_path(index.filters, ROOT, group.filter)
-    members: cython.pointer[SubscriberSet] = set_at(index.filters, node)
-    node_at(index.filters, node).value = drop_subscriber(members, find_subscriber(members, group))
-    prune(index.filters, node)
-    node = find_path(index.groups, find_path(index.groups, ROOT, group.name), group.filter)
+    remove_plain(index, group.filter, group)
+    node: uint32_t = find_path(index.groups, find_path(index.groups, ROOT, group.name), group.filter)
     node_at(index.groups, node).value = cython.NULL
     prune(index.groups, node)
     index.groups_by_id.erase(group.id)
@@ -404,7 +428,7 @@ def match_spans(
 
 @cython.cclass
 class SubscriptionIndexView:
-    """A subscription index of its own for tests and benchmarks: sessions are numbers. Any thread."""
+    """A subscription index of its own for tests and benchmarks: sessions are numbers above 0. Any thread."""
 
     index: cython.pointer[SubscriptionIndex]
 
@@ -435,6 +459,7 @@ class SubscriptionIndexView:
         reactor: int = 0,
     ) -> bool:
         """Inserts or replaces a subscription; returns whether it existed."""
+        assert session > 0
         filter_span: Span = span_of(filter)
         group_span: Span = span_of(group)
         item: Subscription = Subscription(
@@ -442,7 +467,7 @@ class SubscriptionIndexView:
             subscription_id=subscription_id,
             reactor=reactor,
             options=options,
-            shared=0,
+            kind=PLAIN,
         )
         existed: cython.bint
         with cython.nogil:
@@ -500,11 +525,15 @@ class SubscriptionIndexView:
         the nanoseconds that it took.
         """
         spans = cython.declare(vector[Span])
+        joined: bytes = b"".join(topics)  # side by side, as in a connection's buffer
+        topic: Span = span_of(joined)
         tally: Tally = Tally(total=0, fewest=0xFFFFFFFFFFFFFFFF, most=0)
         rounds_left: uint32_t = rounds
         began: uint64_t
-        for topic in topics:
-            spans.push_back(span_of(topic))
+        for size in map(len, topics):
+            topic.size = size
+            spans.push_back(topic)
+            topic.data += topic.size
         with cython.nogil:
             began = now_ns()
             while rounds_left > 0:

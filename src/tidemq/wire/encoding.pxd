@@ -27,6 +27,7 @@ cdef uint32_t encode_ack(uint8_t packet_type, uint16_t packet_id, uint8_t reason
 
 # Rare packets are appended to a string. `properties` are encoded property bytes without their length (see append_*).
 cdef void encode_packet(uint8_t first, Span head, Span properties, bint with_properties, Span tail, string* out) noexcept nogil  # fixed header, head, [properties], tail
+cdef void append_field(Span value, string* out) noexcept nogil   # two-byte length, then bytes
 cdef void append_u8_property(uint8_t property_id, uint8_t value, string* out) noexcept nogil
 cdef void append_u16_property(uint8_t property_id, uint16_t value, string* out) noexcept nogil
 cdef void append_u32_property(uint8_t property_id, uint32_t value, string* out) noexcept nogil

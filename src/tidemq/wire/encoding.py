@@ -165,6 +165,16 @@ def encode_packet(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def append_field(value: Span, out: cython.pointer[string]) -> cython.void:
+    length = cython.declare(uint8_t[2])
+    write_u16(length, cython.cast(uint16_t, value.size))
+    append(length, 2, out)
+    append(value.data, value.size, out)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def append_u8_property(property_id: uint8_t, value: uint8_t, out: cython.pointer[string]) -> cython.void:
     encoded = cython.declare(uint8_t[2])
     encoded[0] = property_id
@@ -207,11 +217,8 @@ def append_varint_property(property_id: uint8_t, value: uint32_t, out: cython.po
 @cython.exceptval(check=False)
 def append_string_property(property_id: uint8_t, value: Span, out: cython.pointer[string]) -> cython.void:
     """Also binary data, whose form is the same."""
-    encoded = cython.declare(uint8_t[3])
-    encoded[0] = property_id
-    write_u16(cython.address(encoded[1]), cython.cast(uint16_t, value.size))
-    append(encoded, 3, out)
-    append(value.data, value.size, out)
+    append(cython.address(property_id), 1, out)
+    append_field(value, out)
 
 
 @cython.cfunc
@@ -220,8 +227,5 @@ def append_string_property(property_id: uint8_t, value: Span, out: cython.pointe
 def append_pair_property(
     property_id: uint8_t, key: Span, value: Span, out: cython.pointer[string]
 ) -> cython.void:
-    length = cython.declare(uint8_t[2])
     append_string_property(property_id, key, out)
-    write_u16(length, cython.cast(uint16_t, value.size))
-    append(length, 2, out)
-    append(value.data, value.size, out)
+    append_field(value, out)

@@ -5,7 +5,7 @@ returns FAULT_NONE, or the first fault, and then leaves its result undefined."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
 from tidemq.wire.encoding cimport (  # so that users of packets find both halves here
-    PublishHead, append_pair_property, append_string_property, append_u8_property, append_u16_property,
+    PublishHead, append_field, append_pair_property, append_string_property, append_u8_property, append_u16_property,
     append_u32_property, append_varint_property, encode_ack, encode_packet, encode_publish_head, publish_head_size)
 from tidemq.wire.properties cimport Properties
 from tidemq.wire.protocol cimport Fault, Span

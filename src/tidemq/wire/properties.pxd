@@ -44,6 +44,8 @@ cdef bint has_property(const Properties* p, uint32_t property_id) noexcept nogil
 cdef void clear_properties(Properties* p) noexcept nogil
 # Reads a length and that many bytes; faults go to the cursor. `packet` is a PacketType, or WILL.
 cdef void read_properties(Cursor* c, uint32_t packet, Properties* out) noexcept nogil
+# Steps over the value of a property in a block that was checked.
+cdef void skip_value(Cursor* c, uint32_t property_id) noexcept nogil
 # Copies the block of a PUBLISH or will as a server must forward it: all but message expiry, topic alias,
 # subscription identifier and will delay, in the order it came. `out` must have room for raw.size. Returns the bytes written.
 cdef uint32_t copy_forwarded(Span raw, uint8_t* out) noexcept nogil

@@ -381,7 +381,7 @@ def copy_forwarded(raw: Span, out: cython.pointer[uint8_t]) -> uint32_t:
     while c.at < c.end:
         start: cython.pointer[cython.const[uint8_t]] = c.at
         property_id: uint32_t = read_varint(cython.address(c))
-        skip_message_value(cython.address(c), property_id)
+        skip_value(cython.address(c), property_id)
         if c.fault == FAULT_NONE and not ours & bit(property_id):
             memcpy(out + size, start, c.at - start)
             size += cython.cast(uint32_t, c.at - start)
@@ -389,16 +389,33 @@ def copy_forwarded(raw: Span, out: cython.pointer[uint8_t]) -> uint32_t:
 
 
 @cython.cfunc
-@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def skip_message_value(c: cython.pointer[Cursor], property_id: uint32_t) -> cython.void:
-    """Step over the value of a property that a PUBLISH or a will may have."""
-    if property_id == PROP_PAYLOAD_FORMAT:
+def skip_value(c: cython.pointer[Cursor], property_id: uint32_t) -> cython.void:
+    if property_id in (
+        PROP_PAYLOAD_FORMAT,
+        PROP_REQUEST_PROBLEM_INFO,
+        PROP_REQUEST_RESPONSE_INFO,
+        PROP_MAXIMUM_QOS,
+        PROP_RETAIN_AVAILABLE,
+        PROP_WILDCARD_AVAILABLE,
+        PROP_SUBSCRIPTION_IDS_AVAILABLE,
+        PROP_SHARED_AVAILABLE,
+    ):
         read_u8(c)
-    elif property_id == PROP_TOPIC_ALIAS:
+    elif property_id in (
+        PROP_SERVER_KEEP_ALIVE,
+        PROP_RECEIVE_MAXIMUM,
+        PROP_TOPIC_ALIAS_MAXIMUM,
+        PROP_TOPIC_ALIAS,
+    ):
         read_u16(c)
-    elif property_id in (PROP_MESSAGE_EXPIRY, PROP_WILL_DELAY):
+    elif property_id in (
+        PROP_MESSAGE_EXPIRY,
+        PROP_SESSION_EXPIRY,
+        PROP_WILL_DELAY,
+        PROP_MAXIMUM_PACKET_SIZE,
+    ):
         read_u32(c)
     elif property_id == PROP_SUBSCRIPTION_ID:
         read_varint(c)

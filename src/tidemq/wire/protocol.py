@@ -91,3 +91,8 @@ def fault_reason(fault: Fault) -> uint8_t:
     if fault == FAULT_LIMIT:
         return RC_QUOTA_EXCEEDED
     return RC_PROTOCOL_ERROR
+
+
+def reason_of_fault(fault: cython.int) -> cython.int:
+    """`fault_reason` for Python."""
+    return fault_reason(cython.cast(Fault, fault))

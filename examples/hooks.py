@@ -1,0 +1,38 @@
+"""A plugin: who is there, and what goes through, on the terminal. Topics below `private/` are vetoed."""
+
+import asyncio
+
+from tidemq import Broker, Config, hookimpl
+from tidemq.broker import Access
+from tidemq.engine.events import Connected, Disconnected, PublishRequest, SubscribeRequest
+
+
+class Watcher:
+    @hookimpl
+    def connect(self, event: Connected) -> None:
+        print(f"{event.client_id} came from {event.peer}")
+
+    @hookimpl
+    def authorise(self, access: Access) -> bool:
+        return not access.topic.startswith("private/")
+
+    @hookimpl
+    async def subscribe(self, request: SubscribeRequest) -> None:
+        print(f"{request.client_id} reads {[topic_filter for topic_filter, _ in request.filters]}")
+
+    @hookimpl
+    async def publish(self, request: PublishRequest) -> None:
+        print(f"{request.client_id} writes {len(request.payload)} bytes to {request.topic}")
+
+    @hookimpl
+    def disconnect(self, event: Disconnected) -> None:
+        print(f"{event.client_id} went, reason {event.reason:#04x}")
+
+
+async def main() -> None:
+    async with Broker(Config(port=1883), plugins=[Watcher()]):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

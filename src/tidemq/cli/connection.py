@@ -1,0 +1,161 @@
+"""A client's connection for the command line: one blocking socket, no reconnecting."""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import time
+
+from tidemq.errors import RefusedError
+from tidemq.wire import (
+    Connack,
+    Connect,
+    ConnectReturnCode,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    ReasonCode,
+    decode,
+    encode,
+)
+
+CONNECT_S = 30.0  # for the connection and its CONNACK
+READ_BYTES = 1 << 16
+
+
+class ServerRefusedError(RefusedError):
+    """The server refused the client in CONNACK, or sent it away with DISCONNECT. Caught by the command.
+
+    The command exits with `code`: a return code below 5.0, a reason code in 5.0.
+    """
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Connection:
+    """Connected from construction to `close`.
+
+    Raises OSError when the network fails, ProtocolError when the server breaks MQTT, ServerRefusedError when
+    it says no.
+    """
+
+    def __init__(self, host: str, port: int, connect: Connect, *, debug: bool = False) -> None:
+        self._version = connect.version
+        self._keep_alive_s = connect.keep_alive_s
+        self._debug = debug
+        self._name = connect.client_id or "(null)"
+        self._received = bytearray()
+        self._awaits_pingresp = False
+        self._last_packet_id = 0
+        self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(None)
+        self.send(connect)
+        self.connack = self._read_connack()
+
+    def send(self, packet: Packet) -> None:
+        """Sends one packet and waits until the system has taken it."""
+        self._say("sending", packet)
+        self._socket.sendall(encode(packet, self._version))
+        self._sent_s = time.monotonic()
+
+    def receive(self, until_s: float | None = None, stdin: int | None = None) -> Packet | None:
+        """The next packet; None at the monotonic time `until_s`, or when file descriptor `stdin` is readable.
+
+        Sends PINGREQ when the keep alive wants one. A server's DISCONNECT raises ServerRefusedError.
+        """
+        while True:
+            packet = self._take_packet()
+            if packet is not None:
+                self._say("received", packet)
+                if isinstance(packet, Disconnect):
+                    text = f"The server disconnected: {reason_text(packet.reason)}."
+                    raise ServerRefusedError(text, packet.reason)
+                if not isinstance(packet, Pingresp):
+                    return packet
+                self._awaits_pingresp = False
+                continue
+            ping_s = self._sent_s + self._keep_alive_s if self._keep_alive_s else None
+            wake_s = min((moment for moment in (until_s, ping_s) if moment is not None), default=None)
+            timeout_s = None if wake_s is None else max(0.0, wake_s - time.monotonic())
+            readable, _, _ = select.select(
+                [self._socket, *([] if stdin is None else [stdin])], [], [], timeout_s
+            )
+            if self._socket in readable:
+                self._read()
+            elif readable or (until_s is not None and time.monotonic() >= until_s):
+                return None
+            elif ping_s is not None and time.monotonic() >= ping_s:
+                self._ping()
+
+    def next_packet_id(self) -> int:
+        """Packet identifiers in turn, from 1."""
+        self._last_packet_id = self._last_packet_id % 0xFFFF + 1
+        return self._last_packet_id
+
+    def close(self) -> None:
+        """Says goodbye, if the server still listens, and closes the socket."""
+        try:
+            self.send(Disconnect())
+        except OSError:
+            pass
+        finally:
+            self._socket.close()
+
+    def _read_connack(self) -> Connack:
+        packet = self.receive(time.monotonic() + CONNECT_S)
+        if packet is None:
+            raise TimeoutError("no answer to CONNECT")
+        if not isinstance(packet, Connack):
+            raise ConnectionAbortedError(f"{type(packet).__name__} came instead of CONNACK")
+        if packet.reason:
+            self._socket.close()
+            raise ServerRefusedError(f"Connection error: {self._refusal(packet.reason)}.", packet.reason)
+        self._name = packet.properties.assigned_client_id or self._name
+        if packet.properties.server_keep_alive_s is not None:
+            self._keep_alive_s = packet.properties.server_keep_alive_s
+        return packet
+
+    def _refusal(self, reason: int) -> str:
+        if self._version == 5:
+            return reason_text(reason)
+        names = {code.value: code.name for code in ConnectReturnCode}
+        return f"Connection Refused: {_words(names.get(reason, f'return code {reason}')).lower()}"
+
+    def _take_packet(self) -> Packet | None:
+        decoded = decode(self._received, self._version)
+        if decoded is None:
+            return None
+        packet, size = decoded
+        del self._received[:size]
+        return packet
+
+    def _read(self) -> None:
+        data = self._socket.recv(READ_BYTES)
+        if not data:
+            raise ConnectionResetError("The connection was lost.")
+        self._received += data
+
+    def _ping(self) -> None:
+        if self._awaits_pingresp:
+            raise TimeoutError("The server does not answer.")
+        self._awaits_pingresp = True
+        self.send(Pingreq())
+
+    def _say(self, verb: str, packet: Packet) -> None:
+        if self._debug:
+            print(f"Client {self._name} {verb} {packet}", file=sys.stderr, flush=True)
+
+
+def reason_text(reason: int) -> str:
+    """A reason code in words."""
+    names = {code.value: code.name for code in ReasonCode}
+    return _words(names.get(reason, f"reason code {reason:#04x}"))
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").capitalize()

@@ -1,0 +1,155 @@
+"""`tidemq pub`: publishes messages in mosquitto_pub's manner."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemq.cli import options
+from tidemq.cli.connection import Connection, reason_text
+from tidemq.errors import UsageError
+from tidemq.wire import Packet, Properties, Puback, Pubcomp, Publish, Pubrec, Pubrel
+
+INFLIGHT_MAX = 20  # messages unacknowledged at a time; a 5.0 server may want fewer
+READ_BYTES = 1 << 16
+
+
+class Publisher:
+    """Publishes on one topic and keeps account of acknowledgements."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        qos: int,
+        retain: bool,
+        properties: Properties,
+        *,
+        quiet: bool,
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._qos = qos
+        self._retain = retain
+        self._properties = properties
+        self._quiet = quiet
+        self._unacknowledged: set[int] = set()
+        self._inflight_max = min(INFLIGHT_MAX, connection.connack.properties.receive_maximum or INFLIGHT_MAX)
+
+    def publish(self, payload: bytes) -> None:
+        """Sends one message; waits first while too many are unacknowledged."""
+        self._wait_until(self._inflight_max - 1)
+        packet_id = self._connection.next_packet_id() if self._qos else 0
+        if packet_id:
+            self._unacknowledged.add(packet_id)
+        self._connection.send(
+            Publish(
+                topic=self._topic,
+                payload=payload,
+                qos=self._qos,
+                retain=self._retain,
+                packet_id=packet_id,
+                properties=self._properties,
+            )
+        )
+
+    def publish_lines(self, stdin: int) -> None:
+        """Publishes each line of the file as it comes, without its end."""
+        rest = b""
+        while True:
+            packet = self._connection.receive(stdin=stdin)
+            if packet is not None:
+                self._take(packet)
+                continue
+            data = os.read(stdin, READ_BYTES)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self.publish(line)
+            if not data:
+                break
+        if rest:
+            self.publish(rest)
+
+    def finish(self) -> None:
+        """Waits for every acknowledgement."""
+        self._wait_until(0)
+
+    def _wait_until(self, unacknowledged_max: int) -> None:
+        while len(self._unacknowledged) > unacknowledged_max:
+            packet = self._connection.receive()
+            assert packet is not None
+            self._take(packet)
+
+    def _take(self, packet: Packet) -> None:
+        if isinstance(packet, Puback | Pubrec) and packet.reason >= 0x80:
+            self._unacknowledged.discard(packet.packet_id)
+            if not self._quiet:
+                text = reason_text(packet.reason)
+                print(f"Warning: Publish {packet.packet_id} failed: {text}.", file=sys.stderr)
+        elif isinstance(packet, Puback | Pubcomp):
+            self._unacknowledged.discard(packet.packet_id)
+        elif isinstance(packet, Pubrec):
+            self._connection.send(Pubrel(packet_id=packet.packet_id))
+
+
+def pub(
+    context: typer.Context,
+    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic to publish to.")],
+    message: Annotated[str | None, typer.Option("-m", "--message", help="The payload.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Send this file as the payload.")] = None,
+    lines: Annotated[
+        bool, typer.Option("-l", "--stdin-line", help="Send each line of standard input.")
+    ] = False,
+    whole: Annotated[bool, typer.Option("-s", "--stdin-file", help="Send all of standard input.")] = False,
+    null: Annotated[bool, typer.Option("-n", "--null-message", help="Send an empty payload.")] = False,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Send it so many times.")] = 1,
+    qos: options.Qos = 0,
+    retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False,
+    host: options.Host = "localhost",
+    port: options.Port = 1883,
+    client_id: options.ClientId = "",
+    username: options.Username = None,
+    password: options.Password = None,
+    version: options.Version = "mqttv311",
+    keep_alive: options.KeepAlive = 60,
+    keep_session: options.KeepSession = False,
+    session_expiry: options.SessionExpiry = None,
+    will_topic: options.WillTopic = None,
+    will_payload: options.WillPayload = None,
+    will_qos: options.WillQos = 0,
+    will_retain: options.WillRetain = False,
+    properties: options.GivenProperties = [],  # noqa: B006 - typer copies it
+    debug: options.Debug = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Publish a message, or each line of standard input."""
+
+    def publish() -> int:
+        if sum((message is not None, file is not None, lines, whole, null)) != 1:
+            raise UsageError("give one of -m, -f, -l, -s, -n")
+        client = options.make_client(context.params, ("publish",))
+        payload = _read_payload(message, file, whole)
+        connection = client.open()
+        publisher = Publisher(connection, topic, qos, retain, client.properties["publish"], quiet=quiet)
+        if lines:
+            publisher.publish_lines(sys.stdin.fileno())
+        else:
+            for _ in range(repeat):
+                publisher.publish(payload)
+        publisher.finish()
+        connection.close()
+        return 0
+
+    raise typer.Exit(options.run(publish, quiet=quiet))
+
+
+def _read_payload(message: str | None, file: Path | None, whole: bool) -> bytes:
+    if message is not None:
+        return os.fsencode(message)
+    if file is not None:
+        return file.read_bytes()
+    return sys.stdin.buffer.read() if whole else b""

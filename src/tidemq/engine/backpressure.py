@@ -1,0 +1,159 @@
+"""Back-pressure before loss.
+
+A receiver whose output passes the high-water mark is congested: the publishers that feed it are read no more until it
+is below half of the mark, or until ``backpressure_s`` have passed; only then it is slow, and QoS 0 messages to it are
+dropped and counted. A publisher may wait for several receivers: ``pause_count`` says for how many. The memory ceiling
+stops every publisher in the same way.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.counters import C_PUBLISHERS_PAUSED, MEMORY_BUFFERS, MEMORY_MESSAGES
+from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
+from cython.cimports.tidemq.engine.mail import send_number_mail
+from cython.cimports.tidemq.engine.output import pending_output
+from cython.cimports.tidemq.engine.state import MAIL_PAUSE, MAIL_RESUME, Connection, Reactor
+from cython.cimports.tidemq.engine.system import RELAXED, load_i64, load_int, store_int
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def pause_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
+    """Reads nothing more from a publisher, on whichever reactor it lives."""
+    if reactor_of(feeder) != r.index:
+        send_number_mail(r, reactor_of(feeder), MAIL_PAUSE, feeder)
+        return
+    c: cython.pointer[Connection] = connection_of(r, feeder)
+    if c != cython.NULL:
+        c.pause_count += 1
+        r.tally[C_PUBLISHERS_PAUSED] += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def resume_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
+    """Takes one pause back; the last one lets the publisher go on with what it has sent meanwhile."""
+    if reactor_of(feeder) != r.index:
+        send_number_mail(r, reactor_of(feeder), MAIL_RESUME, feeder)
+        return
+    c: cython.pointer[Connection] = connection_of(r, feeder)
+    if c != cython.NULL and c.pause_count:
+        c.pause_count -= 1
+        if c.pause_count == 0:
+            r.resumed.push_back(feeder)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def congest(r: cython.pointer[Reactor], c: cython.pointer[Connection], feeder: uint64_t) -> cython.void:
+    """The receiver ``c`` is above its mark because of what ``feeder`` (0: nobody that can wait) published."""
+    if c.slow:
+        return
+    if not c.congested:
+        c.congested = True
+        c.congested_ms = r.now_ms
+        r.congested.push_back(handle_of(r, c))
+    if feeder == 0:
+        return
+    if c.feeders == cython.NULL:
+        owner: unique_ptr[vector[uint64_t]] = make_unique[vector[uint64_t]]()
+        c.feeders = owner.release()
+    index: cython.size_t
+    for index in range(c.feeders.size()):
+        if c.feeders[0][index] == feeder:
+            return
+    c.feeders.push_back(feeder)
+    pause_feeder(r, feeder)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def release_feeders(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Lets everybody who waits for this receiver go on."""
+    if c.feeders == cython.NULL:
+        return
+    index: cython.size_t
+    for index in range(c.feeders.size()):
+        resume_feeder(r, c.feeders[0][index])
+    del c.feeders
+    c.feeders = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def relieve(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Ends the congestion once the output, and what waits behind it, are below half of the mark."""
+    low: uint64_t = r.shared.limits.output_high_bytes // 2
+    if pending_output(c) > low or (c.session != cython.NULL and c.session.outbox.bytes > low):
+        return
+    c.congested = False
+    c.slow = False
+    release_feeders(r, c)
+    index: cython.size_t
+    handle: uint64_t = handle_of(r, c)
+    for index in range(r.congested.size()):
+        if r.congested[index] == handle:
+            r.congested[index] = r.congested.back()
+            r.congested.pop_back()
+            return
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_congested(r: cython.pointer[Reactor]) -> cython.void:
+    """Once a tick: receivers whose publishers have waited long enough become slow."""
+    index: cython.size_t = 0
+    while index < r.congested.size():
+        c: cython.pointer[Connection] = connection_of(r, r.congested[index])
+        if c == cython.NULL:
+            r.congested[index] = r.congested.back()
+            r.congested.pop_back()
+            continue
+        if not c.slow and r.now_ms - c.congested_ms > r.shared.limits.backpressure_ms:
+            c.slow = True
+            release_feeders(r, c)
+        index += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_memory(r: cython.pointer[Reactor]) -> cython.void:
+    """Once a tick: says whether the ceiling is passed, and lets publishers go on when it is not."""
+    index: cython.size_t
+    if r.index == 0:
+        used: int64_t = 0
+        for index in range(r.shared.reactors.size()):
+            other: cython.pointer[Reactor] = r.shared.reactors[index]
+            used += load_i64(cython.address(other.published[MEMORY_MESSAGES]), RELAXED)
+            used += load_i64(cython.address(other.published[MEMORY_BUFFERS]), RELAXED)
+        store_int(cython.address(r.shared.overloaded), used > r.shared.limits.memory_bytes_max, RELAXED)
+    if r.overloaded.size() and not load_int(cython.address(r.shared.overloaded), RELAXED):
+        for index in range(r.overloaded.size()):
+            c: cython.pointer[Connection] = connection_of(r, r.overloaded[index])
+            if c != cython.NULL:
+                c.overloaded = False
+                resume_feeder(r, r.overloaded[index])
+        r.overloaded.clear()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def stopped_by_memory(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+    """Whether the ceiling keeps this publisher from going on; it is paused then."""
+    if not load_int(cython.address(r.shared.overloaded), RELAXED):
+        return False
+    if not c.overloaded:
+        c.overloaded = True
+        r.overloaded.push_back(handle_of(r, c))
+        pause_feeder(r, handle_of(r, c))
+    return True

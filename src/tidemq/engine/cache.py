@@ -1,0 +1,279 @@
+"""A reactor's memory of who receives a topic, so that most messages need no look-up in the shared index.
+
+An entry is good as long as the index's version has not moved since it was made: then it names no session that has
+left. Pointers in it are to sessions of this reactor only; other reactors are one bit each.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.unordered_map import unordered_map
+from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.counters import C_CACHE_MISSES
+from cython.cimports.tidemq.engine.state import (
+    CacheEntry,
+    Group,
+    GroupMember,
+    Reactor,
+    Receiver,
+    Session,
+    TopicCache,
+)
+from cython.cimports.tidemq.engine.subscribers import (
+    OPTION_NO_LOCAL,
+    OPTION_QOS,
+    OPTION_RETAIN_AS_PUBLISHED,
+    Subscription,
+)
+from cython.cimports.tidemq.engine.subscriptions import (
+    SharedGroup,
+    lock_shared,
+    match_topic,
+    read_version,
+    unlock_shared,
+)
+from cython.cimports.tidemq.engine.system import ACQUIRE, load_u8
+from cython.cimports.tidemq.wire.protocol import Span
+
+_SLOTS_FIRST = cython.declare(uint32_t, 256)
+_TOPICS_MAX = cython.declare(uint32_t, 131072)  # then the cache begins anew
+_SCAN_MAX = cython.declare(uint32_t, 16)  # receivers looked through one by one before a map is made
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _hash(seed: uint64_t, text: Span) -> uint64_t:
+    """A seeded hash of a topic, eight bytes a step; strangers do not know the seed."""
+    h: uint64_t = seed ^ text.size
+    word: uint64_t
+    at: uint32_t = 0
+    while at + 8 <= text.size:
+        memcpy(cython.address(word), text.data + at, 8)
+        h = (h ^ word) * cython.cast(uint64_t, 0x9E3779B97F4A7C15)
+        h ^= h >> 29
+        at += 8
+    if at < text.size:
+        word = 0
+        memcpy(cython.address(word), text.data + at, text.size - at)
+        h = (h ^ word) * cython.cast(uint64_t, 0xBF58476D1CE4E5B9)
+        h ^= h >> 32
+    h = (h ^ seed >> 7) * cython.cast(uint64_t, 0x94D049BB133111EB)
+    return h ^ h >> 31
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _insert(slots: cython.pointer[vector[cython.pointer[CacheEntry]]], entry: cython.pointer[CacheEntry]) -> cython.void:
+    mask: cython.size_t = slots.size() - 1
+    at: cython.size_t = entry.hash & mask
+    while slots[0][at] != cython.NULL:
+        at = (at + 1) & mask
+    slots[0][at] = entry
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _grow(cache: cython.pointer[TopicCache]) -> cython.void:
+    larger: vector[cython.pointer[CacheEntry]]
+    larger.resize(cache.slots.size() * 2 if cache.slots.size() else _SLOTS_FIRST)
+    index: cython.size_t
+    for index in range(cache.slots.size()):
+        if cache.slots[index] != cython.NULL:
+            _insert(cython.address(larger), cache.slots[index])
+    cache.slots.swap(larger)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_cache(r: cython.pointer[Reactor]) -> cython.void:
+    """Forgets every topic."""
+    index: cython.size_t
+    for index in range(r.cache.slots.size()):
+        entry: cython.pointer[CacheEntry] = r.cache.slots[index]
+        if entry != cython.NULL:
+            del entry
+    r.cache.slots.clear()
+    r.cache.count = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_receiver(
+    entry: cython.pointer[CacheEntry],
+    places: cython.pointer[unordered_map[uint64_t, uint32_t]],
+    subscription: cython.pointer[Subscription],
+) -> cython.void:
+    """Adds a subscription of this reactor, merged with an earlier one of the same session.
+
+    Overlapping subscriptions give one copy, at the highest QoS, with all identifiers [MQTT-3.3.4-2]
+    [MQTT-3.3.4-3].
+    """
+    session: cython.pointer[Session] = cython.cast(cython.pointer[Session], subscription.session)
+    qos: cython.uchar = subscription.options & OPTION_QOS
+    count: uint32_t = cython.cast(uint32_t, entry.receivers.size())
+    index: uint32_t = count
+    if count <= _SCAN_MAX:
+        index = 0
+        while index < count and entry.receivers[index].session != session:
+            index += 1
+    if count >= _SCAN_MAX:
+        key: uint64_t = cython.cast(uint64_t, session)
+        if count == _SCAN_MAX:
+            known: uint32_t
+            for known in range(count):
+                places[0][cython.cast(uint64_t, entry.receivers[known].session)] = known
+        if places.count(key):
+            index = places[0][key]
+        else:
+            places[0][key] = index = count
+    receiver: cython.pointer[Receiver]
+    if index == count:
+        fresh: Receiver
+        fresh.session = session
+        fresh.qos = qos
+        fresh.no_local = subscription.options & OPTION_NO_LOCAL
+        fresh.retain_as_published = subscription.options & OPTION_RETAIN_AS_PUBLISHED
+        fresh.ids_at = cython.cast(uint32_t, entry.ids.size())
+        fresh.ids_count = 0
+        entry.receivers.push_back(fresh)
+        receiver = cython.address(entry.receivers[index])
+    else:
+        receiver = cython.address(entry.receivers[index])
+        if qos > receiver.qos:
+            receiver.qos = qos
+        receiver.no_local = receiver.no_local and subscription.options & OPTION_NO_LOCAL
+        if subscription.options & OPTION_RETAIN_AS_PUBLISHED:
+            receiver.retain_as_published = True
+    if subscription.subscription_id:
+        _add_identifier(entry, receiver, subscription.subscription_id)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_identifier(
+    entry: cython.pointer[CacheEntry], receiver: cython.pointer[Receiver], identifier: uint32_t
+) -> cython.void:
+    """A receiver's identifiers stay together: where others follow them, they move to the end first."""
+    if receiver.ids_at + receiver.ids_count != entry.ids.size():
+        index: uint32_t
+        moved: uint32_t = cython.cast(uint32_t, entry.ids.size())
+        for index in range(receiver.ids_count):
+            value: uint32_t = entry.ids[receiver.ids_at + index]
+            entry.ids.push_back(value)
+        receiver.ids_at = moved
+    entry.ids.push_back(identifier)
+    receiver.ids_count += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_group(
+    r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], shared: cython.pointer[SharedGroup]
+) -> cython.void:
+    """Adds a shared group with its members that are online, or with all where none is."""
+    group: Group
+    group.number = shared.id
+    group.turn = r.index
+    index: uint32_t
+    everybody: cython.bint
+    for everybody in range(2):
+        for index in range(shared.members.count):
+            subscription: cython.pointer[Subscription] = cython.address(shared.members.items[index])
+            session: cython.pointer[Session] = cython.cast(cython.pointer[Session], subscription.session)
+            if not everybody and not load_u8(cython.address(session.online), ACQUIRE):
+                continue
+            member: GroupMember
+            member.session = session
+            if subscription.reactor != r.index:
+                member.session = cython.NULL
+            member.reactor = subscription.reactor
+            member.qos = subscription.options & OPTION_QOS
+            member.retain_as_published = subscription.options & OPTION_RETAIN_AS_PUBLISHED
+            member.subscription_id = subscription.subscription_id
+            group.members.push_back(member)
+        if not group.members.empty():
+            break
+    entry.groups.push_back(group)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic: Span) -> cython.void:
+    """Asks the shared index and fills the entry."""
+    places: unordered_map[uint64_t, uint32_t]
+    index: cython.size_t
+    entry.receivers.clear()
+    entry.ids.clear()
+    entry.groups.clear()
+    entry.reactors = 0
+    r.matches.subscriptions.clear()
+    r.matches.groups.clear()
+    r.tally[C_CACHE_MISSES] += 1
+    lock_shared(r.shared.subscriptions)
+    entry.version = read_version(r.shared.subscriptions)
+    match_topic(r.shared.subscriptions, topic, cython.address(r.matches))
+    for index in range(r.matches.groups.size()):
+        _add_group(r, entry, r.matches.groups[index])
+    unlock_shared(r.shared.subscriptions)
+    for index in range(r.matches.subscriptions.size()):
+        subscription: cython.pointer[Subscription] = cython.address(r.matches.subscriptions[index])
+        if subscription.reactor == r.index:
+            _add_receiver(entry, cython.address(places), subscription)
+        else:
+            entry.reactors |= cython.cast(uint64_t, 1) << subscription.reactor
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def find_receivers(r: cython.pointer[Reactor], topic: Span) -> cython.pointer[CacheEntry]:
+    """Who receives a topic; valid until the next call."""
+    cache: cython.pointer[TopicCache] = cython.address(r.cache)
+    if cache.count * 2 >= cache.slots.size():
+        if cache.count >= _TOPICS_MAX:
+            free_cache(r)
+        _grow(cache)
+    h: uint64_t = _hash(cache.seed, topic)
+    mask: cython.size_t = cache.slots.size() - 1
+    at: cython.size_t = h & mask
+    entry: cython.pointer[CacheEntry] = cache.slots[at]
+    while entry != cython.NULL:
+        if (
+            entry.hash == h
+            and entry.topic.size() == topic.size
+            and memcmp(entry.topic.data(), topic.data, topic.size) == 0
+        ):
+            if entry.version != read_version(r.shared.subscriptions):
+                _match(r, entry, topic)
+            return entry
+        at = (at + 1) & mask
+        entry = cache.slots[at]
+    owner: unique_ptr[CacheEntry] = make_unique[CacheEntry]()
+    entry = owner.release()
+    entry.hash = h
+    entry.topic.assign(cython.cast(cython.p_char, topic.data), topic.size)
+    cache.slots[at] = entry
+    cache.count += 1
+    _match(r, entry, topic)
+    return entry
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def find_cached_group(entry: cython.pointer[CacheEntry], number: cython.uint) -> cython.pointer[Group]:
+    """The entry's group with this number, or NULL."""
+    index: cython.size_t
+    for index in range(entry.groups.size()):
+        if entry.groups[index].number == number:
+            return cython.address(entry.groups[index])
+    return cython.NULL

@@ -1,0 +1,12 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from tidemq.engine.state cimport Connection, Reactor, Session
+
+cdef Connection* open_connection(Reactor* r, int fd) noexcept nogil
+cdef void place_connection(Reactor* r, Connection* c) noexcept nogil
+cdef void remove_connection(Reactor* r, Connection* c) noexcept nogil
+cdef void close_connection(Reactor* r, Connection* c) noexcept nogil
+cdef void update_interest(Reactor* r, Connection* c) noexcept nogil
+cdef void publish_will(Reactor* r, Session* s) noexcept nogil
+cdef void discard_will(Reactor* r, Session* s) noexcept nogil
+cdef void session_due(Reactor* r, uint64_t number, int64_t due_ms) noexcept nogil

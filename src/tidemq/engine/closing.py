@@ -1,0 +1,274 @@
+"""How a connection begins and ends on a reactor, and what its end means for session and will."""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.backpressure import release_feeders
+from cython.cimports.tidemq.engine.counters import (
+    C_CONNECTIONS_ACCEPTED,
+    C_CONNECTIONS_CLOSED,
+    C_FAULTS,
+    LIVE_BUFFERS,
+    LIVE_CONNECTIONS,
+    MEMORY_BUFFERS,
+)
+from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.message import release_message
+from cython.cimports.tidemq.engine.output import flush_output, free_output
+from cython.cimports.tidemq.engine.replies import write_disconnect
+from cython.cimports.tidemq.engine.reports import connection_event, post_event
+from cython.cimports.tidemq.engine.retention import free_backlog
+from cython.cimports.tidemq.engine.routing import route_message
+from cython.cimports.tidemq.engine.sessions import end_session, set_online
+from cython.cimports.tidemq.engine.state import (
+    CLOSING,
+    CONNECTED,
+    EVENT_DISCONNECTED,
+    FOR_EVER,
+    Connection,
+    Event,
+    Reactor,
+    Session,
+)
+from cython.cimports.tidemq.engine.system import (
+    EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL,
+    EPOLL_CTL_MOD,
+    EPOLLIN,
+    EPOLLOUT,
+    IPPROTO_TCP,
+    MSG_DONTWAIT,
+    RELAXED,
+    SHUT_WR,
+    TCP_NODELAY,
+    add_i64,
+    close,
+    epoll_ctl,
+    epoll_event,
+    recv,
+    setsockopt,
+    shutdown,
+)
+from cython.cimports.tidemq.engine.timers import time_connection, time_session
+
+_DRAIN_READS = cython.declare(cython.int, 16)  # of what a closed client had still sent, so that no RST cuts our goodbye
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def place_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Gives a connection a slot here and begins to read from it."""
+    if r.free_slots.empty():
+        c.slot = cython.cast(uint32_t, r.connections.size())
+        r.connections.push_back(c)
+        r.generations.push_back(1)
+    else:
+        c.slot = r.free_slots.back()
+        r.free_slots.pop_back()
+        r.connections[c.slot] = c
+    c.generation = r.generations[c.slot]
+    event: epoll_event
+    event.events = EPOLLIN
+    event.data.u64 = handle_of(r, c)
+    c.interest = EPOLLIN
+    epoll_ctl(r.epoll, EPOLL_CTL_ADD, c.fd, cython.address(event))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def open_connection(r: cython.pointer[Reactor], fd: cython.int) -> cython.pointer[Connection]:
+    """A connection for a socket just accepted; its CONNECT is timed."""
+    owner: unique_ptr[Connection] = make_unique[Connection]()
+    c: cython.pointer[Connection] = owner.release()
+    c.fd = fd
+    c.packet_bytes_max = cython.cast(uint32_t, 0xFFFFFFFF)
+    c.last_read_ms = r.now_ms
+    one: cython.int = 1
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, cython.address(one), cython.sizeof(cython.int))
+    place_connection(r, c)
+    time_connection(r, c, r.now_ms + r.shared.limits.connect_timeout_ms)
+    add_i64(cython.address(r.shared.connection_count), 1, RELAXED)
+    r.tally[LIVE_CONNECTIONS] += 1
+    r.tally[C_CONNECTIONS_ACCEPTED] += 1
+    return c
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Takes a connection off this reactor: its slot, its events, and everything that points to it here."""
+    epoll_ctl(r.epoll, EPOLL_CTL_DEL, c.fd, cython.NULL)
+    release_feeders(r, c)
+    r.connections[c.slot] = cython.NULL
+    r.generations[c.slot] += 1
+    if r.generations[c.slot] & 0xFFFFFF == 0:
+        r.generations[c.slot] += 1
+    r.free_slots.push_back(c.slot)
+    c.timer_ms = 0
+    c.congested = False
+    c.overloaded = False
+    c.pause_count = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def update_interest(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Reads unless a decision or a slow receiver is waited for; writes while something is left to write."""
+    wanted: uint32_t = 0
+    if not c.asked and c.pause_count == 0:
+        wanted = EPOLLIN
+    if c.output.end != c.output.start or c.output.large_bytes:
+        wanted |= EPOLLOUT
+    if wanted == c.interest:
+        return
+    event: epoll_event
+    event.events = wanted
+    event.data.u64 = handle_of(r, c)
+    c.interest = wanted
+    epoll_ctl(r.epoll, EPOLL_CTL_MOD, c.fd, cython.address(event))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def discard_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """The will is not wanted any more [MQTT-3.14.4-3]."""
+    s.will_ms = 0
+    if s.will != cython.NULL:
+        release_message(s.will.message, r.tally)
+        del s.will
+        s.will = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def publish_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Publishes the will, if there is one, and forgets it [MQTT-3.1.2-8] [MQTT-3.1.2-10]."""
+    if s.will == cython.NULL:
+        return
+    if s.will.expiry_s >= 0:
+        s.will.message.expires_ms = r.now_ms + s.will.expiry_s * 1000
+    route_message(r, s.will.message)
+    discard_will(r, s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _leave_session(r: cython.pointer[Reactor], c: cython.pointer[Connection], s: cython.pointer[Session]) -> cython.void:
+    """The client is gone: its will and the end of its session become due, now or later."""
+    s.connection = cython.NULL
+    set_online(r, s, False)
+    if c.clean_disconnect:
+        discard_will(r, s)
+    if s.will != cython.NULL:
+        if s.will.delay_s == 0 or s.expiry_s == 0:
+            publish_will(r, s)
+        else:
+            s.will_ms = r.now_ms + cython.cast(int64_t, s.will.delay_s) * 1000
+    if s.expiry_s == 0:
+        end_session(r, s)
+        return
+    s.ends_ms = 0
+    if s.expiry_s != FOR_EVER:
+        s.ends_ms = r.now_ms + cython.cast(int64_t, s.expiry_s) * 1000
+    time_session(r, s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -> cython.void:
+    """A session's timer: publishes a delayed will, ends what has expired [MQTT-3.1.3-9]."""
+    if not r.sessions.count(number):
+        return
+    s: cython.pointer[Session] = r.sessions[number]
+    if s.internal or s.timer_ms != due_ms:
+        return
+    s.timer_ms = 0
+    if s.connection != cython.NULL:
+        r.sessions.erase(number)
+        return
+    ends: cython.bint = s.ends_ms and s.ends_ms <= r.now_ms
+    if s.will_ms and (s.will_ms <= r.now_ms or ends):
+        publish_will(r, s)
+    if ends:
+        end_session(r, s)
+    else:
+        time_session(r, s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    free_output(r, c)
+    free_backlog(c)
+    if c.input != cython.NULL:
+        free(c.input)
+        r.tally[LIVE_BUFFERS] -= 1
+        r.tally[MEMORY_BUFFERS] -= c.input_capacity
+        c.input = cython.NULL
+    del c.connect_packet
+    del c.pending_packet
+    del c.auth_method
+    del c.aliases_in
+    del c.aliases_out
+    c.connect_packet = cython.NULL
+    c.pending_packet = cython.NULL
+    c.auth_method = cython.NULL
+    c.aliases_in = cython.NULL
+    c.aliases_out = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _say_goodbye(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Sends what is left, with a DISCONNECT where the server ends a 5.0 connection, and closes the socket."""
+    unread: uint8_t[4096]
+    reads: cython.int
+    if c.state == CONNECTED and c.doom_reason >= 0x80:
+        write_disconnect(r, c, c.doom_reason)
+    if flush_output(r, c) and c.doom_reason:
+        shutdown(c.fd, SHUT_WR)
+        for reads in range(_DRAIN_READS):
+            if recv(c.fd, unread, 4096, MSG_DONTWAIT) <= 0:
+                break
+    close(c.fd)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Ends a connection now. The struct is freed at the end of the turn where it is in ``r.touched``, else here."""
+    if c.doom_fault:
+        r.tally[C_FAULTS] += 1
+    if c.doom_fault or (r.shared.report_connections and c.state == CONNECTED):
+        event: cython.pointer[Event] = connection_event(r, c, EVENT_DISCONNECTED)
+        event.reason = c.doom_reason
+        event.fault = c.doom_fault
+        post_event(r.shared, event)
+    _say_goodbye(r, c)
+    remove_connection(r, c)
+    s: cython.pointer[Session] = c.session
+    connected: cython.bint = c.state == CONNECTED
+    c.state = CLOSING
+    c.doomed = True
+    c.fd = -1
+    _free_parts(r, c)
+    if connected and s != cython.NULL and s.connection == c:
+        _leave_session(r, c, s)
+    c.session = cython.NULL
+    add_i64(cython.address(r.shared.connection_count), -1, RELAXED)
+    r.tally[LIVE_CONNECTIONS] -= 1
+    r.tally[C_CONNECTIONS_CLOSED] += 1
+    if not c.touched:
+        del c

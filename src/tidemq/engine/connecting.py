@@ -1,0 +1,466 @@
+"""From CONNECT to CONNACK: the decision, the session, takeover, and what the client has asked for.
+
+A client whose session lives on another reactor is sent there, connection and CONNECT, so a session never moves for a
+client that comes back.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.string import memset
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.closing import (
+    close_connection,
+    discard_will,
+    publish_will,
+)
+from cython.cimports.tidemq.engine.counters import (
+    C_CONNECTIONS_MOVED,
+    C_CONNECTIONS_REFUSED,
+    C_SESSIONS_TAKEN_OVER,
+)
+from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.mail import new_letter, new_mail
+from cython.cimports.tidemq.engine.message import new_message
+from cython.cimports.tidemq.engine.outbox import rewind_outbox
+from cython.cimports.tidemq.engine.output import doom, touch
+from cython.cimports.tidemq.engine.replies import span_of, write_auth, write_connack
+from cython.cimports.tidemq.engine.reports import connection_event, post_event
+from cython.cimports.tidemq.engine.sessions import Found, assigned_client_id, end_session, find_session, set_online
+from cython.cimports.tidemq.engine.state import (
+    AUTHENTICATING,
+    CONNECTED,
+    CONNECTING,
+    DECIDING,
+    EVENT_AUTH,
+    EVENT_CONNECT,
+    EVENT_CONNECTED,
+    FOR_EVER,
+    MAIL_CONNECTION,
+    Connection,
+    EngineLimits,
+    Event,
+    Letter,
+    Mail,
+    Passage,
+    Reactor,
+    Session,
+    Will,
+)
+from cython.cimports.tidemq.engine.timers import time_connection
+from cython.cimports.tidemq.wire.packets import Connect, Disconnect, parse_auth, parse_connect
+from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
+from cython.cimports.tidemq.wire.protocol import (
+    FAULT_AUTH_UNEXPECTED,
+    FAULT_CLIENT_ID,
+    FAULT_NONE,
+    FAULT_PROTOCOL_VERSION,
+    FAULT_SECOND_CONNECT,
+    FAULT_TOPIC_LEVELS,
+    PROP_ASSIGNED_CLIENT_ID,
+    PROP_AUTH_DATA,
+    PROP_AUTH_METHOD,
+    PROP_MAXIMUM_PACKET_SIZE,
+    PROP_MESSAGE_EXPIRY,
+    PROP_RECEIVE_MAXIMUM,
+    PROP_SERVER_KEEP_ALIVE,
+    PROP_SESSION_EXPIRY,
+    PROP_TOPIC_ALIAS_MAXIMUM,
+    PROP_WILL_DELAY,
+    RC_BAD_AUTHENTICATION_METHOD,
+    RC_CLIENT_IDENTIFIER_NOT_VALID,
+    RC_CONTINUE_AUTHENTICATION,
+    RC_PROTOCOL_ERROR,
+    RC_QUOTA_EXCEEDED,
+    RC_REAUTHENTICATE,
+    RC_SESSION_TAKEN_OVER,
+    RC_SUCCESS,
+    Fault,
+    Span,
+    fault_reason,
+)
+from cython.cimports.tidemq.wire.packets import (
+    append_string_property,
+    append_u16_property,
+    append_u32_property,
+)
+from cython.cimports.tidemq.wire.topics import check_topic_name
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def keep_packet(
+    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t
+) -> cython.pointer[string]:
+    """A copy of a packet, first byte and body, for as long as a decision about it takes."""
+    owner: unique_ptr[string] = make_unique[string]()
+    kept: cython.pointer[string] = owner.release()
+    kept.push_back(cython.cast(cython.char, first))
+    kept.append(cython.cast(cython.p_char, body), size)
+    return kept
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _refuse(r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, fault: Fault) -> cython.void:
+    """CONNACK with a reason, session present 0, and the end of the connection [MQTT-3.2.2-6] [MQTT-3.2.2-7]."""
+    properties: string
+    if reason:
+        write_connack(r, c, False, reason, cython.address(properties))
+    r.tally[C_CONNECTIONS_REFUSED] += 1
+    doom(r, c, reason, fault)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def handle_connect(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    first: uint8_t,
+    body: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> cython.void:
+    """A CONNECT as it comes from the socket."""
+    connect: Connect
+    if c.state != CONNECTING:
+        doom(r, c, RC_PROTOCOL_ERROR, FAULT_SECOND_CONNECT)  # [MQTT-3.1.0-2]
+        return
+    memset(cython.address(connect), 0, cython.sizeof(Connect))
+    fault: Fault = parse_connect(first, body, size, cython.address(connect))
+    c.version = connect.version
+    if fault == FAULT_NONE and connect.has_will:
+        fault = check_topic_name(connect.will_topic, r.shared.limits.topic_levels_max)
+        if fault == FAULT_NONE and connect.will_topic.size > r.shared.limits.topic_bytes_max:
+            fault = FAULT_TOPIC_LEVELS
+    if fault != FAULT_NONE:
+        answered: cython.bint = c.version == 5 or fault == FAULT_PROTOCOL_VERSION or fault == FAULT_CLIENT_ID
+        _refuse(r, c, fault_reason(fault) if answered else 0, fault)
+        return
+    c.connect_packet = keep_packet(first, body, size)
+    if c.version == 5 and has_property(cython.address(connect.properties), PROP_AUTH_METHOD):
+        owner: unique_ptr[string] = make_unique[string]()
+        c.auth_method = owner.release()
+        c.auth_method.assign(
+            cython.cast(cython.p_char, connect.properties.auth_method.data), connect.properties.auth_method.size
+        )
+        if not r.shared.ask_connect:
+            _refuse(r, c, RC_BAD_AUTHENTICATION_METHOD, FAULT_NONE)
+            return
+    if r.shared.ask_connect:
+        c.state = DECIDING
+        c.asked = True
+        touch(r, c)
+        event: cython.pointer[Event] = connection_event(r, c, EVENT_CONNECT)
+        event.packet = c.connect_packet[0]
+        post_event(r.shared, event)
+        return
+    name: string
+    name.assign(cython.cast(cython.p_char, connect.client_id.data), connect.client_id.size)
+    admit(r, c, cython.address(name), cython.NULL)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def answer_connect(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    reason: uint8_t,
+    client_id: cython.pointer[cython.const[string]],
+    data: cython.pointer[cython.const[string]],
+) -> cython.void:
+    """The control plane has decided on a CONNECT, or wants another AUTH first."""
+    if c.state != DECIDING:
+        return
+    c.asked = False
+    r.resumed.push_back(handle_of(r, c))
+    if reason == RC_CONTINUE_AUTHENTICATION:
+        c.state = AUTHENTICATING
+        write_auth(r, c, reason, data)
+    elif reason != RC_SUCCESS:
+        _refuse(r, c, reason, FAULT_NONE)
+    else:
+        admit(r, c, client_id, data)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def handle_auth(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    first: uint8_t,
+    body: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> cython.void:
+    """AUTH: the next step of an exchange, or the wish to authenticate again (5.0 section 4.12)."""
+    packet: Disconnect
+    fault: Fault = parse_auth(first, body, size, cython.address(packet))
+    if fault == FAULT_NONE:
+        wanted: uint8_t = RC_REAUTHENTICATE if c.state == CONNECTED else RC_CONTINUE_AUTHENTICATION
+        known: cython.bint = c.auth_method != cython.NULL and has_property(
+            cython.address(packet.properties), PROP_AUTH_METHOD
+        )
+        if known:
+            method: string
+            method.assign(
+                cython.cast(cython.p_char, packet.properties.auth_method.data), packet.properties.auth_method.size
+            )
+            known = method == c.auth_method[0]  # [MQTT-4.12.1-1]
+        # a CONNECTED client also continues an exchange that it began with 0x19
+        if not known or (packet.reason != wanted and packet.reason != RC_CONTINUE_AUTHENTICATION):
+            fault = FAULT_AUTH_UNEXPECTED
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    c.asked = True
+    touch(r, c)
+    event: cython.pointer[Event] = connection_event(r, c, EVENT_AUTH)
+    event.reason = packet.reason
+    event.text = c.auth_method[0]
+    event.flag = has_property(cython.address(packet.properties), PROP_AUTH_DATA)
+    if event.flag:
+        event.data.assign(
+            cython.cast(cython.p_char, packet.properties.auth_data.data), packet.properties.auth_data.size
+        )
+    post_event(r.shared, event)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def answer_auth(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    reason: uint8_t,
+    data: cython.pointer[cython.const[string]],
+) -> cython.void:
+    """The control plane's answer to an AUTH."""
+    if not c.asked or c.auth_method == cython.NULL:
+        return
+    c.asked = False
+    r.resumed.push_back(handle_of(r, c))
+    if c.state == CONNECTED:
+        if reason >= 0x80:
+            doom(r, c, reason, FAULT_NONE)
+        else:
+            write_auth(r, c, reason, data)
+    elif reason == RC_CONTINUE_AUTHENTICATION:
+        write_auth(r, c, reason, data)
+    elif reason != RC_SUCCESS:
+        _refuse(r, c, reason, FAULT_NONE)
+    else:
+        name: string
+        connect: Connect
+        packet: cython.pointer[cython.const[uint8_t]] = span_of(c.connect_packet).data
+        parse_connect(packet[0], packet + 1, cython.cast(uint32_t, c.connect_packet.size() - 1), cython.address(connect))
+        name.assign(cython.cast(cython.p_char, connect.client_id.data), connect.client_id.size)
+        admit(r, c, cython.address(name), data)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _send_elsewhere(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    target: uint16_t,
+    client_id: cython.pointer[cython.const[string]],
+    auth_data: cython.pointer[cython.const[string]],
+) -> cython.void:
+    """Hands the connection to the reactor that owns its session; it is no longer ours when this returns."""
+    mail: Mail = new_mail(MAIL_CONNECTION)
+    mail.hops = cython.cast(uint8_t, target)
+    mail.letter = new_letter()
+    name: unique_ptr[string] = make_unique[string](client_id[0])
+    mail.letter.text = name.release()
+    if auth_data != cython.NULL:
+        data: unique_ptr[string] = make_unique[string](auth_data[0])
+        mail.letter.data = data.release()
+    c.leaving = True
+    touch(r, c)
+    mail.pointer = c
+    r.departing.push_back(mail)
+    r.tally[C_CONNECTIONS_MOVED] += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def admit(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    client_id: cython.pointer[cython.const[string]],
+    auth_data: cython.pointer[cython.const[string]],
+) -> cython.void:
+    """The CONNECT is accepted: finds or makes the session, here or on the reactor that owns it."""
+    connect: Connect
+    packet: cython.pointer[cython.const[uint8_t]] = span_of(c.connect_packet).data
+    parse_connect(packet[0], packet + 1, cython.cast(uint32_t, c.connect_packet.size() - 1), cython.address(connect))
+    assigned: cython.bint = client_id.empty()
+    name: string = assigned_client_id(r) if assigned else client_id[0]
+    if name.size() > r.shared.limits.client_id_bytes_max:
+        _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_CLIENT_ID)
+        return
+    found: Found = find_session(r, cython.address(name), True)
+    if found.session == cython.NULL:
+        _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
+        return
+    if found.reactor != r.index:
+        _send_elsewhere(r, c, found.reactor, cython.address(name), auth_data)
+        return
+    s: cython.pointer[Session] = found.session
+    present: cython.bint = not found.created
+    if present and s.connection != cython.NULL:
+        _take_over(r, s)
+        # a session that ended with its connection is gone with it
+        found = find_session(r, cython.address(name), True)
+        s = found.session
+        present = not found.created
+    if present and connect.clean_start:
+        publish_will(r, s)
+        end_session(r, s)
+        found = find_session(r, cython.address(name), True)
+        s = found.session
+        present = False
+    if s == cython.NULL:
+        _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
+        return
+    _attach(r, c, s, cython.address(connect), present, assigned, auth_data)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _take_over(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Ends the client's earlier connection [MQTT-3.1.4-3]. Its will goes out unless a delay lets it be cancelled."""
+    r.tally[C_SESSIONS_TAKEN_OVER] += 1
+    doom(r, s.connection, RC_SESSION_TAKEN_OVER, FAULT_NONE)
+    s.connection.doom_reason = RC_SESSION_TAKEN_OVER
+    close_connection(r, s.connection)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _attach(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    s: cython.pointer[Session],
+    connect: cython.pointer[Connect],
+    present: cython.bint,
+    assigned: cython.bint,
+    auth_data: cython.pointer[cython.const[string]],
+) -> cython.void:
+    """Joins connection and session, answers with CONNACK, and resumes what was in flight."""
+    properties: string
+    discard_will(r, s)
+    s.ends_ms = 0
+    s.connection = c
+    c.session = s
+    c.state = CONNECTED
+    c.last_read_ms = r.now_ms
+    _apply_wishes(r, c, s, connect, cython.address(properties))
+    if connect.has_will:
+        _keep_will(r, s, connect)
+    if c.version == 5 and assigned:
+        append_string_property(PROP_ASSIGNED_CLIENT_ID, span_of(cython.address(s.client_id)), cython.address(properties))
+    if c.auth_method != cython.NULL:
+        append_string_property(PROP_AUTH_METHOD, span_of(c.auth_method), cython.address(properties))
+        if auth_data != cython.NULL:
+            append_string_property(PROP_AUTH_DATA, span_of(auth_data), cython.address(properties))
+    if (r.shared.ask_subscribe or r.shared.ask_publish) and connect.has_username:
+        s.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
+    write_connack(r, c, present, RC_SUCCESS, cython.address(properties))
+    del c.connect_packet
+    c.connect_packet = cython.NULL
+    if r.shared.report_connections:
+        event: cython.pointer[Event] = connection_event(r, c, EVENT_CONNECTED)
+        event.flag = present
+        post_event(r.shared, event)
+    set_online(r, s, True)
+    if present:
+        rewind_outbox(cython.address(s.outbox))
+        send_waiting(r, s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _apply_wishes(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    s: cython.pointer[Session],
+    connect: cython.pointer[Connect],
+    properties: cython.pointer[string],
+) -> cython.void:
+    """What the client asked for within our limits; what we changed, and what we expect, goes into CONNACK."""
+    limits: cython.pointer[EngineLimits] = cython.address(r.shared.limits)
+    keep_alive_s: uint32_t = connect.keep_alive_s
+    wanted_s: uint32_t = 0
+    c.send_max = limits.inflight_max
+    if c.version < 5:
+        wanted_s = 0 if connect.clean_start else FOR_EVER
+    elif has_property(cython.address(connect.properties), PROP_SESSION_EXPIRY):
+        wanted_s = connect.properties.session_expiry_s
+    s.expiry_s = wanted_s if wanted_s < limits.session_expiry_s_max else limits.session_expiry_s_max
+    if limits.keep_alive_s_max and (keep_alive_s == 0 or keep_alive_s > limits.keep_alive_s_max):
+        if c.version == 5:
+            keep_alive_s = limits.keep_alive_s_max
+            append_u16_property(PROP_SERVER_KEEP_ALIVE, cython.cast(uint16_t, keep_alive_s), properties)
+    c.keep_alive_ms = keep_alive_s * 1500  # one and a half times the keep alive [MQTT-3.1.2-22]
+    if c.keep_alive_ms or (limits.ack_timeout_s and c.version == 3):
+        time_connection(r, c, r.now_ms + (c.keep_alive_ms if c.keep_alive_ms else limits.ack_timeout_s * 1000))
+    if c.version < 5:
+        return
+    if s.expiry_s != wanted_s:
+        append_u32_property(PROP_SESSION_EXPIRY, s.expiry_s, properties)
+    if has_property(cython.address(connect.properties), PROP_RECEIVE_MAXIMUM):
+        if connect.properties.receive_maximum < c.send_max:
+            c.send_max = connect.properties.receive_maximum
+    if has_property(cython.address(connect.properties), PROP_MAXIMUM_PACKET_SIZE):
+        c.packet_bytes_max = connect.properties.maximum_packet_size
+    if has_property(cython.address(connect.properties), PROP_TOPIC_ALIAS_MAXIMUM):
+        c.alias_max = connect.properties.topic_alias_maximum
+        if c.alias_max > limits.topic_alias_max:
+            c.alias_max = limits.topic_alias_max
+    if limits.receive_max < 65535:
+        append_u16_property(PROP_RECEIVE_MAXIMUM, limits.receive_max, properties)
+    append_u32_property(PROP_MAXIMUM_PACKET_SIZE, limits.packet_bytes_max, properties)
+    if limits.topic_alias_max:
+        append_u16_property(PROP_TOPIC_ALIAS_MAXIMUM, limits.topic_alias_max, properties)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _keep_will(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], connect: cython.pointer[Connect]
+) -> cython.void:
+    """Keeps the will as the message that it will be [MQTT-3.1.2-7]."""
+    passage: Passage
+    forwarded: string
+    memset(cython.address(passage), 0, cython.sizeof(Passage))
+    passage.topic = connect.will_topic
+    passage.payload = connect.will_payload
+    passage.qos = connect.will_qos
+    passage.retain = connect.will_retain
+    passage.publisher = s.number
+    owner: unique_ptr[Will] = make_unique[Will]()
+    s.will = owner.release()
+    s.will.expiry_s = -1
+    if connect.version == 5 and connect.will_properties.present:
+        forwarded.resize(connect.will_properties.raw.size)
+        forwarded.resize(
+            copy_forwarded(connect.will_properties.raw, cython.cast(cython.pointer[uint8_t], forwarded.data()))
+        )
+        passage.properties = span_of(cython.address(forwarded))
+        if has_property(cython.address(connect.will_properties), PROP_WILL_DELAY):
+            s.will.delay_s = connect.will_properties.will_delay_s
+        if has_property(cython.address(connect.will_properties), PROP_MESSAGE_EXPIRY):
+            s.will.expiry_s = connect.will_properties.message_expiry_s
+    s.will.message = new_message(cython.address(passage), r.tally)

@@ -1,0 +1,46 @@
+"""The engine's counters. Totals only grow; `LIVE_*` are created less freed, summed over all reactors.
+
+A reactor counts into its own plain `tally` and publishes it once a turn: no shared line is written per message.
+`counters.py` holds their public names in the same order."""
+
+cdef enum:
+    C_CONNECTIONS_ACCEPTED
+    C_CONNECTIONS_REFUSED
+    C_CONNECTIONS_CLOSED
+    C_SESSIONS_CREATED
+    C_SESSIONS_ENDED
+    C_SESSIONS_TAKEN_OVER
+    C_CONNECTIONS_MOVED
+    C_BYTES_RECEIVED
+    C_BYTES_SENT
+    C_PACKETS_RECEIVED
+    C_MESSAGES_RECEIVED
+    C_MESSAGES_SENT
+    C_MESSAGES_MAILED
+    C_MESSAGES_RETAINED
+    C_MESSAGES_UNROUTED
+    C_MESSAGES_RESENT
+    C_DROPPED_SLOW_CONSUMER
+    C_DROPPED_QUEUE_FULL
+    C_DROPPED_EXPIRED
+    C_DROPPED_PACKET_TOO_LARGE
+    C_DROPPED_SESSION_ENDED
+    C_DROPPED_OFFLINE_QOS_0
+    C_DROPPED_NO_GROUP_MEMBER
+    C_DROPPED_RECEIVER_FULL
+    C_DROPPED_RETAINED_FULL
+    C_REFUSED_NOT_AUTHORISED
+    C_PUBLISHERS_PAUSED
+    C_EVENTS_DROPPED
+    C_FAULTS
+    C_TURNS
+    C_CACHE_MISSES
+    LIVE_CONNECTIONS
+    LIVE_SESSIONS
+    LIVE_MESSAGES
+    LIVE_SUBSCRIPTIONS
+    LIVE_BUFFERS
+    LIVE_ENTRIES
+    MEMORY_MESSAGES     # bytes
+    MEMORY_BUFFERS      # bytes
+    COUNTER_COUNT

@@ -1,0 +1,342 @@
+"""A message's last steps on this reactor: to one session, and from a session to its connection.
+
+QoS 0 goes straight to the output or is dropped; QoS 1 and 2 always take a place in the session's outbox and leave
+from there in order, as many as the client takes.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdlib import malloc
+from cython.cimports.libc.string import memcpy
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.unordered_map import unordered_map
+from cython.cimports.tidemq.engine.backpressure import congest
+from cython.cimports.tidemq.engine.counters import (
+    C_DROPPED_EXPIRED,
+    C_DROPPED_OFFLINE_QOS_0,
+    C_DROPPED_PACKET_TOO_LARGE,
+    C_DROPPED_QUEUE_FULL,
+    C_DROPPED_SLOW_CONSUMER,
+    C_MESSAGES_RESENT,
+    C_MESSAGES_SENT,
+)
+from cython.cimports.tidemq.engine.message import hold_message, message_bytes, open_passage, passage_message, release_message
+from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry, packet_id_of
+from cython.cimports.tidemq.engine.output import append_large, pending_output, reserve_output
+from cython.cimports.tidemq.engine.reports import report_received
+from cython.cimports.tidemq.engine.state import (
+    DONE,
+    LARGE_PAYLOAD,
+    RELEASED,
+    SENT,
+    Connection,
+    Entry,
+    Outbox,
+    Passage,
+    Reactor,
+    Session,
+)
+from cython.cimports.tidemq.wire.packets import PublishHead, encode_ack, encode_publish_head, publish_head_size
+from cython.cimports.tidemq.wire.protocol import PUBREL, RC_SUCCESS, Span
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _choose_alias(c: cython.pointer[Connection], head: cython.pointer[PublishHead]) -> cython.void:
+    """Puts an alias in the topic's place; the first topics that come get one, as many as the client takes."""
+    topic: string
+    topic.assign(cython.cast(cython.p_char, head.topic.data), head.topic.size)
+    if c.aliases_out == cython.NULL:
+        owner: unique_ptr[unordered_map[string, uint16_t]] = make_unique[unordered_map[string, uint16_t]]()
+        c.aliases_out = owner.release()
+    if c.aliases_out.count(topic):
+        head.topic_alias = c.aliases_out[0][topic]
+        head.topic.size = 0
+    elif c.aliases_out.size() < c.alias_max:
+        head.topic_alias = cython.cast(uint16_t, c.aliases_out.size() + 1)
+        c.aliases_out[0][topic] = head.topic_alias
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill_head(
+    head: cython.pointer[PublishHead], p: cython.pointer[Passage], version: uint8_t, qos: uint8_t, retain: cython.bint
+) -> cython.void:
+    head.version = version
+    head.dup = False
+    head.qos = qos
+    head.retain = retain
+    head.packet_id = 0
+    head.topic_alias = 0
+    head.message_expiry_s = -1
+    head.topic = p.topic
+    head.forwarded = p.properties
+    head.subscription_ids = cython.NULL
+    head.subscription_id_count = 0
+    head.payload_size = p.payload.size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _append_payload(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    p: cython.pointer[Passage],
+    out: cython.pointer[uint8_t],
+    large: cython.bint,
+) -> cython.void:
+    """The payload after its head: copied to ``out``, or sent from the message where it is large."""
+    if large:
+        append_large(r, c, passage_message(p, r.tally))
+    elif p.payload.size:
+        memcpy(out, p.payload.data, p.payload.size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _write_common(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    p: cython.pointer[Passage],
+    qos: uint8_t,
+    retain: cython.bint,
+    dup: cython.bint,
+    packet_id: uint16_t,
+) -> cython.bint:
+    """A PUBLISH whose head is the same for all receivers of its kind: encoded once, then copied and patched."""
+    variant: uint32_t = qos | (cython.cast(uint32_t, retain) << 2) | (cython.cast(uint32_t, c.version == 5) << 3)
+    prepared: cython.pointer[string] = cython.address(r.heads[variant])
+    if not p.heads_ready & (cython.cast(uint32_t, 1) << variant):
+        head: PublishHead
+        _fill_head(cython.address(head), p, c.version, qos, retain)
+        prepared.resize(publish_head_size(cython.address(head), cython.address(r.head_packet_id_at[variant])))
+        encode_publish_head(cython.address(head), cython.cast(cython.pointer[uint8_t], prepared.data()))
+        p.heads_ready |= cython.cast(uint32_t, 1) << variant
+    size: uint32_t = cython.cast(uint32_t, prepared.size())
+    if size + p.payload.size > c.packet_bytes_max:
+        return False
+    large: cython.bint = p.payload.size >= LARGE_PAYLOAD
+    out: cython.pointer[uint8_t] = reserve_output(r, c, size if large else size + p.payload.size)
+    memcpy(out, prepared.data(), size)
+    if qos:
+        at: uint32_t = r.head_packet_id_at[variant]
+        out[at] = cython.cast(uint8_t, packet_id >> 8)
+        out[at + 1] = cython.cast(uint8_t, packet_id)
+        if dup:
+            out[0] |= 8
+    out += size
+    _append_payload(r, c, p, out, large)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _write_own(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    p: cython.pointer[Passage],
+    head: cython.pointer[PublishHead],
+) -> cython.bint:
+    """A PUBLISH with a head of its own: subscription identifiers, an expiry that runs, or a topic alias."""
+    packet_id_at: uint32_t
+    if p.expires_ms:
+        left_ms: int64_t = p.expires_ms - r.now_ms
+        head.message_expiry_s = (left_ms + 999) // 1000 if left_ms > 0 else 0
+    size: uint32_t = publish_head_size(head, cython.address(packet_id_at))
+    if size + p.payload.size > c.packet_bytes_max:
+        return False
+    if c.alias_max:
+        _choose_alias(c, head)
+        size = publish_head_size(head, cython.address(packet_id_at))
+    large: cython.bint = p.payload.size >= LARGE_PAYLOAD
+    out: cython.pointer[uint8_t] = reserve_output(r, c, size if large else size + p.payload.size)
+    encode_publish_head(head, out)
+    out += size
+    _append_payload(r, c, p, out, large)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def write_publish(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    p: cython.pointer[Passage],
+    qos: uint8_t,
+    retain: cython.bint,
+    dup: cython.bint,
+    packet_id: uint16_t,
+    ids: cython.pointer[cython.const[uint32_t]],
+    ids_count: uint32_t,
+) -> cython.bint:
+    """Writes a PUBLISH in the client's own form. False: larger than the client takes [MQTT-3.1.2-24]."""
+    written: cython.bint
+    if c.version == 5 and (ids_count or p.expires_ms or c.alias_max):
+        head: PublishHead
+        _fill_head(cython.address(head), p, c.version, qos, retain)
+        head.dup = dup
+        head.packet_id = packet_id
+        head.subscription_ids = ids
+        head.subscription_id_count = ids_count
+        written = _write_own(r, c, p, cython.address(head))
+    elif qos == 0 and p.frame != cython.NULL and p.frame_is_5 == (c.version == 5):
+        written = p.frame_size <= c.packet_bytes_max
+        if written:
+            out: cython.pointer[uint8_t] = reserve_output(r, c, p.frame_size)
+            memcpy(out, p.frame, p.frame_size)
+            out[0] = 0x31 if retain else 0x30
+    else:
+        written = _write_common(r, c, p, qos, retain, dup, packet_id)
+    if written:
+        r.tally[C_MESSAGES_SENT] += 1
+    else:
+        r.tally[C_DROPPED_PACKET_TOO_LARGE] += 1
+    return written
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _deliver_now(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    p: cython.pointer[Passage],
+    retain: cython.bint,
+    ids: cython.pointer[cython.const[uint32_t]],
+    ids_count: uint32_t,
+) -> cython.void:
+    """QoS 0: written, or dropped and counted."""
+    c: cython.pointer[Connection] = s.connection
+    if c == cython.NULL or c.doomed:
+        r.tally[C_DROPPED_OFFLINE_QOS_0] += 1
+        return
+    pending: cython.ulonglong = pending_output(c)
+    if pending > r.shared.limits.output_high_bytes:
+        congest(r, c, p.feeder)
+        if c.slow or pending > r.shared.limits.output_bytes_max:
+            r.tally[C_DROPPED_SLOW_CONSUMER] += 1
+            return
+    write_publish(r, c, p, 0, retain, False, 0, ids, ids_count)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def deliver(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    p: cython.pointer[Passage],
+    qos: uint8_t,
+    retain: cython.bint,
+    ids: cython.pointer[cython.const[uint32_t]],
+    ids_count: uint32_t,
+) -> cython.void:
+    """Gives a message to a session of this reactor, at the lower of both QoS [MQTT-3.8.4-8]."""
+    if s.internal:
+        report_received(r, s.number, passage_message(p, r.tally))
+        return
+    if qos > p.qos:
+        qos = p.qos
+    if qos == 0:
+        _deliver_now(r, s, p, retain, ids, ids_count)
+        return
+    box: cython.pointer[Outbox] = cython.address(s.outbox)
+    if (
+        box.inflight + box.waiting >= r.shared.limits.queued_messages_max
+        or box.bytes >= r.shared.limits.queued_bytes_max
+    ):
+        r.tally[C_DROPPED_QUEUE_FULL] += 1
+        return
+    entry: cython.pointer[Entry] = append_entry(box, r.tally)
+    entry.message = passage_message(p, r.tally)
+    hold_message(entry.message)
+    entry.qos = qos
+    entry.retain = retain
+    box.bytes += message_bytes(entry.message)
+    if ids_count:
+        kept: cython.pointer[uint32_t] = cython.cast(cython.pointer[uint32_t], malloc((ids_count + 1) * 4))
+        kept[0] = ids_count
+        memcpy(kept + 1, ids, ids_count * 4)
+        entry.subscription_ids = kept
+    c: cython.pointer[Connection] = s.connection
+    if c == cython.NULL or c.doomed:
+        return
+    if box.next + 1 == box.tail:
+        _send_entry(r, s, c, p, entry)
+    if box.bytes > r.shared.limits.output_high_bytes:
+        congest(r, c, p.feeder)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _send_entry(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    c: cython.pointer[Connection],
+    p: cython.pointer[Passage],
+    entry: cython.pointer[Entry],
+) -> cython.bint:
+    """Sends the WAITING entry at ``next`` if the client takes one more now [MQTT-3.3.4-9]."""
+    box: cython.pointer[Outbox] = cython.address(s.outbox)
+    if box.inflight >= c.send_max or box.next - box.head >= 65535:
+        return False
+    if pending_output(c) > r.shared.limits.output_high_bytes:
+        return False
+    ids: cython.pointer[uint32_t] = entry.subscription_ids
+    written: cython.bint
+    if ids == cython.NULL:
+        written = write_publish(
+            r, c, p, entry.qos, entry.retain, entry.was_sent, packet_id_of(box.next), cython.NULL, 0
+        )
+    else:
+        written = write_publish(
+            r, c, p, entry.qos, entry.retain, entry.was_sent, packet_id_of(box.next), ids + 1, ids[0]
+        )
+    if not written:
+        # as if it had been delivered [MQTT-3.1.2-25]
+        forget_entry(box, entry, r.tally)
+        return True
+    entry.state = SENT
+    entry.sent_s = cython.cast(uint32_t, r.now_ms // 1000)
+    box.waiting -= 1
+    box.inflight += 1
+    box.next += 1
+    if entry.was_sent:
+        r.tally[C_MESSAGES_RESENT] += 1
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def send_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Sends from the outbox, oldest first, until the client takes no more: after an acknowledgement, when the output
+    has room again, and when the client comes back."""
+    c: cython.pointer[Connection] = s.connection
+    box: cython.pointer[Outbox] = cython.address(s.outbox)
+    passage: Passage
+    more: cython.bint = True
+    while c != cython.NULL and not c.doomed and more and box.next < box.tail:
+        entry: cython.pointer[Entry] = entry_at(box, box.next)
+        if entry.state == DONE:
+            box.next += 1
+        elif entry.state == RELEASED:
+            encode_ack(
+                PUBREL, packet_id_of(box.next), RC_SUCCESS, c.version, reserve_output(r, c, 4)
+            )
+            box.next += 1
+        elif entry.message.expires_ms and entry.message.expires_ms <= r.now_ms and not entry.was_sent:
+            r.tally[C_DROPPED_EXPIRED] += 1
+            forget_entry(box, entry, r.tally)
+        else:
+            open_passage(cython.address(passage), entry.message)
+            more = _send_entry(r, s, c, cython.address(passage), entry)
+            release_message(passage.message, r.tally)

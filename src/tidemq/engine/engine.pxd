@@ -1,0 +1,17 @@
+from tidemq.engine.state cimport Event, Mail, Shared
+
+cdef class Engine:
+    cdef Shared* shared
+    cdef bint started
+    cdef bint stopped
+    cdef bint closed
+    cdef unsigned int running        # reactors that have not told their end yet
+    cdef unsigned long long next_receiver
+    cdef object threads
+    cdef object sockets
+    cdef object final_counters
+    cdef object _event(self, Event* event)
+    cdef object _answer(self, object connection, Mail* mail)
+    cdef object _post(self, unsigned int index, Mail* mail)
+    cdef object _free(self)
+    cdef object _free_retained(self)

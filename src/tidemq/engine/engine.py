@@ -1,0 +1,580 @@
+"""The façade of the data plane: the only door between Python and the reactors.
+
+Commands go down as mail, events come up in batches; no Python object is made for a message unless somebody in Python
+asked for it. All methods belong to one thread; only ``close`` blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memset
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.unordered_map import unordered_map
+from cython.cimports.libcpp.vector import vector
+from cython.operator import dereference
+from cython.cimports.tidemq.engine.counters import COUNTER_COUNT, LIVE_CONNECTIONS
+from cython.cimports.tidemq.engine.handles import reactor_of
+from cython.cimports.tidemq.engine.levels import LevelNode, node_at
+from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly
+from cython.cimports.tidemq.engine.message import (
+    new_message,
+    payload_of,
+    properties_of,
+    release_message,
+    topic_of,
+)
+from cython.cimports.tidemq.engine.postman import discard_mail
+from cython.cimports.tidemq.engine.reactor import add_listener, free_reactor, new_reactor, run_reactor
+from cython.cimports.tidemq.engine.retained import free_retained_index, new_retained_index
+from cython.cimports.tidemq.engine.sessions import end_session
+from cython.cimports.tidemq.engine.state import (
+    EVENT_AUTH,
+    EVENT_CONNECT,
+    EVENT_CONNECTED,
+    EVENT_DISCONNECTED,
+    EVENT_PUBLISH,
+    EVENT_RECEIVED,
+    EVENT_STOPPED,
+    EVENT_SUBSCRIBE,
+    MAIL_ANSWER_AUTH,
+    MAIL_ANSWER_CONNECT,
+    MAIL_ANSWER_PUBLISH,
+    MAIL_ANSWER_SUBSCRIBE,
+    MAIL_DISCONNECT,
+    MAIL_PUBLISH,
+    MAIL_STOP,
+    MAIL_SUBSCRIBE,
+    MAIL_UNSUBSCRIBE,
+    REACTORS_MAX,
+    EngineLimits,
+    Event,
+    Mail,
+    Message,
+    Passage,
+    Reactor,
+    Session,
+    Shared,
+)
+from cython.cimports.tidemq.engine.subscriptions import free_subscription_index, new_subscription_index
+from cython.cimports.tidemq.engine.system import (
+    EFD_CLOEXEC,
+    EFD_NONBLOCK,
+    RELAXED,
+    close,
+    eventfd,
+    load_i64,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    read,
+)
+from cython.cimports.tidemq.engine.timers import clock_ms
+from cython.cimports.tidemq.wire.packets import Connect, Subscribe, next_filter, parse_connect, parse_subscribe
+from cython.cimports.tidemq.wire.properties import has_property
+from cython.cimports.tidemq.wire.protocol import PROP_AUTH_DATA, PROP_AUTH_METHOD, Span
+
+from tidemq.engine import events as up
+from tidemq.engine.counters import NAMES
+from tidemq.errors import UsageError
+
+_LISTEN_BACKLOG = 4096
+
+
+@cython.cfunc
+def _bytes(span: Span):
+    return span.data[: span.size]
+
+
+@cython.cfunc
+def _text(span: Span):
+    return span.data[: span.size].decode()
+
+
+@cython.cfunc
+def _span(data: bytes) -> Span:
+    span: Span
+    span.data = cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, data))
+    span.size = len(data)
+    return span
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _string(data) -> cython.pointer[string]:
+    """A C++ string of bytes, or NULL for None."""
+    if data is None:
+        return cython.NULL
+    owner: unique_ptr[string] = make_unique[string]()
+    made: cython.pointer[string] = owner.release()
+    made[0] = cython.cast(bytes, data)
+    return made
+
+
+def _memory_ceiling(wanted: int) -> int:
+    if wanted:
+        return wanted
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+
+
+@cython.cclass
+class Engine:
+    """The reactors, their sessions and messages.
+
+    ``reactors``: 1 to 64. The ``ask_*`` and ``report_connections`` attributes say what the control plane wants to
+    decide and to know; they are set before ``start``.
+    """
+
+    def __cinit__(self, limits, *, reactors: int) -> None:
+        if not 1 <= reactors <= REACTORS_MAX:
+            raise UsageError(f"reactors is {reactors}, must be 1 to {REACTORS_MAX}")
+        owner: unique_ptr[Shared] = make_unique[Shared]()
+        self.shared = owner.release()
+        self.threads = []
+        self.sockets = []
+        self.final_counters = None
+        self.next_receiver = 1 << 62
+        _set_limits(cython.address(self.shared.limits), limits)
+        self.shared.subscriptions = new_subscription_index()
+        self.shared.retained = new_retained_index()
+        pthread_mutex_init(cython.address(self.shared.registry_lock), cython.NULL)
+        pthread_mutex_init(cython.address(self.shared.events_lock), cython.NULL)
+        self.shared.event_wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        index: cython.int
+        for index in range(reactors):
+            self.shared.reactors.push_back(new_reactor(self.shared, index))
+        for index in range(reactors):
+            self.shared.reactors[index].outgoing.resize(reactors)
+
+    def __dealloc__(self) -> None:
+        # the threads hold a reference to the engine: when this runs, none is left
+        if not self.closed:
+            self._free()
+        del self.shared
+
+    @property
+    def ask_connect(self) -> bool:
+        """Whether every CONNECT waits for ``answer_connect``."""
+        return self.shared.ask_connect
+
+    @ask_connect.setter
+    def ask_connect(self, value: bool) -> None:
+        self.shared.ask_connect = value
+
+    @property
+    def ask_subscribe(self) -> bool:
+        """Whether every SUBSCRIBE waits for ``answer_subscribe``."""
+        return self.shared.ask_subscribe
+
+    @ask_subscribe.setter
+    def ask_subscribe(self, value: bool) -> None:
+        self.shared.ask_subscribe = value
+
+    @property
+    def ask_publish(self) -> bool:
+        """Whether every PUBLISH waits for ``answer_publish``."""
+        return self.shared.ask_publish
+
+    @ask_publish.setter
+    def ask_publish(self, value: bool) -> None:
+        self.shared.ask_publish = value
+
+    @property
+    def report_connections(self) -> bool:
+        """Whether every connection makes a Connected and a Disconnected event, and not only faults."""
+        return self.shared.report_connections
+
+    @report_connections.setter
+    def report_connections(self, value: bool) -> None:
+        self.shared.report_connections = value
+
+    def listen(self, host: str, port: int) -> int:
+        """Listens on every reactor (SO_REUSEPORT) and returns the port; 0 picks one. Before ``start``.
+
+        Raises OSError when the address cannot be bound, also when another broker shares it already.
+        """
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # SO_REUSEPORT would let two brokers share a port unnoticed; a plain bind does not
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            address = (host, probe.getsockname()[1], *address[2:])
+        index: cython.size_t
+        for index in range(self.shared.reactors.size()):
+            listener = socket.socket(family, kind, protocol)
+            self.sockets.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind(address)
+            listener.listen(_LISTEN_BACKLOG)
+            listener.setblocking(False)
+            add_listener(self.shared.reactors[index], listener.fileno())
+        return address[1]
+
+    def start(self) -> None:
+        """Starts one thread per reactor."""
+        if self.started:
+            raise UsageError("the engine runs already; an engine starts once")
+        self.started = True
+        self.running = self.shared.reactors.size()
+        for index in range(self.shared.reactors.size()):
+            thread = threading.Thread(target=self._run, args=(index,), name=f"tidemq-reactor-{index}")
+            self.threads.append(thread)
+            thread.start()
+
+    def _run(self, index: int) -> None:
+        r: cython.pointer[Reactor] = self.shared.reactors[index]
+        with cython.nogil:
+            run_reactor(r)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while events wait."""
+        return self.shared.event_wake
+
+    def events(self) -> list:
+        """Takes all waiting events, oldest first."""
+        taken: vector[cython.pointer[Event]]
+        count: uint64_t = 0
+        index: cython.size_t
+        result = []
+        pthread_mutex_lock(cython.address(self.shared.events_lock))
+        taken.swap(self.shared.events)
+        read(self.shared.event_wake, cython.address(count), 8)
+        pthread_mutex_unlock(cython.address(self.shared.events_lock))
+        for index in range(taken.size()):
+            event = self._event(taken[index])
+            if event is not None:
+                result.append(event)
+        return result
+
+    @cython.cfunc
+    def _event(self, event: cython.pointer[Event]):
+        """A Python event of an engine's; frees the latter. None where there is nothing to tell yet."""
+        result = None
+        if event.kind == EVENT_CONNECT:
+            result = _connect_request(event)
+        elif event.kind == EVENT_AUTH:
+            result = up.AuthRequest(
+                event.connection,
+                event.client_id.decode(),
+                event.reason,
+                event.text.decode(),
+                bytes(event.data) if event.flag else None,
+            )
+        elif event.kind == EVENT_SUBSCRIBE:
+            result = _subscribe_request(event)
+        elif event.kind == EVENT_PUBLISH:
+            result = up.PublishRequest(
+                event.connection,
+                event.client_id.decode(),
+                event.username.decode() if event.has_username else None,
+                event.text.decode(),
+                bytes(event.data),
+                event.reason,
+                bool(event.flag),
+            )
+        elif event.kind == EVENT_CONNECTED:
+            result = up.Connected(
+                event.connection, event.client_id.decode(), event.peer.decode(), event.version, bool(event.flag)
+            )
+        elif event.kind == EVENT_DISCONNECTED:
+            result = up.Disconnected(
+                event.connection, event.client_id.decode(), event.peer.decode(), event.reason, event.fault
+            )
+        elif event.kind == EVENT_RECEIVED:
+            result = up.Received(
+                event.connection,
+                _text(topic_of(event.message)),
+                _bytes(payload_of(event.message)),
+                event.message.qos,
+                bool(event.message.retain),
+                _bytes(properties_of(event.message)),
+            )
+        elif event.kind == EVENT_STOPPED:
+            self.running -= 1
+            if self.running == 0:
+                result = up.Stopped()
+        _free_event(self.shared, event)
+        return result
+
+    def answer_connect(
+        self, connection: int, reason: int, *, client_id: str = None, auth_data: bytes = None, reason_string: str = ""
+    ) -> None:
+        """Accepts (0), refuses (0x80 and above) or continues (0x18, with ``auth_data``) a ConnectRequest.
+
+        ``client_id`` takes the place of the client's own; it must be given, as the request had it, to accept.
+        """
+        mail: Mail = new_mail(MAIL_ANSWER_CONNECT)
+        mail.reason = reason
+        mail.letter = new_letter()
+        mail.letter.text = _string((client_id or "").encode())
+        mail.letter.data = _string(auth_data)
+        self._answer(connection, cython.address(mail))
+
+    def answer_auth(self, connection: int, reason: int, auth_data: bytes = None) -> None:
+        """Answers an AuthRequest: 0 success, 0x18 another step, 0x80 and above refuses."""
+        mail: Mail = new_mail(MAIL_ANSWER_AUTH)
+        mail.reason = reason
+        mail.letter = new_letter()
+        mail.letter.data = _string(auth_data)
+        self._answer(connection, cython.address(mail))
+
+    def answer_subscribe(self, connection: int, reasons) -> None:
+        """Answers a SubscribeRequest: for each filter 0 to allow, or the reason code to refuse with."""
+        mail: Mail = new_mail(MAIL_ANSWER_SUBSCRIBE)
+        mail.letter = new_letter()
+        mail.letter.data = _string(bytes(reasons))
+        self._answer(connection, cython.address(mail))
+
+    def answer_publish(self, connection: int, reason: int) -> None:
+        """Answers a PublishRequest: 0 routes the message, 0x80 and above refuses it with that code."""
+        mail: Mail = new_mail(MAIL_ANSWER_PUBLISH)
+        mail.reason = reason
+        self._answer(connection, cython.address(mail))
+
+    @cython.cfunc
+    def _answer(self, connection, mail: cython.pointer[Mail]):
+        handle: uint64_t = connection
+        mail.number = handle
+        self._post(reactor_of(handle), mail)
+
+    @cython.cfunc
+    def _post(self, index: cython.uint, mail: cython.pointer[Mail]):
+        if self.closed or index >= self.shared.reactors.size():
+            raise UsageError("the engine is closed" if self.closed else "no such connection")
+        post_directly(self.shared.reactors[index], mail)
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: bytes = b"",
+        message_expiry_s: int = None,
+    ) -> None:
+        """Publishes as the broker itself. ``properties``: encoded forwardable 5.0 properties, without a length."""
+        topic_bytes = topic.encode()
+        payload = bytes(payload)
+        passage: Passage
+        memset(cython.address(passage), 0, cython.sizeof(Passage))
+        passage.topic = _span(topic_bytes)
+        passage.payload = _span(payload)
+        passage.properties = _span(properties)
+        passage.qos = qos
+        passage.retain = retain
+        if message_expiry_s is not None:
+            passage.expires_ms = clock_ms() + cython.cast(int64_t, message_expiry_s) * 1000
+        mail: Mail = new_mail(MAIL_PUBLISH)
+        mail.message = new_message(cython.address(passage), self.shared.tally)
+        self._post(0, cython.address(mail))
+
+    def subscribe(self, topic_filter: str, qos: int = 2) -> int:
+        """A receiver of this program; its messages come as Received events with the number returned."""
+        mail: Mail = new_mail(MAIL_SUBSCRIBE)
+        self.next_receiver += 1
+        mail.number = self.next_receiver
+        mail.reason = qos
+        mail.letter = new_letter()
+        mail.letter.text = _string(topic_filter.encode())
+        self._post(0, cython.address(mail))
+        return self.next_receiver
+
+    def unsubscribe(self, receiver: int) -> None:
+        """Ends a receiver; events of it may still be on their way."""
+        mail: Mail = new_mail(MAIL_UNSUBSCRIBE)
+        mail.number = receiver
+        self._post(0, cython.address(mail))
+
+    def disconnect(self, client_id: str, reason: int) -> None:
+        """Ends a client's connection; a 5.0 client is told the reason code."""
+        mail: Mail = new_mail(MAIL_DISCONNECT)
+        mail.reason = reason
+        mail.letter = new_letter()
+        mail.letter.text = _string(client_id.encode())
+        self._post(0, cython.address(mail))
+
+    def counters(self) -> dict:
+        """All counters by name, summed over the reactors, as they were at the end of their last turns."""
+        if self.final_counters is not None:
+            return dict(self.final_counters)
+        totals = []
+        index: cython.int
+        each: cython.size_t
+        for index in range(COUNTER_COUNT):
+            total: int64_t = self.shared.tally[index]
+            for each in range(self.shared.reactors.size()):
+                total += load_i64(cython.address(self.shared.reactors[each].published[index]), RELAXED)
+            totals.append(total)
+        result = dict(zip(NAMES, totals, strict=True))
+        result["retained"] = self.shared.retained.count
+        result["subscriptions"] = self.shared.subscriptions.count
+        return result
+
+    def live_objects(self) -> dict:
+        """How many of each kind exist: all zero after ``close``, or something has leaked."""
+        return {
+            name: value
+            for name, value in self.counters().items()
+            if name.startswith(("live_", "memory_")) or name in ("retained", "subscriptions")
+        }
+
+    def stop(self) -> None:
+        """Says goodbye to all clients and lets the reactors end after their last writes; then comes Stopped."""
+        index: cython.uint
+        if self.stopped or not self.started:
+            return
+        self.stopped = True
+        for listener in self.sockets:
+            listener.close()
+        for index in range(self.shared.reactors.size()):
+            mail: Mail = new_mail(MAIL_STOP)
+            self._post(index, cython.address(mail))
+
+    def close(self) -> None:
+        """Stops, waits for the threads and frees everything. May be called again."""
+        if self.closed:
+            return
+        self.stop()
+        for listener in self.sockets:
+            listener.close()
+        for thread in self.threads:
+            thread.join()
+        self.threads = []
+        self._free()
+        self.closed = True
+
+    @cython.cfunc
+    def _free(self):
+        """Frees sessions, messages and reactors; no thread runs any more."""
+        index: cython.size_t
+        each: cython.size_t
+        shared: cython.pointer[Shared] = self.shared
+        for index in range(shared.events.size()):
+            _free_event(shared, shared.events[index])
+        shared.events.clear()
+        for index in range(shared.reactors.size()):
+            r: cython.pointer[Reactor] = shared.reactors[index]
+            for each in range(r.inbox.size()):
+                discard_mail(r, cython.address(r.inbox[each]))
+            r.inbox.clear()
+            while not r.sessions.empty():
+                end_session(r, dereference(r.sessions.begin()).second)
+        while not shared.registry.empty():
+            s: cython.pointer[Session] = dereference(shared.registry.begin()).second
+            end_session(shared.reactors[s.reactor], s)
+        self._free_retained()
+        free_subscription_index(shared.subscriptions)
+        for index in range(shared.reactors.size()):
+            free_reactor(shared.reactors[index])
+        shared.subscriptions = new_subscription_index()
+        shared.retained = new_retained_index()
+        self.final_counters = self.counters()
+        free_subscription_index(shared.subscriptions)
+        free_retained_index(shared.retained)
+        for index in range(shared.reactors.size()):
+            r = shared.reactors[index]
+            del r
+        shared.reactors.clear()
+        pthread_mutex_destroy(cython.address(shared.registry_lock))
+        pthread_mutex_destroy(cython.address(shared.events_lock))
+        close(shared.event_wake)
+
+    @cython.cfunc
+    def _free_retained(self):
+        node: uint32_t
+        for node in range(self.shared.retained.topics.node_end):
+            at: cython.pointer[LevelNode] = node_at(self.shared.retained.topics, node)
+            if at.value != cython.NULL:
+                release_message(cython.cast(cython.pointer[Message], at.value), self.shared.tally)
+        free_retained_index(self.shared.retained)
+
+
+@cython.cfunc
+def _free_event(shared: cython.pointer[Shared], event: cython.pointer[Event]):
+    if event.message != cython.NULL:
+        release_message(event.message, shared.tally)
+    del event
+
+
+@cython.cfunc
+def _connect_request(event: cython.pointer[Event]):
+    connect: Connect
+    packet: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
+    memset(cython.address(connect), 0, cython.sizeof(Connect))
+    parse_connect(packet[0], packet + 1, event.packet.size() - 1, cython.address(connect))
+    method = data = None
+    if connect.version == 5:
+        if has_property(cython.address(connect.properties), PROP_AUTH_METHOD):
+            method = _text(connect.properties.auth_method)
+        if has_property(cython.address(connect.properties), PROP_AUTH_DATA):
+            data = _bytes(connect.properties.auth_data)
+    return up.ConnectRequest(
+        event.connection,
+        _text(connect.client_id),
+        _text(connect.username) if connect.has_username else None,
+        _bytes(connect.password) if connect.has_password else None,
+        event.peer.decode(),
+        connect.version,
+        bool(connect.clean_start),
+        connect.keep_alive_s,
+        _text(connect.will_topic) if connect.has_will else None,
+        method,
+        data,
+    )
+
+
+@cython.cfunc
+def _subscribe_request(event: cython.pointer[Event]):
+    packet: Subscribe
+    data: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
+    filter: Span
+    options: uint8_t
+    parse_subscribe(data[0], data + 1, event.packet.size() - 1, event.version, 65535, cython.address(packet))
+    rest: Span = packet.filters
+    filters = []
+    while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
+        filters.append((_text(filter), options & 3))
+    return up.SubscribeRequest(
+        event.connection,
+        event.client_id.decode(),
+        event.username.decode() if event.has_username else None,
+        tuple(filters),
+    )
+
+
+@cython.cfunc
+def _set_limits(own: cython.pointer[EngineLimits], limits):
+    """Copies `limits.Limits` into the engine's units."""
+    own.packet_bytes_max = limits.packet_bytes_max
+    own.topic_bytes_max = limits.topic_bytes_max
+    own.topic_levels_max = limits.topic_levels_max
+    own.client_id_bytes_max = limits.client_id_bytes_max
+    own.keep_alive_s_max = limits.keep_alive_s_max
+    own.topic_alias_max = limits.topic_alias_max
+    own.receive_max = limits.receive_max
+    own.inflight_max = limits.inflight_max
+    own.ack_timeout_s = limits.ack_timeout_s
+    own.subscriptions_max = limits.subscriptions_max
+    own.session_expiry_s_max = limits.session_expiry_s_max
+    own.queued_messages_max = limits.queued_messages_max
+    own.queued_bytes_max = limits.queued_bytes_max
+    own.connections_max = limits.connections_max
+    own.sessions_max = limits.sessions_max
+    own.retained_messages_max = limits.retained_messages_max
+    own.memory_bytes_max = _memory_ceiling(limits.memory_bytes_max)
+    own.connect_timeout_ms = limits.connect_timeout_s * 1000
+    own.output_high_bytes = limits.output_high_bytes
+    own.output_bytes_max = limits.output_bytes_max
+    own.backpressure_ms = limits.backpressure_s * 1000
+    own.shutdown_ms = limits.shutdown_s * 1000
+    own.event_queue_max = limits.event_queue_max

@@ -1,0 +1,138 @@
+"""Mail between reactors: gathered over a turn, handed over at its end, one lock and one wake-up a receiver.
+
+Each reactor has one inbox, in the order of posting. A connection that moves is posted after everything else of that
+turn, so what its reactor sent before lies in every inbox before anything that it can cause from its new place.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint64_t
+from cython.cimports.libc.string import memset
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.counters import C_MESSAGES_MAILED
+from cython.cimports.tidemq.engine.message import hold_message
+from cython.cimports.tidemq.engine.state import Letter, Mail, Message, Reactor
+from cython.cimports.tidemq.engine.system import (
+    SEQ_CST,
+    load_int,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    store_int,
+    write,
+)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def new_mail(kind: uint8_t) -> Mail:
+    """An empty mail of a kind."""
+    mail: Mail
+    memset(cython.address(mail), 0, cython.sizeof(Mail))
+    mail.kind = kind
+    return mail
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def new_letter() -> cython.pointer[Letter]:
+    """The texts that come with a rare mail; the receiver frees them."""
+    owner: unique_ptr[Letter] = make_unique[Letter]()
+    return owner.release()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_letter(letter: cython.pointer[Letter]) -> cython.void:
+    """Frees a letter, or does nothing with NULL."""
+    del letter
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def send_message_mail(
+    r: cython.pointer[Reactor],
+    target: uint16_t,
+    kind: uint8_t,
+    message: cython.pointer[Message],
+    number: uint64_t,
+    hops: uint8_t,
+) -> cython.void:
+    """Mails a message; the mail holds it."""
+    mail: Mail = new_mail(kind)
+    hold_message(message)
+    mail.message = message
+    mail.number = number
+    mail.hops = hops
+    r.tally[C_MESSAGES_MAILED] += 1
+    r.outgoing[target].push_back(mail)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def send_number_mail(
+    r: cython.pointer[Reactor], target: uint16_t, kind: uint8_t, number: uint64_t
+) -> cython.void:
+    """Mails a kind that needs no more than a number."""
+    mail: Mail = new_mail(kind)
+    mail.number = number
+    r.outgoing[target].push_back(mail)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _wake(target: cython.pointer[Reactor]) -> cython.void:
+    if load_int(cython.address(target.sleeping), SEQ_CST):
+        store_int(cython.address(target.sleeping), 0, SEQ_CST)
+        one: uint64_t = 1
+        write(target.wake, cython.address(one), cython.sizeof(uint64_t))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def post_directly(
+    target: cython.pointer[Reactor], mail: cython.pointer[cython.const[Mail]]
+) -> cython.void:
+    """Posts one mail from any thread."""
+    pthread_mutex_lock(cython.address(target.inbox_lock))
+    target.inbox.push_back(mail[0])
+    pthread_mutex_unlock(cython.address(target.inbox_lock))
+    _wake(target)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def post_outgoing(r: cython.pointer[Reactor]) -> cython.void:
+    """Hands over the turn's mail, moving connections last."""
+    index: cython.size_t
+    for index in range(r.outgoing.size()):
+        if r.outgoing[index].empty():
+            continue
+        target: cython.pointer[Reactor] = r.shared.reactors[index]
+        pthread_mutex_lock(cython.address(target.inbox_lock))
+        if target.inbox.empty():
+            target.inbox.swap(r.outgoing[index])
+        else:
+            target.inbox.insert(target.inbox.end(), r.outgoing[index].begin(), r.outgoing[index].end())
+        pthread_mutex_unlock(cython.address(target.inbox_lock))
+        r.outgoing[index].clear()
+        _wake(target)
+    for index in range(r.departing.size()):
+        post_directly(r.shared.reactors[r.departing[index].hops], cython.address(r.departing[index]))
+    r.departing.clear()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def take_inbox(r: cython.pointer[Reactor]) -> cython.void:
+    """Moves the inbox to ``r.reading``."""
+    pthread_mutex_lock(cython.address(r.inbox_lock))
+    r.reading.swap(r.inbox)
+    pthread_mutex_unlock(cython.address(r.inbox_lock))

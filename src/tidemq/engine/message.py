@@ -1,0 +1,146 @@
+"""Messages: constant once made, one allocation each, counted by reference from any thread.
+
+``tally`` is the counting array of the reactor that calls: a message made on one and freed on another balances in
+the sum over all of them.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t
+from cython.cimports.libc.stdlib import free, malloc
+from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.tidemq.engine.counters import LIVE_MESSAGES, MEMORY_MESSAGES
+from cython.cimports.tidemq.engine.state import Message, Passage
+from cython.cimports.tidemq.engine.system import ACQ_REL, RELAXED, add_int
+from cython.cimports.tidemq.wire.protocol import Span
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def message_bytes(message: cython.pointer[cython.const[Message]]) -> int64_t:
+    """What a message takes in memory, in bytes."""
+    return cython.sizeof(Message) + message.topic_size + message.properties_size + message.payload_size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def bytes_of(message: cython.pointer[cython.const[Message]]) -> cython.pointer[uint8_t]:
+    """Where topic, properties and payload lie, one after the other."""
+    return cython.cast(cython.pointer[uint8_t], message) + cython.sizeof(Message)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def topic_of(message: cython.pointer[cython.const[Message]]) -> Span:
+    """The topic name; valid as long as the message is held."""
+    span: Span
+    span.data = bytes_of(message)
+    span.size = message.topic_size
+    return span
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def properties_of(message: cython.pointer[cython.const[Message]]) -> Span:
+    """The 5.0 properties as they are forwarded, without their length."""
+    span: Span
+    span.data = bytes_of(message) + message.topic_size
+    span.size = message.properties_size
+    return span
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def payload_of(message: cython.pointer[cython.const[Message]]) -> Span:
+    """The payload; valid as long as the message is held."""
+    span: Span
+    span.data = bytes_of(message) + message.topic_size + message.properties_size
+    span.size = message.payload_size
+    return span
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def new_message(
+    passage: cython.pointer[cython.const[Passage]], tally: cython.pointer[int64_t]
+) -> cython.pointer[Message]:
+    """Copies what a passage points to into a message that the caller holds once."""
+    size: cython.size_t = cython.sizeof(Message)
+    size += passage.topic.size
+    size += passage.properties.size
+    size += passage.payload.size
+    message: cython.pointer[Message] = cython.cast(cython.pointer[Message], malloc(size))
+    message.references = 1
+    message.qos = passage.qos
+    message.retain = passage.retain
+    message.topic_size = passage.topic.size
+    message.properties_size = passage.properties.size
+    message.payload_size = passage.payload.size
+    message.publisher = passage.publisher
+    message.feeder = passage.feeder
+    message.expires_ms = passage.expires_ms
+    at: cython.pointer[uint8_t] = bytes_of(message)
+    memcpy(at, passage.topic.data, passage.topic.size)
+    at += passage.topic.size
+    if passage.properties.size:
+        memcpy(at, passage.properties.data, passage.properties.size)
+        at += passage.properties.size
+    if passage.payload.size:
+        memcpy(at, passage.payload.data, passage.payload.size)
+    tally[LIVE_MESSAGES] += 1
+    tally[MEMORY_MESSAGES] += size
+    return message
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def hold_message(message: cython.pointer[Message]) -> cython.void:
+    """One more holder."""
+    add_int(cython.address(message.references), 1, RELAXED)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def release_message(message: cython.pointer[Message], tally: cython.pointer[int64_t]) -> cython.void:
+    """One holder less; the last one frees it."""
+    if add_int(cython.address(message.references), -1, ACQ_REL) == 0:
+        tally[LIVE_MESSAGES] -= 1
+        tally[MEMORY_MESSAGES] -= message_bytes(message)
+        free(message)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def passage_message(
+    passage: cython.pointer[Passage], tally: cython.pointer[int64_t]
+) -> cython.pointer[Message]:
+    """The passage's message, made when first asked for; the passage keeps its hold, the caller gets none."""
+    if passage.message == cython.NULL:
+        passage.message = new_message(passage, tally)
+    return passage.message
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def open_passage(passage: cython.pointer[Passage], message: cython.pointer[Message]) -> cython.void:
+    """Fills a passage from a message; both hold it afterwards."""
+    memset(passage, 0, cython.sizeof(Passage))
+    passage.topic = topic_of(message)
+    passage.properties = properties_of(message)
+    passage.payload = payload_of(message)
+    passage.qos = message.qos
+    passage.retain = message.retain
+    passage.publisher = message.publisher
+    passage.feeder = message.feeder
+    passage.expires_ms = message.expires_ms
+    hold_message(message)
+    passage.message = message

@@ -1,0 +1,174 @@
+"""A session's QoS 1 and 2 messages, oldest first, as a ring that grows.
+
+An entry's place is its packet identifier, so an acknowledgement finds its entry at once, and the order of the ring
+is the order of delivery. What is acknowledged out of order stays as a hole until the head passes it; packet
+identifiers are never in use twice because at most 65,535 places are in flight.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES, MEMORY_BUFFERS
+from cython.cimports.tidemq.engine.message import message_bytes, release_message
+from cython.cimports.tidemq.engine.state import DONE, RELEASED, SENT, WAITING, Entry, Outbox
+
+_FIRST_CAPACITY = cython.declare(uint32_t, 4)
+_KEPT_CAPACITY = cython.declare(uint32_t, 1024)  # an empty ring larger than this is given back
+_IDENTIFIERS = cython.declare(uint32_t, 65535)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def entry_at(box: cython.pointer[cython.const[Outbox]], sequence: uint64_t) -> cython.pointer[Entry]:
+    """The entry of a sequence number in [head, tail)."""
+    return cython.address(box.entries[sequence & (box.capacity - 1)])
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def packet_id_of(sequence: uint64_t) -> uint16_t:
+    """The packet identifier of a place: 1 to 65,535."""
+    return cython.cast(uint16_t, sequence % 65535 + 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _grow(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.void:
+    capacity: uint32_t = box.capacity * 2 if box.capacity else _FIRST_CAPACITY
+    entries: cython.pointer[Entry] = cython.cast(
+        cython.pointer[Entry], calloc(capacity, cython.sizeof(Entry))
+    )
+    sequence: uint64_t = box.head
+    while sequence != box.tail:
+        entries[sequence & (capacity - 1)] = entry_at(box, sequence)[0]
+        sequence += 1
+    tally[MEMORY_BUFFERS] += cython.cast(int64_t, capacity - box.capacity) * cython.sizeof(Entry)
+    free(box.entries)
+    box.entries = entries
+    box.capacity = capacity
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.pointer[Entry]:
+    """A new WAITING entry at the tail; the caller fills in message, QoS and the rest, and adds to ``bytes``."""
+    if box.tail - box.head == box.capacity:
+        _grow(box, tally)
+    entry: cython.pointer[Entry] = entry_at(box, box.tail)
+    entry.message = cython.NULL
+    entry.subscription_ids = cython.NULL
+    entry.state = WAITING
+    entry.was_sent = False
+    box.tail += 1
+    box.waiting += 1
+    tally[LIVE_ENTRIES] += 1
+    return entry
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def find_entry(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -> cython.pointer[Entry]:
+    """The entry in flight with this packet identifier, or NULL."""
+    if packet_id == 0 or box.head == box.next:
+        return cython.NULL
+    first: uint32_t = packet_id_of(box.head)
+    distance: uint32_t = (packet_id + _IDENTIFIERS - first) % _IDENTIFIERS
+    if distance >= box.next - box.head:
+        return cython.NULL
+    return entry_at(box, box.head + distance)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def release_payload(
+    box: cython.pointer[Outbox], entry: cython.pointer[Entry], tally: cython.pointer[int64_t]
+) -> cython.void:
+    """Lets go of an entry's message; the place itself stays."""
+    if entry.message != cython.NULL:
+        box.bytes -= message_bytes(entry.message)
+        release_message(entry.message, tally)
+        entry.message = cython.NULL
+    if entry.subscription_ids != cython.NULL:
+        free(entry.subscription_ids)
+        entry.subscription_ids = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def forget_entry(
+    box: cython.pointer[Outbox], entry: cython.pointer[Entry], tally: cython.pointer[int64_t]
+) -> cython.void:
+    """Acknowledged, dropped or expired: the place becomes a hole, and the head moves past all holes."""
+    if entry.state == WAITING:
+        box.waiting -= 1
+    else:
+        box.inflight -= 1
+    release_payload(box, entry, tally)
+    entry.state = DONE
+    tally[LIVE_ENTRIES] -= 1
+    trim_outbox(box)
+    if box.head == box.tail and box.capacity > _KEPT_CAPACITY:
+        tally[MEMORY_BUFFERS] -= cython.cast(int64_t, box.capacity) * cython.sizeof(Entry)
+        free(box.entries)
+        box.entries = cython.NULL
+        box.capacity = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def trim_outbox(box: cython.pointer[Outbox]) -> cython.void:
+    """Moves the head past what is done, and ``next`` along with it."""
+    while box.head != box.tail and entry_at(box, box.head).state == DONE:
+        box.head += 1
+    if box.next < box.head:
+        box.next = box.head
+    while box.next != box.tail and entry_at(box, box.next).state == DONE:
+        box.next += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def rewind_outbox(box: cython.pointer[Outbox]) -> cython.void:
+    """The client comes back: all that was in flight is to be sent again, from the oldest [MQTT-4.4.0-1]."""
+    sequence: uint64_t = box.head
+    while sequence != box.next:
+        entry: cython.pointer[Entry] = entry_at(box, sequence)
+        if entry.state == SENT:
+            entry.state = WAITING
+            entry.was_sent = True
+            box.inflight -= 1
+            box.waiting += 1
+        elif entry.state == RELEASED:
+            entry.was_sent = True
+        sequence += 1
+    box.next = box.head
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_outbox(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.void:
+    """Frees the ring and lets go of every message in it."""
+    sequence: uint64_t = box.head
+    while sequence != box.tail:
+        entry: cython.pointer[Entry] = entry_at(box, sequence)
+        if entry.state != DONE:
+            release_payload(box, entry, tally)
+            tally[LIVE_ENTRIES] -= 1
+        sequence += 1
+    tally[MEMORY_BUFFERS] -= cython.cast(int64_t, box.capacity) * cython.sizeof(Entry)
+    free(box.entries)
+    box.entries = cython.NULL
+    box.capacity = 0
+    box.head = box.next = box.tail = 0
+    box.inflight = box.waiting = 0
+    box.bytes = 0

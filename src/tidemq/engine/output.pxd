@@ -1,0 +1,12 @@
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from tidemq.engine.state cimport Connection, Message, Reactor
+
+cdef uint8_t* reserve_output(Reactor* r, Connection* c, uint32_t size) noexcept nogil
+cdef void append_output(Reactor* r, Connection* c, const void* data, uint32_t size) noexcept nogil
+cdef void append_large(Reactor* r, Connection* c, Message* message) noexcept nogil
+cdef uint64_t pending_output(const Connection* c) noexcept nogil
+cdef bint flush_output(Reactor* r, Connection* c) noexcept nogil
+cdef void free_output(Reactor* r, Connection* c) noexcept nogil
+cdef void touch(Reactor* r, Connection* c) noexcept nogil
+cdef void doom(Reactor* r, Connection* c, uint8_t reason, uint8_t fault) noexcept nogil

@@ -1,0 +1,313 @@
+"""What goes out to one connection: gathered over a turn, sent at its end in one call.
+
+Small packets are copied into one buffer; a large payload is sent from its message (scatter-gather). The buffer is
+taken when the first byte is written and given back when the last has been sent, so an idle connection holds none.
+"""
+
+import cython
+from cython.cimports.libc.errno import EAGAIN, EINTR, errno
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, malloc, realloc
+from cython.cimports.libc.string import memcpy, memmove, memset
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.counters import (
+    C_BYTES_SENT,
+    LIVE_BUFFERS,
+    MEMORY_BUFFERS,
+)
+from cython.cimports.tidemq.engine.message import hold_message, payload_of, release_message
+from cython.cimports.tidemq.engine.state import (
+    CLOSING,
+    OUTPUT_BLOCK,
+    Connection,
+    LargePayload,
+    Message,
+    Output,
+    Reactor,
+)
+from cython.cimports.tidemq.engine.system import (
+    MSG_DONTWAIT,
+    MSG_NOSIGNAL,
+    iovec,
+    msghdr,
+    send,
+    sendmsg,
+)
+from cython.cimports.tidemq.wire.protocol import Span
+
+_SMALL_BLOCK = cython.declare(uint32_t, 4096)
+_SPARE_BLOCKS_MAX = cython.declare(uint32_t, 64)
+_VECTOR_MAX = cython.declare(cython.int, 64)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def touch(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """The connection is looked at when the turn ends."""
+    if not c.touched:
+        c.touched = True
+        r.touched.push_back(c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def doom(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, fault: uint8_t
+) -> cython.void:
+    """Closes the connection at the end of the turn, after what is written; the first reason stays."""
+    if c.doomed:
+        return
+    c.doomed = True
+    c.doom_reason = reason
+    c.doom_fault = fault
+    if c.state != CLOSING:
+        touch(r, c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def pending_output(c: cython.pointer[cython.const[Connection]]) -> uint64_t:
+    """Bytes that wait to be sent."""
+    return c.output.end - c.output.start + c.output.large_bytes
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _take_block(r: cython.pointer[Reactor], out: cython.pointer[Output], size: uint32_t) -> cython.void:
+    capacity: uint32_t = _SMALL_BLOCK
+    if size > capacity or out.usual > capacity:
+        capacity = OUTPUT_BLOCK
+    while capacity < size:
+        capacity *= 2
+    if capacity == OUTPUT_BLOCK and r.spare_blocks.size():
+        out.data = r.spare_blocks.back()
+        r.spare_blocks.pop_back()
+    else:
+        out.data = cython.cast(cython.pointer[uint8_t], malloc(capacity))
+        r.tally[LIVE_BUFFERS] += 1
+        r.tally[MEMORY_BUFFERS] += capacity
+    out.capacity = capacity
+    out.start = out.end = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _give_block(r: cython.pointer[Reactor], out: cython.pointer[Output]) -> cython.void:
+    if out.data == cython.NULL:
+        return
+    if out.capacity == OUTPUT_BLOCK and r.spare_blocks.size() < _SPARE_BLOCKS_MAX:
+        r.spare_blocks.push_back(out.data)
+    else:
+        free(out.data)
+        r.tally[LIVE_BUFFERS] -= 1
+        r.tally[MEMORY_BUFFERS] -= out.capacity
+    out.data = cython.NULL
+    out.capacity = out.start = out.end = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _make_room(r: cython.pointer[Reactor], c: cython.pointer[Connection], size: uint32_t) -> cython.void:
+    """Room for ``size`` more bytes: by sending a full block, by closing the gap in front, by a larger block."""
+    out: cython.pointer[Output] = cython.address(c.output)
+    if out.end - out.start >= OUTPUT_BLOCK // 2 and not c.doomed and not c.congested:
+        if not flush_output(r, c):
+            # the peer is gone: what follows is written into the void until the turn ends
+            out.start = out.end
+        if out.data == cython.NULL:
+            _take_block(r, out, size)
+            return
+    used: uint32_t = out.end - out.start
+    if out.start and used + size <= out.capacity:
+        memmove(out.data, out.data + out.start, used)
+    else:
+        capacity: uint32_t = out.capacity
+        while capacity < used + size:
+            capacity = capacity * 4 if capacity < OUTPUT_BLOCK else capacity * 2
+        if out.start:
+            memmove(out.data, out.data + out.start, used)
+        out.data = cython.cast(cython.pointer[uint8_t], realloc(out.data, capacity))
+        r.tally[MEMORY_BUFFERS] += cython.cast(int64_t, capacity) - out.capacity
+        out.capacity = capacity
+    out.start = 0
+    out.end = used
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def reserve_output(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], size: uint32_t
+) -> cython.pointer[uint8_t]:
+    """Adds ``size`` bytes to what goes out; the caller fills them in before anything else is appended."""
+    out: cython.pointer[Output] = cython.address(c.output)
+    touch(r, c)
+    if out.data == cython.NULL:
+        _take_block(r, out, size)
+    elif out.capacity - out.end < size:
+        _make_room(r, c, size)
+    at: cython.pointer[uint8_t] = out.data + out.end
+    out.end += size
+    return at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_output(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    data: cython.pointer[cython.const[cython.void]],
+    size: uint32_t,
+) -> cython.void:
+    """Copies ``size`` bytes to what goes out."""
+    memcpy(reserve_output(r, c, size), data, size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_large(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], message: cython.pointer[Message]
+) -> cython.void:
+    """Lets a message's payload follow what was appended so far, sent from the message itself."""
+    out: cython.pointer[Output] = cython.address(c.output)
+    touch(r, c)
+    if out.large == cython.NULL:
+        owner: unique_ptr[vector[LargePayload]] = make_unique[vector[LargePayload]]()
+        out.large = owner.release()
+    part: LargePayload
+    part.at = out.streamed + (out.end - out.start)
+    part.message = message
+    part.sent = 0
+    hold_message(message)
+    out.large.push_back(part)
+    out.large_bytes += message.payload_size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _gather(out: cython.pointer[Output], parts: cython.pointer[iovec]) -> cython.int:
+    """Lays out what is to be sent, buffer and large payloads in turn; returns how many parts."""
+    count: cython.int = 0
+    at: uint64_t = out.streamed
+    data: cython.pointer[uint8_t] = out.data + out.start
+    index: cython.size_t
+    for index in range(out.large.size()):
+        if count + 2 >= _VECTOR_MAX:
+            return count
+        part: LargePayload = out.large[0][index]
+        if part.at > at:
+            parts[count].iov_base = data
+            parts[count].iov_len = part.at - at
+            data += part.at - at
+            at = part.at
+            count += 1
+        payload: Span = payload_of(part.message)
+        parts[count].iov_base = cython.cast(cython.p_void, payload.data + part.sent)
+        parts[count].iov_len = payload.size - part.sent
+        count += 1
+    rest: cython.size_t = out.data + out.end - data
+    if rest:
+        parts[count].iov_base = data
+        parts[count].iov_len = rest
+        count += 1
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _consume(r: cython.pointer[Reactor], out: cython.pointer[Output], size: uint64_t) -> cython.void:
+    """Marks ``size`` bytes as sent, over buffer and large payloads in their order."""
+    done: cython.size_t = 0
+    while size:
+        run: uint64_t = out.end - out.start
+        if done < out.large.size():
+            run = out.large[0][done].at - out.streamed
+        if run:
+            if run > size:
+                run = size
+            out.start += cython.cast(uint32_t, run)
+            out.streamed += run
+            size -= run
+            continue
+        part: cython.pointer[LargePayload] = cython.address(out.large[0][done])
+        left: uint64_t = part.message.payload_size - part.sent
+        if left > size:
+            part.sent += cython.cast(uint32_t, size)
+            out.large_bytes -= size
+            break
+        out.large_bytes -= left
+        size -= left
+        release_message(part.message, r.tally)
+        done += 1
+    if done:
+        out.large.erase(out.large.begin(), out.large.begin() + done)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def flush_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+    """Sends what the socket takes now. False when the connection is broken."""
+    out: cython.pointer[Output] = cython.address(c.output)
+    total: uint32_t = 0
+    while True:
+        sent: cython.Py_ssize_t
+        if out.large_bytes == 0:
+            size: uint32_t = out.end - out.start
+            if size == 0:
+                break
+            sent = send(c.fd, out.data + out.start, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if sent > 0:
+                out.start += cython.cast(uint32_t, sent)
+                out.streamed += sent
+                if sent < size:
+                    total += cython.cast(uint32_t, sent)
+                    break
+        else:
+            parts: iovec[64]
+            header: msghdr
+            memset(cython.address(header), 0, cython.sizeof(msghdr))
+            header.msg_iov = parts
+            header.msg_iovlen = _gather(out, parts)
+            sent = sendmsg(c.fd, cython.address(header), MSG_NOSIGNAL | MSG_DONTWAIT)
+            if sent > 0:
+                _consume(r, out, sent)
+        if sent < 0:
+            if errno == EINTR:
+                continue
+            if errno == EAGAIN:
+                break
+            return False
+        total += cython.cast(uint32_t, sent)
+    r.tally[C_BYTES_SENT] += total
+    if out.end == out.start and out.large_bytes == 0:
+        out.usual = total if total > out.usual // 2 else out.usual // 2
+        _give_block(r, out)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Lets go of everything that was not sent."""
+    out: cython.pointer[Output] = cython.address(c.output)
+    index: cython.size_t
+    if out.large != cython.NULL:
+        for index in range(out.large.size()):
+            release_message(out.large[0][index].message, r.tally)
+        del out.large
+        out.large = cython.NULL
+    out.large_bytes = 0
+    _give_block(r, out)

@@ -1,0 +1,188 @@
+"""What a reactor does with its mail: messages and connections from other reactors, answers and wishes from above."""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.tidemq.engine.backpressure import pause_feeder, resume_feeder
+from cython.cimports.tidemq.engine.closing import close_connection, place_connection
+from cython.cimports.tidemq.engine.connecting import admit, answer_auth, answer_connect
+from cython.cimports.tidemq.engine.handles import connection_of, handle_of
+from cython.cimports.tidemq.engine.mail import free_letter
+from cython.cimports.tidemq.engine.message import release_message
+from cython.cimports.tidemq.engine.output import doom, touch
+from cython.cimports.tidemq.engine.publishing import answer_publish
+from cython.cimports.tidemq.engine.replies import span_of, write_disconnect
+from cython.cimports.tidemq.engine.retention import begin_backlog
+from cython.cimports.tidemq.engine.routing import deliver_mailed, deliver_to_group, route_message
+from cython.cimports.tidemq.engine.sessions import Found, add_subscription, end_session, find_session, new_session
+from cython.cimports.tidemq.engine.state import (
+    CONNECTED,
+    CONNECTING,
+    MAIL_ANSWER_AUTH,
+    MAIL_ANSWER_CONNECT,
+    MAIL_ANSWER_PUBLISH,
+    MAIL_ANSWER_SUBSCRIBE,
+    MAIL_CONNECTION,
+    MAIL_DISCONNECT,
+    MAIL_GROUP,
+    MAIL_MESSAGE,
+    MAIL_PAUSE,
+    MAIL_PUBLISH,
+    MAIL_RESUME,
+    MAIL_STOP,
+    MAIL_SUBSCRIBE,
+    MAIL_UNSUBSCRIBE,
+    Connection,
+    Mail,
+    Reactor,
+    Session,
+)
+from cython.cimports.tidemq.engine.subscribing import answer_subscribe
+from cython.cimports.tidemq.engine.timers import time_connection
+from cython.cimports.tidemq.wire.protocol import RC_SERVER_SHUTTING_DOWN
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _adopt(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+    """A connection whose session lives here: its CONNECT has been accepted already."""
+    c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
+    c.leaving = False
+    place_connection(r, c)
+    if c.doomed:
+        touch(r, c)
+        return
+    time_connection(r, c, r.now_ms + r.shared.limits.connect_timeout_ms)
+    c.state = CONNECTING
+    admit(r, c, mail.letter.text, mail.letter.data)
+    if c.input_size and not c.leaving:
+        r.resumed.push_back(handle_of(r, c))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _answer(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+    """The control plane's decision; one for a connection that is gone is dropped."""
+    c: cython.pointer[Connection] = connection_of(r, mail.number)
+    if c == cython.NULL or c.doomed:
+        return
+    touch(r, c)
+    if mail.kind == MAIL_ANSWER_CONNECT:
+        answer_connect(r, c, mail.reason, mail.letter.text, mail.letter.data)
+    elif mail.kind == MAIL_ANSWER_AUTH:
+        answer_auth(r, c, mail.reason, mail.letter.data)
+    elif mail.kind == MAIL_ANSWER_SUBSCRIBE:
+        answer_subscribe(r, c, mail.letter.data)
+    else:
+        answer_publish(r, c, mail.reason)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _disconnect(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+    """Ends the connection of a client, here or wherever its session lives."""
+    found: Found = find_session(r, mail.letter.text, False)
+    if found.session == cython.NULL:
+        return
+    if found.reactor != r.index:
+        forwarded: Mail = mail[0]
+        r.outgoing[found.reactor].push_back(forwarded)
+        mail.letter = cython.NULL
+    elif found.session.connection != cython.NULL:
+        doom(r, found.session.connection, mail.reason, 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _subscribe(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+    """A receiver of the embedding program: a session without a client."""
+    existed: cython.bint = False
+    s: cython.pointer[Session] = new_session(r)
+    s.internal = True
+    s.number = mail.number
+    s.online = 1
+    r.sessions[s.number] = s
+    add_subscription(r, s, span_of(mail.letter.text), mail.reason, 0, cython.address(existed))
+    begin_backlog(r, s, span_of(mail.letter.text), mail.reason, 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _stop(r: cython.pointer[Reactor]) -> cython.void:
+    """Says goodbye to every 5.0 client and reads nothing more; what is written still goes out."""
+    index: cython.size_t
+    r.stopping = True
+    r.stop_ms = r.now_ms + r.shared.limits.shutdown_ms
+    for index in range(r.connections.size()):
+        c: cython.pointer[Connection] = r.connections[index]
+        if c == cython.NULL or c.doomed:
+            continue
+        c.asked = True
+        c.clean_disconnect = True  # the broker ends, not the client: nobody is left to get its will
+        if c.state == CONNECTED:
+            write_disconnect(r, c, RC_SERVER_SHUTTING_DOWN)
+        touch(r, c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _free_letter(mail: cython.pointer[Mail]) -> cython.void:
+    if mail.letter != cython.NULL:
+        del mail.letter.text
+        del mail.letter.data
+        free_letter(mail.letter)
+        mail.letter = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def discard_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+    """Frees what comes with a mail, unread: when the engine is closed."""
+    if mail.message != cython.NULL:
+        release_message(mail.message, r.tally)
+        mail.message = cython.NULL
+    if mail.kind == MAIL_CONNECTION:
+        c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
+        place_connection(r, c)
+        close_connection(r, c)
+    _free_letter(mail)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+    """Acts on one mail and frees what came with it."""
+    kind: uint8_t = mail.kind
+    if kind == MAIL_MESSAGE:
+        deliver_mailed(r, mail.message)
+    elif kind == MAIL_GROUP:
+        deliver_to_group(r, mail.message, mail.number, mail.hops)
+    elif kind == MAIL_PUBLISH:
+        route_message(r, mail.message)
+    elif kind == MAIL_PAUSE:
+        pause_feeder(r, mail.number)
+    elif kind == MAIL_RESUME:
+        resume_feeder(r, mail.number)
+    elif kind == MAIL_CONNECTION:
+        _adopt(r, mail)
+    elif kind == MAIL_DISCONNECT:
+        _disconnect(r, mail)
+    elif kind == MAIL_SUBSCRIBE:
+        _subscribe(r, mail)
+    elif kind == MAIL_UNSUBSCRIBE:
+        if r.sessions.count(mail.number):
+            end_session(r, r.sessions[mail.number])
+    elif kind == MAIL_STOP:
+        _stop(r)
+    else:
+        _answer(r, mail)
+    if mail.message != cython.NULL:
+        release_message(mail.message, r.tally)
+    _free_letter(mail)

@@ -1,0 +1,285 @@
+"""PUBLISH as it comes from a client, and the acknowledgements of both directions."""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.string import memset
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.backpressure import stopped_by_memory
+from cython.cimports.tidemq.engine.connecting import keep_packet
+from cython.cimports.tidemq.engine.counters import C_MESSAGES_RECEIVED, C_REFUSED_NOT_AUTHORISED
+from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, release_payload
+from cython.cimports.tidemq.engine.output import doom, touch
+from cython.cimports.tidemq.engine.replies import span_of, write_ack
+from cython.cimports.tidemq.engine.reports import connection_event, post_event
+from cython.cimports.tidemq.engine.routing import close_passage, route
+from cython.cimports.tidemq.engine.state import (
+    EVENT_PUBLISH,
+    RELEASED,
+    SENT,
+    Connection,
+    Entry,
+    Event,
+    Passage,
+    Reactor,
+    Session,
+)
+from cython.cimports.tidemq.wire.packets import Ack, Publish, parse_ack, parse_publish
+from cython.cimports.tidemq.wire.properties import Properties, copy_forwarded, has_property
+from cython.cimports.tidemq.wire.protocol import (
+    FAULT_NONE,
+    FAULT_PROPERTY_MISPLACED,
+    FAULT_RECEIVE_MAXIMUM,
+    FAULT_TOPIC_ALIAS,
+    FAULT_TOPIC_EMPTY,
+    FAULT_TOPIC_LEVELS,
+    PROP_MESSAGE_EXPIRY,
+    PROP_RESPONSE_TOPIC,
+    PROP_TOPIC_ALIAS,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    RC_NO_MATCHING_SUBSCRIBERS,
+    RC_PACKET_IDENTIFIER_NOT_FOUND,
+    RC_SUCCESS,
+    Fault,
+    Span,
+    fault_reason,
+)
+from cython.cimports.tidemq.wire.topics import check_topic_name
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _resolve_alias(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], publish: cython.pointer[Publish]
+) -> Fault:
+    """Sets or uses a topic alias: afterwards the packet has its topic name (5.0 section 3.3.2.3.4)."""
+    alias: uint16_t = publish.properties.topic_alias
+    if alias > r.shared.limits.topic_alias_max:
+        return FAULT_TOPIC_ALIAS
+    if c.aliases_in == cython.NULL:
+        owner: unique_ptr[vector[string]] = make_unique[vector[string]]()
+        c.aliases_in = owner.release()
+        c.aliases_in.resize(r.shared.limits.topic_alias_max + 1)
+    known: cython.pointer[string] = cython.address(c.aliases_in[0][alias])
+    if publish.topic.size:
+        known.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
+    elif known.empty():
+        return FAULT_TOPIC_EMPTY
+    else:
+        publish.topic = span_of(known)
+    return FAULT_NONE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _check_publish(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], publish: cython.pointer[Publish]
+) -> Fault:
+    """What the packet alone does not show: who may send what, aliases, limits."""
+    if c.version == 5 and publish.properties.present:
+        if publish.properties.subscription_id_count:
+            return FAULT_PROPERTY_MISPLACED  # [MQTT-3.3.4-6]
+        if has_property(cython.address(publish.properties), PROP_TOPIC_ALIAS):
+            fault: Fault = _resolve_alias(r, c, publish)
+            if fault != FAULT_NONE:
+                return fault
+        if has_property(cython.address(publish.properties), PROP_RESPONSE_TOPIC):
+            fault = check_topic_name(publish.properties.response_topic, 65535)
+            if fault != FAULT_NONE:
+                return fault  # [MQTT-3.3.2-14]
+    if publish.topic.size > r.shared.limits.topic_bytes_max:
+        return FAULT_TOPIC_LEVELS
+    return check_topic_name(publish.topic, r.shared.limits.topic_levels_max)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.Py_ssize_t:
+    """Where a QoS 2 packet identifier stands among those that wait for PUBREL, or -1."""
+    index: cython.Py_ssize_t
+    for index in range(cython.cast(cython.Py_ssize_t, s.received.size())):
+        if s.received[index] == packet_id:
+            return index
+    return -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def handle_publish(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    first: uint8_t,
+    body: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+    frame: cython.pointer[cython.const[uint8_t]],
+    frame_size: uint32_t,
+) -> cython.void:
+    """A PUBLISH from a client, in its whole ``frame``: checked, decided on, routed, acknowledged."""
+    publish: Publish
+    fault: Fault = parse_publish(first, body, size, c.version, cython.address(publish))
+    if fault == FAULT_NONE:
+        fault = _check_publish(r, c, cython.address(publish))
+    if fault == FAULT_NONE and publish.qos == 2 and _find_received(c.session, publish.packet_id) >= 0:
+        write_ack(r, c, PUBREC, publish.packet_id, RC_SUCCESS)  # sent again, not a new message [MQTT-4.3.3-10]
+        return
+    if (
+        fault == FAULT_NONE
+        and publish.qos == 2
+        and c.version == 5
+        and c.session.received.size() >= r.shared.limits.receive_max
+    ):
+        fault = FAULT_RECEIVE_MAXIMUM  # [MQTT-3.3.4-7]
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    if r.shared.ask_publish:
+        c.asked = True
+        touch(r, c)
+        c.pending_packet = keep_packet(first, body, size)
+        event: cython.pointer[Event] = connection_event(r, c, EVENT_PUBLISH)
+        event.text.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
+        event.data.assign(cython.cast(cython.p_char, publish.payload.data), publish.payload.size)
+        event.reason = publish.qos
+        event.flag = publish.retain
+        post_event(r.shared, event)
+        return
+    _accept_publish(r, c, cython.address(publish), frame, frame_size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def answer_publish(r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t) -> cython.void:
+    """The control plane has decided on the PUBLISH that waits."""
+    publish: Publish
+    if not c.asked or c.pending_packet == cython.NULL:
+        return
+    kept: cython.pointer[string] = c.pending_packet
+    packet: cython.pointer[cython.const[uint8_t]] = span_of(kept).data
+    c.pending_packet = cython.NULL
+    c.asked = False
+    r.resumed.push_back(handle_of(r, c))
+    parse_publish(packet[0], packet + 1, cython.cast(uint32_t, kept.size() - 1), c.version, cython.address(publish))
+    _check_publish(r, c, cython.address(publish))  # finds the topic of an alias again
+    if reason == RC_SUCCESS:
+        _accept_publish(r, c, cython.address(publish), cython.NULL, 0)
+    else:
+        r.tally[C_REFUSED_NOT_AUTHORISED] += 1
+        if publish.qos and c.version == 5:
+            write_ack(r, c, PUBACK if publish.qos == 1 else PUBREC, publish.packet_id, reason)
+        elif publish.qos:
+            # 3.x cannot say no: either acknowledged and dropped, or the end (3.1.1 section 3.3.5)
+            write_ack(r, c, PUBACK if publish.qos == 1 else PUBREC, publish.packet_id, RC_SUCCESS)
+            if publish.qos == 2:
+                c.session.received.push_back(publish.packet_id)
+    del kept
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _accept_publish(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    publish: cython.pointer[Publish],
+    frame: cython.pointer[cython.const[uint8_t]],
+    frame_size: uint32_t,
+) -> cython.void:
+    """Routes a message that is allowed, and acknowledges it."""
+    passage: Passage
+    forwarded: string
+    memset(cython.address(passage), 0, cython.sizeof(Passage))
+    passage.topic = publish.topic
+    passage.payload = publish.payload
+    passage.qos = publish.qos
+    passage.retain = publish.retain
+    passage.publisher = c.session.number
+    passage.feeder = handle_of(r, c)
+    if c.version == 5 and publish.properties.present:
+        raw: Span = publish.properties.raw
+        forwarded.resize(raw.size)
+        forwarded.resize(copy_forwarded(raw, cython.cast(cython.pointer[uint8_t], forwarded.data())))
+        passage.properties = span_of(cython.address(forwarded))
+        if has_property(cython.address(publish.properties), PROP_MESSAGE_EXPIRY):
+            passage.expires_ms = r.now_ms + cython.cast(int64_t, publish.properties.message_expiry_s) * 1000
+            if passage.expires_ms == r.now_ms:
+                passage.expires_ms = 1  # already over; 0 would mean never
+    elif publish.qos == 0:
+        passage.frame = frame
+        passage.frame_size = frame_size
+        passage.frame_is_5 = c.version == 5
+    r.tally[C_MESSAGES_RECEIVED] += 1
+    route(r, cython.address(passage))
+    if publish.qos:
+        reason: uint8_t = RC_SUCCESS
+        if passage.receivers == 0 and c.version == 5:
+            reason = RC_NO_MATCHING_SUBSCRIBERS
+        if publish.qos == 1:
+            write_ack(r, c, PUBACK, publish.packet_id, reason)
+        else:
+            c.session.received.push_back(publish.packet_id)
+            write_ack(r, c, PUBREC, publish.packet_id, reason)
+    close_passage(r, cython.address(passage))
+    stopped_by_memory(r, c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _handle_pubrel(r: cython.pointer[Reactor], c: cython.pointer[Connection], packet_id: uint16_t) -> cython.void:
+    """PUBREL ends a QoS 2 message from the client [MQTT-4.3.3-11]."""
+    at: cython.Py_ssize_t = _find_received(c.session, packet_id)
+    if at >= 0:
+        c.session.received.erase(c.session.received.begin() + at)
+    write_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS if at >= 0 else RC_PACKET_IDENTIFIER_NOT_FOUND)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def handle_ack(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    first: uint8_t,
+    body: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> cython.void:
+    """PUBACK, PUBREC, PUBREL, PUBCOMP. One that fits no message is answered, never a reason to disconnect."""
+    ack: Ack
+    fault: Fault = parse_ack(first, body, size, c.version, cython.address(ack))
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    kind: uint8_t = first >> 4
+    if kind == PUBREL:
+        _handle_pubrel(r, c, ack.packet_id)
+        return
+    s: cython.pointer[Session] = c.session
+    entry: cython.pointer[Entry] = find_entry(cython.address(s.outbox), ack.packet_id)
+    if kind == PUBREC:
+        if entry == cython.NULL or entry.qos != 2 or entry.state != SENT and entry.state != RELEASED:
+            write_ack(r, c, PUBREL, ack.packet_id, RC_PACKET_IDENTIFIER_NOT_FOUND)
+            return
+        if ack.reason < 0x80:
+            if entry.state == SENT:
+                release_payload(cython.address(s.outbox), entry, r.tally)
+                entry.state = RELEASED
+            write_ack(r, c, PUBREL, ack.packet_id, RC_SUCCESS)  # [MQTT-4.3.3-4]
+            return
+    elif entry == cython.NULL or (entry.qos == 1) != (kind == PUBACK):
+        return
+    elif entry.state != (SENT if kind == PUBACK else RELEASED):
+        return
+    forget_entry(cython.address(s.outbox), entry, r.tally)
+    if s.outbox.next < s.outbox.tail:
+        send_waiting(r, s)

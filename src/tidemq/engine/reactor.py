@@ -1,0 +1,402 @@
+"""A reactor's turns: wait, take the mail, read, route, then write each touched connection once and hand over the mail."""
+
+import cython
+from cython.cimports.libc.errno import EAGAIN, EINTR, EMFILE, ENFILE, errno
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free, malloc
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.backpressure import check_congested, check_memory, relieve
+from cython.cimports.tidemq.engine.cache import free_cache
+from cython.cimports.tidemq.engine.closing import (
+    close_connection,
+    open_connection,
+    remove_connection,
+    session_due,
+    update_interest,
+)
+from cython.cimports.tidemq.engine.counters import (
+    C_CONNECTIONS_REFUSED,
+    C_MESSAGES_RESENT,
+    C_TURNS,
+    COUNTER_COUNT,
+    LIVE_BUFFERS,
+    MEMORY_BUFFERS,
+)
+from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.handles import connection_of
+from cython.cimports.tidemq.engine.mail import post_outgoing, take_inbox
+from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
+from cython.cimports.tidemq.engine.output import doom, flush_output, touch
+from cython.cimports.tidemq.engine.postman import handle_mail
+from cython.cimports.tidemq.engine.reading import parse_kept, read_connection
+from cython.cimports.tidemq.engine.reports import new_event, post_event
+from cython.cimports.tidemq.engine.retention import continue_backlogs
+from cython.cimports.tidemq.engine.state import (
+    CONNECTED,
+    CONNECTING,
+    EVENT_STOPPED,
+    OUTPUT_BLOCK,
+    RELEASED,
+    SENT,
+    TIMER_CONNECTION,
+    Connection,
+    Entry,
+    Outbox,
+    Reactor,
+    Shared,
+    Timer,
+)
+from cython.cimports.tidemq.engine.system import (
+    EFD_CLOEXEC,
+    EFD_NONBLOCK,
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLLERR,
+    EPOLLHUP,
+    EPOLLIN,
+    RELAXED,
+    SEQ_CST,
+    SOCK_CLOEXEC,
+    SOCK_NONBLOCK,
+    accept4,
+    close,
+    epoll_create1,
+    epoll_ctl,
+    epoll_event,
+    epoll_wait,
+    eventfd,
+    getrandom,
+    load_i64,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    read,
+    store_i64,
+    store_int,
+)
+from cython.cimports.tidemq.engine.timers import clock_ms, take_timer, time_connection
+from cython.cimports.tidemq.wire.protocol import (
+    FAULT_CONNECT_TIMEOUT,
+    FAULT_KEEP_ALIVE,
+    RC_KEEP_ALIVE_TIMEOUT,
+    RC_PROTOCOL_ERROR,
+)
+
+_EVENTS_MAX = cython.declare(cython.int, 512)
+_ACCEPTS_MAX = cython.declare(cython.int, 64)  # of one listener in one turn
+_TICK_MS = cython.declare(int64_t, 100)
+_READ_CAPACITY = cython.declare(uint32_t, 262144)
+_LISTENER = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 63)  # marks an epoll event of a listening socket
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _watch(r: cython.pointer[Reactor], fd: cython.int, key: uint64_t) -> cython.void:
+    event: epoll_event
+    event.events = EPOLLIN
+    event.data.u64 = key
+    epoll_ctl(r.epoll, EPOLL_CTL_ADD, fd, cython.address(event))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def new_reactor(shared: cython.pointer[Shared], index: uint16_t) -> cython.pointer[Reactor]:
+    """A reactor that does not run yet."""
+    owner: unique_ptr[Reactor] = make_unique[Reactor]()
+    r: cython.pointer[Reactor] = owner.release()
+    r.index = index
+    r.shared = shared
+    r.epoll = epoll_create1(EPOLL_CLOEXEC)
+    r.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+    r.reserve = eventfd(0, EFD_CLOEXEC)
+    _watch(r, r.wake, 0)
+    r.read_capacity = _READ_CAPACITY
+    r.read_buffer = cython.cast(cython.pointer[uint8_t], malloc(_READ_CAPACITY))
+    r.heads.resize(16)
+    getrandom(cython.address(r.cache.seed), 8, 0)
+    pthread_mutex_init(cython.address(r.inbox_lock), cython.NULL)
+    r.now_ms = clock_ms()
+    return r
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
+    """Frees a reactor whose thread has ended and whose connections and sessions are gone."""
+    index: cython.size_t
+    for index in range(r.spare_blocks.size()):
+        free(r.spare_blocks[index])
+    r.tally[LIVE_BUFFERS] -= r.spare_blocks.size()
+    r.tally[MEMORY_BUFFERS] -= cython.cast(int64_t, r.spare_blocks.size()) * OUTPUT_BLOCK
+    r.spare_blocks.clear()
+    free_cache(r)
+    free(r.read_buffer)
+    close(r.epoll)
+    close(r.wake)
+    close(r.reserve)
+    pthread_mutex_destroy(cython.address(r.inbox_lock))
+    _publish_tally(r)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def add_listener(r: cython.pointer[Reactor], fd: cython.int) -> cython.void:
+    """Accepts from a listening socket; before the reactor runs."""
+    r.listeners.push_back(fd)
+    _watch(r, fd, _LISTENER | cython.cast(uint64_t, fd))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _accept(r: cython.pointer[Reactor], listener: cython.int) -> cython.void:
+    count: cython.int
+    for count in range(_ACCEPTS_MAX):
+        fd: cython.int = accept4(listener, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+        if fd < 0:
+            if errno == EMFILE or errno == ENFILE:
+                # no descriptor is left: give up the reserved one to refuse instead of spinning
+                close(r.reserve)
+                close(accept4(listener, cython.NULL, cython.NULL, SOCK_CLOEXEC))
+                r.reserve = eventfd(0, EFD_CLOEXEC)
+                r.tally[C_CONNECTIONS_REFUSED] += 1
+            return
+        if load_i64(cython.address(r.shared.connection_count), RELAXED) >= r.shared.limits.connections_max:
+            close(fd)
+            r.tally[C_CONNECTIONS_REFUSED] += 1
+            continue
+        open_connection(r, fd)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _handle_event(r: cython.pointer[Reactor], event: cython.pointer[epoll_event]) -> cython.void:
+    key: uint64_t = event.data.u64
+    if key == 0:
+        count: uint64_t
+        read(r.wake, cython.address(count), 8)
+        return
+    if key & _LISTENER:
+        if not r.stopping:
+            _accept(r, cython.cast(cython.int, key & 0x7FFFFFFF))
+        return
+    c: cython.pointer[Connection] = connection_of(r, key)
+    if c == cython.NULL:
+        return
+    if event.events & EPOLLIN:
+        read_connection(r, c)
+    elif event.events & (EPOLLHUP | EPOLLERR):
+        doom(r, c, 0, 0)
+    if event.events & ~EPOLLIN:
+        touch(r, c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _resend_overdue(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """For MQTT 3.1: what was not acknowledged in time goes out again, with DUP (3.1 section 4.2)."""
+    box: cython.pointer[Outbox] = cython.address(c.session.outbox)
+    if box.head == box.next:
+        return
+    entry: cython.pointer[Entry] = entry_at(box, box.head)
+    late: cython.bint = (
+        (entry.state == SENT or entry.state == RELEASED)
+        and r.now_ms // 1000 - entry.sent_s >= r.shared.limits.ack_timeout_s
+    )
+    if late:
+        rewind_outbox(box)
+        send_waiting(r, c.session)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _connection_due(r: cython.pointer[Reactor], c: cython.pointer[Connection], due_ms: int64_t) -> cython.void:
+    """A connection's timer: no CONNECT in time, nothing heard for too long, or something to send again."""
+    if c.timer_ms != due_ms:
+        return
+    c.timer_ms = 0
+    if c.doomed:
+        return
+    if c.state != CONNECTED:
+        if c.asked:
+            time_connection(r, c, r.now_ms + r.shared.limits.connect_timeout_ms)
+        else:
+            doom(r, c, RC_PROTOCOL_ERROR, FAULT_CONNECT_TIMEOUT)
+        return
+    next_ms: int64_t = 0
+    if c.keep_alive_ms:
+        if c.asked or c.pause_count:
+            c.last_read_ms = r.now_ms  # it is we who do not read
+        next_ms = c.last_read_ms + c.keep_alive_ms
+        if next_ms <= r.now_ms:
+            doom(r, c, RC_KEEP_ALIVE_TIMEOUT, FAULT_KEEP_ALIVE)  # [MQTT-3.1.2-22]
+            return
+    if c.version == 3 and r.shared.limits.ack_timeout_s:
+        _resend_overdue(r, c)
+        again_ms: int64_t = r.now_ms + cython.cast(int64_t, r.shared.limits.ack_timeout_s) * 1000
+        if next_ms == 0 or again_ms < next_ms:
+            next_ms = again_ms
+    if next_ms:
+        time_connection(r, c, next_ms)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
+    while r.timers.size() and r.timers[0].due_ms <= r.now_ms:
+        timer: Timer = take_timer(r)
+        if timer.kind == TIMER_CONNECTION:
+            c: cython.pointer[Connection] = connection_of(r, timer.key)
+            if c != cython.NULL:
+                _connection_due(r, c, timer.due_ms)
+        else:
+            session_due(r, timer.key, timer.due_ms)
+    if r.now_ms - r.tick_ms >= _TICK_MS:
+        r.tick_ms = r.now_ms
+        check_congested(r)
+        check_memory(r)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _run_resumed(r: cython.pointer[Reactor]) -> cython.void:
+    """Connections that may be read again: first what was kept of them."""
+    count: cython.size_t = r.resumed.size()
+    index: cython.size_t
+    for index in range(count):
+        c: cython.pointer[Connection] = connection_of(r, r.resumed[index])
+        if c != cython.NULL and not c.asked and c.pause_count == 0:
+            c.last_read_ms = r.now_ms
+            parse_kept(r, c)
+    if count:
+        r.resumed.erase(r.resumed.begin(), r.resumed.begin() + count)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """The end of the turn for a touched connection: written, sent to another reactor, or closed and freed."""
+    if c.fd < 0:  # closed earlier in the turn
+        del c
+        return
+    if c.leaving:
+        remove_connection(r, c)
+        c.touched = False
+        return
+    if not c.doomed and not flush_output(r, c):
+        doom(r, c, 0, 0)
+    if not c.doomed and c.session != cython.NULL and c.session.outbox.next < c.session.outbox.tail:
+        send_waiting(r, c.session)
+        if not flush_output(r, c):
+            doom(r, c, 0, 0)
+    if c.doomed:
+        close_connection(r, c)
+        del c
+        return
+    c.touched = False
+    if c.congested:
+        relieve(r, c)
+    update_interest(r, c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
+    """Writes, closes, posts. Closing publishes wills, which may touch more connections: the list grows meanwhile."""
+    index: cython.size_t = 0
+    while index < r.touched.size():
+        _settle(r, r.touched[index])
+        index += 1
+    r.touched.clear()
+    post_outgoing(r)
+    _publish_tally(r)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _publish_tally(r: cython.pointer[Reactor]) -> cython.void:
+    index: cython.int
+    for index in range(COUNTER_COUNT):
+        store_i64(cython.address(r.published[index]), r.tally[index], RELAXED)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
+    """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
+    if r.resumed.size() or r.backlogged.size():
+        return 0
+    wait: int64_t = _TICK_MS if r.connections.size() > r.free_slots.size() else 1000
+    if r.timers.size():
+        left: int64_t = r.timers[0].due_ms - clock_ms()
+        if left < wait:
+            wait = left if left > 0 else 0
+    store_int(cython.address(r.sleeping), 1, SEQ_CST)
+    pthread_mutex_lock(cython.address(r.inbox_lock))
+    if not r.inbox.empty():
+        wait = 0
+    pthread_mutex_unlock(cython.address(r.inbox_lock))
+    return cython.cast(cython.int, wait)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _read_mail(r: cython.pointer[Reactor]) -> cython.void:
+    index: cython.size_t
+    take_inbox(r)
+    for index in range(r.reading.size()):
+        handle_mail(r, cython.address(r.reading[index]))
+    r.reading.clear()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _all_written(r: cython.pointer[Reactor]) -> cython.bint:
+    index: cython.size_t
+    for index in range(r.connections.size()):
+        c: cython.pointer[Connection] = r.connections[index]
+        if c != cython.NULL and c.output.end != c.output.start:
+            return False
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
+    """Turns until the engine stops; the reactor's thread, without the GIL."""
+    events: epoll_event[512]
+    index: cython.int
+    while not (r.stopping and (r.now_ms >= r.stop_ms or _all_written(r))):
+        count: cython.int = epoll_wait(r.epoll, events, _EVENTS_MAX, _wait_ms(r))
+        store_int(cython.address(r.sleeping), 0, SEQ_CST)
+        r.now_ms = clock_ms()
+        r.tally[C_TURNS] += 1
+        _read_mail(r)
+        for index in range(count):
+            _handle_event(r, cython.address(events[index]))
+        _run_resumed(r)
+        _run_timers(r)
+        continue_backlogs(r)
+        _end_turn(r)
+    for index in range(cython.cast(cython.int, r.connections.size())):
+        if r.connections[index] != cython.NULL:
+            doom(r, r.connections[index], 0, 0)
+    _end_turn(r)
+    post_event(r.shared, new_event(EVENT_STOPPED, r.index))

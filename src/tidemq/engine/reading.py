@@ -1,0 +1,271 @@
+"""From a readable socket to packets: one big read a turn, parsed in place.
+
+Everything is read into one buffer of the reactor; only what is left of a packet that has not come whole is copied to
+the connection. A packet larger than that buffer gets a buffer of its own size, which the rest is read into directly.
+"""
+
+import cython
+from cython.cimports.libc.errno import EAGAIN, EINTR, errno
+from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdlib import free, malloc
+from cython.cimports.libc.string import memcpy
+from cython.cimports.tidemq.engine.connecting import handle_auth, handle_connect
+from cython.cimports.tidemq.engine.counters import (
+    C_BYTES_RECEIVED,
+    C_PACKETS_RECEIVED,
+    LIVE_BUFFERS,
+    MEMORY_BUFFERS,
+)
+from cython.cimports.tidemq.engine.output import append_output, doom, touch
+from cython.cimports.tidemq.engine.publishing import handle_ack, handle_publish
+from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, Connection, Reactor
+from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
+from cython.cimports.tidemq.engine.subscribing import handle_subscribe, handle_unsubscribe
+from cython.cimports.tidemq.wire.packets import (
+    Disconnect,
+    FixedHeader,
+    parse_disconnect,
+    parse_fixed_header,
+    parse_ping,
+)
+from cython.cimports.tidemq.wire.properties import has_property
+from cython.cimports.tidemq.wire.protocol import (
+    AUTH,
+    CONNECT,
+    DISCONNECT,
+    FAULT_BEFORE_CONNECT,
+    FAULT_NEED_MORE,
+    FAULT_NONE,
+    FAULT_PACKET_TOO_LARGE,
+    FAULT_PACKET_TYPE,
+    FAULT_SESSION_EXPIRY,
+    PINGREQ,
+    PROP_SESSION_EXPIRY,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    RC_SUCCESS,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    Fault,
+    fault_reason,
+)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _handle_disconnect(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    first: uint8_t,
+    body: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> cython.void:
+    """DISCONNECT: the end, without the will where the reason is 0 [MQTT-3.14.4-1..3]."""
+    packet: Disconnect
+    fault: Fault = parse_disconnect(first, body, size, c.version, cython.address(packet))
+    if fault == FAULT_NONE and c.version == 5 and has_property(cython.address(packet.properties), PROP_SESSION_EXPIRY):
+        expiry_s: uint32_t = packet.properties.session_expiry_s
+        if c.session.expiry_s == 0 and expiry_s:
+            fault = FAULT_SESSION_EXPIRY  # [MQTT-3.14.2-2]
+        else:
+            limit: uint32_t = r.shared.limits.session_expiry_s_max
+            c.session.expiry_s = expiry_s if expiry_s < limit else limit
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    c.clean_disconnect = packet.reason == RC_SUCCESS or c.version < 5
+    doom(r, c, 0, FAULT_NONE)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _handle_ping(r: cython.pointer[Reactor], c: cython.pointer[Connection], first: uint8_t, size: uint32_t) -> cython.void:
+    """PINGREQ is answered at once [MQTT-3.12.4-1]."""
+    fault: Fault = parse_ping(first, size)
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    append_output(r, c, cython.cast(cython.p_char, b"\xd0\x00"), 2)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _handle_packet(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    header: cython.pointer[FixedHeader],
+    frame: cython.pointer[cython.const[uint8_t]],
+) -> cython.void:
+    """Gives a whole packet to what handles its type."""
+    kind: uint8_t = header.first >> 4
+    body: cython.pointer[cython.const[uint8_t]] = frame + header.header_size
+    size: uint32_t = header.body_size
+    if c.state != CONNECTED:
+        if kind == CONNECT:
+            handle_connect(r, c, header.first, body, size)
+        elif kind == AUTH and c.state == AUTHENTICATING:
+            handle_auth(r, c, header.first, body, size)
+        else:
+            doom(r, c, fault_reason(FAULT_BEFORE_CONNECT), FAULT_BEFORE_CONNECT)  # [MQTT-3.1.0-1]
+    elif kind == PUBLISH:
+        handle_publish(r, c, header.first, body, size, frame, header.header_size + size)
+    elif PUBACK <= kind <= PUBCOMP:
+        handle_ack(r, c, header.first, body, size)
+    elif kind == SUBSCRIBE:
+        handle_subscribe(r, c, header.first, body, size)
+    elif kind == UNSUBSCRIBE:
+        handle_unsubscribe(r, c, header.first, body, size)
+    elif kind == PINGREQ:
+        _handle_ping(r, c, header.first, size)
+    elif kind == DISCONNECT:
+        _handle_disconnect(r, c, header.first, body, size)
+    elif kind == CONNECT:
+        handle_connect(r, c, header.first, body, size)
+    elif kind == AUTH and c.version == 5:
+        handle_auth(r, c, header.first, body, size)
+    else:
+        doom(r, c, fault_reason(FAULT_PACKET_TYPE), FAULT_PACKET_TYPE)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _parse(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    data: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> uint32_t:
+    """Handles all whole packets; returns the bytes used. Stops when a decision or a slow receiver is waited for."""
+    header: FixedHeader
+    at: uint32_t = 0
+    while at < size and not (c.doomed or c.asked or c.leaving or c.pause_count):
+        fault: Fault = parse_fixed_header(data + at, size - at, cython.address(header))
+        if fault == FAULT_NEED_MORE:
+            break
+        if fault == FAULT_NONE and header.header_size + header.body_size > r.shared.limits.packet_bytes_max:
+            fault = FAULT_PACKET_TOO_LARGE
+        if fault != FAULT_NONE:
+            doom(r, c, fault_reason(fault), fault)
+            break
+        if header.body_size > size - at - header.header_size:
+            break
+        r.tally[C_PACKETS_RECEIVED] += 1
+        _handle_packet(r, c, cython.address(header), data + at)
+        at += header.header_size + header.body_size
+    return at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _keep_input(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    data: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> cython.void:
+    """Copies what was not used to the connection; where a large packet has begun, with room for all of it."""
+    header: FixedHeader
+    capacity: uint32_t = size
+    if parse_fixed_header(data, size, cython.address(header)) == FAULT_NONE:
+        if header.header_size + header.body_size > capacity:
+            capacity = header.header_size + header.body_size
+    if capacity > r.shared.limits.packet_bytes_max and capacity > size:
+        capacity = size
+    if capacity - size < r.read_capacity // 2:
+        capacity = size  # the rest comes by way of the reactor's buffer
+    c.input = cython.cast(cython.pointer[uint8_t], malloc(capacity))
+    memcpy(c.input, data, size)
+    c.input_size = size
+    c.input_capacity = capacity
+    r.tally[LIVE_BUFFERS] += 1
+    r.tally[MEMORY_BUFFERS] += capacity
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _drop_input(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    free(c.input)
+    r.tally[LIVE_BUFFERS] -= 1
+    r.tally[MEMORY_BUFFERS] -= c.input_capacity
+    c.input = cython.NULL
+    c.input_size = c.input_capacity = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def parse_kept(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Handles what a pause or a decision left unread."""
+    touch(r, c)
+    if c.input == cython.NULL or c.doomed:
+        return
+    data: cython.pointer[uint8_t] = c.input
+    size: uint32_t = c.input_size
+    capacity: uint32_t = c.input_capacity
+    c.input = cython.NULL
+    c.input_size = c.input_capacity = 0
+    used: uint32_t = _parse(r, c, data, size)
+    if used < size and not c.doomed:
+        _keep_input(r, c, data + used, size - used)
+    free(data)
+    r.tally[LIVE_BUFFERS] -= 1
+    r.tally[MEMORY_BUFFERS] -= capacity
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _receive(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], into: cython.pointer[uint8_t], size: uint32_t
+) -> uint32_t:
+    """One read. 0: nothing came, or the connection is over and doomed."""
+    got: cython.Py_ssize_t = recv(c.fd, into, size, MSG_DONTWAIT)
+    if got > 0:
+        r.tally[C_BYTES_RECEIVED] += got
+        c.last_read_ms = r.now_ms
+        return cython.cast(uint32_t, got)
+    if got == 0 or (errno != EAGAIN and errno != EINTR):
+        doom(r, c, 0, FAULT_NONE)
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Reads once and handles all packets that are whole. The caller has seen that the socket is readable."""
+    if c.doomed or c.asked or c.leaving or c.pause_count:
+        touch(r, c)  # its interest in reading is taken back at the end of the turn
+        return
+    got: uint32_t
+    if c.input_capacity > c.input_size:
+        got = _receive(r, c, c.input + c.input_size, c.input_capacity - c.input_size)
+        c.input_size += got
+        if c.input_size == c.input_capacity:
+            parse_kept(r, c)
+        return
+    kept: uint32_t = c.input_size
+    if kept:
+        if kept > r.read_capacity // 2:
+            # left over from a pause: handled first, what is still in the socket comes in the next turn
+            parse_kept(r, c)
+            return
+        memcpy(r.read_buffer, c.input, kept)
+        _drop_input(r, c)
+    got = _receive(r, c, r.read_buffer + kept, r.read_capacity - kept)
+    if got == 0:
+        if kept and not c.doomed:
+            _keep_input(r, c, r.read_buffer, kept)
+        return
+    used: uint32_t = _parse(r, c, r.read_buffer, kept + got)
+    if used < kept + got and not c.doomed:
+        _keep_input(r, c, r.read_buffer + used, kept + got - used)
+    if c.asked or c.pause_count:
+        touch(r, c)

@@ -1,0 +1,12 @@
+from libc.stdint cimport uint8_t, uint16_t
+from libcpp.string cimport string
+
+from tidemq.engine.state cimport Connection, Reactor
+from tidemq.wire.protocol cimport Span
+
+cdef Span span_of(const string* text) noexcept nogil
+cdef void write_ack(Reactor* r, Connection* c, uint8_t packet_type, uint16_t packet_id, uint8_t reason) noexcept nogil
+cdef void write_connack(Reactor* r, Connection* c, bint session_present, uint8_t reason, const string* properties) noexcept nogil
+cdef void write_disconnect(Reactor* r, Connection* c, uint8_t reason) noexcept nogil
+cdef void write_auth(Reactor* r, Connection* c, uint8_t reason, const string* data) noexcept nogil
+cdef void write_reasons(Reactor* r, Connection* c, uint8_t packet_type, uint16_t packet_id, string* reasons) noexcept nogil

@@ -1,0 +1,188 @@
+"""Retained messages: kept by topic for all reactors, and sent to a new subscription in slices, so that a million of
+them neither stall a turn nor fill the output of one client.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libcpp.deque import deque
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.counters import (
+    C_DROPPED_EXPIRED,
+    C_DROPPED_RETAINED_FULL,
+    C_MESSAGES_RETAINED,
+)
+from cython.cimports.tidemq.engine.delivery import deliver
+from cython.cimports.tidemq.engine.handles import connection_of, handle_of
+from cython.cimports.tidemq.engine.message import (
+    hold_message,
+    open_passage,
+    passage_message,
+    release_message,
+    topic_of,
+)
+from cython.cimports.tidemq.engine.output import pending_output
+from cython.cimports.tidemq.engine.retained import (
+    RetainedIndex,
+    close_walk,
+    continue_walk,
+    find_retained,
+    lock_exclusive,
+    lock_shared,
+    open_walk,
+    put_retained,
+    remove_retained,
+    unlock_exclusive,
+    unlock_shared,
+)
+from cython.cimports.tidemq.engine.state import Backlog, Connection, Message, Passage, Reactor, Session
+from cython.cimports.tidemq.wire.protocol import Span
+
+_SLICE = cython.declare(uint32_t, 256)  # messages of one subscription in one turn
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void:
+    """Keeps the message for its topic, or forgets the topic's when the payload is empty [MQTT-3.3.1-5..8]."""
+    index: cython.pointer[RetainedIndex] = r.shared.retained
+    old: cython.p_void = cython.NULL
+    message: cython.pointer[Message] = cython.NULL
+    if p.payload.size:
+        message = passage_message(p, r.tally)
+        hold_message(message)
+    lock_exclusive(index)
+    if message == cython.NULL:
+        old = remove_retained(index, p.topic)
+    elif index.count < r.shared.limits.retained_messages_max or find_retained(index, p.topic) != cython.NULL:
+        old = put_retained(index, p.topic, message)
+        r.tally[C_MESSAGES_RETAINED] += 1
+    else:
+        old = message
+        r.tally[C_DROPPED_RETAINED_FULL] += 1
+    unlock_exclusive(index)
+    if old != cython.NULL:
+        release_message(cython.cast(cython.pointer[Message], old), r.tally)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _forget_expired(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.void:
+    """Removes a retained message that has expired, unless another took its place meanwhile."""
+    index: cython.pointer[RetainedIndex] = r.shared.retained
+    lock_exclusive(index)
+    same: cython.bint = find_retained(index, topic_of(message)) == message
+    if same:
+        remove_retained(index, topic_of(message))
+    unlock_exclusive(index)
+    if same:
+        r.tally[C_DROPPED_EXPIRED] += 1
+        release_message(message, r.tally)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def begin_backlog(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span, qos: uint8_t, subscription_id: uint32_t
+) -> cython.void:
+    """A new subscription gets what is retained under its filter, from the end of this turn on [MQTT-3.3.1-6]."""
+    c: cython.pointer[Connection] = s.connection
+    backlog: Backlog
+    lock_shared(r.shared.retained)
+    empty: cython.bint = r.shared.retained.count == 0
+    if not empty:
+        backlog.walk = open_walk(r.shared.retained, filter)
+    unlock_shared(r.shared.retained)
+    if empty:
+        return
+    backlog.qos = qos
+    backlog.subscription_id = subscription_id
+    if s.internal:  # what is too much for the embedding program is counted there
+        while _send_slice(r, s, cython.address(backlog)):
+            pass
+        close_walk(backlog.walk)
+        return
+    if c.backlog == cython.NULL:
+        owner: unique_ptr[deque[Backlog]] = make_unique[deque[Backlog]]()
+        c.backlog = owner.release()
+        r.backlogged.push_back(handle_of(r, c))
+    c.backlog.push_back(backlog)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_backlog(c: cython.pointer[Connection]) -> cython.void:
+    """Ends all walks of a connection."""
+    index: cython.size_t
+    if c.backlog == cython.NULL:
+        return
+    for index in range(c.backlog.size()):
+        close_walk(c.backlog[0][index].walk)
+    del c.backlog
+    c.backlog = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _send_slice(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], backlog: cython.pointer[Backlog]
+) -> cython.bint:
+    """Delivers the next retained messages; false when there are no more."""
+    passage: Passage
+    index: cython.size_t
+    r.found.clear()
+    lock_shared(r.shared.retained)
+    more: cython.bint = continue_walk(backlog.walk, _SLICE, cython.address(r.found))
+    for index in range(r.found.size()):
+        hold_message(cython.cast(cython.pointer[Message], r.found[index]))
+    unlock_shared(r.shared.retained)
+    ids_count: uint32_t = 1 if backlog.subscription_id else 0
+    for index in range(r.found.size()):
+        message: cython.pointer[Message] = cython.cast(cython.pointer[Message], r.found[index])
+        if message.expires_ms and message.expires_ms <= r.now_ms:
+            _forget_expired(r, message)
+        else:
+            open_passage(cython.address(passage), message)
+            passage.feeder = 0
+            deliver(
+                r,
+                s,
+                cython.address(passage),
+                backlog.qos,
+                True,
+                cython.address(backlog.subscription_id),
+                ids_count,
+            )
+            release_message(message, r.tally)
+        release_message(message, r.tally)
+    return more
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def continue_backlogs(r: cython.pointer[Reactor]) -> cython.void:
+    """Once a turn: a slice for each connection whose output has room."""
+    index: cython.size_t = 0
+    while index < r.backlogged.size():
+        c: cython.pointer[Connection] = connection_of(r, r.backlogged[index])
+        if c != cython.NULL and c.backlog != cython.NULL and not c.doomed:
+            high: uint64_t = r.shared.limits.output_high_bytes // 2
+            if pending_output(c) > high or c.session.outbox.bytes > high:
+                index += 1
+                continue
+            if _send_slice(r, c.session, cython.address(c.backlog[0].front())):
+                index += 1
+                continue
+            close_walk(c.backlog[0].front().walk)
+            c.backlog.pop_front()
+            if not c.backlog.empty():
+                index += 1
+                continue
+            free_backlog(c)
+        r.backlogged[index] = r.backlogged.back()
+        r.backlogged.pop_back()

@@ -1,0 +1,176 @@
+"""From a published message to everybody who gets it: sessions here, other reactors by mail, one member of each group.
+
+A message is mailed once to each other reactor that has subscribers; that reactor finds them in its own cache.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.tidemq.engine.cache import find_cached_group, find_receivers
+from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER, C_MESSAGES_UNROUTED
+from cython.cimports.tidemq.engine.delivery import deliver
+from cython.cimports.tidemq.engine.mail import send_message_mail
+from cython.cimports.tidemq.engine.message import open_passage, passage_message, release_message, topic_of
+from cython.cimports.tidemq.engine.retention import retain_passage
+from cython.cimports.tidemq.engine.state import (
+    MAIL_GROUP,
+    MAIL_MESSAGE,
+    CacheEntry,
+    Group,
+    GroupMember,
+    Message,
+    Passage,
+    Reactor,
+    Receiver,
+)
+
+_HOPS_MAX = cython.declare(uint8_t, 3)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _deliver_plain(
+    r: cython.pointer[Reactor], p: cython.pointer[Passage], entry: cython.pointer[CacheEntry]
+) -> cython.void:
+    """To this reactor's plain subscribers."""
+    index: cython.size_t
+    for index in range(entry.receivers.size()):
+        receiver: cython.pointer[Receiver] = cython.address(entry.receivers[index])
+        if receiver.no_local and receiver.session.number == p.publisher:
+            continue  # [MQTT-3.8.3-3]
+        deliver(
+            r,
+            receiver.session,
+            p,
+            receiver.qos,
+            p.retain and receiver.retain_as_published,
+            entry.ids.data() + receiver.ids_at,
+            receiver.ids_count,
+        )
+        p.receivers += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _choose_member(group: cython.pointer[Group]) -> cython.pointer[GroupMember]:
+    """The next member in turn; one whose window is full is passed over while another has room."""
+    count: uint32_t = cython.cast(uint32_t, group.members.size())
+    tried: uint32_t
+    first: cython.pointer[GroupMember] = cython.NULL
+    for tried in range(count):
+        group.turn += 1
+        member: cython.pointer[GroupMember] = cython.address(group.members[group.turn % count])
+        if first == cython.NULL:
+            first = member
+        if member.session == cython.NULL or member.session.outbox.waiting == 0:
+            return member
+    return first
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _deliver_to_member(
+    r: cython.pointer[Reactor], p: cython.pointer[Passage], group: cython.pointer[Group], hops: uint8_t
+) -> cython.void:
+    if group.members.empty() or hops > _HOPS_MAX:
+        r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
+        return
+    member: cython.pointer[GroupMember] = _choose_member(group)
+    p.receivers += 1
+    if member.session == cython.NULL:
+        send_message_mail(r, member.reactor, MAIL_GROUP, passage_message(p, r.tally), group.number, hops + 1)
+        return
+    ids_count: uint32_t = 1 if member.subscription_id else 0
+    deliver(
+        r,
+        member.session,
+        p,
+        member.qos,
+        p.retain and member.retain_as_published,
+        cython.address(member.subscription_id),
+        ids_count,
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void:
+    """Passes a message on to all who are subscribed; ``p.receivers`` says how many sessions and reactors took it."""
+    if p.retain:
+        retain_passage(r, p)
+    entry: cython.pointer[CacheEntry] = find_receivers(r, p.topic)
+    _deliver_plain(r, p, entry)
+    others: uint64_t = entry.reactors
+    target: uint16_t = 0
+    while others:
+        if others & 1:
+            send_message_mail(r, target, MAIL_MESSAGE, passage_message(p, r.tally), 0, 0)
+            p.receivers += 1
+        others >>= 1
+        target += 1
+    index: cython.size_t
+    for index in range(entry.groups.size()):
+        _deliver_to_member(r, p, cython.address(entry.groups[index]), 0)
+    if p.receivers == 0:
+        r.tally[C_MESSAGES_UNROUTED] += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def close_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void:
+    """Lets go of the passage's message, if one was made."""
+    if p.message != cython.NULL:
+        release_message(p.message, r.tally)
+        p.message = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def route_message(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.void:
+    """Routes a message that somebody already holds: a will, or one of the control plane's."""
+    passage: Passage
+    open_passage(cython.address(passage), message)
+    route(r, cython.address(passage))
+    close_passage(r, cython.address(passage))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def deliver_mailed(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.void:
+    """A message from another reactor, for the plain subscribers of this one."""
+    passage: Passage
+    open_passage(cython.address(passage), message)
+    _deliver_plain(r, cython.address(passage), find_receivers(r, topic_of(message)))
+    close_passage(r, cython.address(passage))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def deliver_to_group(
+    r: cython.pointer[Reactor], message: cython.pointer[Message], group: uint32_t, hops: uint8_t
+) -> cython.void:
+    """A message from another reactor, which thought that a member of the group lives here.
+
+    Members of this reactor go first; where none is left the message goes on to another reactor.
+    """
+    passage: Passage
+    entry: cython.pointer[CacheEntry] = find_receivers(r, topic_of(message))
+    known: cython.pointer[Group] = find_cached_group(entry, group)
+    if known == cython.NULL:
+        r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
+        return
+    open_passage(cython.address(passage), message)
+    tried: cython.size_t
+    for tried in range(known.members.size()):
+        if known.members[(known.turn + 1) % known.members.size()].session != cython.NULL:
+            break
+        known.turn += 1
+    _deliver_to_member(r, cython.address(passage), known, hops)
+    close_passage(r, cython.address(passage))

@@ -1,0 +1,18 @@
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libcpp.string cimport string
+
+from tidemq.engine.state cimport Reactor, Session
+from tidemq.wire.protocol cimport Span
+
+cdef struct Found:
+    Session* session
+    uint16_t reactor     # its owner
+    bint created
+
+cdef Found find_session(Reactor* r, const string* client_id, bint create) noexcept nogil
+cdef Session* new_session(Reactor* r) noexcept nogil
+cdef void end_session(Reactor* r, Session* s) noexcept nogil
+cdef void set_online(Reactor* r, Session* s, bint online) noexcept nogil
+cdef uint8_t add_subscription(Reactor* r, Session* s, Span filter, uint8_t options, uint32_t subscription_id, bint* existed) noexcept nogil
+cdef bint drop_subscription(Reactor* r, Session* s, Span filter) noexcept nogil
+cdef string assigned_client_id(Reactor* r) noexcept nogil

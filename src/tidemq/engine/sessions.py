@@ -1,0 +1,203 @@
+"""Sessions: found by client identifier in one registry for all reactors, changed only by the reactor that owns them."""
+
+import cython
+from cython.operator import dereference, preincrement
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.unordered_map import unordered_map
+from cython.cimports.tidemq.engine.counters import (
+    C_DROPPED_SESSION_ENDED,
+    C_SESSIONS_CREATED,
+    C_SESSIONS_ENDED,
+    LIVE_SESSIONS,
+    LIVE_SUBSCRIPTIONS,
+)
+from cython.cimports.tidemq.engine.outbox import free_outbox
+from cython.cimports.tidemq.engine.rwlock import atomic_store_u64
+from cython.cimports.tidemq.engine.state import Reactor, Session, SessionSubscription, Shared
+from cython.cimports.tidemq.engine.subscribers import Subscription
+from cython.cimports.tidemq.engine.subscriptions import (
+    lock_exclusive,
+    put_subscription,
+    remove_subscription,
+    unlock_exclusive,
+)
+from cython.cimports.tidemq.engine.system import (
+    RELAXED,
+    RELEASE,
+    add_i64,
+    getrandom,
+    load_i64,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    store_u8,
+)
+from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED, RC_SUCCESS, Span
+from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def new_session(r: cython.pointer[Reactor]) -> cython.pointer[Session]:
+    """A session of this reactor, in no registry yet."""
+    owner: unique_ptr[Session] = make_unique[Session]()
+    session: cython.pointer[Session] = owner.release()
+    session.reactor = r.index
+    r.tally[LIVE_SESSIONS] += 1
+    return session
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def find_session(
+    r: cython.pointer[Reactor], client_id: cython.pointer[cython.const[string]], create: cython.bint
+) -> Found:
+    """The client's session, wherever it lives; made here when there is none and the limit allows it.
+
+    ``session`` is NULL when there is none. It may be touched only when ``reactor`` is the caller's own.
+    """
+    shared: cython.pointer[Shared] = r.shared
+    found: Found
+    found.session = cython.NULL
+    found.reactor = r.index
+    found.created = False
+    pthread_mutex_lock(cython.address(shared.registry_lock))
+    if shared.registry.count(client_id[0]):
+        found.session = shared.registry[client_id[0]]
+        found.reactor = found.session.reactor
+    elif create and load_i64(cython.address(shared.session_count), RELAXED) < shared.limits.sessions_max:
+        found.session = new_session(r)
+        found.session.client_id = client_id[0]
+        shared.next_session += 1
+        found.session.number = shared.next_session
+        shared.registry[client_id[0]] = found.session
+        found.created = True
+        add_i64(cython.address(shared.session_count), 1, RELAXED)
+        r.tally[C_SESSIONS_CREATED] += 1
+    pthread_mutex_unlock(cython.address(shared.registry_lock))
+    return found
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Forgets a session of this reactor and everything in it. It must be offline, its will dealt with."""
+    shared: cython.pointer[Shared] = r.shared
+    if s.subscriptions != cython.NULL:
+        lock_exclusive(shared.subscriptions)
+        item = s.subscriptions.begin()
+        while item != s.subscriptions.end():
+            filter: Span
+            filter.data = cython.cast(cython.pointer[uint8_t], dereference(item).first.data())
+            filter.size = cython.cast(uint32_t, dereference(item).first.size())
+            parts: SharedFilter = split_shared(filter)
+            remove_subscription(shared.subscriptions, parts.filter, parts.group, s)
+            preincrement(item)
+        unlock_exclusive(shared.subscriptions)
+        r.tally[LIVE_SUBSCRIPTIONS] -= s.subscriptions.size()
+        del s.subscriptions
+    if not s.internal:
+        pthread_mutex_lock(cython.address(shared.registry_lock))
+        shared.registry.erase(s.client_id)
+        pthread_mutex_unlock(cython.address(shared.registry_lock))
+        add_i64(cython.address(shared.session_count), -1, RELAXED)
+        r.tally[C_SESSIONS_ENDED] += 1
+    r.sessions.erase(s.number)
+    r.tally[C_DROPPED_SESSION_ENDED] += s.outbox.inflight + s.outbox.waiting
+    free_outbox(cython.address(s.outbox), r.tally)
+    r.tally[LIVE_SESSIONS] -= 1
+    del s
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def set_online(r: cython.pointer[Reactor], s: cython.pointer[Session], online: cython.bint) -> cython.void:
+    """Says to all reactors whether the session can take a shared group's messages now."""
+    store_u8(cython.address(s.online), online, RELEASE)
+    if s.has_shared:
+        lock_exclusive(r.shared.subscriptions)
+        atomic_store_u64(
+            cython.address(r.shared.subscriptions.version), r.shared.subscriptions.version + 1, RELEASE
+        )
+        unlock_exclusive(r.shared.subscriptions)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def add_subscription(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    filter: Span,
+    options: uint8_t,
+    subscription_id: uint32_t,
+    existed: cython.pointer[cython.bint],
+) -> uint8_t:
+    """Adds or replaces a subscription by its whole filter. Returns the reason code: the granted QoS, or 0x97."""
+    key: string
+    key.assign(cython.cast(cython.p_char, filter.data), filter.size)
+    if s.subscriptions == cython.NULL:
+        owner: unique_ptr[unordered_map[string, SessionSubscription]] = make_unique[
+            unordered_map[string, SessionSubscription]
+        ]()
+        s.subscriptions = owner.release()
+    known: cython.bint = s.subscriptions.count(key)
+    existed[0] = known
+    if not known and s.subscriptions.size() >= r.shared.limits.subscriptions_max:
+        return RC_QUOTA_EXCEEDED
+    kept: SessionSubscription
+    kept.options = options
+    kept.subscription_id = subscription_id
+    s.subscriptions[0][key] = kept
+    parts: SharedFilter = split_shared(filter)
+    if parts.shared:
+        s.has_shared = True
+    stored: Subscription
+    stored.session = s
+    stored.subscription_id = subscription_id
+    stored.reactor = r.index
+    stored.options = options
+    lock_exclusive(r.shared.subscriptions)
+    put_subscription(r.shared.subscriptions, parts.filter, parts.group, stored)
+    unlock_exclusive(r.shared.subscriptions)
+    if not known:
+        r.tally[LIVE_SUBSCRIPTIONS] += 1
+    return RC_SUCCESS + (options & 3)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def drop_subscription(r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span) -> cython.bint:
+    """Removes a subscription by its whole filter; false when there was none."""
+    key: string
+    key.assign(cython.cast(cython.p_char, filter.data), filter.size)
+    if s.subscriptions == cython.NULL or s.subscriptions.erase(key) == 0:
+        return False
+    parts: SharedFilter = split_shared(filter)
+    lock_exclusive(r.shared.subscriptions)
+    remove_subscription(r.shared.subscriptions, parts.filter, parts.group, s)
+    unlock_exclusive(r.shared.subscriptions)
+    r.tally[LIVE_SUBSCRIPTIONS] -= 1
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def assigned_client_id(r: cython.pointer[Reactor]) -> string:
+    """A client identifier that nobody can guess or has: "tidemq-" and 100 random bits in base 32."""
+    random: uint8_t[20]
+    alphabet: cython.p_char = b"abcdefghijklmnopqrstuvwxyz234567"
+    text: string
+    text.append(cython.cast(cython.p_char, b"tidemq-"))
+    getrandom(random, 20, 0)
+    index: cython.int
+    for index in range(20):
+        text.push_back(alphabet[random[index] & 31])
+    return text

@@ -1,0 +1,372 @@
+"""What the data plane holds, and who owns it. Layout only; no code.
+
+A Reactor is one thread. It alone touches its connections, its sessions, its cache and its timers. Between
+reactors go only Mail (under the receiver's `inbox_lock`) and Messages (constant once made, counted by reference).
+`Shared` is one engine's common state; each part of it names its lock.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libcpp cimport bool
+from libcpp.deque cimport deque
+from libcpp.queue cimport priority_queue
+from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
+
+from tidemq.engine.counters cimport COUNTER_COUNT
+from tidemq.engine.retained cimport RetainedIndex, RetainedWalk
+from tidemq.engine.subscriptions cimport Matches, SubscriptionIndex
+from tidemq.engine.system cimport pthread_mutex_t
+from tidemq.wire.protocol cimport Span
+
+cdef enum:
+    FOR_EVER = 0xFFFFFFFF        # a session expiry that never comes (5.0 section 3.1.2.11.2)
+    REACTORS_MAX = 64            # a bit mask of reactors is one word
+    VARIANTS = 16                # encoded heads of one message: QoS (2 bits), retain, 5.0
+    OUTPUT_BLOCK = 65536         # bytes gathered for one connection before they are sent within a turn
+    LARGE_PAYLOAD = 32768        # from here on a payload is sent from its message and not copied
+
+# ---------------------------------------------------------------- a message
+
+cdef struct Message:             # one allocation: this, then topic, properties, payload
+    int references               # atomic
+    uint8_t qos                  # the publisher's
+    bint retain                  # the publisher's
+    uint32_t topic_size
+    uint32_t properties_size     # 5.0 properties as they are forwarded
+    uint32_t payload_size
+    uint64_t publisher           # session number, for no-local; 0: the broker itself
+    uint64_t feeder              # connection to pause when a receiver is slow (feeder_of); 0: none
+    int64_t expires_ms           # on the monotonic clock; 0: never
+
+# A message on its way through one reactor. It points into the read buffer or into a Message, and becomes a
+# Message only when somebody has to keep it.
+cdef struct Passage:
+    Span topic
+    Span properties              # as forwarded
+    Span payload
+    uint8_t qos
+    bint retain
+    uint64_t publisher
+    uint64_t feeder
+    int64_t expires_ms
+    const uint8_t* frame         # the packet as it came, where it can be passed on as it is: QoS 0, no properties
+    uint32_t frame_size
+    bint frame_is_5              # which protocol's form the frame has
+    Message* message             # NULL until made
+    uint32_t heads_ready         # bit per variant in Reactor.heads
+    uint32_t receivers           # how many sessions and reactors took it
+
+# ---------------------------------------------------------------- a session
+
+cdef enum:   # the state of an Entry
+    WAITING                      # not sent since the client connected
+    SENT                         # PUBLISH sent: waits for PUBACK or PUBREC
+    RELEASED                     # PUBREC came: waits for PUBCOMP
+    DONE                         # acknowledged out of order, dropped or expired: a hole until the head passes it
+
+cdef struct Entry:
+    Message* message             # NULL when RELEASED or DONE
+    uint32_t* subscription_ids   # a count, then so many; or NULL
+    uint8_t state                # EntryState
+    uint8_t qos                  # 1 or 2
+    bool retain
+    bool was_sent                # on an earlier connection: goes out with DUP, or as PUBREL
+    uint32_t sent_s              # when, in seconds of the monotonic clock, for the acknowledgement time-out
+
+# QoS 1 and 2 messages towards one client, oldest first, in a ring. Entry `sequence` carries packet identifier
+# sequence % 65535 + 1. head <= next <= tail: [head, next) is in flight, [next, tail) waits.
+cdef struct Outbox:
+    Entry* entries
+    uint32_t capacity            # a power of two
+    uint64_t head
+    uint64_t next
+    uint64_t tail
+    uint32_t inflight            # entries SENT or RELEASED
+    uint32_t waiting             # entries WAITING
+    uint64_t bytes               # of the messages held
+
+cdef struct SessionSubscription:
+    uint32_t subscription_id
+    uint8_t options
+
+cdef cppclass Will:
+    Message* message
+    uint32_t delay_s
+    int64_t expiry_s             # of the message, from its publication; -1: none
+
+cdef cppclass Session:
+    string client_id
+    uint64_t number              # unique in this engine
+    uint16_t reactor             # the owner; written under Shared.registry_lock
+    uint8_t online               # atomic: read by other reactors that choose a member of a shared group
+    bool internal                # a receiver of the embedding program: what it gets goes up as events
+    bool ended                   # being freed
+    bool has_shared              # holds a shared subscription: going on- and offline moves the index's version
+    uint32_t expiry_s            # 0: ends with its connection; 0xFFFFFFFF: never
+    int64_t ends_ms              # while offline: when it expires; 0: not
+    int64_t will_ms              # while offline: when the will is due; 0: not
+    int64_t timer_ms             # when its timer is due; another timer of it is stale; 0: none
+    Connection* connection       # NULL while offline
+    Will* will
+    Outbox outbox
+    vector[uint16_t] received    # packet identifiers of QoS 2 messages that wait for PUBREL
+    unordered_map[string, SessionSubscription]* subscriptions   # by whole filter, $share included; NULL: none
+    string username              # kept only where the control plane asked to decide on something
+
+# ---------------------------------------------------------------- a connection
+
+cdef struct LargePayload:        # goes out after `at` bytes of the buffer's stream, from the message itself
+    uint64_t at
+    Message* message
+    uint32_t sent
+
+cdef struct Output:
+    uint8_t* data
+    uint32_t start               # data[start:end] is to be sent
+    uint32_t end
+    uint32_t capacity
+    uint64_t streamed            # bytes of data[] that were ever sent
+    uint64_t large_bytes         # of payloads not yet sent
+    uint32_t usual               # bytes that a turn wrote lately: chooses the next buffer's size
+    vector[LargePayload]* large  # NULL: none
+
+cdef enum:   # the state of a Connection
+    CONNECTING                   # no CONNECT yet
+    DECIDING                     # the control plane was asked about the CONNECT
+    AUTHENTICATING               # AUTH packets go to and fro
+    CONNECTED
+    CLOSING                      # doomed: nothing more is read; freed at the end of the turn
+
+cdef cppclass Connection:
+    int fd
+    uint32_t slot                # in Reactor.connections
+    uint32_t generation          # of the slot
+    uint8_t state                # ConnectionState
+    uint8_t version              # 3, 4 or 5
+    bool asked                   # a request to the control plane is open: read nothing more
+    bool touched                 # in Reactor.touched
+    bool doomed
+    bool leaving                 # goes to another reactor at the end of the turn
+    bool clean_disconnect        # the will is not wanted any more
+    bool slow                    # back-pressure ran out: QoS 0 is dropped until the output is low again
+    bool congested               # in Reactor.congested
+    bool overloaded              # in Reactor.overloaded
+    uint8_t doom_reason
+    uint8_t doom_fault
+    uint16_t pause_count         # receivers (and the memory ceiling) that want this publisher not to be read
+    uint32_t interest            # epoll events asked for
+    uint32_t keep_alive_ms       # 0: none
+    int64_t last_read_ms
+    int64_t timer_ms             # when its timer is due; another timer of it is stale; 0: none
+    Session* session
+    uint8_t* input               # the start of a packet that has not come whole, or what a pause left unread
+    uint32_t input_size
+    uint32_t input_capacity
+    uint32_t packet_bytes_max    # the largest packet that the client takes
+    uint16_t send_max            # messages in flight that the client takes
+    uint16_t alias_max           # aliases that the client takes
+    Output output
+    string* connect_packet       # first byte and body, kept while the CONNECT is decided
+    string* pending_packet       # the SUBSCRIBE or PUBLISH that waits for authorisation: first byte and body
+    string* auth_method
+    vector[string]* aliases_in   # topic by alias
+    unordered_map[string, uint16_t]* aliases_out
+    vector[uint64_t]* feeders    # publishers that wait for this slow receiver
+    int64_t congested_ms         # since when
+    deque[Backlog]* backlog      # NULL: none
+    uint64_t packets_from[2]     # messages routed: to this reactor's sessions only, to others (placement)
+    uint16_t placed_peer         # the other reactor that took most
+    string peer                  # "host:port", filled when first asked for
+
+cdef cppclass Backlog:            # retained messages that a new subscription still has to get
+    RetainedWalk* walk
+    uint32_t subscription_id
+    uint8_t qos
+
+# ---------------------------------------------------------------- routing
+
+cdef struct Receiver:            # a session of this reactor that a topic goes to, overlapping subscriptions merged
+    Session* session
+    uint8_t qos
+    bool no_local
+    bool retain_as_published
+    uint32_t ids_at              # its subscription identifiers: CacheEntry.ids[ids_at : ids_at + ids_count]
+    uint32_t ids_count
+
+cdef struct GroupMember:
+    Session* session             # NULL: it lives on `reactor`
+    uint16_t reactor
+    uint8_t qos
+    bool retain_as_published
+    uint32_t subscription_id
+
+cdef cppclass Group:             # a shared group's members as the cache saw them: the online ones, or all
+    uint32_t number
+    uint32_t turn                # of the round robin
+    vector[GroupMember] members
+
+cdef cppclass CacheEntry:
+    uint64_t hash
+    uint64_t version             # of the index when it was matched
+    string topic
+    uint64_t reactors            # bit mask of the other reactors that have plain subscribers
+    vector[Receiver] receivers
+    vector[uint32_t] ids
+    vector[Group] groups
+
+cdef cppclass TopicCache:
+    vector[CacheEntry*] slots    # open addressing, a power of two
+    uint32_t count
+    uint64_t seed
+
+# ---------------------------------------------------------------- mail, timers, events
+
+cdef enum:   # the kind of a Mail
+    MAIL_MESSAGE                 # for this reactor's plain subscribers
+    MAIL_GROUP                   # for one member of group `number`
+    MAIL_PUBLISH                 # from the control plane: route it
+    MAIL_CONNECTION              # `pointer`: a Connection whose CONNECT is to be applied here
+    MAIL_PAUSE                   # `number`: connection that feeds a slow receiver
+    MAIL_RESUME
+    MAIL_ANSWER_CONNECT          # `number`: connection; `reason`; `text`: client id, `data`: auth data
+    MAIL_ANSWER_AUTH
+    MAIL_ANSWER_SUBSCRIBE        # `data`: a reason for each filter
+    MAIL_ANSWER_PUBLISH
+    MAIL_DISCONNECT              # `text`: client id; `reason`
+    MAIL_SUBSCRIBE               # an internal receiver: `number`, `text`: filter, `reason`: QoS
+    MAIL_UNSUBSCRIBE
+    MAIL_STOP
+
+cdef cppclass Letter:             # what comes with the rare kinds
+    string* text
+    string* data
+
+cdef struct Mail:
+    uint8_t kind                 # MailKind
+    uint8_t reason
+    uint8_t hops
+    uint64_t number
+    Message* message
+    void* pointer
+    Letter* letter
+
+cdef enum:   # the kind of a Timer
+    TIMER_CONNECTION             # CONNECT time-out, keep alive, acknowledgement time-out
+    TIMER_SESSION                # expiry and delayed will; `key` is the session's number
+
+cdef cppclass Timer:
+    int64_t due_ms
+    uint64_t key                 # connection handle or session number
+    uint8_t kind
+
+cdef enum:   # the kind of an Event
+    EVENT_CONNECT
+    EVENT_AUTH
+    EVENT_SUBSCRIBE
+    EVENT_PUBLISH
+    EVENT_CONNECTED
+    EVENT_DISCONNECTED
+    EVENT_RECEIVED
+    EVENT_STOPPED
+
+cdef cppclass Event:
+    uint8_t kind
+    uint64_t connection          # or the receiver's number
+    uint8_t reason
+    uint8_t fault
+    uint8_t version
+    bool flag                    # clean start, session present
+    bool has_username
+    uint16_t keep_alive_s
+    string client_id
+    string username
+    string peer
+    string packet                # the whole packet that a decision is about; events.py parses it again
+    string data                  # auth data, filters
+    string text                  # auth method, topic
+    Message* message
+
+# ---------------------------------------------------------------- a reactor, an engine
+
+cdef cppclass Reactor:
+    uint16_t index
+    Shared* shared
+    int epoll
+    int wake                     # eventfd
+    int sleeping                 # atomic: waits in epoll with an empty inbox
+    int reserve                  # a descriptor to give up when none is left, so that accept can refuse
+    int64_t now_ms               # of this turn
+    int64_t tick_ms              # when the slow work was last done
+    bool stopping
+    int64_t stop_ms              # when the last writes end
+    vector[int] listeners
+    vector[Connection*] connections
+    vector[uint32_t] free_slots
+    vector[uint32_t] generations
+    vector[Connection*] touched  # has output, or is doomed
+    vector[uint64_t] congested   # receivers above the high-water mark
+    vector[uint64_t] overloaded  # publishers stopped by the memory ceiling
+    vector[uint64_t] backlogged  # connections with retained messages still to be sent
+    vector[uint64_t] resumed     # connections whose kept input is to be parsed again
+    unordered_map[uint64_t, Session*] sessions   # by number, only those that a timer or receiver number names
+    vector[Timer] timers         # a binary heap, earliest first
+    TopicCache cache
+    Matches matches              # scratch for a look-up
+    vector[void*] found          # scratch for retained messages
+    uint8_t* read_buffer
+    uint32_t read_capacity
+    vector[uint8_t*] spare_blocks
+    vector[string] heads         # encoded heads of the message that is being routed, by variant
+    uint32_t head_packet_id_at[VARIANTS]
+    vector[vector[Mail]] outgoing   # by reactor
+    vector[Mail] departing       # MAIL_CONNECTION: posted after everything else; `hops` is the target
+    vector[Mail] reading         # the inbox as taken
+    pthread_mutex_t inbox_lock
+    vector[Mail] inbox           # under inbox_lock
+    int64_t tally[COUNTER_COUNT]
+    int64_t published[COUNTER_COUNT]   # atomic
+
+cdef struct EngineLimits:        # limits.Limits, in the engine's units
+    uint32_t packet_bytes_max
+    uint32_t topic_bytes_max
+    uint32_t topic_levels_max
+    uint32_t client_id_bytes_max
+    uint32_t keep_alive_s_max
+    uint16_t topic_alias_max
+    uint16_t receive_max
+    uint16_t inflight_max
+    uint32_t ack_timeout_s
+    uint32_t subscriptions_max
+    uint32_t session_expiry_s_max
+    uint32_t queued_messages_max
+    uint64_t queued_bytes_max
+    int64_t connections_max
+    int64_t sessions_max
+    uint64_t retained_messages_max
+    int64_t memory_bytes_max
+    int64_t connect_timeout_ms
+    uint32_t output_high_bytes
+    uint32_t output_bytes_max
+    int64_t backpressure_ms
+    int64_t shutdown_ms
+    uint64_t event_queue_max
+
+cdef cppclass Shared:
+    EngineLimits limits
+    bool ask_connect
+    bool ask_subscribe
+    bool ask_publish
+    bool report_connections
+    vector[Reactor*] reactors
+    SubscriptionIndex* subscriptions   # its own lock
+    RetainedIndex* retained            # its own lock
+    pthread_mutex_t registry_lock
+    unordered_map[string, Session*] registry   # by client id
+    uint64_t next_session        # under registry_lock
+    int64_t connection_count     # atomic
+    int64_t session_count        # atomic
+    int overloaded               # atomic: the memory ceiling is passed
+    pthread_mutex_t events_lock
+    vector[Event*] events        # under events_lock
+    int event_wake               # eventfd
+    int64_t tally[COUNTER_COUNT] # of what the façade's thread makes and frees

@@ -1,0 +1,180 @@
+"""SUBSCRIBE and UNSUBSCRIBE."""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.connecting import keep_packet
+from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED
+from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.output import doom, touch
+from cython.cimports.tidemq.engine.replies import span_of, write_reasons
+from cython.cimports.tidemq.engine.reports import connection_event, post_event
+from cython.cimports.tidemq.engine.retention import begin_backlog
+from cython.cimports.tidemq.engine.sessions import add_subscription, drop_subscription
+from cython.cimports.tidemq.engine.state import EVENT_SUBSCRIBE, Connection, Event, Reactor
+from cython.cimports.tidemq.wire.packets import Subscribe, next_filter, parse_subscribe, parse_unsubscribe
+from cython.cimports.tidemq.wire.properties import has_property
+from cython.cimports.tidemq.wire.protocol import (
+    FAULT_NONE,
+    PROP_SUBSCRIPTION_ID,
+    RC_NO_SUBSCRIPTION_EXISTED,
+    RC_SUCCESS,
+    RC_TOPIC_FILTER_INVALID,
+    SUBACK,
+    UNSUBACK,
+    Fault,
+    Span,
+    fault_reason,
+)
+from cython.cimports.tidemq.wire.topics import split_shared
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def handle_subscribe(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    first: uint8_t,
+    body: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> cython.void:
+    """A SUBSCRIBE from a client: applied at once, or after the control plane has decided on each filter."""
+    packet: Subscribe
+    fault: Fault = parse_subscribe(
+        first, body, size, c.version, r.shared.limits.topic_levels_max, cython.address(packet)
+    )
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    if r.shared.ask_subscribe:
+        c.asked = True
+        touch(r, c)
+        c.pending_packet = keep_packet(first, body, size)
+        event: cython.pointer[Event] = connection_event(r, c, EVENT_SUBSCRIBE)
+        event.packet = c.pending_packet[0]
+        post_event(r.shared, event)
+        return
+    _apply_subscribe(r, c, cython.address(packet), cython.NULL)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def answer_subscribe(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], reasons: cython.pointer[cython.const[string]]
+) -> cython.void:
+    """The control plane's reason for each filter: 0 allows it; one that it left out is refused."""
+    packet: Subscribe
+    if not c.asked or c.pending_packet == cython.NULL:
+        return
+    kept: cython.pointer[string] = c.pending_packet
+    data: cython.pointer[cython.const[uint8_t]] = span_of(kept).data
+    c.pending_packet = cython.NULL
+    c.asked = False
+    r.resumed.push_back(handle_of(r, c))
+    parse_subscribe(
+        data[0],
+        data + 1,
+        cython.cast(uint32_t, kept.size() - 1),
+        c.version,
+        r.shared.limits.topic_levels_max,
+        cython.address(packet),
+    )
+    _apply_subscribe(r, c, cython.address(packet), reasons)
+    del kept
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _apply_one(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    filter: Span,
+    options: uint8_t,
+    subscription_id: uint32_t,
+    wants_retained: cython.pointer[cython.bint],
+) -> uint8_t:
+    """Subscribes to one filter; returns its reason code and whether its retained messages are to be sent."""
+    existed: cython.bint = False
+    wants_retained[0] = False
+    if filter.size > r.shared.limits.topic_bytes_max:
+        return RC_TOPIC_FILTER_INVALID
+    reason: uint8_t = add_subscription(
+        r, c.session, filter, options, subscription_id, cython.address(existed)
+    )
+    handling: uint8_t = options >> 4 & 3
+    if reason < 0x80 and not split_shared(filter).shared:
+        # 0: always, 1: for a new subscription, 2: never [MQTT-3.3.1-9..11]
+        wants_retained[0] = handling == 0 or (handling == 1 and not existed)
+    return reason
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _apply_subscribe(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    packet: cython.pointer[Subscribe],
+    decisions: cython.pointer[cython.const[string]],
+) -> cython.void:
+    """Subscribes, answers with SUBACK in the filters' order, then sends what is retained [MQTT-3.8.4-6]."""
+    subscription_id: uint32_t = 0
+    reasons: string
+    wanted: string
+    filter: Span
+    options: uint8_t
+    if c.version == 5 and has_property(cython.address(packet.properties), PROP_SUBSCRIPTION_ID):
+        subscription_id = packet.properties.subscription_id
+    rest: Span = packet.filters
+    index: uint32_t = 0
+    retained: cython.bint
+    while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
+        reason: uint8_t = RC_SUCCESS
+        retained = False
+        if decisions != cython.NULL:
+            reason = decisions[0][index] if index < decisions.size() else 0x87
+        if reason >= 0x80:
+            r.tally[C_REFUSED_NOT_AUTHORISED] += 1
+        else:
+            reason = _apply_one(r, c, filter, options, subscription_id, cython.address(retained))
+        reasons.push_back(cython.cast(cython.char, reason))
+        wanted.push_back(retained)
+        index += 1
+    write_reasons(r, c, SUBACK, packet.packet_id, cython.address(reasons))
+    rest = packet.filters
+    index = 0
+    while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
+        if wanted[index]:
+            begin_backlog(r, c.session, filter, options & 3, subscription_id)
+        index += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def handle_unsubscribe(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    first: uint8_t,
+    body: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> cython.void:
+    """An UNSUBSCRIBE: filters are compared as they were written [MQTT-3.10.4-1]."""
+    packet: Subscribe
+    filter: Span
+    options: uint8_t
+    reasons: string
+    fault: Fault = parse_unsubscribe(
+        first, body, size, c.version, r.shared.limits.topic_levels_max, cython.address(packet)
+    )
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    rest: Span = packet.filters
+    while next_filter(cython.address(rest), False, cython.address(filter), cython.address(options)):
+        found: cython.bint = drop_subscription(r, c.session, filter)
+        reasons.push_back(RC_SUCCESS if found else RC_NO_SUBSCRIPTION_EXISTED)
+    write_reasons(r, c, UNSUBACK, packet.packet_id, cython.address(reasons))

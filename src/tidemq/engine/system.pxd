@@ -1,0 +1,105 @@
+"""The operating system's calls that the engine uses, and the compiler's atomic operations."""
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        uint64_t u64
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
+    int epoll_wait(int epfd, epoll_event* events, int maxevents, int timeout)
+    int EPOLL_CTL_ADD
+    int EPOLL_CTL_MOD
+    int EPOLL_CTL_DEL
+    int EPOLL_CLOEXEC
+    uint32_t EPOLLIN
+    uint32_t EPOLLOUT
+    uint32_t EPOLLERR
+    uint32_t EPOLLHUP
+    uint32_t EPOLLRDHUP
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int initval, int flags)
+    int EFD_NONBLOCK
+    int EFD_CLOEXEC
+
+cdef extern from "<sys/uio.h>" nogil:
+    cdef struct iovec:
+        void* iov_base
+        size_t iov_len
+
+cdef extern from "<sys/socket.h>" nogil:
+    ctypedef unsigned int socklen_t
+    cdef struct sockaddr:
+        pass
+    cdef struct sockaddr_storage:
+        unsigned short ss_family
+    cdef struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    int accept4(int fd, sockaddr* address, socklen_t* size, int flags)
+    int getpeername(int fd, sockaddr* address, socklen_t* size)
+    int setsockopt(int fd, int level, int name, const void* value, socklen_t size)
+    ssize_t recv(int fd, void* buffer, size_t size, int flags)
+    ssize_t send(int fd, const void* buffer, size_t size, int flags)
+    ssize_t sendmsg(int fd, const msghdr* message, int flags)
+    int shutdown(int fd, int how)
+    int SHUT_WR
+    int SOCK_NONBLOCK
+    int SOCK_CLOEXEC
+    int MSG_NOSIGNAL
+    int MSG_DONTWAIT
+    int AF_INET
+    int AF_INET6
+
+cdef extern from "<netinet/in.h>" nogil:
+    int IPPROTO_TCP
+
+cdef extern from "<netinet/tcp.h>" nogil:
+    int TCP_NODELAY
+
+cdef extern from "<netdb.h>" nogil:
+    int getnameinfo(const sockaddr* address, socklen_t size, char* host, socklen_t host_size,
+                    char* service, socklen_t service_size, int flags)
+    int NI_NUMERICHOST
+    int NI_NUMERICSERV
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int fd)
+    ssize_t read(int fd, void* buffer, size_t size)
+    ssize_t write(int fd, const void* buffer, size_t size)
+
+cdef extern from "<sys/random.h>" nogil:
+    ssize_t getrandom(void* buffer, size_t size, unsigned int flags)
+
+cdef extern from "<time.h>" nogil:
+    cdef struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec* result)
+    int CLOCK_MONOTONIC
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t* mutex, const void* attributes)
+    int pthread_mutex_lock(pthread_mutex_t* mutex)
+    int pthread_mutex_unlock(pthread_mutex_t* mutex)
+    int pthread_mutex_destroy(pthread_mutex_t* mutex)
+
+cdef extern from * nogil:  # builtins of GCC and Clang
+    int add_int "__atomic_add_fetch"(int* value, int amount, int order)
+    int load_int "__atomic_load_n"(int* value, int order)
+    void store_int "__atomic_store_n"(int* value, int amount, int order)
+    int64_t add_i64 "__atomic_add_fetch"(int64_t* value, int64_t amount, int order)
+    int64_t load_i64 "__atomic_load_n"(int64_t* value, int order)
+    void store_i64 "__atomic_store_n"(int64_t* value, int64_t amount, int order)
+    uint8_t load_u8 "__atomic_load_n"(uint8_t* value, int order)
+    void store_u8 "__atomic_store_n"(uint8_t* value, uint8_t amount, int order)
+    int RELAXED "__ATOMIC_RELAXED"
+    int ACQUIRE "__ATOMIC_ACQUIRE"
+    int RELEASE "__ATOMIC_RELEASE"
+    int ACQ_REL "__ATOMIC_ACQ_REL"
+    int SEQ_CST "__ATOMIC_SEQ_CST"

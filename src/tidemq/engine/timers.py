@@ -1,0 +1,97 @@
+"""A reactor's timers: a binary heap, earliest first.
+
+A packet that arrives only notes the time; the timer that finds its connection alive is set again. So a timer costs
+nothing per packet, and a connection has one at most.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
+from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.state import TIMER_CONNECTION, TIMER_SESSION, Connection, Reactor, Session, Timer
+from cython.cimports.tidemq.engine.system import CLOCK_MONOTONIC, clock_gettime, timespec
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def clock_ms() -> int64_t:
+    """The monotonic clock in milliseconds."""
+    now: timespec
+    clock_gettime(CLOCK_MONOTONIC, cython.address(now))
+    return cython.cast(int64_t, now.tv_sec) * 1000 + now.tv_nsec // 1000000
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def add_timer(r: cython.pointer[Reactor], due_ms: int64_t, key: uint64_t, kind: uint8_t) -> cython.void:
+    """Adds a timer; there is no way to take one out, what it names is looked up when it is due."""
+    timer: Timer
+    timer.due_ms = due_ms
+    timer.key = key
+    timer.kind = kind
+    r.timers.push_back(timer)
+    at: cython.size_t = r.timers.size() - 1
+    while at:
+        parent: cython.size_t = (at - 1) // 2
+        if r.timers[parent].due_ms <= r.timers[at].due_ms:
+            break
+        _swap(r, parent, at)
+        at = parent
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _swap(r: cython.pointer[Reactor], a: cython.size_t, b: cython.size_t) -> cython.void:
+    kept: Timer = r.timers[a]
+    r.timers[a] = r.timers[b]
+    r.timers[b] = kept
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def take_timer(r: cython.pointer[Reactor]) -> Timer:
+    """Takes the earliest timer; the heap must not be empty."""
+    first: Timer = r.timers[0]
+    r.timers[0] = r.timers.back()
+    r.timers.pop_back()
+    size: cython.size_t = r.timers.size()
+    at: cython.size_t = 0
+    while True:
+        child: cython.size_t = at * 2 + 1
+        if child >= size:
+            break
+        if child + 1 < size and r.timers[child + 1].due_ms < r.timers[child].due_ms:
+            child += 1
+        if r.timers[at].due_ms <= r.timers[child].due_ms:
+            break
+        _swap(r, at, child)
+        at = child
+    return first
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def time_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection], due_ms: int64_t) -> cython.void:
+    """Sets the connection's one timer; an earlier one stays, for it looks again when it is due."""
+    if c.timer_ms and c.timer_ms <= due_ms:
+        return
+    c.timer_ms = due_ms
+    add_timer(r, due_ms, handle_of(r, c), TIMER_CONNECTION)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def time_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Sets a timer for what comes first: the session's will or its end."""
+    due_ms: int64_t = s.ends_ms
+    if s.will_ms and (due_ms == 0 or s.will_ms < due_ms):
+        due_ms = s.will_ms
+    if due_ms and (s.timer_ms == 0 or s.timer_ms > due_ms):
+        s.timer_ms = due_ms
+        r.sessions[s.number] = s
+        add_timer(r, due_ms, s.number, TIMER_SESSION)

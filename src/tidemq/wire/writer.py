@@ -1,0 +1,279 @@
+"""Control packets to bytes for Python. What is written is judged by `packets` before it leaves.
+
+Every function takes the GIL and keeps nothing. Bytes are put together by `encoding`, the broker's own.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.wire.encoding import (
+    PublishHead,
+    encode_ack,
+    encode_packet,
+    encode_publish_head,
+    publish_head_size,
+)
+from cython.cimports.tidemq.wire.property_blocks import as_binary, as_text, as_uint, span_of, with_length
+from cython.cimports.tidemq.wire.protocol import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    PINGREQ,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+)
+
+from tidemq.errors import UsageError
+from tidemq.wire import control_packets
+from tidemq.wire.control_packets import NO_PROPERTIES
+from tidemq.wire.faults import fault_text
+from tidemq.wire.property_blocks import encode_properties
+from tidemq.wire.reader import check
+
+BODY_BYTES_MAX = 268_435_455
+
+
+def encode(packet: object, version: cython.int) -> bytes:
+    """The bytes of `packet` for protocol `version` 3, 4 or 5.
+
+    Raises `UsageError` where that version cannot say it, a value does not fit its field, or it breaks a rule.
+    """
+    if version not in (3, 4, 5):
+        raise UsageError(f"the protocol version is {version}; accepted: 3, 4, 5")
+    write = _WRITERS.get(type(packet))
+    if write is None:
+        raise UsageError(f"{packet!r} is no control packet")
+    data: bytes = write(packet, version)
+    fault: cython.int = check(data, version)
+    if fault:
+        raise UsageError(f"{type(packet).__name__}: {fault_text(fault)}")
+    return data
+
+
+@cython.cfunc
+def properties_block(properties: object, version: cython.int) -> bytes:
+    if properties is NO_PROPERTIES:
+        return b""
+    if version != 5 and properties != NO_PROPERTIES:
+        raise UsageError("only MQTT 5.0 has properties")
+    return encode_properties(properties)
+
+
+@cython.cfunc
+def whole(first: uint8_t, head: bytes, properties: object, version: cython.int, tail: bytes) -> bytes:
+    """The packet of its parts; the property block in 5.0 only."""
+    out = cython.declare(string)
+    block: bytes = properties_block(properties, version)
+    require_size(len(head) + 4 + len(block) + len(tail))
+    encode_packet(first, span_of(head), span_of(block), version == 5, span_of(tail), cython.address(out))
+    return cython.cast(bytes, out)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def require_size(size: cython.Py_ssize_t) -> cython.int:
+    if size > BODY_BYTES_MAX:
+        raise UsageError(f"a packet of {size} bytes; accepted: up to {BODY_BYTES_MAX}")
+    return 0
+
+
+@cython.cfunc
+def field(data: bytes) -> bytes:
+    return len(data).to_bytes(2, "big") + data
+
+
+@cython.cfunc
+def u16(name: str, value: object) -> bytes:
+    return int(as_uint(name, value, 0xFFFF)).to_bytes(2, "big")
+
+
+@cython.cfunc
+def u8(name: str, value: object) -> bytes:
+    return bytes((as_uint(name, value, 0xFF),))
+
+
+@cython.cfunc
+def reason_below_5(packet: object, version: cython.int) -> cython.int:
+    """Refuse what only 5.0 can say."""
+    if version != 5 and (packet.reason or packet.properties != NO_PROPERTIES):
+        raise UsageError(f"only MQTT 5.0 has a reason code or properties in {type(packet).__name__}")
+    return 0
+
+
+def write_connect(packet: object, version: cython.int) -> bytes:
+    if packet.version != version:
+        raise UsageError(f"a CONNECT of version {packet.version} was to be encoded as {version}")
+    will: object = packet.will
+    flags: cython.uint = (0x02 if packet.clean_start else 0) | (0 if packet.username is None else 0x80)
+    flags |= 0 if packet.password is None else 0x40
+    tail: bytes = field(as_text("client_id", packet.client_id))
+    if will is not None:
+        flags |= 0x04 | (as_uint("the will's qos", will.qos, 3) << 3) | (0x20 if will.retain else 0)
+        tail += write_will(will, version)
+    if packet.username is not None:
+        tail += field(as_text("username", packet.username))
+    if packet.password is not None:
+        tail += field(as_binary("password", packet.password))
+    head: bytes = field(b"MQIsdp" if version == 3 else b"MQTT") + bytes((version, flags))
+    head += u16("keep_alive_s", packet.keep_alive_s)
+    return whole(CONNECT << 4, head, packet.properties, version, tail)
+
+
+@cython.cfunc
+def write_will(will: object, version: cython.int) -> bytes:
+    block: bytes = properties_block(will.properties, version)
+    out: bytes = with_length(block) if version == 5 else b""
+    return out + field(as_text("the will's topic", will.topic)) + field(as_binary("the will", will.payload))
+
+
+def write_connack(packet: object, version: cython.int) -> bytes:
+    if packet.session_present and version == 3:
+        raise UsageError("MQTT 3.1 has no session present")
+    head: bytes = bytes((packet.session_present != 0,)) + u8("reason", packet.reason)
+    return whole(CONNACK << 4, head, packet.properties, version, b"")
+
+
+def write_publish(packet: object, version: cython.int) -> bytes:
+    qos: cython.uint = as_uint("qos", packet.qos, 3)
+    if qos == 0 and packet.packet_id:
+        raise UsageError("a PUBLISH at QoS 0 has no packet identifier")
+    topic: bytes = as_text("topic", packet.topic)
+    payload: bytes = bytes(packet.payload)
+    block: bytes = properties_block(packet.properties, version)
+    require_size(len(topic) + 8 + len(block) + len(payload))
+    head = cython.declare(PublishHead)
+    head.version = version
+    head.dup = packet.dup != 0
+    head.qos = qos
+    head.retain = packet.retain != 0
+    head.packet_id = cython.cast(uint16_t, as_uint("packet_id", packet.packet_id, 0xFFFF))
+    head.topic_alias = 0  # all properties are in the block
+    head.message_expiry_s = -1
+    head.topic = span_of(topic)
+    head.forwarded = span_of(block)
+    head.subscription_ids = cython.NULL
+    head.subscription_id_count = 0
+    head.payload_size = cython.cast(uint32_t, len(payload))
+    packet_id_at: uint32_t = 0
+    out: bytearray = bytearray(publish_head_size(cython.address(head), cython.address(packet_id_at)))
+    encode_publish_head(
+        cython.address(head), cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, out))
+    )
+    return bytes(out) + payload
+
+
+@cython.cfunc
+def write_ack(packet_type: uint8_t, packet: object, version: cython.int) -> bytes:
+    reason_below_5(packet, version)
+    if packet.properties is not NO_PROPERTIES:
+        first: uint8_t = (packet_type << 4) | (0x02 if packet_type == PUBREL else 0)
+        head: bytes = u16("packet_id", packet.packet_id) + u8("reason", packet.reason)
+        return whole(first, head, packet.properties, version, b"")
+    out = cython.declare(uint8_t[5])
+    packet_id: cython.uint = as_uint("packet_id", packet.packet_id, 0xFFFF)
+    reason: cython.uint = as_uint("reason", packet.reason, 0xFF)
+    size: uint32_t = encode_ack(
+        packet_type, cython.cast(uint16_t, packet_id), cython.cast(uint8_t, reason), version, out
+    )
+    return cython.cast(cython.p_char, out)[:size]
+
+
+def write_puback(packet: object, version: cython.int) -> bytes:
+    return write_ack(PUBACK, packet, version)
+
+
+def write_pubrec(packet: object, version: cython.int) -> bytes:
+    return write_ack(PUBREC, packet, version)
+
+
+def write_pubrel(packet: object, version: cython.int) -> bytes:
+    return write_ack(PUBREL, packet, version)
+
+
+def write_pubcomp(packet: object, version: cython.int) -> bytes:
+    return write_ack(PUBCOMP, packet, version)
+
+
+def write_subscribe(packet: object, version: cython.int) -> bytes:
+    tail: bytes = b""
+    for each in packet.subscriptions:
+        options: cython.uint = as_uint("qos", each.qos, 3) | (0x04 if each.no_local else 0)
+        options |= 0x08 if each.retain_as_published else 0
+        options |= as_uint("retain_handling", each.retain_handling, 3) << 4
+        tail += field(as_text("a topic filter", each.filter)) + bytes((options,))
+    head: bytes = u16("packet_id", packet.packet_id)
+    return whole((SUBSCRIBE << 4) | 0x02, head, packet.properties, version, tail)
+
+
+def write_suback(packet: object, version: cython.int) -> bytes:
+    head: bytes = u16("packet_id", packet.packet_id)
+    tail: bytes = b"".join([u8("a reason", reason) for reason in packet.reasons])
+    return whole(SUBACK << 4, head, packet.properties, version, tail)
+
+
+def write_unsubscribe(packet: object, version: cython.int) -> bytes:
+    head: bytes = u16("packet_id", packet.packet_id)
+    tail: bytes = b"".join([field(as_text("a topic filter", each)) for each in packet.filters])
+    return whole((UNSUBSCRIBE << 4) | 0x02, head, packet.properties, version, tail)
+
+
+def write_unsuback(packet: object, version: cython.int) -> bytes:
+    if version != 5 and packet.reasons:
+        raise UsageError("only MQTT 5.0 has reason codes in Unsuback")
+    head: bytes = u16("packet_id", packet.packet_id)
+    tail: bytes = b"".join([u8("a reason", reason) for reason in packet.reasons])
+    return whole(UNSUBACK << 4, head, packet.properties, version, tail)
+
+
+def write_pingreq(packet: object, version: cython.int) -> bytes:
+    return bytes((PINGREQ << 4, 0))
+
+
+def write_pingresp(packet: object, version: cython.int) -> bytes:
+    return bytes((PINGRESP << 4, 0))
+
+
+def write_disconnect(packet: object, version: cython.int) -> bytes:
+    reason_below_5(packet, version)
+    return write_reason_only(DISCONNECT, packet, version)
+
+
+def write_auth(packet: object, version: cython.int) -> bytes:
+    return write_reason_only(AUTH, packet, version)
+
+
+@cython.cfunc
+def write_reason_only(packet_type: uint8_t, packet: object, version: cython.int) -> bytes:
+    """DISCONNECT and AUTH, in their shortest form."""
+    first: uint8_t = packet_type << 4
+    if packet.properties != NO_PROPERTIES:
+        return whole(first, u8("reason", packet.reason), packet.properties, version, b"")
+    body: bytes = u8("reason", packet.reason) if packet.reason else b""
+    return bytes((first, len(body))) + body
+
+
+_WRITERS = {
+    control_packets.Connect: write_connect,
+    control_packets.Connack: write_connack,
+    control_packets.Publish: write_publish,
+    control_packets.Puback: write_puback,
+    control_packets.Pubrec: write_pubrec,
+    control_packets.Pubrel: write_pubrel,
+    control_packets.Pubcomp: write_pubcomp,
+    control_packets.Subscribe: write_subscribe,
+    control_packets.Suback: write_suback,
+    control_packets.Unsubscribe: write_unsubscribe,
+    control_packets.Unsuback: write_unsuback,
+    control_packets.Pingreq: write_pingreq,
+    control_packets.Pingresp: write_pingresp,
+    control_packets.Disconnect: write_disconnect,
+    control_packets.Auth: write_auth,
+}

@@ -1,0 +1,3 @@
+from tidemq.wire.control_packets import Packet
+
+def encode(packet: Packet, version: int) -> bytes: ...

@@ -1,0 +1,234 @@
+"""`tidemq pub` and `sub` do what mosquitto_pub and mosquitto_sub do, exit codes included; `serve` serves."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+RUN_S = 20
+
+
+class Tidemq:
+    """Runs the command as a process of its own, against one server."""
+
+    def __init__(self, port):
+        self.port = port
+
+    def start(self, command, *arguments, **options):
+        line = [sys.executable, "-c", "from tidemq.cli import main; main()", command, *arguments]
+        if command != "serve":
+            line += ["-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+    def run(self, command, *arguments, stdin=b""):
+        """Exit code, stdout, stderr."""
+        process = self.start(command, *arguments, stdin=subprocess.PIPE)
+        out, err = process.communicate(stdin, timeout=RUN_S)
+        return process.returncode, out, err.decode()
+
+    def subscribe(self, *arguments):
+        """A subscriber whose subscription stands."""
+        process = self.start("sub", "-d", *arguments)
+        for line in process.stderr:
+            if b"received Suback" in line:
+                return process
+        pytest.fail(f"no SUBACK: {process.communicate()}")
+
+
+def end(process):
+    """Exit code, stdout."""
+    out, _ = process.communicate(timeout=RUN_S)
+    return process.returncode, out
+
+
+def start_tidemq(tmp_path):
+    process = Tidemq(0).start("serve", "--host", "127.0.0.1", "--port", "0")
+    ready = process.stdout.readline().decode()
+    match = re.search(r"is ready on 127\.0\.0\.1:(\d+)", ready)
+    assert match, (ready, process.stderr.read())
+    return process, int(match[1])
+
+
+def start_mosquitto(tmp_path):
+    if not shutil.which("mosquitto"):
+        pytest.skip("mosquitto is not installed")
+    port = 21_000 + os.getpid() % 20_000
+    (tmp_path / "conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    process = subprocess.Popen(["mosquitto", "-c", tmp_path / "conf"], stderr=subprocess.PIPE)
+    for line in process.stderr:
+        if b"running" in line:
+            return process, port
+    pytest.fail("mosquitto did not start")
+
+
+@pytest.fixture(params=[start_tidemq, start_mosquitto], ids=["tidemq", "mosquitto"])
+def tidemq(request, tmp_path):
+    process, port = request.param(tmp_path)
+    yield Tidemq(port)
+    process.terminate()
+    assert process.wait(RUN_S) == 0
+
+
+VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
+
+
+@VERSIONS
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
+def test_a_message_arrives_at_every_qos_and_version(tidemq, version, qos):
+    sub = tidemq.subscribe("-t", "a/+", "-q", qos, "-V", version, "-v", "-C", "2", "-W", "10")
+    for message in ("one", "zwei ü"):
+        assert tidemq.run("pub", "-t", "a/b", "-m", message, "-q", qos, "-V", version) == (0, b"", "")
+    assert end(sub) == (0, "a/b one\na/b zwei ü\n".encode())
+
+
+def test_pub_l_sends_lines_as_they_come_and_the_last_without_an_end(tidemq):
+    lines = b"".join(b"%d\n" % number for number in range(500)) + b"end"
+    sub = tidemq.subscribe("-t", "l", "-q", "2", "-C", "501", "-W", "10")
+    assert tidemq.run("pub", "-t", "l", "-l", "-q", "2", stdin=lines)[0] == 0
+    assert end(sub) == (0, lines + b"\n")
+
+
+def test_pub_s_f_n_and_repeat(tidemq, tmp_path):
+    sub = tidemq.subscribe("-t", "p", "-C", "5", "-W", "10")
+    (tmp_path / "f").write_bytes(b"file\0\xff")
+    for arguments, stdin in ((["-s"], b"a\nb"), (["-f", str(tmp_path / "f")], b""), (["-n"], b"")):
+        assert tidemq.run("pub", "-t", "p", *arguments, stdin=stdin)[0] == 0
+    assert tidemq.run("pub", "-t", "p", "-m", "r", "--repeat", "2")[0] == 0
+    assert end(sub) == (0, b"a\nb\nfile\0\xff\n\nr\nr\n")
+
+
+def test_retained_messages_and_the_flags_that_choose_them(tidemq):
+    assert tidemq.run("pub", "-t", "r/1", "-m", "kept", "-r")[0] == 0
+    assert tidemq.run("sub", "-t", "r/#", "-C", "1", "-N", "-W", "5") == (0, b"kept", "")
+    fresh = tidemq.subscribe("-t", "r/#", "-R", "-C", "1", "-W", "10")
+    retained = tidemq.subscribe("-t", "r/#", "--retained-only", "-C", "1", "-W", "10")
+    assert tidemq.run("pub", "-t", "r/1", "-m", "fresh")[0] == 0
+    assert end(fresh) == (0, b"fresh\n")
+    assert end(retained) == (0, b"kept\n")
+    assert tidemq.run("pub", "-t", "r/1", "-n", "-r")[0] == 0
+    assert tidemq.run("sub", "-t", "r/#", "-W", "0.5") == (27, b"", "Timed out\n")
+
+
+def test_a_kept_session_has_what_came_meanwhile_until_it_is_unsubscribed(tidemq):
+    keep = ["-i", "keeper", "-c", "-q", "1"]
+    assert tidemq.run("sub", "-t", "k", *keep, "-E")[0] == 0
+    assert tidemq.run("pub", "-t", "k", "-m", "meanwhile", "-q", "1")[0] == 0
+    assert tidemq.run("sub", "-t", "k", *keep, "-C", "1", "-W", "5") == (0, b"meanwhile\n", "")
+    assert tidemq.run("sub", "-t", "other", "-U", "k", *keep, "-E")[0] == 0
+    assert tidemq.run("pub", "-t", "k", "-m", "later", "-q", "1")[0] == 0
+    assert tidemq.run("sub", "-t", "other", *keep, "-W", "0.5")[:2] == (27, b"")
+
+
+def test_a_will_comes_when_its_client_is_killed_and_not_when_it_leaves(tidemq):
+    sub = tidemq.subscribe("-t", "gone/#", "-v", "-C", "1", "-W", "10")
+    will = ["--will-payload", "dead", "--will-qos", "1", "--will-retain"]
+    leaves = tidemq.subscribe("-t", "x", "--will-topic", "gone/left", *will)
+    leaves.send_signal(signal.SIGINT)
+    assert end(leaves)[0] == 0
+    killed = tidemq.subscribe("-t", "x", "--will-topic", "gone/killed", *will)
+    killed.kill()
+    end(killed)
+    assert end(sub) == (0, b"gone/killed dead\n")
+    assert tidemq.run("sub", "-t", "gone/#", "-v", "-C", "1", "-W", "5")[1] == b"gone/killed dead\n"
+
+
+def test_properties_of_mqtt_5(tidemq):
+    sub = tidemq.start("sub", "-d", "-t", "p", "-V", "5", "-C", "1", "-W", "10", "-x", "60", "-i", "x")
+    time.sleep(0.5)
+    given = ["-D", "publish", "user-property", "k", "v", "-D", "publish", "content-type", "text/plain"]
+    assert tidemq.run("pub", "-t", "p", "-m", "m", "-V", "5", *given)[0] == 0
+    out, err = sub.communicate(timeout=RUN_S)
+    assert (sub.returncode, out) == (0, b"m\n")
+    assert b"session_expiry_s=60" in err
+    assert re.search(rb"received Publish\(.*content_type='text/plain'.*\('k', 'v'\)", err)
+
+
+def test_keep_alive_is_kept(tidemq):
+    sub = tidemq.subscribe("-t", "a", "-k", "1", "-C", "1", "-W", "10")
+    time.sleep(2.5)
+    assert tidemq.run("pub", "-t", "a", "-m", "still here")[0] == 0
+    assert end(sub) == (0, b"still here\n")
+
+
+def test_a_reader_that_leaves_ends_the_subscriber(tidemq):
+    sub = tidemq.subscribe("-t", "a", "-W", "10")
+    sub.stdout.close()
+    assert tidemq.run("pub", "-t", "a", "-m", "x")[0] == 0
+    assert sub.wait(RUN_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["pub", "-t", "a"], "one of -m, -f, -l, -s, -n"),
+        (["pub", "-m", "a"], "--topic"),
+        (["pub", "-t", "a/#", "-m", "x"], "a/#"),
+        (["pub", "-t", "a", "-m", "b", "-q", "3"], "0<=x<=2"),
+        (["pub", "-t", "a", "-m", "b", "-V", "7"], "accepted: mqttv5, mqttv311, mqttv31"),
+        (["pub", "-t", "a", "-m", "b", "-D", "publish", "content-type", "x"], "need -V mqttv5"),
+        (["pub", "-t", "a", "-m", "b", "--will-retain"], "needs --will-topic"),
+        (["pub", "-t", "a", "-m", "b", "-P", "x"], "needs a user name"),
+        (["pub", "-t", "a", "-f", "/nowhere"], "No such file"),
+        (["sub", "-t", "a", "-c"], "give one with -i"),
+        (["sub", "-t", "a/#/b"], "a/#/b"),
+        (["sub"], "--topic"),
+    ],
+)
+def test_wrong_usage_exits_with_1_and_says_why(arguments, text):
+    code, out, err = Tidemq(1).run(*arguments)
+    assert (code, out) == (1, b"")
+    assert text in err
+
+
+def test_a_server_that_is_not_there():
+    assert Tidemq(1).run("pub", "-t", "a", "-m", "b") == (1, b"", "Error: Connection refused\n")
+    assert Tidemq(1).run("sub", "-t", "a", "--quiet") == (1, b"", "")
+
+
+def serve_with_static_users(tmp_path):
+    (tmp_path / "tidemq.toml").write_text(
+        'host = "127.0.0.1"\nport = 0\nauthenticator = "static"\nauthenticator_options.users = { ann = "pw" }\n'
+    )
+    process = Tidemq(0).start("serve", "--config", str(tmp_path / "tidemq.toml"))
+    return process, int(process.stdout.readline().rsplit(b":", 1)[1])
+
+
+def test_a_refused_client_exits_with_the_server_s_code(tmp_path):
+    process, port = serve_with_static_users(tmp_path)
+    try:
+        tidemq = Tidemq(port)
+        assert tidemq.run("pub", "-t", "a", "-m", "b", "-u", "ann", "-P", "pw")[0] == 0
+        code, _, err = tidemq.run("pub", "-t", "a", "-m", "b", "-u", "ann", "-P", "no")
+        assert (code, err) == (4, "Connection error: Connection Refused: bad user name or password.\n")
+        code, _, err = tidemq.run("sub", "-t", "a", "-V", "5")
+        assert (code, err) == (0x86, "Connection error: Bad user name or password.\n")
+    finally:
+        process.terminate()
+        process.communicate(timeout=RUN_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_is_ready_within_a_second_and_ends_with_0(tmp_path, number):
+    began = time.monotonic()
+    process, port = start_tidemq(tmp_path)
+    ready_s = time.monotonic() - began
+    assert Tidemq(port).run("pub", "-t", "a", "-m", "b")[0] == 0
+    process.send_signal(number)
+    assert end(process)[0] == 0
+    assert ready_s < 1
+
+
+def test_serve_refuses_a_wrong_configuration_and_a_port_that_is_taken(tidemq, tmp_path):
+    code, _, err = Tidemq(0).run("serve", "--log-level", "loud")
+    assert code == 2
+    assert err.startswith("tidemq: flag --log-level: log_level: 'loud' is refused; accepted: 'debug', ")
+    code, _, err = Tidemq(0).run("serve", "--host", "127.0.0.1", "--port", str(tidemq.port))
+    assert code == 1
+    assert "Address already in use" in err
