@@ -60,11 +60,12 @@ class Samples:
 
 
 def short(figure: float) -> str:
-    """Three digits that count: 1.23 M, 45.6 k, 7.89."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if figure >= size * 0.9995:
-            return f"{figure / size:.3g} {unit}"
-    return f"{figure:.3g}"
+    """Three or four digits that count: 1.23 M, 45.6 k, 6,750, 7.89."""
+    if figure >= 1e6 * 0.9995:
+        return f"{figure / 1e6:.3g} M"
+    if figure >= 1e4:
+        return f"{figure / 1e3:.3g} k"
+    return f"{figure:,.0f}" if figure >= 1e2 else f"{figure:.3g}"
 
 
 def latency_p50_us(sample: Sample) -> float:
@@ -272,7 +273,7 @@ def markdown(
             "TideMQ / s",
             "to one reactor",
             "goal",
-            "CPU a message to one reactor",
+            "CPU a message, to one reactor",
             "goal",
             "",
         ]
