@@ -253,9 +253,7 @@ def subscription_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list
     return rows
 
 
-def markdown(
-    runs: Sequence[Sample], machine: Machine, versions: Mapping[str, str], rounds: int, seconds: float
-) -> str:
+def markdown(runs: Sequence[Sample], failures: Sequence[str], preface: Sequence[str]) -> str:
     """The whole page."""
     samples = Samples(runs)
     kinds: dict[str, list[Scenario]] = {}
@@ -263,7 +261,7 @@ def markdown(
     for scenario in SCENARIOS:
         if scenario.name in ran:
             kinds.setdefault(scenario.kind, []).append(scenario)
-    lines = ["# Load benchmarks", "", *preface(machine, versions, rounds, seconds)]
+    lines = ["# Load benchmarks", "", *preface]
     if "rate" in kinds:
         lines += [
             "## One reactor",
@@ -300,7 +298,7 @@ def markdown(
         lines += ["## Subscriptions", "", f"CPU a message in microseconds, one reactor. Goal: {goal}.", ""]
         head = ["held by 100 connections", "TideMQ", "to the first", "Mosquitto", "to the first", ""]
         lines += table(head, subscription_rows(samples, kinds["subscriptions"]))
-    return "\n".join(lines + remarked(runs))
+    return "\n".join(lines + remarked(runs, failures))
 
 
 def preface(machine: Machine, versions: Mapping[str, str], rounds: int, seconds: float) -> list[str]:
@@ -314,9 +312,10 @@ def preface(machine: Machine, versions: Mapping[str, str], rounds: int, seconds:
     ]
 
 
-def remarked(runs: Sequence[Sample]) -> list[str]:
-    """Every run that a reader should distrust."""
-    lines = [
+def remarked(runs: Sequence[Sample], failures: Sequence[str]) -> list[str]:
+    """What could not be run, and every run that a reader should distrust."""
+    lines = [f"- {failure}" for failure in failures]
+    lines += [
         f"- {run.scenario}, {run.broker}, {run.reactors or 'default'}: {'; '.join(remarks(run))}"
         for run in runs
         if remarks(run)
@@ -330,12 +329,22 @@ def remarked(runs: Sequence[Sample]) -> list[str]:
 
 
 def write(
-    stem: Path, text: str, runs: Sequence[Sample], machine: Machine, versions: Mapping[str, str]
+    stem: Path,
+    text: str,
+    runs: Sequence[Sample],
+    failures: Sequence[str],
+    machine: Machine,
+    versions: Mapping[str, str],
 ) -> None:
     """The page as STEM.md and every sample as STEM.json."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".md").write_text(text)
     samples = [asdict(run) | {"per_s": run.per_s, "per_cpu_s": run.per_cpu_s} for run in runs]
-    content = {"machine": asdict(machine), "brokers": dict(versions), "samples": samples}
+    content = {
+        "machine": asdict(machine),
+        "brokers": dict(versions),
+        "failures": failures,
+        "samples": samples,
+    }
     stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
     print(f"written: {stem.with_suffix('.md')} and {stem.with_suffix('.json')}")

@@ -72,41 +72,59 @@ def warmed_up(plan: Plan, scenario: Scenario, broker: str, reactors: int, runnin
     return sized(scenario.workload, first, plan.seconds)
 
 
-def run_scenario(plan: Plan, scenario: Scenario, reactors: int, rounds: int) -> Iterator[Sample]:
-    """One process of each broker, a warm-up, then the brokers in turn for some rounds."""
-    broker_cores, generator_cores = cores_of(reactors)
-    brokers = [broker for broker in plan.brokers if takes_part(broker, scenario, reactors)]
-    with ExitStack() as stack:
-        running = {
-            broker: stack.enter_context(PEERS[broker].start(broker_cores, reactors, scenario))
-            for broker in brokers
-        }
-        stack.enter_context(pinned(generator_cores))
-        workloads = {
-            broker: warmed_up(plan, scenario, broker, reactors, running[broker]) for broker in brokers
-        }
-        for _round in range(rounds):
-            for broker in brokers:
-                sample = measure(scenario, workloads[broker], broker, reactors, running[broker])
-                report.print_sample(sample)
-                yield sample
-
-
 def takes_part(broker: str, scenario: Scenario, reactors: int) -> bool:
     """The relay knows only plain QoS 0, and has one thread."""
     return broker != relay.NAME or (scenario.name in RELAYED and reactors == 1)
 
 
-def run_all(plan: Plan) -> list[Sample]:
-    """Every scenario with every number of reactors."""
-    samples: list[Sample] = []
-    for reactors in plan.reactors:
-        for scenario in plan.scenarios:
-            # memory must be that of a fresh process every time
-            processes, rounds = (plan.rounds, 1) if scenario.kind == "idle" else (1, plan.rounds)
-            for _process in range(processes):
-                samples += run_scenario(plan, scenario, reactors, rounds)
-    return samples
+class Run:
+    """Carries out a plan. A broker that fails a scenario is left out of the rest of it, and so reported."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.samples: list[Sample] = []
+        self.failures: list[str] = []
+
+    def all(self) -> None:
+        """Every scenario with every number of reactors."""
+        for reactors in self.plan.reactors:
+            for scenario in self.plan.scenarios:
+                # memory must be that of a fresh process every time
+                rounds = self.plan.rounds
+                processes, rounds = (rounds, 1) if scenario.kind == "idle" else (1, rounds)
+                for _process in range(processes):
+                    self.scenario(scenario, reactors, rounds)
+
+    def scenario(self, scenario: Scenario, reactors: int, rounds: int) -> None:
+        """One process of each broker, a warm-up, then the brokers in turn for some rounds."""
+        broker_cores, generator_cores = cores_of(reactors)
+        brokers = [broker for broker in self.plan.brokers if takes_part(broker, scenario, reactors)]
+        ready: dict[str, tuple[Running, Workload]] = {}
+        with ExitStack() as stack:
+            for broker in brokers:
+                with self.failing(scenario, broker, reactors):
+                    running = stack.enter_context(PEERS[broker].start(broker_cores, reactors, scenario))
+                    with pinned(generator_cores):
+                        workload = warmed_up(self.plan, scenario, broker, reactors, running)
+                    ready[broker] = running, workload
+            stack.enter_context(pinned(generator_cores))
+            for _round in range(rounds):
+                for broker, (running, workload) in list(ready.items()):
+                    del ready[broker]
+                    with self.failing(scenario, broker, reactors):
+                        sample = measure(scenario, workload, broker, reactors, running)
+                        report.print_sample(sample)
+                        self.samples.append(sample)
+                        ready[broker] = running, workload
+
+    @contextmanager
+    def failing(self, scenario: Scenario, broker: str, reactors: int) -> Iterator[None]:
+        """Note what a broker could not do, and go on."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            self.failures.append(f"{scenario.name}, {broker}, {reactors or 'default'}: {error}")
+            print(self.failures[-1], flush=True)
 
 
 def attach(plan: Plan, running: Running) -> None:
@@ -152,14 +170,17 @@ def main(arguments: Sequence[str]) -> None:
     if options.attach:
         attach(plan, Running(options.attach, options.pid))
         return
-    samples = run_all(plan)
+    run = Run(plan)
+    run.all()
     here = machine.describe()
     versions = {broker: PEERS[broker].version() for broker in plan.brokers}
     stem = options.output or RESULTS / f"{date.today()}-{here.commit.rstrip('+')}"
-    text = report.markdown(samples, here, versions, plan.rounds, plan.seconds)
+    text = report.markdown(
+        run.samples, run.failures, report.preface(here, versions, plan.rounds, plan.seconds)
+    )
     print(text)
     if not options.quick or options.output:
-        report.write(stem, text, samples, here, versions)
+        report.write(stem, text, run.samples, run.failures, here, versions)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ def await_listener(process: subprocess.Popen[bytes], port: int) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.02)
-    raise RuntimeError(f"{process.args!r} does not listen on port {port}")
+    if process.returncode is not None:
+        raise RuntimeError(f"it ended with status {process.returncode} before it listened")
+    raise RuntimeError(f"it did not listen within {START_LIMIT_S:g} s")
 
 
 def free_port() -> int:
