@@ -301,8 +301,9 @@ def test_outstanding_messages_are_bounded() -> None:
     assert (outcome.end, outcome.sent, broker.messages) == ("stalled", 37, 37)
 
 
-def test_paced_run_keeps_its_rate_and_measures_delay() -> None:
-    outcome = load_fake(FakeBroker(delay_s=0.005), replace(ONE, messages=100, rate_per_s=100))
+@pytest.mark.parametrize("poll", [False, True])
+def test_paced_run_keeps_its_rate_and_measures_delay(poll: bool) -> None:
+    outcome = load_fake(FakeBroker(delay_s=0.005), replace(ONE, messages=100, rate_per_s=100, poll=poll))
     assert outcome.intact
     assert outcome.seconds == pytest.approx(1.0, abs=0.2)
     assert outcome.latency is not None

@@ -30,7 +30,7 @@ class Workload:
     rate_per_s: int = 0  # of all publishers together; 0: as fast as the broker takes it
     poll: bool = False  # the generator never sleeps, so that the broker is not charged for waking it
     idle_connections: int = 0  # connected besides, silent
-    window: int = 100  # QoS 1 and 2: messages in flight, each publisher
+    window: int = 100  # QoS 1 and 2: messages in flight, each publisher; in 5.0 the broker must allow so many
     outstanding_max: int = 20_000  # sent, and not yet received by every subscriber, in all; 0: no bound
     block_bytes: int = 65_536  # at most so much is handed to one send
 
