@@ -73,7 +73,7 @@ def warmed_up(plan: Plan, scenario: Scenario, broker: str, reactors: int, runnin
 
 
 def takes_part(broker: str, scenario: Scenario, reactors: int) -> bool:
-    """The relay knows only plain QoS 0, and has one thread; the cost of matching is a matter of one thread."""
+    """The relay has one thread and knows only plain QoS 0; matching is measured on one reactor."""
     if broker == relay.NAME:
         return scenario.name in RELAYED and reactors == 1
     return scenario.kind != "subscriptions" or reactors == 1

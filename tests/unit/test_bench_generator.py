@@ -23,7 +23,8 @@ from tidemq.bench.process import cpu_s, resident_bytes
 from tidemq.bench.workload import Outcome, Workload
 
 ONE = Workload(name="one", messages=1000)
-IDLE_LIMIT_S = 0.3
+PATIENCE_S = 20.0  # where everything is to arrive, however busy the machine
+LOSS_LIMIT_S = 1.0  # where something is not
 Deliver = Callable[[int, bytes], list[bytes]]  # number of the message and its frame -> what is sent for it
 
 
@@ -148,18 +149,22 @@ def listening(broker: FakeBroker) -> Iterator[int]:
         loop.close()
 
 
-def load(workload: Workload, port: int) -> Outcome:
+def load(workload: Workload, port: int, idle_limit_s: float = PATIENCE_S) -> Outcome:
     generator = Generator(workload, port)
-    generator.connect(timeout_s=10)
+    generator.connect(timeout_s=PATIENCE_S)
     try:
-        return generator.run(IDLE_LIMIT_S)
+        return generator.run(idle_limit_s)
     finally:
         generator.close()
 
 
-def load_fake(broker: FakeBroker, workload: Workload = ONE) -> Outcome:
+def load_fake(broker: FakeBroker, workload: Workload = ONE, idle_limit_s: float = PATIENCE_S) -> Outcome:
     with listening(broker) as port:
-        return load(workload, port)
+        return load(workload, port, idle_limit_s)
+
+
+def load_lossy(broker: FakeBroker, workload: Workload = ONE) -> Outcome:
+    return load_fake(broker, workload, LOSS_LIMIT_S)
 
 
 # ------------------------------------------------------------------ what is intact is found intact
@@ -196,7 +201,7 @@ def test_fan_out_counts_each_delivery() -> None:
 
 
 def test_loss_is_counted_and_ends_the_run() -> None:
-    outcome = load_fake(FakeBroker(lambda number, frame: [] if number % 10 == 3 else [frame]))
+    outcome = load_lossy(FakeBroker(lambda number, frame: [] if number % 10 == 3 else [frame]))
     assert outcome.end == "stalled"
     assert (outcome.lost, outcome.received, outcome.expected) == (100, 900, 1000)
     assert outcome.duplicates == outcome.disordered == 0
@@ -204,7 +209,7 @@ def test_loss_is_counted_and_ends_the_run() -> None:
 
 
 def test_loss_of_the_last_messages_is_counted() -> None:
-    outcome = load_fake(FakeBroker(lambda number, frame: [frame] if number < 990 else []))
+    outcome = load_lossy(FakeBroker(lambda number, frame: [frame] if number < 990 else []))
     assert (outcome.end, outcome.lost) == ("stalled", 10)
 
 
@@ -255,7 +260,7 @@ def test_disorder_is_counted() -> None:
     ],
 )
 def test_a_strange_message_is_not_counted_as_received(what: str, change: Callable[[bytes], bytes]) -> None:
-    outcome = load_fake(FakeBroker(lambda number, frame: [frame if number != 10 else change(frame)]))
+    outcome = load_lossy(FakeBroker(lambda number, frame: [frame if number != 10 else change(frame)]))
     assert (outcome.foreign, outcome.lost, outcome.received) == (1, 1, 999), what
 
 
@@ -280,7 +285,7 @@ def test_completions_out_of_order_are_counted() -> None:
 def test_missing_acknowledgements_end_the_run() -> None:
     broker = FakeBroker()
     broker.ack_batch = 1000
-    outcome = load_fake(broker, replace(ONE, qos=1, window=50))
+    outcome = load_lossy(broker, replace(ONE, qos=1, window=50))
     assert (outcome.end, outcome.sent) == ("stalled", 50)
 
 
@@ -297,7 +302,7 @@ def test_window_bounds_messages_in_flight() -> None:
 
 def test_outstanding_messages_are_bounded() -> None:
     broker = FakeBroker(lambda number, frame: [])
-    outcome = load_fake(broker, replace(ONE, outstanding_max=37))
+    outcome = load_lossy(broker, replace(ONE, outstanding_max=37))
     assert (outcome.end, outcome.sent, broker.messages) == ("stalled", 37, 37)
 
 
@@ -305,9 +310,10 @@ def test_outstanding_messages_are_bounded() -> None:
 def test_paced_run_keeps_its_rate_and_measures_delay(poll: bool) -> None:
     outcome = load_fake(FakeBroker(delay_s=0.005), replace(ONE, messages=100, rate_per_s=100, poll=poll))
     assert outcome.intact
-    assert outcome.seconds == pytest.approx(1.0, abs=0.2)
+    assert 0.98 < outcome.seconds < 3
     assert outcome.latency is not None
-    assert 5_000 <= outcome.latency.p50_us <= outcome.latency.p99_us <= outcome.latency.p999_us < 200_000
+    assert 5_000 <= outcome.latency.p50_us < 500_000
+    assert outcome.latency.p50_us <= outcome.latency.p99_us <= outcome.latency.p999_us
 
 
 def test_a_stalled_broker_is_charged_for_the_wait() -> None:
@@ -342,7 +348,7 @@ def test_a_broker_that_dies_ends_the_run() -> None:
     outcome = load_fake(broker)
     assert outcome.end == "disconnected"
     assert outcome.lost == outcome.expected - outcome.received > 0
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < PATIENCE_S
 
 
 def test_refused_connection_is_an_error() -> None:
@@ -411,7 +417,7 @@ def process_on(port: int, command: list[str]) -> Iterator[int]:
     """A server process that listens on `port`; yields its pid."""
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -469,7 +475,7 @@ def test_cpu_and_memory_of_another_process() -> None:
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert 0.3 <= cpu_s(process.pid) < 1.5
+        assert 0.3 <= cpu_s(process.pid) < 2
         assert 64 << 20 < resident_bytes(process.pid) < 128 << 20
         process.communicate(b"\n")
     with pytest.raises(ProcessLookupError):
