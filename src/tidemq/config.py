@@ -35,6 +35,7 @@ ENVIRONMENT_PREFIX = "TIDEMQ_"
 # names that share the prefix and are not the broker's: build, tests, benchmarks, and the flag `--config`
 ENVIRONMENT_IGNORED = ("TIDEMQ_CONFIG", "TIDEMQ_SANITIZE", "TIDEMQ_TEST_", "TIDEMQ_BENCH_", "TIDEMQ_FUZZ_")
 
+REACTORS_MAX = 64  # the engine's
 _U32_MAX = 0xFFFFFFFF
 _DAY_S = 86_400
 
@@ -78,9 +79,17 @@ def _limits_schema(_: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSch
                 lambda value: dataclasses.asdict(value) if isinstance(value, Limits) else value
             ),
             handler.generate_schema(model),
-            core_schema.no_info_plain_validator_function(lambda checked: Limits(**checked.model_dump())),
+            core_schema.no_info_plain_validator_function(
+                lambda checked: _consistent(Limits(**checked.model_dump()))
+            ),
         ]
     )
+
+
+def _consistent(limits: Limits) -> Limits:
+    if limits.output_high_bytes > limits.output_bytes_max:
+        raise ValueError("output_high_bytes no larger than output_bytes_max")
+    return limits
 
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -104,7 +113,7 @@ class Config(BaseModel):
     host: str = Listener().host
     port: Port = Listener().port
     listeners: tuple[Listener, ...] = ()  # further ones, beside host and port
-    reactors: Annotated[int, Field(ge=0, le=1024)] = 0  # 0: one per core
+    reactors: Annotated[int, Field(ge=0, le=REACTORS_MAX)] = 0  # 0: one per core
 
     store: str = "memory"  # name of an entry point in `tidemq.stores`, and so on
     store_options: dict[str, Any] = {}
@@ -220,7 +229,7 @@ def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) 
         low, high = LIMIT_RANGES[location[1]]
         accepted = f"{low} to {high}"
     else:
-        accepted = detail["msg"].removeprefix("Input should be ")
+        accepted = detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return refused(file, key, f"{detail['input']!r} is refused", [accepted])
 
 

@@ -23,6 +23,7 @@ class FakeEngine:
         self.listening: list[tuple[str, int]] = []
         self.answers: list[tuple[Any, ...]] = []
         self.published: list[tuple[str, bytes, int, bool]] = []
+        self.message_expiries_s: list[int | None] = []
         self.state: list[tuple[str, bytes, bytes]] = []
         self.receivers: dict[int, tuple[str, int]] = {}
         self.disconnected: list[tuple[str, int]] = []
@@ -92,6 +93,7 @@ class FakeEngine:
         message_expiry_s: int | None = None,
     ) -> None:
         self.published.append((topic, payload, qos, retain))
+        self.message_expiries_s.append(message_expiry_s)
         for receiver, (topic_filter, _) in self.receivers.items():
             if topic_filter == topic:  # no wildcards: matching is the engine's business
                 self.say(Received(receiver, topic, payload, qos, retain, properties))
@@ -108,7 +110,12 @@ class FakeEngine:
         self.disconnected.append((client_id, reason))
 
     def counters(self) -> dict[str, int]:
-        return {"connections": 3, "messages_received": 7, "dropped_slow_consumer": 2, "dropped_expired": 1}
+        return {
+            "live_connections": 3,
+            "messages_received": 7,
+            "dropped_slow_consumer": 2,
+            "dropped_expired": 1,
+        }
 
     def export_state(self) -> list[tuple[str, bytes, bytes]]:
         return self.state

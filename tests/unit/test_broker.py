@@ -6,15 +6,17 @@ import asyncio
 import json
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 
 from tidemq.broker.fault_log import FaultLog
 from tidemq.broker.sys_topics import plan_sys_messages
 from tidemq.config import Config, Listener
-from tidemq.engine.events import Disconnected, Received
+from tidemq.engine.events import Connected, Disconnected, Received
 from tidemq.errors import ConfigError, StoreError, UsageError
 from tidemq.store import MemoryStore
+from tidemq.wire import Properties
 
 QUIET = Config(port=0, sys_interval_s=0)
 
@@ -40,6 +42,7 @@ async def test_it_listens_on_every_address_and_says_the_bound_ports(broker_on_fa
 async def test_by_default_the_engine_asks_nothing(broker_on_fake):
     async with broker_on_fake(QUIET) as broker:
         engine = broker.engine
+        assert not logging.getLogger("tidemq").isEnabledFor(logging.DEBUG)
         asked = [engine.ask_connect, engine.ask_subscribe, engine.ask_publish, engine.report_connections]
         assert not any(asked)
 
@@ -104,6 +107,23 @@ async def test_publish_passes_on_and_refuses_what_is_no_topic_name(broker_on_fak
         with pytest.raises(UsageError):
             await broker.publish("a", b"", qos=3)
         assert len(broker.engine.published) == 1
+
+
+async def test_properties_go_down_encoded_and_come_up_decoded(broker_on_fake):
+    properties = Properties(message_expiry_s=9, content_type="x", user_properties=(("a", "1"), ("a", "2")))
+    async with broker_on_fake(QUIET) as broker, broker.subscribe("a") as messages:
+        await broker.publish("a", b"", properties=properties)
+        assert broker.engine.message_expiries_s == [9]
+        assert (await anext(messages)).properties == replace(properties, message_expiry_s=None)
+        await broker.publish("a", b"")
+        assert (await anext(messages)).properties == Properties()
+
+
+async def test_a_malformed_filter_is_refused(broker_on_fake):
+    async with broker_on_fake(QUIET) as broker:
+        for topic_filter in ("", "a/#/b", "a+"):
+            with pytest.raises(UsageError):
+                broker.subscribe(topic_filter)
 
 
 async def test_a_subscription_yields_in_order_until_it_is_left(broker_on_fake):
@@ -213,6 +233,15 @@ async def test_the_admin_endpoint_tells_health_and_counters(broker_on_fake, unus
         assert (await _http(port, b"x" * 20_000 + b"\r\n\r\n"))[0] == b""
     with pytest.raises(OSError):  # noqa: PT011 - any refusal to connect
         await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_connections_are_lines_of_the_debug_log(broker_on_fake, caplog):
+    caplog.set_level(logging.DEBUG, "tidemq")
+    async with broker_on_fake(QUIET) as broker:
+        assert broker.engine.report_connections
+        broker.engine.say(Connected(1, "c1", "p", 5, False), Disconnected(1, "c1", "p", 0x8B, 0))
+        await until(lambda: len(caplog.records) == 2, "two lines")
+    assert caplog.messages == ["client 'c1' (p) connected", "client 'c1' (p) disconnected, reason 0x8b"]
 
 
 async def test_each_fault_is_one_line(broker_on_fake, caplog):

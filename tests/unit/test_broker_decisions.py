@@ -75,7 +75,7 @@ async def test_static_users_and_passwords(broker_on_fake, username, password, re
         assert broker.engine.ask_connect
         assert not broker.engine.ask_publish
         broker.engine.say(connect(username=username, password=password))
-        assert await answers(broker, 1) == [("connect", 1, reason, "", None, "")]
+        assert await answers(broker, 1) == [("connect", 1, reason, "c1", None, "")]
 
 
 @pytest.mark.parametrize("options", [{}, {"users": 3}, {"users": {"a": 1}}, {"users": {}, "usrs": {}}])
@@ -112,7 +112,7 @@ async def test_what_is_late_is_refused_and_counted(broker_on_fake):
     async with broker_on_fake(config, authenticator=Never(), authoriser=Never()) as broker:
         broker.engine.say(connect(1), subscribe("a", "b", connection=2), publish("a", connection=3))
         assert sorted(await answers(broker, 3)) == [
-            ("connect", 1, 0x88, "", None, ""),
+            ("connect", 1, 0x88, "c1", None, ""),
             ("publish", 3, 0x97),
             ("subscribe", 2, (0x97, 0x97)),
         ]
@@ -127,7 +127,7 @@ async def test_what_fails_is_refused_and_logged(broker_on_fake, caplog):
     async with broker_on_fake(Config(**QUIET), authoriser=Broken()) as broker:
         broker.engine.say(connect(1, will="w"), subscribe("a", connection=2), publish("a", connection=3))
         assert sorted(await answers(broker, 3)) == [
-            ("connect", 1, 0x83, "", None, ""),
+            ("connect", 1, 0x83, "c1", None, ""),
             ("publish", 3, 0x83),
             ("subscribe", 2, (0x83,)),
         ]
@@ -227,7 +227,7 @@ def auth(data, reason=0x18):
 async def test_enhanced_authentication_goes_to_and_fro(broker_on_fake, reply, last):
     async with broker_on_fake(Config(**QUIET), authenticator=ChallengeResponse()) as broker:
         broker.engine.say(connect(method="SUM", data=b"x"))
-        assert await answers(broker, 1) == [("connect", 1, 0x18, "", b"hello", "")]
+        assert await answers(broker, 1) == [("connect", 1, 0x18, "c1", b"hello", "")]
         broker.engine.say(auth(b"1+2"))
         assert await answers(broker, 1) == [("auth", 1, 0x18, b"sum of 1+2")]
         broker.engine.say(auth(reply))

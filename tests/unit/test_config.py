@@ -79,6 +79,7 @@ def test_a_program_s_config_reads_no_environment(monkeypatch):
         ("[limits]\nreceive_maxx = 1", "limits.receive_maxx", ["did you mean receive_max?"]),
         ("[[listeners]]\nprot = 1", "listeners.0.prot", ["did you mean port?", "accepted: host, port"]),
         ("port = ", "the file", ["accepted: TOML"]),
+        ("[limits]\noutput_high_bytes = 20_000_000", "limits", ["no larger than output_bytes_max"]),
         ("limits = 3", "limits", ["3 is refused"]),
     ],
 )

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakValueDictionary
 
+from tidemq import wire
 from tidemq.broker.admin import AdminServer
 from tidemq.broker.checkpoint import load_state, save_state
 from tidemq.broker.decisions import Decisions
@@ -23,7 +25,7 @@ from tidemq.broker.hooks import Hooks
 from tidemq.broker.providers import ADMINISTRATIVE_ACTION, Authenticator, Authoriser, find_provider
 from tidemq.broker.subscription import Message, Subscription
 from tidemq.broker.sys_topics import publish_sys_topics
-from tidemq.config import Config
+from tidemq.config import REACTORS_MAX, Config
 from tidemq.engine.events import (
     AuthRequest,
     Connected,
@@ -36,6 +38,16 @@ from tidemq.engine.events import (
 )
 from tidemq.errors import UsageError
 from tidemq.store import Store
+from tidemq.wire import (
+    NO_PROPERTIES,
+    Properties,
+    Publish,
+    Subscribe,
+    decode_properties,
+    encode,
+    encode_properties,
+    forwarded_properties,
+)
 
 if TYPE_CHECKING:
     from tidemq.engine import Engine
@@ -100,9 +112,13 @@ class Broker:
             raise UsageError("a broker runs once; make another")
         self._phase = "started"
         config = self.config
-        authenticator = self._authenticator or find_provider("authenticator", config)
-        authoriser = self._authoriser or find_provider("authoriser", config)
-        store = self._store = self._store or find_provider("store", config)
+        authenticator, authoriser, store = self._authenticator, self._authoriser, self._store
+        if authenticator is None:
+            authenticator = find_provider("authenticator", config)
+        if authoriser is None:
+            authoriser = find_provider("authoriser", config)
+        if store is None:
+            store = self._store = find_provider("store", config)
         store.open()
         engine = self._engine = self._make_engine()
         try:
@@ -163,21 +179,35 @@ class Broker:
             self._store.close()
 
     async def publish(
-        self, topic: str, payload: bytes | str = b"", *, qos: int = 0, retain: bool = False
+        self,
+        topic: str,
+        payload: bytes | str = b"",
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = NO_PROPERTIES,
     ) -> None:
         """Publishes a message to whoever subscribes; returns when the engine has taken it over.
 
-        A str is sent as UTF-8. Raises UsageError on a topic name that is none.
+        A str is sent as UTF-8. Raises UsageError for what a PUBLISH may not hold.
         """
-        if not topic or any(character in topic for character in "+#\0"):
-            raise UsageError(f"{topic!r} is no topic name: it is empty or holds +, # or NUL")
-        if qos not in (0, 1, 2):
-            raise UsageError(f"qos is {qos!r}; accepted: 0, 1, 2")
-        data = payload.encode() if isinstance(payload, str) else payload
-        self._running_engine().publish(topic, data, qos=qos, retain=retain)
+        engine = self._running_engine()
+        encode(Publish(topic=topic, qos=qos, packet_id=1 if qos else 0, properties=properties), 5)
+        engine.publish(
+            topic,
+            payload.encode() if isinstance(payload, str) else payload,
+            qos=qos,
+            retain=retain,
+            properties=forwarded_properties(encode_properties(properties)),
+            message_expiry_s=properties.message_expiry_s,
+        )
 
     def subscribe(self, topic_filter: str, qos: int = 2, *, queue_messages_max: int = 1000) -> Subscription:
-        """Messages on the filter, to iterate: see Subscription. It does not outlive the broker."""
+        """Messages on the filter, to iterate: see Subscription. It does not outlive the broker.
+
+        Raises UsageError for a malformed filter.
+        """
+        encode(Subscribe(packet_id=1, subscriptions=(wire.Subscription(filter=topic_filter, qos=qos),)), 5)
 
         def begin(subscription: Subscription) -> int:
             receiver: int = self._running_engine().subscribe(topic_filter, qos)
@@ -206,7 +236,8 @@ class Broker:
     def _make_engine(self) -> Engine:
         from tidemq.engine import Engine  # late: not needed to read a configuration
 
-        return Engine(self.config.limits, reactors=self.config.reactors)
+        reactors = self.config.reactors or min(REACTORS_MAX, len(os.sched_getaffinity(0)))
+        return Engine(self.config.limits, reactors=reactors)
 
     def _running_engine(self) -> Engine:
         if self._engine is None:
@@ -219,7 +250,7 @@ class Broker:
             AuthRequest: decisions.on_auth,
             SubscribeRequest: decisions.on_subscribe,
             PublishRequest: decisions.on_publish,
-            Connected: decisions.on_connected,
+            Connected: self._on_connected,
             Disconnected: self._on_disconnected,
             Received: self._on_received,
             Stopped: lambda _: self._stopped.set(),
@@ -233,15 +264,26 @@ class Broker:
             except Exception:
                 _log.exception("event %s failed", type(event).__name__)
 
+    def _on_connected(self, event: Connected) -> None:
+        _log.debug("client %r (%s) connected", event.client_id, event.peer)
+        assert self._decisions is not None
+        self._decisions.on_connected(event)
+
     def _on_disconnected(self, event: Disconnected) -> None:
         if event.fault:
             self._fault_log.log(event)
+        else:
+            _log.debug("client %r (%s) disconnected, reason %#04x", event.client_id, event.peer, event.reason)
         assert self._decisions is not None
         self._decisions.on_disconnected(event)
 
     def _on_received(self, event: Received) -> None:
         subscription = self._subscriptions.get(event.receiver)
-        if subscription is not None and not subscription.put(Message(*event[1:])):
+        if subscription is None:
+            return  # closed while the message was on its way
+        properties = decode_properties(event.properties) if event.properties else NO_PROPERTIES
+        message = Message(event.topic, event.payload, event.qos, event.retain, properties)
+        if not subscription.put(message):
             self._counts["dropped_program_queue"] += 1
 
     def _publish_sys(self, topic: str, payload: bytes) -> None:

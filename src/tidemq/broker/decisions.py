@@ -62,6 +62,7 @@ class _Exchange:
         self._engine = engine
         self._replies = replies
         self._connection = request.connection
+        self._client_id = request.client_id
         self._answers_auth = isinstance(request, AuthRequest)
 
     async def challenge(self, data: bytes | None) -> bytes | None:
@@ -79,7 +80,7 @@ class _Exchange:
             self._engine.answer_connect(
                 self._connection,
                 verdict.reason,
-                client_id=verdict.client_id,
+                client_id=verdict.client_id or self._client_id,
                 auth_data=verdict.auth_data,
                 reason_string=verdict.reason_string,
             )
@@ -111,7 +112,7 @@ class Decisions:
         engine.ask_connect = authenticator is not None or authorises  # a will is authorised at CONNECT
         engine.ask_subscribe = authorises or hooks.has("subscribe")
         engine.ask_publish = authorises or hooks.has("publish")
-        engine.report_connections = hooks.has("connect", "disconnect")
+        engine.report_connections = hooks.has("connect", "disconnect") or _log.isEnabledFor(logging.DEBUG)
 
     def on_connect(self, request: ConnectRequest) -> None:
         """Answers a CONNECT."""

@@ -6,7 +6,7 @@ import logging
 import time
 
 from tidemq.engine.events import Disconnected
-from tidemq.wire.faults import fault_text
+from tidemq.wire import fault_text
 
 _log = logging.getLogger("tidemq")
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from tidemq.errors import UsageError
+from tidemq.wire import Properties
 
 
 class Message(NamedTuple):
@@ -18,7 +19,7 @@ class Message(NamedTuple):
     payload: bytes
     qos: int
     retain: bool
-    properties: bytes  # 5.0 properties, encoded, without their length
+    properties: Properties
 
 
 class Subscription:

@@ -9,14 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 # topic below $SYS/broker/ and the counter it shows
 COUNTER_TOPICS: Mapping[str, str] = {
-    "clients/connected": "connections",
-    "clients/total": "sessions",
+    "clients/connected": "live_connections",
+    "clients/total": "live_sessions",
     "messages/received": "messages_received",
     "messages/sent": "messages_sent",
     "bytes/received": "bytes_received",
     "bytes/sent": "bytes_sent",
     "subscriptions/count": "subscriptions",
-    "retained messages/count": "retained_messages",
+    "retained messages/count": "retained",
 }
 
 

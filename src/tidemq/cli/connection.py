@@ -12,12 +12,12 @@ from tidemq.wire import (
     Connack,
     Connect,
     ConnectReturnCode,
+    Decoder,
     Disconnect,
     Packet,
     Pingreq,
     Pingresp,
     ReasonCode,
-    decode,
     encode,
 )
 
@@ -48,7 +48,7 @@ class Connection:
         self._keep_alive_s = connect.keep_alive_s
         self._debug = debug
         self._name = connect.client_id or "(null)"
-        self._received = bytearray()
+        self._decoder = Decoder(connect.version)
         self._awaits_pingresp = False
         self._last_packet_id = 0
         self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
@@ -68,8 +68,9 @@ class Connection:
 
         Sends PINGREQ when the keep alive wants one. A server's DISCONNECT raises ServerRefusedError.
         """
+        descriptors = [self._socket.fileno()] if stdin is None else [self._socket.fileno(), stdin]
         while True:
-            packet = self._take_packet()
+            packet = next(self._decoder, None)
             if packet is not None:
                 self._say("received", packet)
                 if isinstance(packet, Disconnect):
@@ -82,10 +83,8 @@ class Connection:
             ping_s = self._sent_s + self._keep_alive_s if self._keep_alive_s else None
             wake_s = min((moment for moment in (until_s, ping_s) if moment is not None), default=None)
             timeout_s = None if wake_s is None else max(0.0, wake_s - time.monotonic())
-            readable, _, _ = select.select(
-                [self._socket, *([] if stdin is None else [stdin])], [], [], timeout_s
-            )
-            if self._socket in readable:
+            readable, _, _ = select.select(descriptors, [], [], timeout_s)
+            if self._socket.fileno() in readable:
                 self._read()
             elif readable or (until_s is not None and time.monotonic() >= until_s):
                 return None
@@ -126,19 +125,11 @@ class Connection:
         names = {code.value: code.name for code in ConnectReturnCode}
         return f"Connection Refused: {_words(names.get(reason, f'return code {reason}')).lower()}"
 
-    def _take_packet(self) -> Packet | None:
-        decoded = decode(self._received, self._version)
-        if decoded is None:
-            return None
-        packet, size = decoded
-        del self._received[:size]
-        return packet
-
     def _read(self) -> None:
         data = self._socket.recv(READ_BYTES)
         if not data:
             raise ConnectionResetError("The connection was lost.")
-        self._received += data
+        self._decoder.feed(data)
 
     def _ping(self) -> None:
         if self._awaits_pingresp:

@@ -13,7 +13,7 @@ import typer
 from tidemq.cli.connection import Connection, ServerRefusedError
 from tidemq.cli.properties import parse_properties
 from tidemq.errors import TideMQError, UsageError
-from tidemq.wire import Connect, Properties, Will
+from tidemq.wire import Connect, Packet, Properties, Will, encode
 
 EXIT_FAILED = 1
 VERSIONS = {"mqttv31": 3, "31": 3, "mqttv311": 4, "311": 4, "mqttv5": 5, "5": 5}
@@ -63,6 +63,10 @@ class Client:
     def open(self) -> Connection:
         """Connects."""
         return Connection(self.host, self.port, self.connect, debug=self.debug)
+
+    def check(self, packet: Packet) -> None:
+        """UsageError when the packet could not be sent; cheaper to know before the server does."""
+        encode(packet, self.connect.version)
 
 
 def make_client(given: Mapping[str, Any], commands: Sequence[str]) -> Client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,30 +13,18 @@ import typer
 from tidemq.cli import options
 from tidemq.cli.connection import Connection, reason_text
 from tidemq.errors import UsageError
-from tidemq.wire import Packet, Properties, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from tidemq.wire import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 INFLIGHT_MAX = 20  # messages unacknowledged at a time; a 5.0 server may want fewer
 READ_BYTES = 1 << 16
 
 
 class Publisher:
-    """Publishes on one topic and keeps account of acknowledgements."""
+    """Publishes messages that differ in their payload and keeps account of acknowledgements."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        topic: str,
-        qos: int,
-        retain: bool,
-        properties: Properties,
-        *,
-        quiet: bool,
-    ) -> None:
+    def __init__(self, connection: Connection, message: Publish, *, quiet: bool) -> None:
         self._connection = connection
-        self._topic = topic
-        self._qos = qos
-        self._retain = retain
-        self._properties = properties
+        self._message = message
         self._quiet = quiet
         self._unacknowledged: set[int] = set()
         self._inflight_max = min(INFLIGHT_MAX, connection.connack.properties.receive_maximum or INFLIGHT_MAX)
@@ -43,19 +32,11 @@ class Publisher:
     def publish(self, payload: bytes) -> None:
         """Sends one message; waits first while too many are unacknowledged."""
         self._wait_until(self._inflight_max - 1)
-        packet_id = self._connection.next_packet_id() if self._qos else 0
-        if packet_id:
+        packet_id = 0
+        if self._message.qos:
+            packet_id = self._connection.next_packet_id()
             self._unacknowledged.add(packet_id)
-        self._connection.send(
-            Publish(
-                topic=self._topic,
-                payload=payload,
-                qos=self._qos,
-                retain=self._retain,
-                packet_id=packet_id,
-                properties=self._properties,
-            )
-        )
+        self._connection.send(replace(self._message, payload=payload, packet_id=packet_id))
 
     def publish_lines(self, stdin: int) -> None:
         """Publishes each line of the file as it comes, without its end."""
@@ -132,9 +113,11 @@ def pub(
         if sum((message is not None, file is not None, lines, whole, null)) != 1:
             raise UsageError("give one of -m, -f, -l, -s, -n")
         client = options.make_client(context.params, ("publish",))
+        first = Publish(topic=topic, qos=qos, retain=retain, properties=client.properties["publish"])
+        client.check(replace(first, packet_id=1 if qos else 0))
         payload = _read_payload(message, file, whole)
         connection = client.open()
-        publisher = Publisher(connection, topic, qos, retain, client.properties["publish"], quiet=quiet)
+        publisher = Publisher(connection, first, quiet=quiet)
         if lines:
             publisher.publish_lines(sys.stdin.fileno())
         else:

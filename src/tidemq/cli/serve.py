@@ -42,6 +42,7 @@ async def _serve(config: Config) -> None:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with Broker(config) as broker:
         hosts = (config.host, *(listener.host for listener in config.listeners))
-        addresses = ", ".join(f"{host}:{port}" for host, port in zip(hosts, broker.ports, strict=True))
+        bracketed = (f"[{host}]" if ":" in host else host for host in hosts)
+        addresses = ", ".join(f"{host}:{port}" for host, port in zip(bracketed, broker.ports, strict=True))
         print(f"TideMQ {broker_version()} is ready on {addresses}", flush=True)
         await ended.wait()

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -154,10 +155,12 @@ def sub(
     def subscribe() -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         client = options.make_client(context.params, ("subscribe", "unsubscribe"))
+        requests = _make_requests(client, topics, unsubscribe, qos)
         connection: Connection | None = client.open()
         while connection is not None:
             try:
-                _send_requests(connection, client, topics, unsubscribe, qos)
+                for request in requests:
+                    connection.send(replace(request, packet_id=connection.next_packet_id()))
                 subscriber = Subscriber(connection, printer, quiet=quiet)
                 return _print_messages(connection, subscriber, printer, until_s, exit_after_suback)
             except (ConnectionError, TimeoutError):
@@ -168,24 +171,22 @@ def sub(
     raise typer.Exit(options.run(subscribe, quiet=quiet))
 
 
-def _send_requests(
-    connection: Connection, client: options.Client, topics: list[str], unsubscribe: list[str], qos: int
-) -> None:
+def _make_requests(
+    client: options.Client, topics: list[str], unsubscribe: list[str], qos: int
+) -> list[Subscribe | Unsubscribe]:
+    """What to send after CONNECT; the packet identifiers are still to be set."""
+    subscriptions = tuple(Subscription(filter=topic, qos=qos) for topic in topics)
+    requests: list[Subscribe | Unsubscribe] = [
+        Subscribe(packet_id=1, subscriptions=subscriptions, properties=client.properties["subscribe"])
+    ]
     if unsubscribe:
-        connection.send(
-            Unsubscribe(
-                packet_id=connection.next_packet_id(),
-                filters=tuple(unsubscribe),
-                properties=client.properties["unsubscribe"],
-            )
+        filters = tuple(unsubscribe)
+        requests.insert(
+            0, Unsubscribe(packet_id=1, filters=filters, properties=client.properties["unsubscribe"])
         )
-    connection.send(
-        Subscribe(
-            packet_id=connection.next_packet_id(),
-            subscriptions=tuple(Subscription(filter=topic, qos=qos) for topic in topics),
-            properties=client.properties["subscribe"],
-        )
-    )
+    for request in requests:
+        client.check(request)
+    return requests
 
 
 def _print_messages(

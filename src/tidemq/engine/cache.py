@@ -137,28 +137,34 @@ def _add_receiver(
         fresh: Receiver
         fresh.session = session
         fresh.qos = qos
-        fresh.no_local = subscription.options & OPTION_NO_LOCAL
+        fresh.own_qos = 0
+        fresh.takes_own = False
         fresh.retain_as_published = subscription.options & OPTION_RETAIN_AS_PUBLISHED
         fresh.ids_at = cython.cast(uint32_t, entry.ids.size())
         fresh.ids_count = 0
+        fresh.own_ids_count = 0
         entry.receivers.push_back(fresh)
         receiver = cython.address(entry.receivers[index])
     else:
         receiver = cython.address(entry.receivers[index])
         if qos > receiver.qos:
             receiver.qos = qos
-        receiver.no_local = receiver.no_local and subscription.options & OPTION_NO_LOCAL
         if subscription.options & OPTION_RETAIN_AS_PUBLISHED:
             receiver.retain_as_published = True
+    own: cython.bint = not subscription.options & OPTION_NO_LOCAL
+    if own:
+        receiver.takes_own = True
+        if qos > receiver.own_qos:
+            receiver.own_qos = qos
     if subscription.subscription_id:
-        _add_identifier(entry, receiver, subscription.subscription_id)
+        _add_identifier(entry, receiver, subscription.subscription_id, own)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _add_identifier(
-    entry: cython.pointer[CacheEntry], receiver: cython.pointer[Receiver], identifier: uint32_t
+    entry: cython.pointer[CacheEntry], receiver: cython.pointer[Receiver], identifier: uint32_t, own: cython.bint
 ) -> cython.void:
     """A receiver's identifiers stay together: where others follow them, they move to the end first."""
     if receiver.ids_at + receiver.ids_count != entry.ids.size():
@@ -170,6 +176,12 @@ def _add_identifier(
         receiver.ids_at = moved
     entry.ids.push_back(identifier)
     receiver.ids_count += 1
+    if own:  # to the front, among its like
+        first: uint32_t = receiver.ids_at + receiver.own_ids_count
+        last: uint32_t = receiver.ids_at + receiver.ids_count - 1
+        entry.ids[last] = entry.ids[first]
+        entry.ids[first] = identifier
+        receiver.own_ids_count += 1
 
 
 @cython.cfunc

@@ -215,7 +215,10 @@ def handle_auth(
         if not known or (packet.reason != wanted and packet.reason != RC_CONTINUE_AUTHENTICATION):
             fault = FAULT_AUTH_UNEXPECTED
     if fault != FAULT_NONE:
-        doom(r, c, fault_reason(fault), fault)
+        if c.state == CONNECTED:
+            doom(r, c, fault_reason(fault), fault)
+        else:
+            _refuse(r, c, fault_reason(fault), fault)
         return
     c.asked = True
     touch(r, c)

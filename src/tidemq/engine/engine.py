@@ -33,6 +33,7 @@ from cython.cimports.tidemq.engine.postman import discard_mail
 from cython.cimports.tidemq.engine.reactor import add_listener, free_reactor, new_reactor, run_reactor
 from cython.cimports.tidemq.engine.retained import free_retained_index, new_retained_index
 from cython.cimports.tidemq.engine.sessions import end_session
+from cython.cimports.tidemq.engine.snapshot import restore_snapshot, take_snapshot
 from cython.cimports.tidemq.engine.state import (
     EVENT_AUTH,
     EVENT_CONNECT,
@@ -427,6 +428,18 @@ class Engine:
             for name, value in self.counters().items()
             if name.startswith(("live_", "memory_")) or name in ("retained", "subscriptions")
         }
+
+    def export_state(self) -> list:
+        """Sessions, subscriptions, queues and retained messages as ``(family, key, value)``; after Stopped."""
+        if self.closed or self.running or not self.stopped:
+            raise UsageError("state is exported after the reactors have stopped and before close")
+        return take_snapshot(self.shared)
+
+    def import_state(self, entries) -> None:
+        """Takes what ``export_state`` gave; before ``start``."""
+        if self.started or self.closed:
+            raise UsageError("state is imported before start")
+        restore_snapshot(self.shared, entries)
 
     def stop(self) -> None:
         """Says goodbye to all clients and lets the reactors end after their last writes; then comes Stopped."""

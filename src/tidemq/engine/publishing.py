@@ -37,7 +37,6 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_TOPIC_EMPTY,
     FAULT_TOPIC_LEVELS,
     PROP_MESSAGE_EXPIRY,
-    PROP_RESPONSE_TOPIC,
     PROP_TOPIC_ALIAS,
     PUBACK,
     PUBCOMP,
@@ -91,10 +90,6 @@ def _check_publish(
             fault: Fault = _resolve_alias(r, c, publish)
             if fault != FAULT_NONE:
                 return fault
-        if has_property(cython.address(publish.properties), PROP_RESPONSE_TOPIC):
-            fault = check_topic_name(publish.properties.response_topic, 65535)
-            if fault != FAULT_NONE:
-                return fault  # [MQTT-3.3.2-14]
     if publish.topic.size > r.shared.limits.topic_bytes_max:
         return FAULT_TOPIC_LEVELS
     return check_topic_name(publish.topic, r.shared.limits.topic_levels_max)

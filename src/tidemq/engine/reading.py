@@ -18,7 +18,7 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.output import append_output, doom, touch
 from cython.cimports.tidemq.engine.publishing import handle_ack, handle_publish
-from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, Connection, Reactor
+from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, CONNECTING, Connection, Reactor
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
 from cython.cimports.tidemq.engine.subscribing import handle_subscribe, handle_unsubscribe
 from cython.cimports.tidemq.wire.packets import (
@@ -145,6 +145,8 @@ def _parse(
     at: uint32_t = 0
     while at < size and not (c.doomed or c.asked or c.leaving or c.pause_count):
         fault: Fault = parse_fixed_header(data + at, size - at, cython.address(header))
+        if c.state == CONNECTING and data[at] >> 4 != CONNECT:
+            fault = FAULT_BEFORE_CONNECT  # said at once: what is no MQTT may never look whole [MQTT-3.1.0-1]
         if fault == FAULT_NEED_MORE:
             break
         if fault == FAULT_NONE and header.header_size + header.body_size > r.shared.limits.packet_bytes_max:

@@ -36,16 +36,17 @@ def _deliver_plain(
     index: cython.size_t
     for index in range(entry.receivers.size()):
         receiver: cython.pointer[Receiver] = cython.address(entry.receivers[index])
-        if receiver.no_local and receiver.session.number == p.publisher:
+        own: cython.bint = receiver.session.number == p.publisher
+        if own and not receiver.takes_own:
             continue  # [MQTT-3.8.3-3]
         deliver(
             r,
             receiver.session,
             p,
-            receiver.qos,
+            receiver.own_qos if own else receiver.qos,
             p.retain and receiver.retain_as_published,
             entry.ids.data() + receiver.ids_at,
-            receiver.ids_count,
+            receiver.own_ids_count if own else receiver.ids_count,
         )
         p.receivers += 1
 

@@ -188,10 +188,12 @@ cdef cppclass Backlog:            # retained messages that a new subscription st
 cdef struct Receiver:            # a session of this reactor that a topic goes to, overlapping subscriptions merged
     Session* session
     uint8_t qos
-    bool no_local
+    uint8_t own_qos              # for messages that it published itself: of its subscriptions without no-local
+    bool takes_own               # has such a subscription
     bool retain_as_published
     uint32_t ids_at              # its subscription identifiers: CacheEntry.ids[ids_at : ids_at + ids_count]
     uint32_t ids_count
+    uint32_t own_ids_count       # the first so many are of subscriptions without no-local
 
 cdef struct GroupMember:
     Session* session             # NULL: it lives on `reactor`

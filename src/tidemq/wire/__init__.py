@@ -41,6 +41,7 @@ try:
     from tidemq.wire.faults import EXPLANATIONS, Explanation, fault_text, protocol_error
     from tidemq.wire.property_blocks import decode_properties, encode_properties, forwarded_properties
     from tidemq.wire.reader import decode
+    from tidemq.wire.topics import topic_filter_fault, topic_name_fault
     from tidemq.wire.writer import encode
 except (ImportError, AttributeError) as error:  # the latter where Cython is installed
     raise ImportError(f"TideMQ's compiled modules are missing: run `make build` ({error})") from error
@@ -81,4 +82,6 @@ __all__ = [
     "fault_text",
     "forwarded_properties",
     "protocol_error",
+    "topic_filter_fault",
+    "topic_name_fault",
 ]

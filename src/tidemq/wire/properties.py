@@ -354,9 +354,8 @@ def read_subscription_id(c: cython.pointer[Cursor], out: cython.pointer[Properti
 @cython.exceptval(check=False)
 def read_topic(c: cython.pointer[Cursor]) -> Span:
     topic: Span = read_string(c)
-    fault: Fault = check_topic_name(topic, topic.size + 1)
-    if fault != FAULT_NONE:
-        fail(c, fault)  # [MQTT-3.3.2-14]
+    if check_topic_name(topic, topic.size + 1) != FAULT_NONE:
+        fail(c, FAULT_PROPERTY_VALUE)  # 0x90 would blame the packet's own topic [MQTT-3.3.2-14]
     return topic
 
 

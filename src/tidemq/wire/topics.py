@@ -182,3 +182,22 @@ def split_shared(filter: Span) -> SharedFilter:
     out.group = group
     out.filter = Span(group.data + i + 1, filter.size - 7 - i - 1)
     return out
+
+
+@cython.cfunc
+def utf8_fault(text: bytes) -> cython.int:
+    return FAULT_TOPIC_LEVELS if len(text) > 0xFFFF else check_utf8(text, cython.cast(uint32_t, len(text)))
+
+
+def topic_name_fault(name: str, levels_max: uint32_t = 0x10000) -> cython.int:
+    """The `Fault` of a topic name to publish to, 0 if it has none; for Python, as is `topic_filter_fault`."""
+    text: bytes = name.encode("utf-8", "surrogatepass")
+    fault: cython.int = utf8_fault(text)
+    return fault or check_topic_name(Span(text, cython.cast(uint32_t, len(text))), levels_max)
+
+
+def topic_filter_fault(filter: str, levels_max: uint32_t = 0x10000) -> cython.int:
+    """The `Fault` of a topic filter, shared or not, to subscribe to; 0 if it has none."""
+    text: bytes = filter.encode("utf-8", "surrogatepass")
+    fault: cython.int = utf8_fault(text)
+    return fault or check_topic_filter(Span(text, cython.cast(uint32_t, len(text))), levels_max)

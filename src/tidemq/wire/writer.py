@@ -59,10 +59,15 @@ def encode(packet: object, version: cython.int) -> bytes:
 
 
 @cython.cfunc
+def holds_any(properties: object) -> cython.bint:
+    return properties is not NO_PROPERTIES and properties != NO_PROPERTIES
+
+
+@cython.cfunc
 def properties_block(properties: object, version: cython.int) -> bytes:
-    if properties is NO_PROPERTIES:
+    if not holds_any(properties):
         return b""
-    if version != 5 and properties != NO_PROPERTIES:
+    if version != 5:
         raise UsageError("only MQTT 5.0 has properties")
     return encode_properties(properties)
 
@@ -101,9 +106,9 @@ def u8(name: str, value: object) -> bytes:
 
 
 @cython.cfunc
-def reason_below_5(packet: object, version: cython.int) -> cython.int:
+def require_reason(packet: object, version: cython.int) -> cython.int:
     """Refuse what only 5.0 can say."""
-    if version != 5 and (packet.reason or packet.properties != NO_PROPERTIES):
+    if version != 5 and (packet.reason or holds_any(packet.properties)):
         raise UsageError(f"only MQTT 5.0 has a reason code or properties in {type(packet).__name__}")
     return 0
 
@@ -172,8 +177,8 @@ def write_publish(packet: object, version: cython.int) -> bytes:
 
 @cython.cfunc
 def write_ack(packet_type: uint8_t, packet: object, version: cython.int) -> bytes:
-    reason_below_5(packet, version)
-    if packet.properties is not NO_PROPERTIES:
+    require_reason(packet, version)
+    if holds_any(packet.properties):
         first: uint8_t = (packet_type << 4) | (0x02 if packet_type == PUBREL else 0)
         head: bytes = u16("packet_id", packet.packet_id) + u8("reason", packet.reason)
         return whole(first, head, packet.properties, version, b"")
@@ -242,7 +247,7 @@ def write_pingresp(packet: object, version: cython.int) -> bytes:
 
 
 def write_disconnect(packet: object, version: cython.int) -> bytes:
-    reason_below_5(packet, version)
+    require_reason(packet, version)
     return write_reason_only(DISCONNECT, packet, version)
 
 
@@ -254,7 +259,7 @@ def write_auth(packet: object, version: cython.int) -> bytes:
 def write_reason_only(packet_type: uint8_t, packet: object, version: cython.int) -> bytes:
     """DISCONNECT and AUTH, in their shortest form."""
     first: uint8_t = packet_type << 4
-    if packet.properties != NO_PROPERTIES:
+    if holds_any(packet.properties):
         return whole(first, u8("reason", packet.reason), packet.properties, version, b"")
     body: bytes = u8("reason", packet.reason) if packet.reason else b""
     return bytes((first, len(body))) + body

@@ -1,0 +1,272 @@
+"""Limits: what a broker with narrow limits does at each of them, and how it says so."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from conformance.kit import (
+    PUBACK,
+    PUBLISH,
+    PUBREC,
+    SUBACK,
+    Client,
+    ConnectionEnded,
+    Silence,
+    Will,
+    acknowledge,
+    connect,
+    connected,
+    kept,
+    packet,
+    publish,
+    refused,
+    subscribe,
+    text,
+    unique,
+)
+
+NARROW = """
+[limits]
+packet_bytes_max = 2048
+topic_bytes_max = 100
+topic_levels_max = 5
+client_id_bytes_max = 40
+keep_alive_s_max = 2
+topic_alias_max = 3
+receive_max = 4
+inflight_max = 3
+subscriptions_max = 5
+session_expiry_s_max = 100
+queued_messages_max = 10
+connect_timeout_s = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def narrow(start_broker):
+    return start_broker(NARROW)
+
+
+@pytest.fixture
+def settings(narrow):
+    """CONNACK of a client that asks for more than there is."""
+    client = Client(narrow.port)
+    return client.connect(session_expiry=1000, keep_alive_s=60)
+
+
+def test_announced(settings):
+    """[MQTT-3.2.2-22] [MQTT-3.2.2-8]"""
+    announced = {
+        name: settings.get(name)
+        for name in ("packet_max", "topic_alias_max", "receive_max", "session_expiry", "server_keep_alive")
+    }
+    assert announced == {
+        "packet_max": 2048,
+        "topic_alias_max": 3,
+        "receive_max": 4,
+        "session_expiry": 100,
+        "server_keep_alive": 2,
+    }
+
+
+def test_receive_max(narrow):
+    """[MQTT-4.9.0-3] [MQTT-4.13.1-1]"""
+    client = connected(narrow)
+    client.send(*(publish("t", b"x", 2, packet_id) for packet_id in range(1, 5)))
+    for packet_id in range(1, 5):
+        client.expect(PUBREC, packet_id=packet_id)
+    client.send(publish("t", b"x", 2, 5))
+    client.expect_closed(0x93)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_inflight_max(narrow, version):
+    """Also a client that would take more has so many at a time. [MQTT-4.9.0-1]"""
+    topic, receiver, sender = unique("t/"), connected(narrow, version), connected(narrow, version)
+    receiver.subscribe(topic, 1)
+    for number in range(5):
+        sender.publish(topic, b"%d" % number, 1)
+    first = [receiver.expect(PUBLISH, payload=b"%d" % number) for number in range(3)]
+    receiver.expect_nothing()
+    receiver.acknowledge(first[0])
+    receiver.expect(PUBLISH, payload=b"3")
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_packet_bytes_max(narrow, version):
+    """DISCONNECT 0x95. [MQTT-4.13.1-1]"""
+    client = connected(narrow, version)
+    client.send(publish("t", bytes(2048), version=version))
+    client.expect_closed(0x95)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("topic", ["x" * 101, "a/b/c/d/e/f"])
+def test_topic_limits_of_publish(narrow, version, topic):
+    """Refused, with a reason in 5.0."""
+    client = connected(narrow, version)
+    client.send(publish(topic, b"x", 1, 1, version))
+    with_ack = client.receive() if version == 5 else None
+    if with_ack is None:
+        client.expect_closed()
+    elif with_ack.kind == PUBACK:
+        assert with_ack.reason in (0x90, 0x97)
+    else:
+        assert with_ack.reason in (0x90, 0x97, 0x81)
+        client.expect_closed()
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("name", ["x" * 101, "a/b/c/d/e/f"])
+def test_topic_limits_of_subscribe(narrow, version, name):
+    """Refused for this filter, or for the connection."""
+    client = connected(narrow, version)
+    client.send(subscribe(1, (name, 1), version=version))
+    try:
+        packet = client.receive()
+    except ConnectionEnded:
+        assert version < 5
+        return
+    if packet.kind == SUBACK:
+        assert packet.reasons[0] in ((0x8F, 0x97) if version == 5 else (0x80,))
+    else:
+        assert packet.reason in (0x8F, 0x90, 0x97, 0x81)
+
+
+def test_client_id_too_long(narrow):
+    """[MQTT-3.1.3-8] [3.1.1 MQTT-3.1.3-9] [3.1.1 MQTT-3.2.2-5] [3.1.1 MQTT-3.2.2-4]"""
+    for version, reason in ((3, 2), (4, 2), (5, 0x85)):
+        client = Client(narrow.port, version)
+        client.send(connect("x" * 41, version))
+        refused(client, reason)
+        connected(narrow, version, "x" * 40)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_subscriptions_max(narrow, version):
+    """One too many is refused (0x97 in 5.0); replacing and freed places are not."""
+    client = connected(narrow, version)
+    for number in range(5):
+        client.subscribe(f"t/{number}", 1)
+    client.send(subscribe(9, ("t/5", 1), ("t/0", 2), version=version))
+    client.expect(SUBACK, packet_id=9, reasons=[0x97 if version == 5 else 0x80, 2])
+    client.unsubscribe("t/1")
+    client.subscribe("t/5", 1)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_queued_messages_max(narrow, version):
+    """The queue of an absent client holds so many, the rest is dropped; and order is kept."""
+    topic, client = unique("t/"), connected(narrow, version, **kept(version))
+    client.subscribe(topic, 1)
+    client.disconnect()
+    sender = connected(narrow, version)
+    for number in range(30):
+        packet_id = number + 1
+        sender.send(publish(topic, b"%d" % number, 1, packet_id, version))
+        sender.expect(PUBACK, packet_id=packet_id)
+    client = connected(narrow, version, client.client_id, **kept(version))
+    received: list[int] = []
+    try:
+        while True:
+            message = client.receive(0.3)
+            received.append(int(message.payload))
+            client.send(acknowledge(PUBACK, message.packet_id))
+    except Silence:
+        assert len(received) == 10
+    assert received == sorted(set(received))
+
+
+def test_topic_alias_max(narrow):
+    """[MQTT-3.3.2-12]"""
+    client = connected(narrow)
+    for alias in (1, 2, 3):
+        client.publish("t", b"x", topic_alias=alias)
+    client.send(publish("t", b"x", topic_alias=4))
+    client.expect_closed(0x94)
+
+
+def test_server_keep_alive(narrow):
+    """The broker's keep alive replaces a longer one, and none; with a shorter one the client's stays.
+    [MQTT-3.1.2-22] [MQTT-3.2.2-22]"""
+    long, none, short = (Client(narrow.port) for _ in range(3))
+    since = time.monotonic()
+    assert long.connect(keep_alive_s=100).get("server_keep_alive") == 2
+    assert none.connect(keep_alive_s=0).get("server_keep_alive") == 2
+    assert short.connect(keep_alive_s=1).get("server_keep_alive", 1) == 1
+    short.expect_closed(0x8D, wait_s=3)
+    assert time.monotonic() - since < 2.8
+    for client in (long, none):
+        client.expect_closed(0x8D, wait_s=3)
+    assert 2 < time.monotonic() - since < 4.5
+
+
+def test_connect_timeout(narrow):
+    """Who sends no CONNECT, or half of one, is closed."""
+    since = time.monotonic()
+    silent, half = Client(narrow.port), Client(narrow.port)
+    half.send(connect("c")[:5])
+    for client in (silent, half):
+        client.expect_closed(wait_s=3)
+    assert 0.9 < time.monotonic() - since < 3
+
+
+def test_will_within_limits(narrow):
+    """A will's topic is a topic like others."""
+    client = Client(narrow.port)
+    client.send(connect(unique("c"), will=Will("x" * 101)))
+    refused(client, 0x90, 0x97, 0x81)
+
+
+def test_connections_max(start_broker):
+    """One too many is refused with 0x97 or 0x9F (3.x: 0x03), or closed; a freed place can be taken."""
+    broker = start_broker("[limits]\nconnections_max = 3\n")
+    clients = [connected(broker) for _ in range(3)]
+    for version, reasons in ((5, (0x97, 0x9F, 0x89, 0x88)), (4, (3,))):
+        client = Client(broker.port, version)
+        try:
+            client.send(connect(unique("c"), version))
+            refused(client, *reasons)
+        except (ConnectionEnded, ConnectionError):
+            continue
+    clients.pop().disconnect()
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        try:
+            connected(broker).ping()
+            return
+        except (ConnectionEnded, ConnectionError, AssertionError):
+            time.sleep(0.02)
+    pytest.fail("the freed place could not be taken")
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_retained_messages_max(start_broker, version):
+    """Above the limit a new topic's message is passed on but not stored; a stored topic can still change."""
+    broker = start_broker("[limits]\nretained_messages_max = 2\n")
+    sender, receiver = connected(broker, version), connected(broker, version)
+    receiver.subscribe("#", 1)
+    for number in (1, 2, 3):
+        sender.send(publish(f"t/{number}", b"old", 1, number, version, retain=True))
+        assert sender.expect(PUBACK, packet_id=number).reason in (0, 0x97)
+    sender.publish("t/1", b"new", 1, retain=True)
+    later = connected(broker, version)
+    later.subscribe("t/#", 1)
+    found = {later.expect(PUBLISH).topic for _ in range(2)}
+    assert found == {"t/1", "t/2"}
+    later.expect_nothing()
+
+
+def test_faults_are_logged(narrow):
+    """A malformed packet leaves one line that names the client."""
+    client = connected(narrow, 5, unique("faulty"))
+    client.send(packet(0x30, text("a/#"), b"\x00"))
+    client.expect_closed()
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        lines = [line for line in narrow.log.read_text().splitlines() if client.client_id in line]
+        if lines:
+            break
+        time.sleep(0.02)
+    assert len(lines) == 1

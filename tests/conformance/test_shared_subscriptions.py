@@ -1,0 +1,285 @@
+"""Shared subscriptions: one member of the group gets each message, with its own rights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+
+import pytest
+from conformance.kit import (
+    DISCONNECT,
+    PUBACK,
+    PUBLISH,
+    PUBREC,
+    SUBACK,
+    Client,
+    ConnectionEnded,
+    Silence,
+    acknowledge,
+    connected,
+    kept,
+    options,
+    publish,
+    subscribe,
+    unique,
+)
+
+
+def group(broker, count: int, qos: int = 1, **settings) -> tuple[str, str, list[Client]]:
+    """Topic, shared filter and connected members."""
+    topic = unique("t/")
+    name = f"$share/{unique('g')}/{topic}"
+    members = [connected(broker, **settings) for _ in range(count)]
+    for member in members:
+        member.subscribe(name, qos)
+    return topic, name, members
+
+
+def collect(members: list[Client], wait_s: float = 0.3) -> list[tuple[int, bytes]]:
+    """(member, payload) of all messages until silence."""
+    found = []
+    for index, member in enumerate(members):
+        try:
+            while True:
+                message = member.receive(wait_s)
+                assert message.kind == PUBLISH
+                member.acknowledge(message)
+                found.append((index, message.payload))
+        except Silence:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_each_message_once(broker, qos):
+    """Every message reaches one member, and every member gets some. [MQTT-4.8.2-3]"""
+    topic, _, members = group(broker, 3, qos)
+    sender = connected(broker)
+    for number in range(60):
+        sender.publish(topic, b"%d" % number, qos)
+    found = collect(members)
+    assert sorted(int(payload) for _, payload in found) == list(range(60))
+    assert len(Counter(member for member, _ in found)) == 3
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_beside_others(broker, version):
+    """Other groups and ordinary subscriptions, also of the same client, get their own copies."""
+    topic, _, members = group(broker, 2)
+    other_topic_group = f"$share/{unique('other')}/{topic}"
+    alone, plain = connected(broker, version), connected(broker, version)
+    alone.subscribe(other_topic_group, 1)
+    plain.subscribe(topic, 1)
+    connected(broker, version).publish(topic, b"x", 1)
+    alone.expect_message(topic, b"x", 1)
+    plain.expect_message(topic, b"x", 1)
+    assert len(collect(members)) == 1
+
+
+def test_same_client_shared_and_not(broker):
+    """A client with both gets the message for both, each copy with its own subscription's identifier.
+    [MQTT-3.3.4-3] [MQTT-3.3.4-5]"""
+    topic, _, (member,) = group(broker, 1)
+    member.subscribe(topic, 1, subscription_id=9)
+    connected(broker).publish(topic, b"x", 1)
+    found = [member.expect_message(topic, b"x", 1).all("subscription_id") for _ in range(2)]
+    assert sorted(found) == [[], [9]]
+
+
+def test_wildcards(broker):
+    """The filter after the share name is like any other. [MQTT-4.8.2-1] [MQTT-4.8.2-2] [MQTT-4.7.2-1]"""
+    topic = unique("t")
+    client, sender = connected(broker), connected(broker)
+    client.subscribe(f"$share/a/{topic}/+/b/#", 1)
+    client.subscribe("$share/a/#", 0)
+    for name in (f"{topic}/a/b", f"{topic}/x/b/c"):
+        sender.publish(name, b"x", 1)
+        assert sorted(client.expect(PUBLISH, topic=name).qos for _ in range(2)) == [0, 1]
+    client.unsubscribe("$share/a/#")
+    sender.publish(f"{topic}/a/c", b"x", 1)
+    client.expect_nothing()
+
+
+def test_granted_qos(broker):
+    """Each member gets messages with its own granted QoS at most. [MQTT-4.8.2-3]"""
+    topic, name, _ = group(broker, 0)
+    low, high = connected(broker), connected(broker)
+    low.subscribe(name, 0)
+    high.subscribe(name, 2)
+    sender = connected(broker)
+    for _ in range(10):
+        sender.publish(topic, b"x", 1)
+    counts = []
+    for member, qos in ((low, 0), (high, 1)):
+        count = 0
+        try:
+            while True:
+                message = member.receive(0.3)
+                assert message.qos == qos
+                member.acknowledge(message)
+                count += 1
+        except Silence:
+            counts.append(count)
+    assert sum(counts) == 10
+
+
+def test_no_retained_messages(broker):
+    """A new shared subscription gets no retained messages, new or not."""
+    topic = unique("t/")
+    client = connected(broker)
+    client.publish(topic, b"x", 1, retain=True)
+    for _ in range(2):
+        client.subscribe(f"$share/g/{topic}", 1)
+        client.expect_nothing()
+
+
+def test_no_local_is_an_error(broker):
+    """[MQTT-3.8.3-4]"""
+    client = connected(broker)
+    client.send(subscribe(1, (f"$share/g/{unique('t/')}", options(1, no_local=True))))
+    client.expect_closed(0x82)
+
+
+@pytest.mark.parametrize(
+    "name", ["$share//t", "$share/g", "$share/g/", "$share/", "$share/g+/t", "$share/#/t"]
+)
+def test_wrong_share_names(broker, name):
+    """Refused or malformed. [MQTT-4.8.2-1] [MQTT-4.8.2-2]"""
+    client = connected(broker)
+    client.send(subscribe(1, (name, 1)))
+    refused_or_closed(client, 0x8F, 0x81, 0x82, 0x9E)
+
+
+def refused_or_closed(client: Client, *reasons: int) -> None:
+    """SUBACK with one of the codes, or the end of the connection with or without such a DISCONNECT."""
+    with contextlib.suppress(ConnectionEnded):
+        packet = client.receive()
+        if packet.kind == SUBACK:
+            assert packet.reasons[0] in reasons
+            return
+        assert packet.kind == DISCONNECT
+        assert packet.reason in reasons
+        client.expect_closed()
+
+
+def test_unsubscribe(broker):
+    """By the whole filter; the rest of the group goes on. [MQTT-3.10.4-1]"""
+    topic, name, members = group(broker, 2)
+    assert members[0].unsubscribe(topic).reasons == [0x11]
+    assert members[0].unsubscribe(name).reasons == [0]
+    sender = connected(broker)
+    for _ in range(6):
+        sender.publish(topic, b"x", 1)
+    assert {member for member, _ in collect(members)} == {1}
+
+
+def test_members_who_left(broker):
+    """Who is gone without a session gets nothing any more: all messages go to the others."""
+    topic, _, members = group(broker, 3)
+    members[0].disconnect()
+    members[1].drop()
+    sender = connected(broker)
+    sender.ping()
+    for _ in range(10):
+        sender.publish(topic, b"x", 1)
+    assert len(collect(members[2:])) == 10
+
+
+def test_queued_when_all_are_away(broker):
+    """With kept sessions nothing is lost while no member is connected."""
+    topic, _, members = group(broker, 2, **kept(5))
+    for member in members:
+        member.disconnect()
+    sender = connected(broker)
+    for number in range(10):
+        sender.publish(topic, b"%d" % number, 1)
+    back = [connected(broker, client_id=member.client_id, **kept(5)) for member in members]
+    found = collect(back)
+    assert sorted(int(payload) for _, payload in found) == list(range(10))
+
+
+def test_connected_members_first(broker):
+    """While one member is connected, absent ones with kept sessions don't hold messages back."""
+    topic, _, members = group(broker, 3, **kept(5))
+    members[0].disconnect()
+    members[1].drop()
+    sender = connected(broker)
+    sender.ping()
+    for _ in range(12):
+        sender.publish(topic, b"x", 1)
+    assert len(collect(members[2:])) == 12
+
+
+def test_qos_2_stays_with_its_member(broker):
+    """A QoS 2 delivery that was cut off is finished with the same member, not with another.
+    [MQTT-4.8.2-4]"""
+    topic, _, members = group(broker, 2, 2, **kept(5))
+    connected(broker).publish(topic, b"x", 2)
+    chosen, message = first_receiver(members)
+    other = members[1 - chosen]
+    members[chosen].send(acknowledge(PUBREC, message.packet_id))
+    members[chosen].receive()
+    members[chosen].drop()
+    other.expect_nothing()
+    back = connected(broker, client_id=members[chosen].client_id, **kept(5))
+    back.expect_bytes(acknowledge(6, message.packet_id))
+
+
+def test_qos_2_publish_stays_with_its_member(broker):
+    """Also when the connection broke before PUBREC. [MQTT-4.8.2-4]"""
+    topic, _, members = group(broker, 2, 2, **kept(5))
+    connected(broker).publish(topic, b"x", 2)
+    chosen, message = first_receiver(members)
+    members[chosen].drop()
+    members[1 - chosen].expect_nothing()
+    back = connected(broker, client_id=members[chosen].client_id, **kept(5))
+    back.expect(PUBLISH, packet_id=message.packet_id, payload=b"x", dup=True)
+
+
+def test_qos_2_of_an_ended_session(broker):
+    """If that member's session ends, the message goes to nobody else. [MQTT-4.8.2-5]"""
+    topic, _, members = group(broker, 2, 2, **kept(5))
+    connected(broker).publish(topic, b"x", 2)
+    chosen, _ = first_receiver(members)
+    members[chosen].disconnect(session_expiry=0)
+    members[1 - chosen].expect_nothing()
+
+
+@pytest.mark.parametrize(("qos", "kind"), [(1, PUBACK), (2, PUBREC)])
+def test_refused_message(broker, qos, kind):
+    """A reason of 0x80 or more discards it for the whole group. [MQTT-4.8.2-6] [MQTT-4.4.0-2]"""
+    topic, _, members = group(broker, 2, qos)
+    connected(broker).publish(topic, b"x", qos)
+    chosen, message = first_receiver(members)
+    members[chosen].send(acknowledge(kind, message.packet_id, 0x80))
+    for member in members:
+        member.expect_nothing()
+
+
+def first_receiver(members: list[Client]) -> tuple[int, object]:
+    """Which member got the message, and the message."""
+    for _ in range(20):
+        for index, member in enumerate(members):
+            try:
+                return index, member.receive(0.1)
+            except Silence:
+                continue
+    raise AssertionError("no member got the message")
+
+
+def test_subscription_identifier(broker):
+    """[MQTT-3.3.4-3]"""
+    topic = unique("t/")
+    client = connected(broker)
+    client.subscribe(f"$share/g/{topic}", 1, subscription_id=3)
+    connected(broker).publish(topic, b"x", 1)
+    assert client.expect_message(topic, b"x", 1).get("subscription_id") == 3
+
+
+def test_share_is_no_topic(broker):
+    """A PUBLISH to a topic that begins with $share goes to no group."""
+    topic, name, members = group(broker, 1)
+    connected(broker).send(publish(name, b"x", 0))
+    members[0].expect_nothing()
+    connected(broker).publish(topic, b"y", 1)
+    members[0].expect_message(topic, b"y", 1)

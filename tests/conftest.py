@@ -1,0 +1,153 @@
+"""The broker under test: started once a session, and with special settings where a test needs them.
+
+`TIDEMQ_TEST_BROKER=mosquitto` starts Mosquitto instead, to check the tests themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance.kit`
+
+UNDER_TEST = os.environ.get("TIDEMQ_TEST_BROKER", "tidemq")
+START_S = 10.0  # until the broker listens
+STOP_S = 10.0  # until it has ended after SIGTERM
+
+
+class RunningBroker(NamedTuple):
+    """A broker process; `log` is what it has written to standard output and error."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    name: str
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError(
+                    f"broker still ran {STOP_S} s after SIGTERM\n{self.log.read_text()}"
+                ) from None
+        return self.process.returncode
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def start_mosquitto(folder: Path) -> RunningBroker:
+    port, log, config = free_port(), folder / "broker.log", folder / "mosquitto.conf"
+    settings = "allow_anonymous true\nmax_queued_messages 0\nmax_inflight_messages 0\n"
+    config.write_text(f"listener {port} 127.0.0.1\n{settings}")
+    process = subprocess.Popen(
+        ["mosquitto", "-c", str(config)], stdout=log.open("wb"), stderr=subprocess.STDOUT
+    )
+    return RunningBroker(port, process, log, "mosquitto")
+
+
+def start_tidemq(folder: Path, settings: str, reactors: int, import_from: Path | None) -> RunningBroker:
+    """`tidemq serve` on a port of its own choice, which it prints."""
+    log, config = folder / "broker.log", folder / "tidemq.toml"
+    config.write_text(settings)
+    command = [sys.executable, "-c", "from tidemq.cli import main; main()", "serve", "--host", "127.0.0.1"]
+    command += ["--port", "0", "--reactors", str(reactors), "--config", str(config)]
+    environment = dict(os.environ)
+    if import_from is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(import_from), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT, env=environment)
+    return RunningBroker(printed_port(process, log), process, log, "tidemq")
+
+
+def printed_port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """The port in the line that says the broker is ready."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if found := re.search(r"ready on 127\.0\.0\.1:(\d+)", log.read_text()):
+            return int(found[1])
+        if process.poll() is not None:
+            break
+        time.sleep(0.01)
+    process.kill()
+    raise AssertionError(f"the broker (exit status {process.wait()}) printed no port:\n{log.read_text()}")
+
+
+def wait_until_open(broker: RunningBroker) -> RunningBroker:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and broker.process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", broker.port), timeout=1).close()
+            return broker
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+    broker.process.kill()
+    raise AssertionError(f"the broker does not listen on port {broker.port}:\n{broker.log.read_text()}")
+
+
+StartBroker = Callable[..., RunningBroker]
+
+
+@pytest.fixture(scope="session")
+def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBroker]:
+    """Starts brokers: `start_broker(settings="TOML text", reactors=2)`. Those that still run at the end are
+    stopped."""
+    started: list[RunningBroker] = []
+
+    def start(settings: str = "", reactors: int = 1, import_from: Path | None = None) -> RunningBroker:
+        folder = tmp_path_factory.mktemp("broker")
+        if UNDER_TEST == "mosquitto":
+            if settings:
+                pytest.skip("these settings are TideMQ's")
+            broker = start_mosquitto(folder)
+        else:
+            broker = start_tidemq(folder, settings, reactors, import_from)
+        started.append(broker)
+        return wait_until_open(broker)
+
+    yield start
+    for broker in started:
+        broker.stop()
+
+
+@pytest.fixture(scope="session")
+def session_broker(start_broker: StartBroker) -> RunningBroker:
+    return start_broker(reactors=int(os.environ.get("TIDEMQ_TEST_REACTORS", "1")))
+
+
+@pytest.fixture
+def broker(session_broker: RunningBroker) -> RunningBroker:
+    """The broker of the whole session, with default settings; it must be alive after each test as well."""
+    assert session_broker.process.poll() is None, (
+        f"the broker has ended:\n{session_broker.log.read_text()[-4000:]}"
+    )
+    return session_broker
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A failed test shows the end of its broker's log."""
+    report = yield
+    brokers = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, RunningBroker)]
+    if report.when == "call" and report.failed:
+        for each in brokers:
+            report.sections.append((f"log of {each.name} on {each.port}", each.log.read_text()[-2000:]))
+    return report
