@@ -172,10 +172,10 @@ def main(arguments: Sequence[str]) -> None:
     if options.attach:
         attach(plan, Running(options.attach, options.pid))
         return
-    run = Run(plan)
-    run.all()
     here = machine.describe()
     versions = {broker: PEERS[broker].version() for broker in plan.brokers}
+    run = Run(plan)
+    run.all()
     stem = options.output or RESULTS / f"{date.today()}-{here.commit.rstrip('+')}"
     text = report.markdown(
         run.samples, run.failures, report.preface(here, versions, plan.rounds, plan.seconds)

@@ -9,6 +9,7 @@ latency is measured it is on, as otherwise its p99 is above 30 ms.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +33,11 @@ max_inflight_messages 0
 
 
 def version() -> str:
-    """What `mosquitto -h` says."""
+    """What `mosquitto -h` says; SystemExit when it is not installed."""
+    if not shutil.which("mosquitto"):
+        raise SystemExit(
+            "mosquitto is not installed: install Debian's package, or leave it out with --brokers"
+        )
     text = subprocess.run(["mosquitto", "-h"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"version (\S+)", text)
     return found[1] if found else "unknown"
