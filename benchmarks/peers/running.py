@@ -26,7 +26,8 @@ class Running:
 @contextmanager
 def started(command: Sequence[str], port: int, cores: set[int]) -> Iterator[Running]:
     """Run `command` on `cores` until the block ends; RuntimeError if it does not come to listen on `port`."""
-    process = subprocess.Popen(command, preexec_fn=partial(os.sched_setaffinity, 0, cores))
+    pin = partial(os.sched_setaffinity, 0, cores)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=pin)
     try:
         await_listener(process, port)
         yield Running(port, process.pid)
