@@ -163,7 +163,10 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, help="stem of the files to write; default: results/DATE-COMMIT"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.attach and not options.pid:
+        parser.error("--attach needs the broker's --pid, whose CPU is measured")
+    return options
 
 
 def main(arguments: Sequence[str]) -> None:
