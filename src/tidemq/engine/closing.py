@@ -18,7 +18,6 @@ from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import flush_output, free_output
 from cython.cimports.tidemq.engine.replies import write_disconnect
 from cython.cimports.tidemq.engine.reports import connection_event, post_report
-from cython.cimports.tidemq.engine.retention import free_backlog
 from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.sessions import end_session, set_online
 from cython.cimports.tidemq.engine.state import (
@@ -209,7 +208,6 @@ def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -
 @cython.exceptval(check=False)
 def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     free_output(r, c)
-    free_backlog(c)
     if c.input != cython.NULL:
         free(c.input)
         r.tally[LIVE_BUFFERS] -= 1

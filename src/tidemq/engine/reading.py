@@ -7,8 +7,9 @@ the connection. A packet larger than that buffer gets a buffer of its own size, 
 import cython
 from cython.cimports.libc.errno import EAGAIN, EINTR, errno
 from cython.cimports.libc.stdint import uint8_t, uint32_t
-from cython.cimports.libc.stdlib import free, malloc
+from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
+from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.connecting import handle_auth, handle_connect
 from cython.cimports.tidemq.engine.counters import (
     C_BYTES_RECEIVED,
@@ -161,6 +162,7 @@ def _parse(
         if header.body_size > size - at - header.header_size:
             break
         r.tally[C_PACKETS_RECEIVED] += 1
+        c.last_read_ms = r.now_ms
         _handle_packet(r, c, cython.address(header), data + at)
         at += header.header_size + header.body_size
     return at
@@ -184,7 +186,7 @@ def _keep_input(
         if size < whole <= r.shared.limits.packet_bytes_max:
             if whole > r.read_capacity or size > r.read_capacity // 2:
                 capacity = whole
-    c.input = cython.cast(cython.pointer[uint8_t], malloc(capacity))
+    c.input = cython.cast(cython.pointer[uint8_t], obtain(capacity))
     memcpy(c.input, data, size)
     c.input_size = size
     c.input_capacity = capacity
@@ -234,7 +236,6 @@ def _receive(
     got: cython.Py_ssize_t = recv(c.fd, into, size, MSG_DONTWAIT)
     if got > 0:
         r.tally[C_BYTES_RECEIVED] += got
-        c.last_read_ms = r.now_ms
         return cython.cast(uint32_t, got)
     if got == 0 or (errno != EAGAIN and errno != EINTR):
         doom(r, c, 0, FAULT_NONE)
@@ -252,6 +253,8 @@ def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
     got: uint32_t
     if c.input_capacity > c.input_size:
         got = _receive(r, c, c.input + c.input_size, c.input_capacity - c.input_size)
+        if got:
+            c.last_read_ms = r.now_ms  # a large packet over a slow line is alive; a trickle of bytes is not
         c.input_size += got
         if c.input_size == c.input_capacity:
             parse_kept(r, c)

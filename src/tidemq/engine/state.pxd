@@ -109,7 +109,9 @@ cdef cppclass Session:
     Connection* connection       # NULL while offline
     Will* will
     Outbox outbox
-    vector[uint16_t] received    # packet identifiers of QoS 2 messages that wait for PUBREL
+    uint64_t* received           # bit per packet identifier of a QoS 2 message that waits for PUBREL; NULL: none
+    uint32_t received_count
+    deque[Backlog]* backlog      # NULL: none
     unordered_map[string, SessionSubscription]* subscriptions   # by whole filter, $share included; NULL: none
 
 # ---------------------------------------------------------------- a connection
@@ -176,13 +178,13 @@ cdef cppclass Connection:
     unordered_map[string, uint16_t]* aliases_out
     vector[uint64_t]* feeders    # publishers that wait for this slow receiver
     int64_t congested_ms         # since when
-    deque[Backlog]* backlog      # NULL: none
     uint64_t packets_from[2]     # messages routed: to this reactor's sessions only, to others (placement)
     uint16_t placed_peer         # the other reactor that took most
     string peer                  # "host:port", filled when first asked for
 
 cdef cppclass Backlog:            # retained messages that a new subscription still has to get
     RetainedWalk* walk
+    string filter
     uint32_t subscription_id
     uint8_t qos
 
@@ -207,7 +209,6 @@ cdef struct GroupMember:
 
 cdef cppclass Group:             # a shared group's members as the cache saw them: the online ones, or all
     uint32_t number
-    uint32_t turn                # of the round robin
     vector[GroupMember] members
 
 cdef cppclass CacheEntry:
@@ -222,6 +223,7 @@ cdef cppclass CacheEntry:
 cdef cppclass TopicCache:
     vector[CacheEntry*] slots    # open addressing, a power of two
     uint32_t count
+    uint64_t weight              # receivers, identifiers and members of all entries
     uint64_t seed
 
 # ---------------------------------------------------------------- mail, timers, events
@@ -317,6 +319,9 @@ cdef cppclass Reactor:
     unordered_map[uint64_t, Session*] sessions   # by number, only those that a timer or receiver number names
     vector[Timer] timers         # a binary heap, earliest first
     TopicCache cache
+    uint32_t group_turn          # of the round robin over the members of shared groups
+    int inbox_count              # atomic: mails in the inbox, for senders that should wait
+    vector[uint64_t] flooding    # publishers that wait for another reactor's inbox
     Matches matches              # scratch for a look-up
     vector[void*] found          # scratch for retained messages
     uint8_t* read_buffer
