@@ -15,7 +15,6 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.libcpp.unordered_map import unordered_map
 from cython.cimports.libcpp.vector import vector
 from cython.operator import dereference
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT, LIVE_CONNECTIONS
@@ -32,6 +31,8 @@ from cython.cimports.tidemq.engine.message import (
 from cython.cimports.tidemq.engine.postman import discard_mail
 from cython.cimports.tidemq.engine.reactor import add_listener, free_reactor, new_reactor, run_reactor
 from cython.cimports.tidemq.engine.retained import free_retained_index, new_retained_index
+from cython.cimports.tidemq.engine.retained import lock_shared as lock_retained
+from cython.cimports.tidemq.engine.retained import unlock_shared as unlock_retained
 from cython.cimports.tidemq.engine.sessions import end_session
 from cython.cimports.tidemq.engine.snapshot import restore_snapshot, take_snapshot
 from cython.cimports.tidemq.engine.state import (
@@ -63,6 +64,8 @@ from cython.cimports.tidemq.engine.state import (
     Shared,
 )
 from cython.cimports.tidemq.engine.subscriptions import free_subscription_index, new_subscription_index
+from cython.cimports.tidemq.engine.subscriptions import lock_shared as lock_subscriptions
+from cython.cimports.tidemq.engine.subscriptions import unlock_shared as unlock_subscriptions
 from cython.cimports.tidemq.engine.system import (
     EFD_CLOEXEC,
     EFD_NONBLOCK,
@@ -417,8 +420,12 @@ class Engine:
                 total += load_i64(cython.address(self.shared.reactors[each].published[index]), RELAXED)
             totals.append(total)
         result = dict(zip(NAMES, totals, strict=True))
+        lock_retained(self.shared.retained)
         result["retained"] = self.shared.retained.count
+        unlock_retained(self.shared.retained)
+        lock_subscriptions(self.shared.subscriptions)
         result["subscriptions"] = self.shared.subscriptions.count
+        unlock_subscriptions(self.shared.subscriptions)
         return result
 
     def live_objects(self) -> dict:
