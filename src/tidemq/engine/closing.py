@@ -17,7 +17,7 @@ from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import flush_output, free_output
 from cython.cimports.tidemq.engine.replies import write_disconnect
-from cython.cimports.tidemq.engine.reports import connection_event, post_event
+from cython.cimports.tidemq.engine.reports import connection_event, post_report
 from cython.cimports.tidemq.engine.retention import free_backlog
 from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.sessions import end_session, set_online
@@ -255,7 +255,7 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
         event: cython.pointer[Event] = connection_event(r, c, EVENT_DISCONNECTED)
         event.reason = c.doom_reason
         event.fault = c.doom_fault
-        post_event(r.shared, event)
+        post_report(r, event)
     remove_connection(r, c)  # before the descriptor is closed: then its number may be another thread's
     _say_goodbye(r, c)
     s: cython.pointer[Session] = c.session

@@ -20,7 +20,7 @@ from cython.operator import dereference
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT, LIVE_CONNECTIONS
 from cython.cimports.tidemq.engine.handles import reactor_of
 from cython.cimports.tidemq.engine.levels import LevelNode, node_at
-from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly
+from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.message import (
     new_message,
     payload_of,
@@ -28,7 +28,7 @@ from cython.cimports.tidemq.engine.message import (
     release_message,
     topic_of,
 )
-from cython.cimports.tidemq.engine.postman import discard_mail
+from cython.cimports.tidemq.engine.postman import settle_mail
 from cython.cimports.tidemq.engine.reactor import add_listener, free_reactor, new_reactor, run_reactor
 from cython.cimports.tidemq.engine.retained import free_retained_index, new_retained_index
 from cython.cimports.tidemq.engine.retained import lock_shared as lock_retained
@@ -440,6 +440,9 @@ class Engine:
         """Sessions, subscriptions, queues and retained messages as ``(family, key, value)``; after Stopped."""
         if self.closed or self.running or not self.stopped:
             raise UsageError("state is exported after the reactors have stopped and before close")
+        for thread in self.threads:
+            thread.join()
+        self._settle_mail()
         return take_snapshot(self.shared)
 
     def import_state(self, entries) -> None:
@@ -474,19 +477,33 @@ class Engine:
         self.closed = True
 
     @cython.cfunc
+    def _settle_mail(self):
+        """Delivers what reactors sent to others that had ended already: it was acknowledged, so it is kept."""
+        index: cython.size_t
+        each: cython.size_t
+        waiting: cython.bint = True
+        while waiting:
+            waiting = False
+            for index in range(self.shared.reactors.size()):
+                r: cython.pointer[Reactor] = self.shared.reactors[index]
+                take_inbox(r)
+                for each in range(r.reading.size()):
+                    waiting = True
+                    settle_mail(r, cython.address(r.reading[each]))
+                r.reading.clear()
+                post_outgoing(r)
+
+    @cython.cfunc
     def _free(self):
         """Frees sessions, messages and reactors; no thread runs any more."""
         index: cython.size_t
-        each: cython.size_t
         shared: cython.pointer[Shared] = self.shared
         for index in range(shared.events.size()):
             _free_event(shared, shared.events[index])
         shared.events.clear()
+        self._settle_mail()
         for index in range(shared.reactors.size()):
             r: cython.pointer[Reactor] = shared.reactors[index]
-            for each in range(r.inbox.size()):
-                discard_mail(r, cython.address(r.inbox[each]))
-            r.inbox.clear()
             while not r.sessions.empty():
                 end_session(r, dereference(r.sessions.begin()).second)
         while not shared.registry.empty():

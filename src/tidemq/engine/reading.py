@@ -175,12 +175,10 @@ def _keep_input(
     header: FixedHeader
     capacity: uint32_t = size
     if parse_fixed_header(data, size, cython.address(header)) == FAULT_NONE:
-        if header.header_size + header.body_size > capacity:
-            capacity = header.header_size + header.body_size
-    if capacity > r.shared.limits.packet_bytes_max and capacity > size:
-        capacity = size
-    if capacity - size < r.read_capacity // 2:
-        capacity = size  # the rest comes by way of the reactor's buffer
+        whole: uint32_t = header.header_size + header.body_size
+        # a small packet's rest comes by way of the reactor's buffer; _parse has refused what is larger than allowed
+        if whole > size and (whole > r.read_capacity or size > r.read_capacity // 2):
+            capacity = whole
     c.input = cython.cast(cython.pointer[uint8_t], malloc(capacity))
     memcpy(c.input, data, size)
     c.input_size = size

@@ -151,6 +151,8 @@ cdef cppclass Connection:
     bool slow                    # back-pressure ran out: QoS 0 is dropped until the output is low again
     bool congested               # in Reactor.congested
     bool overloaded              # in Reactor.overloaded
+    bool refused                 # held by the memory ceiling for too long: its messages are refused meanwhile
+    int64_t overloaded_ms        # since when
     uint8_t doom_reason
     uint8_t doom_fault
     uint16_t pause_count         # receivers (and the memory ceiling) that want this publisher not to be read
@@ -309,6 +311,7 @@ cdef cppclass Reactor:
     vector[uint64_t] congested   # receivers above the high-water mark
     vector[uint64_t] overloaded  # publishers stopped by the memory ceiling
     vector[uint64_t] backlogged  # connections with retained messages still to be sent
+    bool backlog_ready           # one of them can take more now
     vector[uint64_t] resumed     # connections whose kept input is to be parsed again
     unordered_map[uint64_t, Session*] sessions   # by number, only those that a timer or receiver number names
     vector[Timer] timers         # a binary heap, earliest first

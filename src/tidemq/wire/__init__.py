@@ -7,9 +7,10 @@
     >>> packet.payload
     b'hello'
 
-Protocol versions are those of CONNECT: 3 is MQTT 3.1, 4 is 3.1.1, 5 is 5.0. The compiled modules `protocol`,
-`cursor`, `topics`, `properties`, `reasons`, `packets` and `encoding` are the broker's, for C callers without
-the GIL; the names below are Python's door to them. No state is kept but in a `Decoder`; nothing here does I/O.
+Protocol versions are those of CONNECT: 3 is MQTT 3.1, 4 is 3.1.1, 5 is 5.0. The compiled modules
+`protocol`, `cursor`, `topics`, `properties`, `reasons`, `packets` and `encoding` are the broker's, for C
+callers without the GIL; the names below are Python's door to them. No state is kept but in a `Decoder`;
+nothing here does I/O.
 """
 
 from tidemq.wire.codes import ConnectReturnCode, Fault, PacketType, PropertyId, ReasonCode

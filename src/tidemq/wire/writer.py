@@ -3,9 +3,12 @@
 Every function takes the GIL and keeps nothing. Bytes are put together by `encoding`, the broker's own.
 """
 
+from dataclasses import replace
+
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.wire.encoding import (
     PublishHead,
     encode_ack,
@@ -35,10 +38,8 @@ from tidemq.errors import UsageError
 from tidemq.wire import control_packets
 from tidemq.wire.control_packets import NO_PROPERTIES
 from tidemq.wire.faults import fault_text
-from tidemq.wire.property_blocks import encode_properties
+from tidemq.wire.property_blocks import VARINT_MAX, encode_properties
 from tidemq.wire.reader import check
-
-BODY_BYTES_MAX = 268_435_455
 
 
 def encode(packet: object, version: cython.int) -> bytes:
@@ -67,9 +68,16 @@ def holds_any(properties: object) -> cython.bint:
 def properties_block(properties: object, version: cython.int) -> bytes:
     if not holds_any(properties):
         return b""
+    require_5(version)
+    return encode_properties(properties)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def require_5(version: cython.int) -> cython.int:
     if version != 5:
         raise UsageError("only MQTT 5.0 has properties")
-    return encode_properties(properties)
+    return 0
 
 
 @cython.cfunc
@@ -85,8 +93,8 @@ def whole(first: uint8_t, head: bytes, properties: object, version: cython.int, 
 @cython.cfunc
 @cython.exceptval(-1)
 def require_size(size: cython.Py_ssize_t) -> cython.int:
-    if size > BODY_BYTES_MAX:
-        raise UsageError(f"a packet of {size} bytes; accepted: up to {BODY_BYTES_MAX}")
+    if size > VARINT_MAX:
+        raise UsageError(f"a packet of {size} bytes; accepted: up to {VARINT_MAX}")
     return 0
 
 
@@ -147,25 +155,28 @@ def write_connack(packet: object, version: cython.int) -> bytes:
 
 
 def write_publish(packet: object, version: cython.int) -> bytes:
-    qos: cython.uint = as_uint("qos", packet.qos, 3)
-    if qos == 0 and packet.packet_id:
+    if packet.qos == 0 and packet.packet_id:
         raise UsageError("a PUBLISH at QoS 0 has no packet identifier")
+    head = cython.declare(PublishHead)
+    subscription_ids = cython.declare(vector[uint32_t])
     topic: bytes = as_text("topic", packet.topic)
     payload: bytes = bytes(packet.payload)
-    block: bytes = properties_block(packet.properties, version)
-    require_size(len(topic) + 8 + len(block) + len(payload))
-    head = cython.declare(PublishHead)
+    properties: object = packet.properties
+    block: bytes = forwarded_block(properties, version)
+    for each in properties.subscription_ids:
+        subscription_ids.push_back(as_uint("a subscription identifier", each, VARINT_MAX))
+    require_size(len(topic) + 16 + 5 * len(properties.subscription_ids) + len(block) + len(payload))
     head.version = version
     head.dup = packet.dup != 0
-    head.qos = qos
+    head.qos = as_uint("qos", packet.qos, 3)
     head.retain = packet.retain != 0
     head.packet_id = cython.cast(uint16_t, as_uint("packet_id", packet.packet_id, 0xFFFF))
-    head.topic_alias = 0  # all properties are in the block
-    head.message_expiry_s = -1
+    head.topic_alias = topic_alias_of(properties)
+    head.message_expiry_s = message_expiry_of(properties)
     head.topic = span_of(topic)
     head.forwarded = span_of(block)
-    head.subscription_ids = cython.NULL
-    head.subscription_id_count = 0
+    head.subscription_ids = subscription_ids.data()
+    head.subscription_id_count = subscription_ids.size()
     head.payload_size = cython.cast(uint32_t, len(payload))
     packet_id_at: uint32_t = 0
     out: bytearray = bytearray(publish_head_size(cython.address(head), cython.address(packet_id_at)))
@@ -173,6 +184,33 @@ def write_publish(packet: object, version: cython.int) -> bytes:
         cython.address(head), cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, out))
     )
     return bytes(out) + payload
+
+
+@cython.cfunc
+def forwarded_block(properties: object, version: cython.int) -> bytes:
+    """What PublishHead has no fields for; the broker forwards it unread."""
+    if not holds_any(properties):
+        return b""
+    require_5(version)
+    rest: object = replace(properties, topic_alias=None, message_expiry_s=None, subscription_ids=())
+    return properties_block(rest, version)
+
+
+@cython.cfunc
+def topic_alias_of(properties: object) -> cython.uint:
+    if properties.topic_alias is None:
+        return 0  # none, to PublishHead
+    alias: cython.uint = as_uint("topic_alias", properties.topic_alias, 0xFFFF)
+    if alias == 0:
+        raise UsageError("topic_alias is 0; accepted: 1 to 65,535")
+    return alias
+
+
+@cython.cfunc
+def message_expiry_of(properties: object) -> cython.longlong:
+    if properties.message_expiry_s is None:
+        return -1  # none, to PublishHead
+    return as_uint("message_expiry_s", properties.message_expiry_s, 0xFFFFFFFF)
 
 
 @cython.cfunc
