@@ -256,8 +256,8 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
         event.reason = c.doom_reason
         event.fault = c.doom_fault
         post_report(r, event)
+    remove_connection(r, c)  # before the descriptor is closed: then its number may be another thread's
     _say_goodbye(r, c)
-    remove_connection(r, c)
     s: cython.pointer[Session] = c.session
     connected: cython.bint = c.state == CONNECTED
     c.state = CLOSING

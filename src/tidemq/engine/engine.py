@@ -15,7 +15,6 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.libcpp.unordered_map import unordered_map
 from cython.cimports.libcpp.vector import vector
 from cython.operator import dereference
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT, LIVE_CONNECTIONS
