@@ -1,4 +1,4 @@
-"""Limits: what a broker with broker limits does at each of them, and how it says so."""
+"""Limits: what a broker with narrow limits does at each of them, and how it says so."""
 
 from __future__ import annotations
 
