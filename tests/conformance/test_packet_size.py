@@ -59,6 +59,7 @@ def test_dropped_ones_leave_no_trace(broker):
         sender.publish(topic, b"%d" % number, 1)
     for number in range(5):
         client.expect_message(topic, b"%d" % number, 1)
+    client.ping()
     client.drop()
     connected(broker, client_id=client.client_id, **kept(5)).expect_nothing()
 
