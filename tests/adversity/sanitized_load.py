@@ -1,12 +1,11 @@
-"""An engine under a load from another process, for `make asan` and `make race`: what is checked here is the
-    engine.
+"""An engine under a load from another process, for `make asan` and `make race`: what is checked here is the engine.
 
     tools/sanitize.sh thread tests/adversity/sanitized_load.py --seconds 60
 
-Rounds with 2 and 4 reactors, with and without decisions of the control plane, with messages and receivers
-of the embedding program, ended by a stop in the middle of the load. The state of one round is the next
-one's start. Fails when the load saw nothing, when it saw what no broker may send, and when anything is left
-of the engine after a round."""
+Rounds with 2 and 4 reactors, with and without decisions of the control plane, with messages and receivers of the
+embedding program, ended by a stop in the middle of the load. The state of one round is the next one's start. Fails
+when the load saw nothing, when it saw what no broker may send, and when anything is left of the engine after a round.
+"""
 
 from __future__ import annotations
 
@@ -45,21 +44,8 @@ LIMITS = Limits(
     shutdown_s=2,
     memory_bytes_max=1 << 30,
 )
-MUST_BE_SEEN = [
-    "received at QoS 0",
-    "received at QoS 1",
-    "received at QoS 2",
-    "retained",
-    "resumed",
-    "acknowledged",
-]
-MUST_BE_COUNTED = [
-    "sessions_taken_over",
-    "connections_moved",
-    "messages_mailed",
-    "publishers_paused",
-    "faults",
-]
+MUST_BE_SEEN = ["received at QoS 0", "received at QoS 1", "received at QoS 2", "retained", "resumed", "acknowledged"]
+MUST_BE_COUNTED = ["sessions_taken_over", "connections_moved", "messages_mailed", "publishers_paused", "faults"]
 
 
 def answer(engine: Engine, event: Event, dice: random.Random) -> None:
@@ -86,9 +72,7 @@ def embed(engine: Engine, until: float, dice: random.Random) -> int:
             answer(engine, event, dice)
         for _ in range(5):
             engine.publish(f"load/{dice.randrange(4)}/heat", bytes(100), qos=dice.randrange(3))
-        engine.publish(
-            f"retained/{dice.randrange(50)}", b"x" * dice.randrange(2), retain=True, message_expiry_s=5
-        )
+        engine.publish(f"retained/{dice.randrange(50)}", b"x" * dice.randrange(2), retain=True, message_expiry_s=5)
         if len(receivers) < 4:
             receivers.append(engine.subscribe(dice.choice(["load/#", "retained/+", "$share/a/load/+/heat"])))
         elif dice.random() < 0.1:
