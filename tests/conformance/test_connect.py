@@ -312,7 +312,7 @@ def test_malformed_5(broker, flags, payload):
 def test_wrong_properties(broker, settings):
     """Values that a property can't have, and properties that come twice, are protocol errors.
     [MQTT-3.1.4-1] [MQTT-4.13.1-1] [MQTT-3.2.2-7] [MQTT-3.3.2-14]"""
-    expect_refusal(broker, connect(unique("c"), **settings), 0x81, 0x82)
+    expect_refusal(broker, connect(unique("c"), **settings), 0x81, 0x82, 0x90)
 
 
 def expect_refusal(broker, request: bytes, *reasons: int) -> None:

@@ -35,7 +35,7 @@ def group(broker, count: int, qos: int = 1, **settings) -> tuple[str, str, list[
     return topic, name, members
 
 
-def collect(members: list[Client], wait_s: float = 0.3) -> list[tuple[int, bytes]]:
+def collect(members: list[Client], wait_s: float = 0.15) -> list[tuple[int, bytes]]:
     """(member, payload) of all messages until silence."""
     found = []
     for index, member in enumerate(members):
@@ -114,7 +114,7 @@ def test_granted_qos(broker):
         count = 0
         try:
             while True:
-                message = member.receive(0.3)
+                message = member.receive(0.15)
                 assert message.qos == qos
                 member.acknowledge(message)
                 count += 1

@@ -9,4 +9,4 @@ cdef void relieve(Reactor* r, Connection* c) noexcept nogil
 cdef void release_feeders(Reactor* r, Connection* c) noexcept nogil
 cdef void check_congested(Reactor* r) noexcept nogil
 cdef void check_memory(Reactor* r) noexcept nogil
-cdef bint stopped_by_memory(Reactor* r, Connection* c) noexcept nogil
+cdef bint refused_by_memory(Reactor* r, Connection* c) noexcept nogil

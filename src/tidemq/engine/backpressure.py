@@ -127,33 +127,44 @@ def check_congested(r: cython.pointer[Reactor]) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def check_memory(r: cython.pointer[Reactor]) -> cython.void:
-    """Once a tick: says whether the ceiling is passed, and lets publishers go on when it is not."""
-    index: cython.size_t
-    if r.index == 0:
-        used: int64_t = 0
-        for index in range(r.shared.reactors.size()):
-            other: cython.pointer[Reactor] = r.shared.reactors[index]
-            used += load_i64(cython.address(other.published[MEMORY_MESSAGES]), RELAXED)
-            used += load_i64(cython.address(other.published[MEMORY_BUFFERS]), RELAXED)
-        store_int(cython.address(r.shared.overloaded), used > r.shared.limits.memory_bytes_max, RELAXED)
-    if r.overloaded.size() and not load_int(cython.address(r.shared.overloaded), RELAXED):
-        for index in range(r.overloaded.size()):
-            c: cython.pointer[Connection] = connection_of(r, r.overloaded[index])
-            if c != cython.NULL:
-                c.overloaded = False
-                resume_feeder(r, r.overloaded[index])
-        r.overloaded.clear()
+    """Once a tick: says whether the ceiling is passed, and lets publishers go on when it is not.
+
+    One that has waited for ``backpressure_s`` goes on as well, for its acknowledgements may be what frees memory; but
+    what it publishes is refused as long as the ceiling is passed.
+    """
+    index: cython.size_t = 0
+    used: int64_t = load_i64(cython.address(r.shared.published[MEMORY_MESSAGES]), RELAXED)
+    for index in range(r.shared.reactors.size()):
+        other: cython.pointer[Reactor] = r.shared.reactors[index]
+        used += load_i64(cython.address(other.published[MEMORY_MESSAGES]), RELAXED)
+        used += load_i64(cython.address(other.published[MEMORY_BUFFERS]), RELAXED)
+    passed: cython.bint = used > r.shared.limits.memory_bytes_max
+    store_int(cython.address(r.shared.overloaded), passed, RELAXED)
+    index = 0
+    while index < r.overloaded.size():
+        c: cython.pointer[Connection] = connection_of(r, r.overloaded[index])
+        if c != cython.NULL:
+            late: cython.bint = r.now_ms - c.overloaded_ms > r.shared.limits.backpressure_ms
+            if passed and not late:
+                index += 1
+                continue
+            c.overloaded = False
+            c.refused = passed
+            resume_feeder(r, r.overloaded[index])
+        r.overloaded[index] = r.overloaded.back()
+        r.overloaded.pop_back()
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def stopped_by_memory(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
-    """Whether the ceiling keeps this publisher from going on; it is paused then."""
+def refused_by_memory(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+    """Holds a publisher that sends above the memory ceiling. True: it was held for too long, refuse its message."""
     if not load_int(cython.address(r.shared.overloaded), RELAXED):
-        return False
-    if not c.overloaded:
+        c.refused = False
+    elif not c.refused and not c.overloaded:
         c.overloaded = True
+        c.overloaded_ms = r.now_ms
         r.overloaded.push_back(handle_of(r, c))
         pause_feeder(r, handle_of(r, c))
-    return True
+    return c.refused

@@ -17,7 +17,7 @@ from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import flush_output, free_output
 from cython.cimports.tidemq.engine.replies import write_disconnect
-from cython.cimports.tidemq.engine.reports import connection_event, post_event
+from cython.cimports.tidemq.engine.reports import connection_event, post_report
 from cython.cimports.tidemq.engine.retention import free_backlog
 from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.sessions import end_session, set_online
@@ -120,7 +120,7 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
 def update_interest(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Reads unless a decision or a slow receiver is waited for; writes while something is left to write."""
     wanted: uint32_t = 0
-    if not c.asked and c.pause_count == 0:
+    if not c.asked and c.pause_count == 0 and not c.stalled:
         wanted = EPOLLIN
     if c.output.end != c.output.start or c.output.large_bytes:
         wanted |= EPOLLOUT
@@ -218,11 +218,13 @@ def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
     del c.connect_packet
     del c.pending_packet
     del c.auth_method
+    del c.username
     del c.aliases_in
     del c.aliases_out
     c.connect_packet = cython.NULL
     c.pending_packet = cython.NULL
     c.auth_method = cython.NULL
+    c.username = cython.NULL
     c.aliases_in = cython.NULL
     c.aliases_out = cython.NULL
 
@@ -255,7 +257,7 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
         event: cython.pointer[Event] = connection_event(r, c, EVENT_DISCONNECTED)
         event.reason = c.doom_reason
         event.fault = c.doom_fault
-        post_event(r.shared, event)
+        post_report(r, event)
     _say_goodbye(r, c)
     remove_connection(r, c)
     s: cython.pointer[Session] = c.session

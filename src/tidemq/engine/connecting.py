@@ -26,7 +26,7 @@ from cython.cimports.tidemq.engine.message import new_message
 from cython.cimports.tidemq.engine.outbox import rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.replies import span_of, write_auth, write_connack
-from cython.cimports.tidemq.engine.reports import connection_event, post_event
+from cython.cimports.tidemq.engine.reports import connection_event, post_event, post_report
 from cython.cimports.tidemq.engine.sessions import Found, assigned_client_id, end_session, find_session, set_online
 from cython.cimports.tidemq.engine.state import (
     AUTHENTICATING,
@@ -309,42 +309,42 @@ def admit(
     if name.size() > r.shared.limits.client_id_bytes_max:
         _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_CLIENT_ID)
         return
+    _clear_the_way(r, cython.address(name), connect.clean_start)
     found: Found = find_session(r, cython.address(name), True)
     if found.session == cython.NULL:
         _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
-        return
-    if found.reactor != r.index:
+    elif found.reactor != r.index:
         _send_elsewhere(r, c, found.reactor, cython.address(name), auth_data)
-        return
-    s: cython.pointer[Session] = found.session
-    present: cython.bint = not found.created
-    if present and s.connection != cython.NULL:
-        _take_over(r, s)
-        # a session that ended with its connection is gone with it
-        found = find_session(r, cython.address(name), True)
-        s = found.session
-        present = not found.created
-    if present and connect.clean_start:
-        publish_will(r, s)
-        end_session(r, s)
-        found = find_session(r, cython.address(name), True)
-        s = found.session
-        present = False
-    if s == cython.NULL:
-        _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
-        return
-    _attach(r, c, s, cython.address(connect), present, assigned, auth_data)
+    else:
+        _attach(r, c, found.session, cython.address(connect), not found.created, assigned, auth_data)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _take_over(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """Ends the client's earlier connection [MQTT-3.1.4-3]. Its will goes out unless a delay lets it be cancelled."""
-    r.tally[C_SESSIONS_TAKEN_OVER] += 1
-    doom(r, s.connection, RC_SESSION_TAKEN_OVER, FAULT_NONE)
-    s.connection.doom_reason = RC_SESSION_TAKEN_OVER
-    close_connection(r, s.connection)
+def _clear_the_way(
+    r: cython.pointer[Reactor], client_id: cython.pointer[cython.const[string]], clean_start: cython.bint
+) -> cython.void:
+    """Ends the client's earlier connection, and its session if it wants a new one; both only if they live here.
+
+    The will of the earlier connection goes out, unless a delay lets the session's going on cancel it
+    [MQTT-3.1.4-3] [MQTT-3.1.4-4].
+    """
+    found: Found = find_session(r, client_id, False)
+    if found.session == cython.NULL or found.reactor != r.index:
+        return
+    if found.session.connection != cython.NULL:
+        r.tally[C_SESSIONS_TAKEN_OVER] += 1
+        doom(r, found.session.connection, RC_SESSION_TAKEN_OVER, FAULT_NONE)
+        found.session.connection.doom_reason = RC_SESSION_TAKEN_OVER
+        close_connection(r, found.session.connection)
+        # a session that ended with its connection is gone; another reactor may have made the next one already
+        found = find_session(r, client_id, False)
+        if found.session == cython.NULL or found.reactor != r.index:
+            return
+    if clean_start:
+        publish_will(r, found.session)
+        end_session(r, found.session)
 
 
 @cython.cfunc
@@ -377,14 +377,16 @@ def _attach(
         if auth_data != cython.NULL:
             append_string_property(PROP_AUTH_DATA, span_of(auth_data), cython.address(properties))
     if (r.shared.ask_subscribe or r.shared.ask_publish) and connect.has_username:
-        s.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
+        owner: unique_ptr[string] = make_unique[string]()
+        c.username = owner.release()
+        c.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
     write_connack(r, c, present, RC_SUCCESS, cython.address(properties))
     del c.connect_packet
     c.connect_packet = cython.NULL
     if r.shared.report_connections:
         event: cython.pointer[Event] = connection_event(r, c, EVENT_CONNECTED)
         event.flag = present
-        post_event(r.shared, event)
+        post_report(r, event)
     set_online(r, s, True)
     if present:
         rewind_outbox(cython.address(s.outbox))

@@ -29,6 +29,7 @@ NAMES = (
     "dropped_no_group_member",
     "dropped_receiver_full",
     "dropped_retained_full",
+    "dropped_memory",
     "refused_not_authorised",
     "publishers_paused",
     "events_dropped",

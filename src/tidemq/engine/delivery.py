@@ -21,6 +21,7 @@ from cython.cimports.tidemq.engine.counters import (
     C_MESSAGES_RESENT,
     C_MESSAGES_SENT,
 )
+from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import hold_message, message_bytes, open_passage, passage_message, release_message
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry, packet_id_of
 from cython.cimports.tidemq.engine.output import append_large, pending_output, reserve_output
@@ -270,7 +271,8 @@ def deliver(
         return
     if box.next + 1 == box.tail:
         _send_entry(r, s, c, p, entry)
-    if box.bytes > r.shared.limits.output_high_bytes:
+    # a receiver that is paused itself cannot acknowledge: to wait for it would be to wait for each other
+    if box.bytes > r.shared.limits.output_high_bytes and c.pause_count == 0 and p.feeder != handle_of(r, c):
         congest(r, c, p.feeder)
 
 
@@ -333,6 +335,7 @@ def send_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
                 PUBREL, packet_id_of(box.next), RC_SUCCESS, c.version, reserve_output(r, c, 4)
             )
             box.next += 1
+            box.inflight += 1
         elif entry.message.expires_ms and entry.message.expires_ms <= r.now_ms and not entry.was_sent:
             r.tally[C_DROPPED_EXPIRED] += 1
             forget_entry(box, entry, r.tally)

@@ -14,4 +14,6 @@ cdef class Engine:
     cdef object _answer(self, object connection, Mail* mail)
     cdef object _post(self, unsigned int index, Mail* mail)
     cdef object _free(self)
+    cdef object _publish_tally(self)
+    cdef object _settle_mail(self)
     cdef object _free_retained(self)

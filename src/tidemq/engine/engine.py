@@ -21,7 +21,7 @@ from cython.operator import dereference
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT, LIVE_CONNECTIONS
 from cython.cimports.tidemq.engine.handles import reactor_of
 from cython.cimports.tidemq.engine.levels import LevelNode, node_at
-from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly
+from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.message import (
     new_message,
     payload_of,
@@ -29,7 +29,7 @@ from cython.cimports.tidemq.engine.message import (
     release_message,
     topic_of,
 )
-from cython.cimports.tidemq.engine.postman import discard_mail
+from cython.cimports.tidemq.engine.postman import settle_mail
 from cython.cimports.tidemq.engine.reactor import add_listener, free_reactor, new_reactor, run_reactor
 from cython.cimports.tidemq.engine.retained import free_retained_index, new_retained_index
 from cython.cimports.tidemq.engine.sessions import end_session
@@ -75,6 +75,7 @@ from cython.cimports.tidemq.engine.system import (
     pthread_mutex_lock,
     pthread_mutex_unlock,
     read,
+    store_i64,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms
 from cython.cimports.tidemq.wire.packets import Connect, Subscribe, next_filter, parse_connect, parse_subscribe
@@ -135,13 +136,15 @@ class Engine:
     def __cinit__(self, limits, *, reactors: int) -> None:
         if not 1 <= reactors <= REACTORS_MAX:
             raise UsageError(f"reactors is {reactors}, must be 1 to {REACTORS_MAX}")
+        own: EngineLimits
+        _set_limits(cython.address(own), limits)  # may raise: nothing is made yet
         owner: unique_ptr[Shared] = make_unique[Shared]()
         self.shared = owner.release()
         self.threads = []
         self.sockets = []
         self.final_counters = None
         self.next_receiver = 1 << 62
-        _set_limits(cython.address(self.shared.limits), limits)
+        self.shared.limits = own
         self.shared.subscriptions = new_subscription_index()
         self.shared.retained = new_retained_index()
         pthread_mutex_init(cython.address(self.shared.registry_lock), cython.NULL)
@@ -155,9 +158,10 @@ class Engine:
 
     def __dealloc__(self) -> None:
         # the threads hold a reference to the engine: when this runs, none is left
-        if not self.closed:
-            self._free()
-        del self.shared
+        if self.shared != cython.NULL:
+            if not self.closed:
+                self._free()
+            del self.shared
 
     @property
     def ask_connect(self) -> bool:
@@ -254,7 +258,15 @@ class Engine:
             event = self._event(taken[index])
             if event is not None:
                 result.append(event)
+        self._publish_tally()
         return result
+
+    @cython.cfunc
+    def _publish_tally(self):
+        """Shows the reactors what this thread has made and freed: they watch the memory ceiling."""
+        index: cython.int
+        for index in range(COUNTER_COUNT):
+            store_i64(cython.address(self.shared.published[index]), self.shared.tally[index], RELAXED)
 
     @cython.cfunc
     def _event(self, event: cython.pointer[Event]):
@@ -377,6 +389,7 @@ class Engine:
             passage.expires_ms = clock_ms() + cython.cast(int64_t, message_expiry_s) * 1000
         mail: Mail = new_mail(MAIL_PUBLISH)
         mail.message = new_message(cython.address(passage), self.shared.tally)
+        self._publish_tally()
         self._post(0, cython.address(mail))
 
     def subscribe(self, topic_filter: str, qos: int = 2) -> int:
@@ -433,6 +446,9 @@ class Engine:
         """Sessions, subscriptions, queues and retained messages as ``(family, key, value)``; after Stopped."""
         if self.closed or self.running or not self.stopped:
             raise UsageError("state is exported after the reactors have stopped and before close")
+        for thread in self.threads:
+            thread.join()
+        self._settle_mail()
         return take_snapshot(self.shared)
 
     def import_state(self, entries) -> None:
@@ -467,19 +483,33 @@ class Engine:
         self.closed = True
 
     @cython.cfunc
+    def _settle_mail(self):
+        """Delivers what reactors sent to others that had ended already: it was acknowledged, so it is kept."""
+        index: cython.size_t
+        each: cython.size_t
+        waiting: cython.bint = True
+        while waiting:
+            waiting = False
+            for index in range(self.shared.reactors.size()):
+                r: cython.pointer[Reactor] = self.shared.reactors[index]
+                take_inbox(r)
+                for each in range(r.reading.size()):
+                    waiting = True
+                    settle_mail(r, cython.address(r.reading[each]))
+                r.reading.clear()
+                post_outgoing(r)
+
+    @cython.cfunc
     def _free(self):
         """Frees sessions, messages and reactors; no thread runs any more."""
         index: cython.size_t
-        each: cython.size_t
         shared: cython.pointer[Shared] = self.shared
         for index in range(shared.events.size()):
             _free_event(shared, shared.events[index])
         shared.events.clear()
+        self._settle_mail()
         for index in range(shared.reactors.size()):
             r: cython.pointer[Reactor] = shared.reactors[index]
-            for each in range(r.inbox.size()):
-                discard_mail(r, cython.address(r.inbox[each]))
-            r.inbox.clear()
             while not r.sessions.empty():
                 end_session(r, dereference(r.sessions.begin()).second)
         while not shared.registry.empty():

@@ -145,12 +145,12 @@ def rewind_outbox(box: cython.pointer[Outbox]) -> cython.void:
         if entry.state == SENT:
             entry.state = WAITING
             entry.was_sent = True
-            box.inflight -= 1
             box.waiting += 1
         elif entry.state == RELEASED:
             entry.was_sent = True
         sequence += 1
     box.next = box.head
+    box.inflight = 0  # the client's Receive Maximum counts anew; what is RELEASED counts when its PUBREL goes out
 
 
 @cython.cfunc

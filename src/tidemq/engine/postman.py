@@ -10,12 +10,11 @@ from cython.cimports.tidemq.engine.mail import free_letter
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.publishing import answer_publish
-from cython.cimports.tidemq.engine.replies import span_of, write_disconnect
+from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retention import begin_backlog
 from cython.cimports.tidemq.engine.routing import deliver_mailed, deliver_to_group, route_message
 from cython.cimports.tidemq.engine.sessions import Found, add_subscription, end_session, find_session, new_session
 from cython.cimports.tidemq.engine.state import (
-    CONNECTED,
     CONNECTING,
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
@@ -38,7 +37,6 @@ from cython.cimports.tidemq.engine.state import (
 )
 from cython.cimports.tidemq.engine.subscribing import answer_subscribe
 from cython.cimports.tidemq.engine.timers import time_connection
-from cython.cimports.tidemq.wire.protocol import RC_SERVER_SHUTTING_DOWN
 
 
 @cython.cfunc
@@ -113,7 +111,7 @@ def _subscribe(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython
 @cython.nogil
 @cython.exceptval(check=False)
 def _stop(r: cython.pointer[Reactor]) -> cython.void:
-    """Says goodbye to every 5.0 client and reads nothing more; what is written still goes out."""
+    """Reads nothing more; what is written still goes out, then comes the goodbye."""
     index: cython.size_t
     r.stopping = True
     r.stop_ms = r.now_ms + r.shared.limits.shutdown_ms
@@ -123,8 +121,6 @@ def _stop(r: cython.pointer[Reactor]) -> cython.void:
             continue
         c.asked = True
         c.clean_disconnect = True  # the broker ends, not the client: nobody is left to get its will
-        if c.state == CONNECTED:
-            write_disconnect(r, c, RC_SERVER_SHUTTING_DOWN)
         touch(r, c)
 
 
@@ -142,11 +138,11 @@ def _free_letter(mail: cython.pointer[Mail]) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def discard_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
-    """Frees what comes with a mail, unread: when the engine is closed."""
+def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+    """Acts on a mail after the reactors have ended: messages go into the queues, all else is void."""
     if mail.message != cython.NULL:
-        release_message(mail.message, r.tally)
-        mail.message = cython.NULL
+        handle_mail(r, mail)
+        return
     if mail.kind == MAIL_CONNECTION:
         c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
         place_connection(r, c)

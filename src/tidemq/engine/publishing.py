@@ -6,9 +6,9 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
-from cython.cimports.tidemq.engine.backpressure import stopped_by_memory
+from cython.cimports.tidemq.engine.backpressure import refused_by_memory
 from cython.cimports.tidemq.engine.connecting import keep_packet
-from cython.cimports.tidemq.engine.counters import C_MESSAGES_RECEIVED, C_REFUSED_NOT_AUTHORISED
+from cython.cimports.tidemq.engine.counters import C_DROPPED_MEMORY, C_MESSAGES_RECEIVED, C_REFUSED_NOT_AUTHORISED
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, release_payload
@@ -30,6 +30,7 @@ from cython.cimports.tidemq.engine.state import (
 from cython.cimports.tidemq.wire.packets import Ack, Publish, parse_ack, parse_publish
 from cython.cimports.tidemq.wire.properties import Properties, copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
+    FAULT_LIMIT,
     FAULT_NONE,
     FAULT_PROPERTY_MISPLACED,
     FAULT_RECEIVE_MAXIMUM,
@@ -44,6 +45,7 @@ from cython.cimports.tidemq.wire.protocol import (
     PUBREL,
     RC_NO_MATCHING_SUBSCRIBERS,
     RC_PACKET_IDENTIFIER_NOT_FOUND,
+    RC_QUOTA_EXCEEDED,
     RC_SUCCESS,
     Fault,
     Span,
@@ -137,6 +139,9 @@ def handle_publish(
     if fault != FAULT_NONE:
         doom(r, c, fault_reason(fault), fault)
         return
+    if refused_by_memory(r, c):
+        _refuse_publish(r, c, cython.address(publish))
+        return
     if r.shared.ask_publish:
         c.asked = True
         touch(r, c)
@@ -149,6 +154,22 @@ def handle_publish(
         post_event(r.shared, event)
         return
     _accept_publish(r, c, cython.address(publish), frame, frame_size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _refuse_publish(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], publish: cython.pointer[Publish]
+) -> cython.void:
+    """There is no memory for the message: 5.0 is told so, 3.x cannot be and is disconnected rather than lied to."""
+    r.tally[C_DROPPED_MEMORY] += 1
+    if publish.qos == 0:
+        return
+    if c.version == 5:
+        write_ack(r, c, PUBACK if publish.qos == 1 else PUBREC, publish.packet_id, RC_QUOTA_EXCEEDED)
+    else:
+        doom(r, c, RC_QUOTA_EXCEEDED, FAULT_LIMIT)
 
 
 @cython.cfunc
@@ -225,7 +246,6 @@ def _accept_publish(
             c.session.received.push_back(publish.packet_id)
             write_ack(r, c, PUBREC, publish.packet_id, reason)
     close_passage(r, cython.address(passage))
-    stopped_by_memory(r, c)
 
 
 @cython.cfunc
@@ -276,5 +296,7 @@ def handle_ack(
     elif entry.state != (SENT if kind == PUBACK else RELEASED):
         return
     forget_entry(cython.address(s.outbox), entry, r.tally)
+    if c.congested:
+        touch(r, c)  # it may be below its mark now
     if s.outbox.next < s.outbox.tail:
         send_waiting(r, s)

@@ -23,10 +23,10 @@ from cython.cimports.tidemq.engine.counters import (
     MEMORY_BUFFERS,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
-from cython.cimports.tidemq.engine.handles import connection_of
+from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.mail import post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
-from cython.cimports.tidemq.engine.output import doom, flush_output, touch
+from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
 from cython.cimports.tidemq.engine.postman import handle_mail
 from cython.cimports.tidemq.engine.reading import parse_kept, read_connection
 from cython.cimports.tidemq.engine.reports import new_event, post_event
@@ -81,6 +81,7 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_KEEP_ALIVE,
     RC_KEEP_ALIVE_TIMEOUT,
     RC_PROTOCOL_ERROR,
+    RC_SERVER_SHUTTING_DOWN,
 )
 
 _EVENTS_MAX = cython.declare(cython.int, 512)
@@ -307,6 +308,9 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
     c.touched = False
     if c.congested:
         relieve(r, c)
+    if c.stalled and pending_output(c) <= r.shared.limits.output_bytes_max // 2:
+        c.stalled = False
+        r.resumed.push_back(handle_of(r, c))
     update_interest(r, c)
 
 
@@ -338,7 +342,7 @@ def _publish_tally(r: cython.pointer[Reactor]) -> cython.void:
 @cython.exceptval(check=False)
 def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
-    if r.resumed.size() or r.backlogged.size():
+    if r.resumed.size() or r.backlog_ready:
         return 0
     wait: int64_t = _TICK_MS if r.connections.size() > r.free_slots.size() else 1000
     if r.timers.size():
@@ -371,7 +375,7 @@ def _all_written(r: cython.pointer[Reactor]) -> cython.bint:
     index: cython.size_t
     for index in range(r.connections.size()):
         c: cython.pointer[Connection] = r.connections[index]
-        if c != cython.NULL and c.output.end != c.output.start:
+        if c != cython.NULL and pending_output(c):
             return False
     return True
 
@@ -397,6 +401,6 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         _end_turn(r)
     for index in range(cython.cast(cython.int, r.connections.size())):
         if r.connections[index] != cython.NULL:
-            doom(r, r.connections[index], 0, 0)
+            doom(r, r.connections[index], RC_SERVER_SHUTTING_DOWN, 0)
     _end_turn(r)
     post_event(r.shared, new_event(EVENT_STOPPED, r.index))

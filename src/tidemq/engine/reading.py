@@ -16,7 +16,7 @@ from cython.cimports.tidemq.engine.counters import (
     LIVE_BUFFERS,
     MEMORY_BUFFERS,
 )
-from cython.cimports.tidemq.engine.output import append_output, doom, touch
+from cython.cimports.tidemq.engine.output import append_output, doom, pending_output, touch
 from cython.cimports.tidemq.engine.publishing import handle_ack, handle_publish
 from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, CONNECTING, Connection, Reactor
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
@@ -144,6 +144,10 @@ def _parse(
     header: FixedHeader
     at: uint32_t = 0
     while at < size and not (c.doomed or c.asked or c.leaving or c.pause_count):
+        if pending_output(c) > r.shared.limits.output_bytes_max:
+            c.stalled = True
+            touch(r, c)
+            break
         fault: Fault = parse_fixed_header(data + at, size - at, cython.address(header))
         if c.state == CONNECTING and data[at] >> 4 != CONNECT:
             fault = FAULT_BEFORE_CONNECT  # said at once: what is no MQTT may never look whole [MQTT-3.1.0-1]
@@ -175,12 +179,11 @@ def _keep_input(
     header: FixedHeader
     capacity: uint32_t = size
     if parse_fixed_header(data, size, cython.address(header)) == FAULT_NONE:
-        if header.header_size + header.body_size > capacity:
-            capacity = header.header_size + header.body_size
-    if capacity > r.shared.limits.packet_bytes_max and capacity > size:
-        capacity = size
-    if capacity - size < r.read_capacity // 2:
-        capacity = size  # the rest comes by way of the reactor's buffer
+        whole: uint32_t = header.header_size + header.body_size
+        # a small packet's rest comes by way of the reactor's buffer, one that is not allowed gets no room at all
+        if size < whole <= r.shared.limits.packet_bytes_max:
+            if whole > r.read_capacity or size > r.read_capacity // 2:
+                capacity = whole
     c.input = cython.cast(cython.pointer[uint8_t], malloc(capacity))
     memcpy(c.input, data, size)
     c.input_size = size
@@ -243,7 +246,7 @@ def _receive(
 @cython.exceptval(check=False)
 def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Reads once and handles all packets that are whole. The caller has seen that the socket is readable."""
-    if c.doomed or c.asked or c.leaving or c.pause_count:
+    if c.doomed or c.asked or c.leaving or c.pause_count or c.stalled:
         touch(r, c)  # its interest in reading is taken back at the end of the turn
         return
     got: uint32_t

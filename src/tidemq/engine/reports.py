@@ -8,7 +8,7 @@ import cython
 from cython.cimports.libc.stdint import uint8_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
-from cython.cimports.tidemq.engine.counters import C_DROPPED_RECEIVER_FULL
+from cython.cimports.tidemq.engine.counters import C_DROPPED_RECEIVER_FULL, C_EVENTS_DROPPED
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import hold_message
 from cython.cimports.tidemq.engine.state import EVENT_RECEIVED, Connection, Event, Message, Reactor, Shared
@@ -55,6 +55,28 @@ def post_event(shared: cython.pointer[Shared], event: cython.pointer[Event]) -> 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _is_full(shared: cython.pointer[Shared]) -> cython.bint:
+    pthread_mutex_lock(cython.address(shared.events_lock))
+    full: cython.bint = shared.events.size() >= shared.limits.event_queue_max
+    pthread_mutex_unlock(cython.address(shared.events_lock))
+    return full
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def post_report(r: cython.pointer[Reactor], event: cython.pointer[Event]) -> cython.void:
+    """Hands over an event that nobody has to answer; dropped and counted when too many wait."""
+    if _is_full(r.shared):
+        r.tally[C_EVENTS_DROPPED] += 1
+        del event
+    else:
+        post_event(r.shared, event)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _name_peer(c: cython.pointer[Connection]) -> cython.void:
     address: sockaddr_storage
     size: socklen_t = cython.sizeof(sockaddr_storage)
@@ -84,8 +106,9 @@ def connection_event(
     event.version = c.version
     if c.session != cython.NULL:
         event.client_id = c.session.client_id
-        event.username = c.session.username
-        event.has_username = not c.session.username.empty()
+    if c.username != cython.NULL:
+        event.username = c.username[0]
+        event.has_username = True
     return event
 
 
@@ -96,15 +119,10 @@ def report_received(
     r: cython.pointer[Reactor], receiver: uint64_t, message: cython.pointer[Message]
 ) -> cython.void:
     """A message for a receiver of the embedding program; the event holds it."""
-    shared: cython.pointer[Shared] = r.shared
-    full: cython.bint
-    pthread_mutex_lock(cython.address(shared.events_lock))
-    full = shared.events.size() >= shared.limits.event_queue_max
-    pthread_mutex_unlock(cython.address(shared.events_lock))
-    if full:
+    if _is_full(r.shared):
         r.tally[C_DROPPED_RECEIVER_FULL] += 1
         return
     event: cython.pointer[Event] = new_event(EVENT_RECEIVED, receiver)
     hold_message(message)
     event.message = message
-    post_event(shared, event)
+    post_event(r.shared, event)

@@ -13,7 +13,7 @@ cdef cppclass RetainedIndex:
     uint64_t count                     # messages
     LevelTree* topics                  # topic name -> message
     RetainedWalk* walks                # those that wait between two slices
-    pthread_mutex_t walks_mutex        # held under the shared lock, to change the list
+    pthread_mutex_t walks_mutex        # around every use of the list; the lock is taken before it
 
 # A look-up by topic filter that goes on from slice to slice. A topic that holds a message during the whole walk is
 # reported exactly once, with the message that it holds then; one that gains or loses its message meanwhile may be
@@ -44,8 +44,10 @@ cdef void* remove_retained(RetainedIndex* index, Span topic) noexcept nogil
 
 # These need the shared (or the exclusive) lock. Take references to what they report before unlocking.
 cdef void* find_retained(RetainedIndex* index, Span topic) noexcept nogil   # NULL: none
-cdef RetainedWalk* open_walk(RetainedIndex* index, Span filter) noexcept nogil   # close it before the index is freed
 # Appends at most `messages_max` messages and looks at a bounded number of topics, so a slice may be empty before the
 # walk's end. Returns whether more may follow.
 cdef bint continue_walk(RetainedWalk* walk, uint32_t messages_max, vector[void*]* messages) noexcept nogil
-cdef void close_walk(RetainedWalk* walk) noexcept nogil   # at any time, also when the walk has ended
+
+# These need no lock. A walk must be closed, ended or not, before its index is freed.
+cdef RetainedWalk* open_walk(RetainedIndex* index, Span filter) noexcept nogil
+cdef void close_walk(RetainedWalk* walk) noexcept nogil

@@ -314,7 +314,7 @@ def continue_walk(
 @cython.nogil
 @cython.exceptval(check=False)
 def close_walk(walk: cython.pointer[RetainedWalk]) -> cython.void:
-    """Frees a walk, ended or not. The shared or the exclusive lock must be held."""
+    """Frees a walk, ended or not. Needs no lock."""
     stop_waiting(walk)
     release(walk)
 
@@ -361,11 +361,13 @@ def stop_waiting(walk: cython.pointer[RetainedWalk]) -> cython.void:
 @cython.exceptval(check=False)
 def move_walks(index: cython.pointer[RetainedIndex], node: uint32_t) -> cython.void:
     """Moves the waiting walks off a node that is about to be removed. The exclusive lock is held."""
+    pthread_mutex_lock(cython.address(index.walks_mutex))
     walk: cython.pointer[RetainedWalk] = index.walks
     while walk != cython.NULL:
         if walk.node == node and not walk.done:
             step_over(walk)
         walk = walk.next_walk
+    pthread_mutex_unlock(cython.address(index.walks_mutex))
 
 
 # --- Python's door ---------------------------------------------------------------------------------
@@ -431,6 +433,7 @@ class RetainedIndexView:
         return self.index.topics.node_count
 
 
+@cython.no_gc  # the collector would clear `view` before the walk is closed; no cycle can pass through here
 @cython.cclass
 class RetainedWalkView:
     """A look-up by filter in a ``RetainedIndexView``. One thread at a time."""
@@ -445,12 +448,8 @@ class RetainedWalkView:
         self.more = True
 
     def __dealloc__(self) -> None:
-        if self.walk == cython.NULL:
-            return
-        with cython.nogil:
-            lock_shared(self.view.index)
+        if self.walk != cython.NULL:
             close_walk(self.walk)
-            unlock_shared(self.view.index)
 
     def next_slice(self, messages_max: int) -> list[int]:
         """The next messages, at most so many."""

@@ -37,7 +37,8 @@ from cython.cimports.tidemq.engine.retained import (
 from cython.cimports.tidemq.engine.state import Backlog, Connection, Message, Passage, Reactor, Session
 from cython.cimports.tidemq.wire.protocol import Span
 
-_SLICE = cython.declare(uint32_t, 256)  # messages of one subscription in one turn
+_SLICE = cython.declare(uint32_t, 4)  # messages between two looks at the receiver's output: they may be large
+_SLICES = cython.declare(cython.int, 64)  # of one subscription in one turn
 
 
 @cython.cfunc
@@ -165,24 +166,34 @@ def _send_slice(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def continue_backlogs(r: cython.pointer[Reactor]) -> cython.void:
-    """Once a turn: a slice for each connection whose output has room."""
-    index: cython.size_t = 0
-    while index < r.backlogged.size():
-        c: cython.pointer[Connection] = connection_of(r, r.backlogged[index])
-        if c != cython.NULL and c.backlog != cython.NULL and not c.doomed:
-            high: uint64_t = r.shared.limits.output_high_bytes // 2
-            if pending_output(c) > high or c.session.outbox.bytes > high:
-                index += 1
-                continue
-            if _send_slice(r, c.session, cython.address(c.backlog[0].front())):
-                index += 1
-                continue
+def _continue_backlog(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+    """Sends what the connection takes in this turn; false when nothing is left to send."""
+    high: uint64_t = r.shared.limits.output_high_bytes // 2
+    slices: cython.int
+    for slices in range(_SLICES):
+        if pending_output(c) > high or c.session.outbox.bytes > high:
+            return True  # goes on when the client has read or acknowledged some
+        if not _send_slice(r, c.session, cython.address(c.backlog[0].front())):
             close_walk(c.backlog[0].front().walk)
             c.backlog.pop_front()
-            if not c.backlog.empty():
-                index += 1
-                continue
-            free_backlog(c)
+            if c.backlog.empty():
+                free_backlog(c)
+                return False
+    r.backlog_ready = True
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def continue_backlogs(r: cython.pointer[Reactor]) -> cython.void:
+    """Once a turn: some slices for each connection whose output has room."""
+    index: cython.size_t = 0
+    r.backlog_ready = False
+    while index < r.backlogged.size():
+        c: cython.pointer[Connection] = connection_of(r, r.backlogged[index])
+        if c != cython.NULL and c.backlog != cython.NULL and not c.doomed and _continue_backlog(r, c):
+            index += 1
+            continue
         r.backlogged[index] = r.backlogged.back()
         r.backlogged.pop_back()

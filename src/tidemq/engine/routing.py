@@ -54,19 +54,24 @@ def _deliver_plain(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _choose_member(group: cython.pointer[Group]) -> cython.pointer[GroupMember]:
-    """The next member in turn; one whose window is full is passed over while another has room."""
+def _choose_member(group: cython.pointer[Group], here: cython.bint) -> cython.pointer[GroupMember]:
+    """The next member in turn; one whose window is full is passed over while another has room.
+
+    ``here``: another reactor has chosen this one, so its own members go first whatever their windows.
+    """
     count: uint32_t = cython.cast(uint32_t, group.members.size())
     tried: uint32_t
     first: cython.pointer[GroupMember] = cython.NULL
     for tried in range(count):
         group.turn += 1
         member: cython.pointer[GroupMember] = cython.address(group.members[group.turn % count])
+        if here and member.session == cython.NULL:
+            continue
         if first == cython.NULL:
             first = member
         if member.session == cython.NULL or member.session.outbox.waiting == 0:
             return member
-    return first
+    return first if first != cython.NULL else cython.address(group.members[group.turn % count])
 
 
 @cython.cfunc
@@ -78,7 +83,7 @@ def _deliver_to_member(
     if group.members.empty() or hops > _HOPS_MAX:
         r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
         return
-    member: cython.pointer[GroupMember] = _choose_member(group)
+    member: cython.pointer[GroupMember] = _choose_member(group, hops > 0)
     p.receivers += 1
     if member.session == cython.NULL:
         send_message_mail(r, member.reactor, MAIL_GROUP, passage_message(p, r.tally), group.number, hops + 1)
@@ -168,10 +173,5 @@ def deliver_to_group(
         r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
         return
     open_passage(cython.address(passage), message)
-    tried: cython.size_t
-    for tried in range(known.members.size()):
-        if known.members[(known.turn + 1) % known.members.size()].session != cython.NULL:
-            break
-        known.turn += 1
     _deliver_to_member(r, cython.address(passage), known, hops)
     close_passage(r, cython.address(passage))

@@ -13,6 +13,7 @@ from cython.cimports.tidemq.engine.counters import (
     LIVE_SESSIONS,
     LIVE_SUBSCRIPTIONS,
 )
+from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.outbox import free_outbox
 from cython.cimports.tidemq.engine.rwlock import atomic_store_u64
 from cython.cimports.tidemq.engine.state import Reactor, Session, SessionSubscription, Shared
@@ -85,7 +86,7 @@ def find_session(
 @cython.nogil
 @cython.exceptval(check=False)
 def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """Forgets a session of this reactor and everything in it. It must be offline, its will dealt with."""
+    """Forgets a session of this reactor and everything in it, a will that was not published too. It must be offline."""
     shared: cython.pointer[Shared] = r.shared
     if s.subscriptions != cython.NULL:
         lock_exclusive(shared.subscriptions)
@@ -106,6 +107,9 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
         pthread_mutex_unlock(cython.address(shared.registry_lock))
         add_i64(cython.address(shared.session_count), -1, RELAXED)
         r.tally[C_SESSIONS_ENDED] += 1
+    if s.will != cython.NULL:
+        release_message(s.will.message, r.tally)
+        del s.will
     r.sessions.erase(s.number)
     r.tally[C_DROPPED_SESSION_ENDED] += s.outbox.inflight + s.outbox.waiting
     free_outbox(cython.address(s.outbox), r.tally)

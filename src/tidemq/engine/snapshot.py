@@ -261,7 +261,6 @@ def _restore_queue(shared: cython.pointer[Shared], client_id: bytes, entries: li
         entry.state = RELEASED if released else WAITING
         if released:
             box.waiting -= 1
-            box.inflight += 1
         else:
             entry.message = cython.cast(cython.pointer[Message], cython.cast(uint64_t, payloads[number]))
             hold_message(entry.message)

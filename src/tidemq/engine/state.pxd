@@ -111,7 +111,6 @@ cdef cppclass Session:
     Outbox outbox
     vector[uint16_t] received    # packet identifiers of QoS 2 messages that wait for PUBREL
     unordered_map[string, SessionSubscription]* subscriptions   # by whole filter, $share included; NULL: none
-    string username              # kept only where the control plane asked to decide on something
 
 # ---------------------------------------------------------------- a connection
 
@@ -146,11 +145,14 @@ cdef cppclass Connection:
     bool asked                   # a request to the control plane is open: read nothing more
     bool touched                 # in Reactor.touched
     bool doomed
+    bool stalled                 # reads none of the answers to what it sends: not read from until it does
     bool leaving                 # goes to another reactor at the end of the turn
     bool clean_disconnect        # the will is not wanted any more
     bool slow                    # back-pressure ran out: QoS 0 is dropped until the output is low again
     bool congested               # in Reactor.congested
     bool overloaded              # in Reactor.overloaded
+    bool refused                 # held by the memory ceiling for too long: its messages are refused meanwhile
+    int64_t overloaded_ms        # since when
     uint8_t doom_reason
     uint8_t doom_fault
     uint16_t pause_count         # receivers (and the memory ceiling) that want this publisher not to be read
@@ -169,6 +171,7 @@ cdef cppclass Connection:
     string* connect_packet       # first byte and body, kept while the CONNECT is decided
     string* pending_packet       # the SUBSCRIBE or PUBLISH that waits for authorisation: first byte and body
     string* auth_method
+    string* username             # kept only where the control plane decides on something; NULL: none
     vector[string]* aliases_in   # topic by alias
     unordered_map[string, uint16_t]* aliases_out
     vector[uint64_t]* feeders    # publishers that wait for this slow receiver
@@ -309,6 +312,7 @@ cdef cppclass Reactor:
     vector[uint64_t] congested   # receivers above the high-water mark
     vector[uint64_t] overloaded  # publishers stopped by the memory ceiling
     vector[uint64_t] backlogged  # connections with retained messages still to be sent
+    bool backlog_ready           # one of them can take more now
     vector[uint64_t] resumed     # connections whose kept input is to be parsed again
     unordered_map[uint64_t, Session*] sessions   # by number, only those that a timer or receiver number names
     vector[Timer] timers         # a binary heap, earliest first
@@ -372,3 +376,4 @@ cdef cppclass Shared:
     vector[Event*] events        # under events_lock
     int event_wake               # eventfd
     int64_t tally[COUNTER_COUNT] # of what the façade's thread makes and frees
+    int64_t published[COUNTER_COUNT]   # atomic: the same, for the reactors

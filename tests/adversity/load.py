@@ -1,0 +1,292 @@
+"""Clients that do to a broker all that clients do, many at once: a process of its own, on plain sockets.
+
+    python -m adversity.load PORT --seconds 10 --seed 1
+
+Every actor is a thread that plays one kind of client again and again until the time is over. Connections may end at
+any moment, that is the point; a packet that a broker must not send is a failure. Prints what the actors have seen as
+JSON, so that the caller can tell a load that did something from one that did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import json
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from conformance.kit import (
+    CONNACK,
+    PING,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    Client,
+    ConnectionEnded,
+    Silence,
+    Will,
+    acknowledge,
+    connect,
+    disconnect,
+    options,
+    packet,
+    publish,
+    subscribe,
+    text,
+    unsubscribe,
+)
+
+READ_S = 0.3  # of silence, after which an actor goes on
+PUBACK, PUBCOMP = 4, 7
+TOPICS = [f"load/{room}/{kind}" for room in range(4) for kind in ("heat", "light")]
+FILTERS = [*TOPICS, "load/+/heat", "load/#", "load/1/+", "+/2/light", "#", "retained/#", "retained/+"]
+GROUPS = ["$share/a/load/+/heat", "$share/b/load/#", "$share/a/load/1/light"]
+
+
+class Play:
+    """What one actor needs: where, until when, its own random numbers, and what it has seen."""
+
+    def __init__(self, port: int, end: float, seed: str, seen: collections.Counter[str]) -> None:
+        self.port, self.end, self.seen = port, end, seen
+        self.random = random.Random(seed)
+        self.numbers = itertools.count(1)
+
+    def open(self, client_id: str, version: int, **settings: Any) -> Client:
+        """A client whose CONNECT was accepted; raises ConnectionEnded where it was not."""
+        client = Client(self.port, version)
+        client.send(connect(client_id, version, **settings))
+        connack = client.receive()
+        if connack.kind != CONNACK or connack.reason:
+            raise ConnectionEnded(f"refused: {connack}")
+        self.seen["connected"] += 1
+        self.seen["resumed"] += connack.session_present
+        return client
+
+    def take(self, client: Client, wait_s: float = READ_S) -> bool:
+        """Receives one packet and does what it asks for; false when none came."""
+        try:
+            got = client.receive(wait_s)
+        except Silence:
+            return False
+        if got.kind == PUBLISH:
+            self.seen[f"received at QoS {got.qos}"] += 1
+            self.seen["retained"] += got.retain
+            if got.qos:
+                client.send(acknowledge(PUBACK if got.qos == 1 else PUBREC, got.packet_id))
+        elif got.kind == PUBREL:
+            client.send(acknowledge(PUBCOMP, got.packet_id))
+        elif got.kind == PUBREC:
+            client.send(acknowledge(PUBREL, got.packet_id))
+        elif got.kind in (PUBACK, PUBCOMP):
+            self.seen["acknowledged"] += 1
+        return True
+
+    def take_all(self, client: Client, count: int) -> None:
+        while count and time.monotonic() < self.end and self.take(client):
+            count -= 1
+
+    def drop(self, client: Client) -> None:
+        """The end without DISCONNECT, half the time with a reset."""
+        if self.random.random() < 0.5:
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.socket.close()
+
+
+def publisher(play: Play) -> None:
+    """Bursts of messages, acknowledged later, some of them with a topic alias or an expiry."""
+    version = play.random.choice((3, 4, 5))
+    client = play.open("", version) if version > 3 else play.open(f"p{play.random.random()}", version)
+    for _ in range(play.random.randrange(5, 60)):
+        qos = play.random.randrange(3)
+        burst = []
+        for _ in range(play.random.randrange(1, 30)):
+            named = {}
+            if version == 5 and play.random.random() < 0.2:
+                named = {"user": ("k", "v"), "message_expiry": play.random.choice((1, 60))}
+            number = next(play.numbers) % 65535 + 1
+            payload = bytes(play.random.randrange(1, 200))
+            burst.append(publish(play.random.choice(TOPICS), payload, qos, number, version, **named))
+        play.seen["published"] += len(burst)
+        client.send(*burst)
+        play.take_all(client, len(burst) * qos)
+        if time.monotonic() > play.end:
+            break
+    client.send(disconnect())
+
+
+def subscriber(play: Play) -> None:
+    """A persistent session that comes and goes with its messages unacknowledged."""
+    version = play.random.choice((3, 4, 5))
+    named = {"session_expiry": play.random.choice((1, 3600)), "receive_max": 10} if version == 5 else {}
+    client = play.open(f"keeper{play.random.randrange(6)}v{version}", version, clean=False, **named)
+    filters = [(name, play.random.randrange(3)) for name in play.random.sample(FILTERS + GROUPS, 3)]
+    extra = {"subscription_id": play.random.randrange(1, 9)} if version == 5 else {}
+    client.send(subscribe(1, *filters, version=version, **extra))
+    play.take_all(client, play.random.randrange(10, 800))
+    play.drop(client)
+
+
+def slow_subscriber(play: Play) -> None:
+    """Does not read for longer than a publisher is made to wait, then reads all."""
+    client = Client(play.port, 5)
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    client.send(connect("", 5, receive_max=200), subscribe(1, ("load/#", play.random.randrange(3)), ("big/#", 1)))
+    time.sleep(play.random.uniform(0.2, 2.5))
+    play.take_all(client, 3000)
+    play.drop(client)
+
+
+def churner(play: Play) -> None:
+    """Subscribes and unsubscribes, with retained messages coming for wildcards."""
+    client = play.open("", 5, topic_alias_max=4)
+    for number in range(1, play.random.randrange(10, 120)):
+        name = play.random.choice(FILTERS + GROUPS)
+        if play.random.random() < 0.6:
+            opts = options(play.random.randrange(3), handling=play.random.randrange(3), as_published=True)
+            client.send(subscribe(number, (name, opts), subscription_id=number))
+        else:
+            client.send(unsubscribe(number, name))
+        play.take_all(client, play.random.randrange(30))
+    play.drop(client)
+
+
+def retainer(play: Play) -> None:
+    """Retained messages set, replaced, expired and removed."""
+    client = play.open("", 5)
+    for _ in range(play.random.randrange(10, 100)):
+        payload = b"" if play.random.random() < 0.3 else bytes(play.random.choice((10, 1000, 40_000)))
+        named = {"message_expiry": 1} if play.random.random() < 0.3 else {}
+        topic = f"retained/{play.random.randrange(200)}"
+        client.send(publish(topic, payload, 1, next(play.numbers) % 65535 + 1, retain=True, **named))
+        play.take(client)
+    client.send(disconnect(4))
+
+
+def mortal(play: Play) -> None:
+    """Leaves a will, at once or delayed, and dies; sometimes it is back before the will is due."""
+    name = f"mortal{play.random.randrange(8)}"
+    delay = play.random.choice((0, 1, 5))
+    will = Will("load/will", b"gone", play.random.randrange(3), play.random.random() < 0.3, [("will_delay", delay)])
+    client = play.open(name, 5, clean=play.random.random() < 0.5, will=will, session_expiry=play.random.randrange(3))
+    client.send(subscribe(1, ("load/will", 2)))
+    play.take_all(client, 5)
+    play.drop(client)
+
+
+def usurper(play: Play) -> None:
+    """Takes sessions over that another may hold right now, wherever it lives."""
+    name = f"throne{play.random.randrange(3)}"
+    version = play.random.choice((4, 5))
+    named = {"session_expiry": play.random.choice((0, 100))} if version == 5 else {}
+    client = play.open(name, version, clean=play.random.random() < 0.5, **named)
+    client.send(
+        subscribe(1, ("throne/#", 1), version=version), publish("throne/1", bytes(50), 1, 1, version), PING
+    )
+    play.take_all(client, play.random.randrange(8))
+    if play.random.random() < 0.5:
+        play.drop(client)
+    else:
+        time.sleep(0.01)  # long enough to be thrown out
+
+
+def giant(play: Play) -> None:
+    """Large payloads, in pieces, to itself and others."""
+    client = play.open("", play.random.choice((4, 5)))
+    client.send(subscribe(1, ("big/+", play.random.randrange(3)), version=client.version))
+    for _ in range(play.random.randrange(1, 6)):
+        size = play.random.choice((30_000, 40_000, 140_000, 300_000, 900_000))
+        number = next(play.numbers) % 65535 + 1
+        data = publish(f"big/{size}", bytes(size), play.random.randrange(3), number, client.version)
+        cut = play.random.randrange(len(data))
+        client.send(data[:cut])
+        play.take(client, 0.01)
+        client.send(data[cut:])
+        play.take_all(client, 20)
+    play.drop(client)
+
+
+def half_speaker(play: Play) -> None:
+    """Connections that end within a packet, are closed on one side only, or say what nobody may say."""
+    client = Client(play.port, 5)
+    whole = connect("", 5) + subscribe(1, ("load/#", 1)) + publish("big/half", bytes(200_000), 1, 1)
+    kind = play.random.randrange(4)
+    if kind == 0:
+        client.send(whole[: play.random.randrange(len(whole))])
+        play.take_all(client, play.random.randrange(20))
+    elif kind == 1:
+        client.send(whole)
+        client.socket.shutdown(socket.SHUT_WR)
+        play.take_all(client, 50)
+    elif kind == 2:
+        client.send(connect("", 5), packet(0x30, text("a/#"), b"\0"))
+        play.take_all(client, 50)
+    else:
+        client.send(play.random.randbytes(play.random.randrange(1, 400)))
+        play.take_all(client, 5)
+    play.drop(client)
+
+
+ACTORS: list[Callable[[Play], None]] = [
+    *(publisher,) * 6,
+    *(subscriber,) * 6,
+    *(slow_subscriber,) * 2,
+    *(churner,) * 3,
+    *(usurper,) * 4,
+    *(giant,) * 2,
+    *(half_speaker,) * 2,
+    retainer,
+    mortal,
+]
+
+
+def play_on(actor: Callable[[Play], None], play: Play, failures: list[str]) -> None:
+    """Plays one actor until the time is over."""
+    while time.monotonic() < play.end and not failures:
+        play.seen[f"played {actor.__name__}"] += 1
+        try:
+            actor(play)
+        except (OSError, ConnectionEnded, Silence):
+            play.seen["ended by the broker"] += 1
+            time.sleep(0.002)
+        except Exception:
+            failures.append(f"{actor.__name__}:\n{traceback.format_exc()}")
+
+
+def run(port: int, seconds: float, seed: int) -> tuple[collections.Counter[str], list[str]]:
+    """Plays all actors; returns what they have seen and what failed."""
+    end = time.monotonic() + seconds
+    failures: list[str] = []
+    plays = [Play(port, end, f"{seed}.{index}", collections.Counter()) for index in range(len(ACTORS))]
+    threads = [
+        threading.Thread(target=play_on, args=(actor, play, failures))
+        for actor, play in zip(ACTORS, plays, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum((play.seen for play in plays), collections.Counter()), failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    wanted = parser.parse_args()
+    seen, failures = run(wanted.port, wanted.seconds, wanted.seed)
+    print(json.dumps(seen))
+    print("\n".join(failures), file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

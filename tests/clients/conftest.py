@@ -1,0 +1,69 @@
+"""Real clients for the tests: what is not installed is installed, or the tests fail and say what is
+missing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CACHE = HERE.parent.parent / "build" / "node"  # of MQTT.js and what it needs
+INSTALL_S = 300
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def install() -> Callable[[str, str], None]:
+    """`install(command, package)` makes a command of a Debian package available."""
+
+    def need(command: str, package: str) -> None:
+        if shutil.which(command):
+            return
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            pytest.fail(f"the tests need the command {command}: install the package {package}")
+        for arguments in (["update"], ["install", "-y", "--no-install-recommends", package]):
+            done = subprocess.run(
+                ["apt-get", "-q", *arguments], capture_output=True, text=True, timeout=INSTALL_S
+            )
+        if done.returncode:
+            pytest.fail(f"the tests need the command {command}, and apt-get failed:\n{done.stderr[-2000:]}")
+
+    return need
+
+
+@pytest.fixture(scope="session")
+def mosquitto_clients(install: Callable[[str, str], None]) -> None:
+    """mosquitto_pub and mosquitto_sub can be run."""
+    install("mosquitto_pub", "mosquitto-clients")
+
+
+@pytest.fixture(scope="session")
+def node_modules(install: Callable[[str, str], None]) -> Path:
+    """The folder `node_modules` with MQTT.js as the lock file pins it."""
+    install("node", "nodejs")
+    install("npm", "npm")
+    lock = (HERE / "mqttjs" / "package-lock.json").read_bytes()
+    stamp = CACHE / "installed-lock.json"
+    if not stamp.exists() or stamp.read_bytes() != lock:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        for name in ("package.json", "package-lock.json", ".npmrc"):
+            shutil.copy(HERE / "mqttjs" / name, CACHE)
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+        done = subprocess.run(command, cwd=CACHE, capture_output=True, text=True, timeout=INSTALL_S)
+        if done.returncode:
+            pytest.fail(f"npm could not install MQTT.js:\n{done.stderr[-2000:]}")
+        stamp.write_bytes(lock)
+    return CACHE / "node_modules"
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test uses."""
+    return f"clients/{os.getpid()}/{next(_numbers)}"
