@@ -128,6 +128,12 @@ def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBrok
         broker.stop()
 
 
+@pytest.fixture
+def admin_port() -> int:
+    """A free port for a broker's admin listener, to be put into its settings."""
+    return free_port()
+
+
 @pytest.fixture(scope="session")
 def session_broker(start_broker: StartBroker) -> RunningBroker:
     return start_broker(reactors=int(os.environ.get("TIDEMQ_TEST_REACTORS", "1")))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 WAIT_S = 5.0  # for what must come
-QUIET_S = 0.08  # for what must not come
+QUIET_S = 0.05  # for what must not come
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE = range(1, 9)
 SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(9, 16)

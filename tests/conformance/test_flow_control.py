@@ -145,3 +145,31 @@ def test_qos_1_does_not_count_once_acknowledged(broker):
         client.send(*(publish(topic, b"x", 1, packet_id) for packet_id in range(1, count + 1)))
         for packet_id in range(1, count + 1):
             client.expect(PUBACK, packet_id=packet_id)
+
+
+def test_resumed_with_handshakes_beyond_the_maximum(broker):
+    """PUBRELs that are due go out on a connection whose receive maximum is smaller than their number, and
+    everything comes in the end. [MQTT-4.4.0-1] [MQTT-3.3.4-10]"""
+    topic = unique("t/")
+    receiver, sender = connected(broker, receive_max=4, **kept(5)), connected(broker)
+    receiver.subscribe(topic, 2)
+    for number in range(6):
+        sender.publish(topic, b"%d" % number, 2)
+    first = [receiver.expect(PUBLISH, payload=b"%d" % number) for number in range(4)]
+    for message in first[1:3]:
+        receiver.send(acknowledge(PUBREC, message.packet_id))
+        receiver.expect(PUBREL, packet_id=message.packet_id)
+    receiver.drop()
+    receiver = connected(broker, client_id=receiver.client_id, receive_max=1, **kept(5))
+    payloads, released = [], []
+    while len(payloads) < 4 or len(released) < 6:
+        packet = receiver.receive()
+        if packet.kind == PUBLISH:
+            payloads.append(packet.payload)
+            receiver.send(acknowledge(PUBREC, packet.packet_id))
+        else:
+            assert packet.kind == PUBREL
+            released.append(packet.packet_id)
+            receiver.send(acknowledge(PUBCOMP, packet.packet_id))
+    assert payloads == [b"0", b"3", b"4", b"5"]
+    receiver.expect_nothing()

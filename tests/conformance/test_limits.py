@@ -1,8 +1,10 @@
-"""Limits: what a broker with broker limits does at each of them, and how it says so."""
+"""Limits: what a broker with narrow limits does at each of them, and how it says so."""
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.request
 
 import pytest
 from conformance.kit import (
@@ -277,3 +279,75 @@ def test_faults_are_logged(broker):
             break
         time.sleep(0.02)
     assert len(lines) == 1
+
+
+def test_faults_are_counted(start_broker, admin_port):
+    """Each fault counts once."""
+    broker = start_broker(f"admin_port = {admin_port}\n")
+    for version in (3, 4, 5):
+        client = connected(broker, version)
+        client.send(publish("a/#", version=version))
+        client.expect_closed(0x90, 0x81, 0x82)
+    connected(broker).disconnect()
+    assert counters(admin_port)["faults"] == 3
+
+
+def counters(admin_port: int) -> dict[str, int]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/counters", timeout=5) as answer:
+        return json.loads(answer.read())
+
+
+def test_ack_timeout(start_broker):
+    """A 3.1 client that does not acknowledge in time gets the message again, with DUP; a 3.1.1 client, whose
+    standard forbids it, doesn't."""
+    broker = start_broker("[limits]\nack_timeout_s = 1\n")
+    topic, old, new = unique("t/"), connected(broker, 3), connected(broker, 4)
+    for client in (old, new):
+        client.subscribe(topic, 1)
+    connected(broker).publish(topic, b"x", 1)
+    first = old.expect(PUBLISH, payload=b"x", dup=False)
+    new.expect(PUBLISH, payload=b"x", dup=False)
+    again = old.expect(PUBLISH, payload=b"x", dup=True, packet_id=first.packet_id)
+    old.acknowledge(again)
+    for client in (old, new):
+        client.expect_nothing(1.5)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_queued_bytes_max(start_broker, version):
+    """An absent client's queue holds so many bytes; what it holds is the oldest, in order."""
+    broker = start_broker("[limits]\nqueued_bytes_max = 10000\n")
+    topic, client, sender = (
+        unique("t/"),
+        connected(broker, version, **kept(version)),
+        connected(broker, version),
+    )
+    client.subscribe(topic, 1)
+    client.disconnect()
+    for number in range(1, 31):
+        sender.send(publish(topic, b"%1000d" % number, 1, number, version))
+        sender.expect(PUBACK, packet_id=number)
+    client = connected(broker, version, client.client_id, **kept(version))
+    received: list[int] = []
+    try:
+        while True:
+            message = client.receive(0.3)
+            received.append(int(message.payload))
+            client.send(acknowledge(PUBACK, message.packet_id))
+    except Silence:
+        assert 5 <= len(received) <= 10
+    assert received == list(range(1, len(received) + 1))
+
+
+def test_sessions_max(start_broker):
+    """A session too many is refused; those that there are can be resumed."""
+    broker = start_broker("[limits]\nsessions_max = 2\n")
+    first, second = connected(broker, **kept(5)), connected(broker, **kept(5))
+    first.disconnect()
+    for version, reasons in ((5, (0x97, 0x88, 0x89)), (4, (3,))):
+        client = Client(broker.port, version)
+        client.send(connect(unique("c"), version))
+        refused(client, *reasons)
+    connected(broker, client_id=first.client_id, **kept(5)).ping()
+    second.disconnect(session_expiry=0)
+    connected(broker).ping()

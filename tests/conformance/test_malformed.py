@@ -254,21 +254,25 @@ def test_unusual_but_right_strings(broker, version):
         assert version == 4 or message.get("user") == (name, name)
 
 
+@pytest.mark.parametrize("size", [300, 70_000, 140_000, 200_000, 300_000, 600_000])
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_cut_short_packet_waits(broker, version):
+def test_cut_short_packet_waits(broker, version, size):
     """Half a packet is no error: it is not acted upon before it is whole, and forgotten with its connection.
     [MQTT-4.2-1] [3.1.1 MQTT-4.2.0-1]"""
     topic, watcher, sender = unique("t/"), connected(broker, version), connected(broker, version)
     watcher.subscribe(topic)
-    whole = publish(topic, bytes(300), version=version)
-    for cut in (1, 2, 3, 10, len(whole) - 1):
+    whole = publish(topic, bytes(size), version=version)
+    cuts = (1, 2, 3, 10, len(whole) // 2, len(whole) - 1)
+    for cut in cuts:
         half = connected(broker, version)
         half.send(whole[:cut])
         half.drop()
-    sender.send(whole[:-1])
-    watcher.expect_nothing()
-    sender.send(whole[-1:])
-    watcher.expect_message(topic, bytes(300))
+    watcher.expect_nothing(0.02)
+    for cut in cuts:
+        sender.send(whole[:cut])
+        watcher.expect_nothing(0.02)
+        sender.send(whole[cut:])
+        watcher.expect_message(topic, bytes(size))
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 200_000])

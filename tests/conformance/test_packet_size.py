@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
-from conformance.kit import PUBLISH, Client, connected, kept, publish, unique, varint
+from conformance.kit import (
+    PUBLISH,
+    Client,
+    ConnectionEnded,
+    Silence,
+    connected,
+    kept,
+    publish,
+    subscribe,
+    unique,
+    varint,
+)
 
 
 def exact(topic: str, size: int, qos: int = 0) -> bytes:
@@ -46,6 +59,7 @@ def test_dropped_ones_leave_no_trace(broker):
         sender.publish(topic, b"%d" % number, 1)
     for number in range(5):
         client.expect_message(topic, b"%d" % number, 1)
+    client.ping()
     client.drop()
     connected(broker, client_id=client.client_id, **kept(5)).expect_nothing()
 
@@ -126,3 +140,24 @@ def test_messages_that_fit(broker):
     client.subscribe(topic)
     connected(broker).publish(topic, bytes(500_000))
     assert len(client.expect(PUBLISH, topic=topic).payload) == 500_000
+
+
+def test_topic_aliases_count(broker):
+    """A message that fits only without a topic alias comes without one, or not at all. [MQTT-3.1.2-24]"""
+    topic, sender = unique("t/"), connected(broker)
+    client = connected(broker, packet_max=100, topic_alias_max=10)
+    client.subscribe(f"{topic}/#")
+    for number in range(10):
+        sender.publish(f"{topic}/{number}", exact(f"{topic}/{number}", 91 + number))
+    sender.publish(f"{topic}/end", b"end")
+    while (message := client.expect(PUBLISH)).payload != b"end":
+        assert len(message.raw) <= 100
+
+
+def test_acknowledgements_count(broker):
+    """A SUBACK that the client does not want to take is not sent to it. [MQTT-3.1.2-24]"""
+    client = connected(broker, packet_max=20)
+    client.send(subscribe(1, *((f"t/{number}", 0) for number in range(50))))
+    with contextlib.suppress(ConnectionEnded, Silence):
+        while True:
+            assert len(client.receive(0.3).raw) <= 20

@@ -283,3 +283,20 @@ def test_share_is_no_topic(broker):
     members[0].expect_nothing()
     connected(broker).publish(topic, b"y", 1)
     members[0].expect_message(topic, b"y", 1)
+
+
+@pytest.mark.parametrize("subscribers", [0, 50])
+def test_all_members_take_part(broker, subscribers):
+    """Also when each topic is used once, and when others subscribe meanwhile."""
+    topic = unique("t/")
+    members = [connected(broker) for _ in range(4)]
+    for member in members:
+        member.subscribe(f"$share/g/{topic}/+", 1)
+    sender, restless = connected(broker), connected(broker)
+    for number in range(100):
+        if number < subscribers:
+            restless.subscribe(unique("x/"))
+        sender.publish(f"{topic}/{number}", b"%d" % number, 1)
+    found = Counter(member for member, _ in collect(members))
+    assert found.total() == 100
+    assert len(found) == 4

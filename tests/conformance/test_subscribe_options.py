@@ -268,3 +268,33 @@ def test_many_filters_in_one_packet(broker, version):
     client.unsubscribe(*(name for name, _ in filters))
     sender.publish(f"{topic}/998", b"x", 2)
     client.expect_nothing()
+
+
+def test_no_local_and_the_qos_of_others(broker):
+    """For a client's own message only the subscriptions that want it count: its QoS is theirs. [MQTT-3.8.3-3]
+    [MQTT-3.3.4-2]"""
+    client, topic = connected(broker), unique("t/")
+    client.subscribe(f"{topic}/+", 2, options(no_local=True))
+    client.subscribe(f"{topic}/a", 0)
+    client.send(publish(f"{topic}/a", b"x", 1, 1))
+    packets = {packet.kind: packet for packet in (client.receive(), client.receive())}
+    assert packets[PUBLISH].qos == 0
+
+
+@every_version
+def test_unsubscribe_stops_retained_messages(broker, version):
+    """After UNSUBACK no more of the retained messages that SUBSCRIBE has called up come.
+    [MQTT-3.10.4-2] [3.1.1 MQTT-3.10.4-2]"""
+    topic, client = unique("t/"), connected(broker, version)
+    count = 1000
+    client.send(*(publish(f"{topic}/{n}", bytes(100), version=version, retain=True) for n in range(count)))
+    client.ping()
+    client.send(
+        subscribe(1, (f"{topic}/#", 0), version=version), unsubscribe(2, f"{topic}/#", version=version)
+    )
+    client.expect(SUBACK, packet_id=1)
+    while (packet := client.receive()).kind == PUBLISH:
+        count -= 1
+    assert packet.kind == UNSUBACK
+    assert count >= 0
+    client.expect_nothing()

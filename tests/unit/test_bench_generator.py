@@ -17,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from tidemq.bench.frames import encode_publish
+from tidemq.bench.frames import encode_packet, encode_publish
 from tidemq.bench.generator import Generator
 from tidemq.bench.process import cpu_s, resident_bytes
 from tidemq.bench.workload import Outcome, Workload
 
 ONE = Workload(name="one", messages=1000)
-IDLE_LIMIT_S = 0.3
+PATIENCE_S = 20.0  # where everything is to arrive, however busy the machine
+LOSS_LIMIT_S = 1.0  # where something is not
 Deliver = Callable[[int, bytes], list[bytes]]  # number of the message and its frame -> what is sent for it
 
 
@@ -47,6 +48,8 @@ class FakeBroker:
         self.unacknowledged_max = 0
         self.subscribers: list[asyncio.StreamWriter] = []
         self.acks: list[bytes] = []
+        self.completion_batch = 1  # PUBCOMPs sent at a time, last first
+        self.completions: list[bytes] = []
         self.outgoing_id = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,7 +74,10 @@ class FakeBroker:
         elif kind == 5:  # PUBREC of a subscriber
             writer.write(b"\x62\x02" + body)
         elif kind == 6:  # PUBREL of a publisher
-            writer.write(b"\x70\x02" + body)
+            self.completions.append(b"\x70\x02" + body)
+            if len(self.completions) == self.completion_batch:
+                writer.write(b"".join(self.completions[::-1]))
+                self.completions.clear()
 
     async def take_publish(self, first: int, body: bytes, writer: asyncio.StreamWriter) -> None:
         number = self.messages
@@ -86,7 +92,7 @@ class FakeBroker:
             self.acknowledge(qos, body[topic_end : topic_end + 2], writer)
             self.outgoing_id = self.outgoing_id % 65_535 + 1
             body = body[:topic_end] + self.outgoing_id.to_bytes(2) + body[topic_end + 2 :]
-        frame = bytes([first, len(body)]) + body
+        frame = encode_packet(first, body)
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
         for sent in self.deliver(number, frame):
@@ -143,18 +149,22 @@ def listening(broker: FakeBroker) -> Iterator[int]:
         loop.close()
 
 
-def load(workload: Workload, port: int) -> Outcome:
+def load(workload: Workload, port: int, idle_limit_s: float = PATIENCE_S) -> Outcome:
     generator = Generator(workload, port)
-    generator.connect(timeout_s=10)
+    generator.connect(timeout_s=PATIENCE_S)
     try:
-        return generator.run(IDLE_LIMIT_S)
+        return generator.run(idle_limit_s)
     finally:
         generator.close()
 
 
-def load_fake(broker: FakeBroker, workload: Workload = ONE) -> Outcome:
+def load_fake(broker: FakeBroker, workload: Workload = ONE, idle_limit_s: float = PATIENCE_S) -> Outcome:
     with listening(broker) as port:
-        return load(workload, port)
+        return load(workload, port, idle_limit_s)
+
+
+def load_lossy(broker: FakeBroker, workload: Workload = ONE) -> Outcome:
+    return load_fake(broker, workload, LOSS_LIMIT_S)
 
 
 # ------------------------------------------------------------------ what is intact is found intact
@@ -172,11 +182,13 @@ def test_everything_arrives(qos: int) -> None:
     assert outcome.generator_cpu_s > 0
 
 
+@pytest.mark.parametrize("payload_bytes", [20, 64, 200, 20_000])  # remaining lengths of one to three bytes
 @pytest.mark.parametrize("chunk", [1, 7, 79])
-def test_packets_cut_anywhere_are_put_together(chunk: int) -> None:
-    outcome = load_fake(FakeBroker(chunk=chunk), replace(ONE, messages=100))
+def test_packets_cut_anywhere_are_put_together(chunk: int, payload_bytes: int) -> None:
+    workload = replace(ONE, messages=100 if payload_bytes < 1000 else 2, payload_bytes=payload_bytes)
+    outcome = load_fake(FakeBroker(chunk=chunk), workload)
     assert outcome.intact
-    assert outcome.received == 100
+    assert outcome.received == workload.deliveries
 
 
 def test_fan_out_counts_each_delivery() -> None:
@@ -189,7 +201,7 @@ def test_fan_out_counts_each_delivery() -> None:
 
 
 def test_loss_is_counted_and_ends_the_run() -> None:
-    outcome = load_fake(FakeBroker(lambda number, frame: [] if number % 10 == 3 else [frame]))
+    outcome = load_lossy(FakeBroker(lambda number, frame: [] if number % 10 == 3 else [frame]))
     assert outcome.end == "stalled"
     assert (outcome.lost, outcome.received, outcome.expected) == (100, 900, 1000)
     assert outcome.duplicates == outcome.disordered == 0
@@ -197,7 +209,7 @@ def test_loss_is_counted_and_ends_the_run() -> None:
 
 
 def test_loss_of_the_last_messages_is_counted() -> None:
-    outcome = load_fake(FakeBroker(lambda number, frame: [frame] if number < 990 else []))
+    outcome = load_lossy(FakeBroker(lambda number, frame: [frame] if number < 990 else []))
     assert (outcome.end, outcome.lost) == ("stalled", 10)
 
 
@@ -248,7 +260,7 @@ def test_disorder_is_counted() -> None:
     ],
 )
 def test_a_strange_message_is_not_counted_as_received(what: str, change: Callable[[bytes], bytes]) -> None:
-    outcome = load_fake(FakeBroker(lambda number, frame: [frame if number != 10 else change(frame)]))
+    outcome = load_lossy(FakeBroker(lambda number, frame: [frame if number != 10 else change(frame)]))
     assert (outcome.foreign, outcome.lost, outcome.received) == (1, 1, 999), what
 
 
@@ -262,10 +274,18 @@ def test_acknowledgements_out_of_order_are_counted(qos: int) -> None:
     assert not outcome.intact
 
 
+def test_completions_out_of_order_are_counted() -> None:
+    broker = FakeBroker()
+    broker.completion_batch = 2
+    outcome = load_fake(broker, replace(ONE, qos=2, messages=100))
+    assert outcome.ack_errors >= 100
+    assert outcome.received == 100
+
+
 def test_missing_acknowledgements_end_the_run() -> None:
     broker = FakeBroker()
     broker.ack_batch = 1000
-    outcome = load_fake(broker, replace(ONE, qos=1, window=50))
+    outcome = load_lossy(broker, replace(ONE, qos=1, window=50))
     assert (outcome.end, outcome.sent) == ("stalled", 50)
 
 
@@ -282,16 +302,18 @@ def test_window_bounds_messages_in_flight() -> None:
 
 def test_outstanding_messages_are_bounded() -> None:
     broker = FakeBroker(lambda number, frame: [])
-    outcome = load_fake(broker, replace(ONE, outstanding_max=37))
+    outcome = load_lossy(broker, replace(ONE, outstanding_max=37))
     assert (outcome.end, outcome.sent, broker.messages) == ("stalled", 37, 37)
 
 
-def test_paced_run_keeps_its_rate_and_measures_delay() -> None:
-    outcome = load_fake(FakeBroker(delay_s=0.005), replace(ONE, messages=100, rate_per_s=100))
+@pytest.mark.parametrize("poll", [False, True])
+def test_paced_run_keeps_its_rate_and_measures_delay(poll: bool) -> None:
+    outcome = load_fake(FakeBroker(delay_s=0.005), replace(ONE, messages=100, rate_per_s=100, poll=poll))
     assert outcome.intact
-    assert outcome.seconds == pytest.approx(1.0, abs=0.2)
+    assert 0.98 < outcome.seconds < 3
     assert outcome.latency is not None
-    assert 5_000 <= outcome.latency.p50_us <= outcome.latency.p99_us <= outcome.latency.p999_us < 200_000
+    assert 5_000 <= outcome.latency.p50_us < 500_000
+    assert outcome.latency.p50_us <= outcome.latency.p99_us <= outcome.latency.p999_us
 
 
 def test_a_stalled_broker_is_charged_for_the_wait() -> None:
@@ -326,7 +348,7 @@ def test_a_broker_that_dies_ends_the_run() -> None:
     outcome = load_fake(broker)
     assert outcome.end == "disconnected"
     assert outcome.lost == outcome.expected - outcome.received > 0
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < PATIENCE_S
 
 
 def test_refused_connection_is_an_error() -> None:
@@ -395,7 +417,7 @@ def process_on(port: int, command: list[str]) -> Iterator[int]:
     """A server process that listens on `port`; yields its pid."""
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -453,7 +475,7 @@ def test_cpu_and_memory_of_another_process() -> None:
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert 0.3 <= cpu_s(process.pid) < 1.5
+        assert 0.3 <= cpu_s(process.pid) < 2
         assert 64 << 20 < resident_bytes(process.pid) < 128 << 20
         process.communicate(b"\n")
     with pytest.raises(ProcessLookupError):

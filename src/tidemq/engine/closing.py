@@ -4,6 +4,7 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.allocation import release
 from cython.cimports.tidemq.engine.backpressure import release_feeders
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_ACCEPTED,
@@ -18,7 +19,7 @@ from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import flush_output, free_output
 from cython.cimports.tidemq.engine.replies import write_disconnect
 from cython.cimports.tidemq.engine.reports import connection_event, post_report
-from cython.cimports.tidemq.engine.retention import free_backlog
+from cython.cimports.tidemq.engine.retention import suspend_backlog
 from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.sessions import end_session, set_online
 from cython.cimports.tidemq.engine.state import (
@@ -111,6 +112,7 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
     c.timer_ms = 0
     c.congested = False
     c.overloaded = False
+    c.backlogged = False
     c.pause_count = 0
 
 
@@ -120,7 +122,7 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
 def update_interest(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Reads unless a decision or a slow receiver is waited for; writes while something is left to write."""
     wanted: uint32_t = 0
-    if not c.asked and c.pause_count == 0:
+    if not c.asked and c.pause_count == 0 and not c.stalled:
         wanted = EPOLLIN
     if c.output.end != c.output.start or c.output.large_bytes:
         wanted |= EPOLLOUT
@@ -165,6 +167,10 @@ def _leave_session(r: cython.pointer[Reactor], c: cython.pointer[Connection], s:
     """The client is gone: its will and the end of its session become due, now or later."""
     s.connection = cython.NULL
     set_online(r, s, False)
+    suspend_backlog(s)
+    if s.received_count == 0:
+        release(s.received)
+        s.received = cython.NULL
     if c.clean_disconnect:
         discard_will(r, s)
     if s.will != cython.NULL:
@@ -209,7 +215,6 @@ def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -
 @cython.exceptval(check=False)
 def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     free_output(r, c)
-    free_backlog(c)
     if c.input != cython.NULL:
         free(c.input)
         r.tally[LIVE_BUFFERS] -= 1
@@ -218,11 +223,13 @@ def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
     del c.connect_packet
     del c.pending_packet
     del c.auth_method
+    del c.username
     del c.aliases_in
     del c.aliases_out
     c.connect_packet = cython.NULL
     c.pending_packet = cython.NULL
     c.auth_method = cython.NULL
+    c.username = cython.NULL
     c.aliases_in = cython.NULL
     c.aliases_out = cython.NULL
 

@@ -20,7 +20,7 @@ async function open(settings = {}) {
   client.waiting = [];
   client.takers = [];
   client.on("message", (name, payload, packet) => {
-    const message = { topic: name, payload: payload.toString(), ...packet, text: payload.toString() };
+    const message = { ...packet, topic: name, text: payload.toString() };
     const taker = client.takers.shift();
     if (taker) taker(message); else client.waiting.push(message);
   });
