@@ -54,7 +54,8 @@ class Sample:
         """The generator had no more to give, the broker had: deliveries per second say little about it."""
         seconds = self.outcome.seconds
         return (
-            self.outcome.generator_cpu_s > BUSY_SHARE * seconds
+            not self.outcome.latency  # paced: it may poll, and has its rate anyway
+            and self.outcome.generator_cpu_s > BUSY_SHARE * seconds
             and self.broker_cpu_s < BUSY_SHARE * seconds * max(self.reactors, 1)
         )
 

@@ -10,7 +10,7 @@ from statistics import median
 
 from machine import Machine
 from measurement import Sample
-from workloads import SCENARIOS, Scenario
+from workloads import RATE_PER_S_PACED, SCENARIOS, Scenario
 
 from tidemq.bench.workload import Outcome
 
@@ -28,6 +28,10 @@ CONDITIONS = (
     "threads, to the nanosecond. Mosquitto has one thread; its limits on queued and in-flight messages "
     "are lifted. FlashMQ is not in Debian, so it is not measured here."
 )
+PACED_NOTE = (
+    "A receiver that sleeps must be woken, on loopback at the broker's expense; one that polls, or that sits "
+    "behind a network, need not."
+)
 
 
 class Samples:
@@ -35,7 +39,10 @@ class Samples:
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self.by_key: dict[tuple[str, str, int], list[Sample]] = {}
+        self.reactors: list[int] = []  # that were run, in that order; 0: the default
         for sample in samples:
+            if sample.reactors not in self.reactors:
+                self.reactors.append(sample.reactors)
             self.by_key.setdefault((sample.scenario, sample.broker, sample.reactors), []).append(sample)
 
     def of(self, scenario: str, broker: str, reactors: int) -> list[Sample]:
@@ -57,11 +64,12 @@ class Samples:
 
 
 def short(figure: float) -> str:
-    """Three digits that count: 1.23 M, 45.6 k, 7.89."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if figure >= size * 0.9995:
-            return f"{figure / size:.3g} {unit}"
-    return f"{figure:.3g}"
+    """Three or four digits that count: 1.23 M, 45.6 k, 6,750, 7.89."""
+    if figure >= 1e6 * 0.9995:
+        return f"{figure / 1e6:.3g} M"
+    if figure >= 1e4:
+        return f"{figure / 1e3:.3g} k"
+    return f"{figure:,.0f}" if figure >= 1e2 else f"{figure:.3g}"
 
 
 def latency_p50_us(sample: Sample) -> float:
@@ -186,31 +194,35 @@ def reactor_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list[str]
     return rows
 
 
-def paced_rows(samples: Samples, scenario: Scenario) -> list[list[str]]:
-    rows = []
-    for reactors in (1, 0):
-        ours, theirs = (
-            samples.median(scenario.name, broker, reactors, latency_p99_us)
-            for broker in ("tidemq", "mosquitto")
-        )
-        cost = samples.median(scenario.name, "tidemq", reactors, cost_us)
-        met = ours <= theirs and cost <= CPU_US_GOAL if ours and theirs and cost else None
-        for broker in ("tidemq", "mosquitto"):
-            rows.append(
-                [
-                    f"{broker}, {'one reactor' if reactors else 'default'}",
-                    samples.spread(scenario.name, broker, reactors, latency_p50_us),
-                    samples.spread(scenario.name, broker, reactors, latency_p99_us),
-                    samples.spread(scenario.name, broker, reactors, cost_us),
-                    verdict(met) if broker == "tidemq" else "—",
-                ]
-            )
-    return rows
+def paced_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list[str]]:
+    return [
+        paced_row(samples, scenario, reactors, broker)
+        for scenario in chosen
+        for reactors in samples.reactors
+        for broker in ("tidemq", "mosquitto")
+    ]
+
+
+def paced_row(samples: Samples, scenario: Scenario, reactors: int, broker: str) -> list[str]:
+    ours, theirs = (
+        samples.median(scenario.name, each, reactors, latency_p99_us) for each in ("tidemq", "mosquitto")
+    )
+    cost = samples.median(scenario.name, broker, reactors, cost_us)
+    met = None
+    if broker == "tidemq" and ours and theirs and cost:
+        met = ours <= theirs and cost <= CPU_US_GOAL
+    return [
+        f"{broker}, {'one reactor' if reactors else 'default'}, {scenario.text}",
+        samples.spread(scenario.name, broker, reactors, latency_p50_us),
+        samples.spread(scenario.name, broker, reactors, latency_p99_us),
+        samples.spread(scenario.name, broker, reactors, cost_us),
+        verdict(met),
+    ]
 
 
 def idle_rows(samples: Samples, scenario: Scenario) -> list[list[str]]:
     rows = []
-    for reactors in (1, 0):
+    for reactors in samples.reactors:
         ours = samples.median(scenario.name, "tidemq", reactors, memory_bytes)
         rows.append(
             [
@@ -241,9 +253,7 @@ def subscription_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list
     return rows
 
 
-def markdown(
-    runs: Sequence[Sample], machine: Machine, versions: Mapping[str, str], rounds: int, seconds: float
-) -> str:
+def markdown(runs: Sequence[Sample], failures: Sequence[str], preface: Sequence[str]) -> str:
     """The whole page."""
     samples = Samples(runs)
     kinds: dict[str, list[Scenario]] = {}
@@ -251,7 +261,7 @@ def markdown(
     for scenario in SCENARIOS:
         if scenario.name in ran:
             kinds.setdefault(scenario.kind, []).append(scenario)
-    lines = ["# Load benchmarks", "", *preface(machine, versions, rounds, seconds)]
+    lines = ["# Load benchmarks", "", *preface]
     if "rate" in kinds:
         lines += [
             "## One reactor",
@@ -262,22 +272,24 @@ def markdown(
         head = ["workload", "TideMQ / CPU-s", "Mosquitto / CPU-s", "ratio", "goal", ""]
         head += ["TideMQ / s", "Mosquitto / s", "unparsed relay / CPU-s"]
         lines += table(head, rate_rows(samples, kinds["rate"]))
+    if "rate" in kinds and 0 in samples.reactors:
         lines += ["## Default number of reactors", ""]
         head = [
             "workload",
             "TideMQ / s",
             "to one reactor",
             "goal",
-            "CPU a message to one reactor",
+            "CPU a message, to one reactor",
             "goal",
             "",
         ]
         lines += table([*head, "Mosquitto / s"], reactor_rows(samples, kinds["rate"]))
     if "paced" in kinds:
         goal = f"p99 no worse than Mosquitto's, at most {CPU_US_GOAL:g} us of CPU a message"
-        lines += [f"## {kinds['paced'][0].text}", "", f"Microseconds. Goal: {goal}.", ""]
+        lines += [f"## 1:1, QoS 0, paced at {RATE_PER_S_PACED:,} a second", ""]
+        lines += [f"Microseconds. Goal: {goal}. {PACED_NOTE}", ""]
         head = ["broker", "p50", "p99", "CPU a message", ""]
-        lines += table(head, paced_rows(samples, kinds["paced"][0]))
+        lines += table(head, paced_rows(samples, kinds["paced"]))
     if "idle" in kinds:
         lines += [f"## {kinds['idle'][0].text}", "", "Resident bytes of the broker, each connection.", ""]
         lines += table(["", "TideMQ", "Mosquitto", "goal", ""], idle_rows(samples, kinds["idle"][0]))
@@ -286,7 +298,7 @@ def markdown(
         lines += ["## Subscriptions", "", f"CPU a message in microseconds, one reactor. Goal: {goal}.", ""]
         head = ["held by 100 connections", "TideMQ", "to the first", "Mosquitto", "to the first", ""]
         lines += table(head, subscription_rows(samples, kinds["subscriptions"]))
-    return "\n".join(lines + remarked(runs))
+    return "\n".join(lines + remarked(runs, failures))
 
 
 def preface(machine: Machine, versions: Mapping[str, str], rounds: int, seconds: float) -> list[str]:
@@ -300,9 +312,10 @@ def preface(machine: Machine, versions: Mapping[str, str], rounds: int, seconds:
     ]
 
 
-def remarked(runs: Sequence[Sample]) -> list[str]:
-    """Every run that a reader should distrust."""
-    lines = [
+def remarked(runs: Sequence[Sample], failures: Sequence[str]) -> list[str]:
+    """What could not be run, and every run that a reader should distrust."""
+    lines = [f"- {failure}" for failure in failures]
+    lines += [
         f"- {run.scenario}, {run.broker}, {run.reactors or 'default'}: {'; '.join(remarks(run))}"
         for run in runs
         if remarks(run)
@@ -316,12 +329,22 @@ def remarked(runs: Sequence[Sample]) -> list[str]:
 
 
 def write(
-    stem: Path, text: str, runs: Sequence[Sample], machine: Machine, versions: Mapping[str, str]
+    stem: Path,
+    text: str,
+    runs: Sequence[Sample],
+    failures: Sequence[str],
+    machine: Machine,
+    versions: Mapping[str, str],
 ) -> None:
     """The page as STEM.md and every sample as STEM.json."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".md").write_text(text)
     samples = [asdict(run) | {"per_s": run.per_s, "per_cpu_s": run.per_cpu_s} for run in runs]
-    content = {"machine": asdict(machine), "brokers": dict(versions), "samples": samples}
+    content = {
+        "machine": asdict(machine),
+        "brokers": dict(versions),
+        "failures": failures,
+        "samples": samples,
+    }
     stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
     print(f"written: {stem.with_suffix('.md')} and {stem.with_suffix('.json')}")

@@ -24,7 +24,6 @@ from peers import mosquitto, relay, tidemq
 from peers.running import Running
 from workloads import SCENARIOS, Scenario, named
 
-from tidemq.bench.frames import encode_publish
 from tidemq.bench.workload import Workload
 
 PEERS: dict[str, ModuleType] = {peer.NAME: peer for peer in (tidemq, mosquitto, relay)}
@@ -73,42 +72,61 @@ def warmed_up(plan: Plan, scenario: Scenario, broker: str, reactors: int, runnin
     return sized(scenario.workload, first, plan.seconds)
 
 
-def run_scenario(plan: Plan, scenario: Scenario, reactors: int, rounds: int) -> Iterator[Sample]:
-    """One process of each broker, a warm-up, then the brokers in turn for some rounds."""
-    broker_cores, generator_cores = cores_of(reactors)
-    frame_bytes = len(encode_publish(scenario.workload, 0))
-    brokers = [broker for broker in plan.brokers if takes_part(broker, scenario, reactors)]
-    with ExitStack() as stack:
-        running = {
-            broker: stack.enter_context(PEERS[broker].start(broker_cores, reactors, frame_bytes))
-            for broker in brokers
-        }
-        stack.enter_context(pinned(generator_cores))
-        workloads = {
-            broker: warmed_up(plan, scenario, broker, reactors, running[broker]) for broker in brokers
-        }
-        for _round in range(rounds):
-            for broker in brokers:
-                sample = measure(scenario, workloads[broker], broker, reactors, running[broker])
-                report.print_sample(sample)
-                yield sample
-
-
 def takes_part(broker: str, scenario: Scenario, reactors: int) -> bool:
-    """The relay knows only plain QoS 0, and has one thread."""
-    return broker != relay.NAME or (scenario.name in RELAYED and reactors == 1)
+    """The relay has one thread and knows only plain QoS 0; matching is measured on one reactor."""
+    if broker == relay.NAME:
+        return scenario.name in RELAYED and reactors == 1
+    return scenario.kind != "subscriptions" or reactors == 1
 
 
-def run_all(plan: Plan) -> list[Sample]:
-    """Every scenario with every number of reactors."""
-    samples: list[Sample] = []
-    for reactors in plan.reactors:
-        for scenario in plan.scenarios:
-            # memory must be that of a fresh process every time
-            processes, rounds = (plan.rounds, 1) if scenario.kind == "idle" else (1, plan.rounds)
-            for _process in range(processes):
-                samples += run_scenario(plan, scenario, reactors, rounds)
-    return samples
+class Run:
+    """Carries out a plan. A broker that fails a scenario is left out of the rest of it, and so reported."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.samples: list[Sample] = []
+        self.failures: list[str] = []
+
+    def all(self) -> None:
+        """Every scenario with every number of reactors."""
+        for reactors in self.plan.reactors:
+            for scenario in self.plan.scenarios:
+                # memory must be that of a fresh process every time
+                rounds = self.plan.rounds
+                processes, rounds = (rounds, 1) if scenario.kind == "idle" else (1, rounds)
+                for _process in range(processes):
+                    self.scenario(scenario, reactors, rounds)
+
+    def scenario(self, scenario: Scenario, reactors: int, rounds: int) -> None:
+        """One process of each broker, a warm-up, then the brokers in turn for some rounds."""
+        broker_cores, generator_cores = cores_of(reactors)
+        brokers = [broker for broker in self.plan.brokers if takes_part(broker, scenario, reactors)]
+        ready: dict[str, tuple[Running, Workload]] = {}
+        with ExitStack() as stack:
+            for broker in brokers:
+                with self.failing(scenario, broker, reactors):
+                    running = stack.enter_context(PEERS[broker].start(broker_cores, reactors, scenario))
+                    with pinned(generator_cores):
+                        workload = warmed_up(self.plan, scenario, broker, reactors, running)
+                    ready[broker] = running, workload
+            stack.enter_context(pinned(generator_cores))
+            for _round in range(rounds):
+                for broker, (running, workload) in list(ready.items()):
+                    del ready[broker]
+                    with self.failing(scenario, broker, reactors):
+                        sample = measure(scenario, workload, broker, reactors, running)
+                        report.print_sample(sample)
+                        self.samples.append(sample)
+                        ready[broker] = running, workload
+
+    @contextmanager
+    def failing(self, scenario: Scenario, broker: str, reactors: int) -> Iterator[None]:
+        """Note what a broker could not do, and go on."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            self.failures.append(f"{scenario.name}, {broker}, {reactors or 'default'}: {error}")
+            print(self.failures[-1], flush=True)
 
 
 def attach(plan: Plan, running: Running) -> None:
@@ -119,30 +137,42 @@ def attach(plan: Plan, running: Running) -> None:
             report.print_sample(measure(scenario, workload, "attached", 0, running))
 
 
+def chosen_scenarios(names: str, quick: bool) -> list[Scenario]:
+    """Those that were named, else all; a quick run leaves out what takes long to set up."""
+    if names:
+        return named(names.split(","))
+    return [scenario for scenario in SCENARIOS if not quick or scenario.kind != "subscriptions"]
+
+
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    names = ",".join(scenario.name for scenario in SCENARIOS)
+    names = ", ".join(scenario.name for scenario in SCENARIOS)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--workloads", default=names, help="names, with commas")
+    parser.add_argument("--workloads", default="", help=f"with commas, of {names}; all, if none is given")
     parser.add_argument("--brokers", default=",".join(PEERS), help="names, with commas")
     parser.add_argument("--reactors", default="1,0", help="numbers, with commas; 0 is the broker's default")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each run")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
     parser.add_argument("--messages", type=int, default=0, help="each publisher's; 0: by --seconds")
-    parser.add_argument("--quick", action="store_true", help="one reactor, one short round: under a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="one reactor, one short round, not a million subscriptions"
+    )
     parser.add_argument("--attach", type=int, metavar="PORT", help="load the broker that listens there")
     parser.add_argument("--pid", type=int, help="of the broker to attach to")
     parser.add_argument(
         "--output", type=Path, help="stem of the files to write; default: results/DATE-COMMIT"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.attach and not options.pid:
+        parser.error("--attach needs the broker's --pid, whose CPU is measured")
+    return options
 
 
 def main(arguments: Sequence[str]) -> None:
     options = parse_options(arguments)
     plan = Plan(
-        scenarios=named(options.workloads.split(",")),
+        scenarios=chosen_scenarios(options.workloads, options.quick),
         brokers=options.brokers.split(","),
         reactors=[1] if options.quick else [int(number) for number in options.reactors.split(",")],
         rounds=1 if options.quick else options.rounds,
@@ -154,14 +184,17 @@ def main(arguments: Sequence[str]) -> None:
     if options.attach:
         attach(plan, Running(options.attach, options.pid))
         return
-    samples = run_all(plan)
     here = machine.describe()
     versions = {broker: PEERS[broker].version() for broker in plan.brokers}
+    run = Run(plan)
+    run.all()
     stem = options.output or RESULTS / f"{date.today()}-{here.commit.rstrip('+')}"
-    text = report.markdown(samples, here, versions, plan.rounds, plan.seconds)
+    text = report.markdown(
+        run.samples, run.failures, report.preface(here, versions, plan.rounds, plan.seconds)
+    )
     print(text)
     if not options.quick or options.output:
-        report.write(stem, text, samples, here, versions)
+        report.write(stem, text, run.samples, run.failures, here, versions)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,12 @@ SCENARIOS = (
     ),
     Scenario(
         workload=Workload(name="paced", rate_per_s=RATE_PER_S_PACED, messages=1_000),
-        text=f"1:1, QoS 0, paced at {RATE_PER_S_PACED:,} a second",
+        text="receiver sleeps",
+        kind="paced",
+    ),
+    Scenario(
+        workload=Workload(name="paced-polled", rate_per_s=RATE_PER_S_PACED, messages=1_000, poll=True),
+        text="receiver polls",
         kind="paced",
     ),
     Scenario(

@@ -6,7 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from workloads import Scenario
+
 from peers.running import Running, free_port, started
+from tidemq.bench.frames import encode_publish
 
 NAME = "relay"
 PROGRAM = (
@@ -20,8 +23,9 @@ def version() -> str:
 
 
 @contextmanager
-def start(cores: set[int], reactors: int, frame_bytes: int) -> Iterator[Running]:
-    """The relay on a free port, for frames of `frame_bytes`; it has one thread."""
+def start(cores: set[int], reactors: int, scenario: Scenario) -> Iterator[Running]:
+    """The relay on a free port, for the frames of this workload; it has one thread."""
     port = free_port()
+    frame_bytes = len(encode_publish(scenario.workload, 0))
     with started([sys.executable, "-c", PROGRAM, str(port), str(frame_bytes)], port, cores) as running:
         yield running

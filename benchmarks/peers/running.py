@@ -26,7 +26,8 @@ class Running:
 @contextmanager
 def started(command: Sequence[str], port: int, cores: set[int]) -> Iterator[Running]:
     """Run `command` on `cores` until the block ends; RuntimeError if it does not come to listen on `port`."""
-    process = subprocess.Popen(command, preexec_fn=partial(os.sched_setaffinity, 0, cores))
+    pin = partial(os.sched_setaffinity, 0, cores)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=pin)
     try:
         await_listener(process, port)
         yield Running(port, process.pid)
@@ -47,7 +48,9 @@ def await_listener(process: subprocess.Popen[bytes], port: int) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.02)
-    raise RuntimeError(f"{process.args!r} does not listen on port {port}")
+    if process.returncode is not None:
+        raise RuntimeError(f"it ended with status {process.returncode} before it listened")
+    raise RuntimeError(f"it did not listen within {START_LIMIT_S:g} s")
 
 
 def free_port() -> int:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from workloads import Scenario
+
 from peers.running import Running, free_port, started
 
 NAME = "tidemq"
@@ -18,8 +20,8 @@ def version() -> str:
 
 
 @contextmanager
-def start(cores: set[int], reactors: int, frame_bytes: int) -> Iterator[Running]:
-    """`tidemq serve` on a free port with `reactors` (0: its default); `frame_bytes` is for another peer."""
+def start(cores: set[int], reactors: int, scenario: Scenario) -> Iterator[Running]:
+    """`tidemq serve` on a free port with `reactors` (0: its default), the same for every scenario."""
     port = free_port()
     command = [
         str(Path(sys.executable).parent / "tidemq"),

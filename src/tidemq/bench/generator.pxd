@@ -24,7 +24,7 @@ cdef class Generator:
     cdef uint64_t interval_ns             # paced: between two messages of all; 0: not paced
     cdef size_t frame_size, topic_digits_at, packet_id_at, payload_at, block_size
     cdef uint32_t opened, ready_count, closed_count
-    cdef bint publishing
+    cdef bint publishing, polls
     cdef uint64_t due                     # paced: messages encoded, all publishers
     cdef int64_t started_ns, progress_ns, cpu_ns
 

@@ -87,6 +87,7 @@ class Generator:
         self.window = workload.window
         self.outstanding_max = -(-workload.outstanding_max // max(workload.publishers, 1))
         self.interval_ns = 1_000_000_000 // workload.rate_per_s if workload.rate_per_s else 0
+        self.polls = workload.poll
         memset(cython.address(self.tally), 0, cython.sizeof(self.tally))
         self.load.version, self.load.qos = workload.version, workload.qos
         self.load.pairs, self.load.paced = workload.pairs, workload.rate_per_s > 0
@@ -301,7 +302,7 @@ class Generator:
     def publish_for(self, slice_ns: int64_t) -> cython.void:
         until_ns: int64_t = clock_ns(linux.CLOCK_MONOTONIC) + slice_ns
         while not self.closed_count:
-            self.turn(0 if self.ready.size() else 50)
+            self.turn(0 if self.ready.size() or self.polls else 50)
             if self.tally.now_ns > until_ns or (not self.ready.size() and self.finished()):
                 return
 

@@ -25,16 +25,13 @@ class Workload:
     version: int = 4  # protocol version of CONNECT: 4 is MQTT 3.1.1, 5 is MQTT 5.0
     messages: int = 100_000  # each publisher sends
     payload_bytes: int = 64
-    topics: int = (
-        1  # each publisher uses them in a scattered order; its subscribers hold one subscription each
-    )
+    topics: int = 1  # each publisher's, used in a scattered order; its subscriber subscribes to each
     topics_used: int = 0  # of those, how many are published to; 0: all
     rate_per_s: int = 0  # of all publishers together; 0: as fast as the broker takes it
+    poll: bool = False  # the generator never sleeps, so that the broker is not charged for waking it
     idle_connections: int = 0  # connected besides, silent
-    window: int = 100  # QoS 1 and 2: messages in flight, each publisher
-    outstanding_max: int = (
-        20_000  # sent and not yet received by every subscriber, all publishers; 0: no bound
-    )
+    window: int = 100  # QoS 1 and 2: messages in flight, each publisher; in 5.0 the broker must allow so many
+    outstanding_max: int = 20_000  # sent, and not yet received by every subscriber, in all; 0: no bound
     block_bytes: int = 65_536  # at most so much is handed to one send
 
     @property

@@ -5,7 +5,7 @@ Running out of memory ends the process: a broker that cannot keep a subscription
 
 import cython
 from cython.cimports.libc.stdint import int64_t
-from cython.cimports.libc.stdlib import abort, calloc, free
+from cython.cimports.libc.stdlib import abort, calloc, free, malloc, realloc
 from cython.cimports.posix.mman import (
     MADV_HUGEPAGE,
     MAP_ANONYMOUS,
@@ -33,6 +33,28 @@ def allocate(size: cython.size_t) -> cython.p_void:
     if block == cython.NULL:
         abort()
     atomic_add_i64(cython.address(_live_blocks), 1, __ATOMIC_RELAXED)
+    return block
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def obtain(size: cython.size_t) -> cython.p_void:
+    """``malloc`` that ends the process instead of returning NULL. Any thread."""
+    block: cython.p_void = malloc(size)
+    if block == cython.NULL and size:
+        abort()
+    return block
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def enlarge(block: cython.p_void, size: cython.size_t) -> cython.p_void:
+    """``realloc`` that ends the process instead of returning NULL. Any thread."""
+    block = realloc(block, size)
+    if block == cython.NULL and size:
+        abort()
     return block
 
 

@@ -7,7 +7,7 @@ stops every publisher in the same way.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.counters import C_PUBLISHERS_PAUSED, MEMORY_BUFFERS, MEMORY_MESSAGES
@@ -16,6 +16,8 @@ from cython.cimports.tidemq.engine.mail import send_number_mail
 from cython.cimports.tidemq.engine.output import pending_output
 from cython.cimports.tidemq.engine.state import MAIL_PAUSE, MAIL_RESUME, Connection, Reactor
 from cython.cimports.tidemq.engine.system import RELAXED, load_i64, load_int, store_int
+
+_INBOX_MAX = cython.declare(cython.int, 32768)  # mails that wait for a reactor before those who send more are held
 
 
 @cython.cfunc
@@ -108,6 +110,36 @@ def relieve(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def wait_for_inbox(r: cython.pointer[Reactor], target: uint16_t, feeder: uint64_t) -> cython.void:
+    """A publisher of this reactor that mails faster than the other reactor reads is held until that has caught up."""
+    other: cython.pointer[Reactor] = r.shared.reactors[target]
+    if load_int(cython.address(other.inbox_count), RELAXED) < _INBOX_MAX:
+        return
+    c: cython.pointer[Connection] = connection_of(r, feeder)
+    if c != cython.NULL and c.pause_count == 0:
+        r.flooding.push_back(feeder)
+        pause_feeder(r, feeder)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_flooding(r: cython.pointer[Reactor]) -> cython.void:
+    """Once a turn: publishers go on when every reactor's inbox is below half of its mark."""
+    index: cython.size_t
+    if r.flooding.empty():
+        return
+    for index in range(r.shared.reactors.size()):
+        if load_int(cython.address(r.shared.reactors[index].inbox_count), RELAXED) > _INBOX_MAX // 2:
+            return
+    for index in range(r.flooding.size()):
+        resume_feeder(r, r.flooding[index])
+    r.flooding.clear()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def check_congested(r: cython.pointer[Reactor]) -> cython.void:
     """Once a tick: receivers whose publishers have waited long enough become slow."""
     index: cython.size_t = 0
@@ -133,7 +165,7 @@ def check_memory(r: cython.pointer[Reactor]) -> cython.void:
     what it publishes is refused as long as the ceiling is passed.
     """
     index: cython.size_t = 0
-    used: int64_t = 0
+    used: int64_t = load_i64(cython.address(r.shared.published[MEMORY_MESSAGES]), RELAXED)
     for index in range(r.shared.reactors.size()):
         other: cython.pointer[Reactor] = r.shared.reactors[index]
         used += load_i64(cython.address(other.published[MEMORY_MESSAGES]), RELAXED)

@@ -38,6 +38,7 @@ from cython.cimports.tidemq.wire.protocol import Span
 
 _SLOTS_FIRST = cython.declare(uint32_t, 256)
 _TOPICS_MAX = cython.declare(uint32_t, 131072)  # then the cache begins anew
+_WEIGHT_MAX = cython.declare(uint64_t, 4 << 20)  # receivers in all entries, some 32 bytes each; the same then
 _SCAN_MAX = cython.declare(uint32_t, 16)  # receivers looked through one by one before a map is made
 
 
@@ -99,6 +100,7 @@ def free_cache(r: cython.pointer[Reactor]) -> cython.void:
             del entry
     r.cache.slots.clear()
     r.cache.count = 0
+    r.cache.weight = 0
 
 
 @cython.cfunc
@@ -193,7 +195,6 @@ def _add_group(
     """Adds a shared group with its members that are online, or with all where none is."""
     group: Group
     group.number = shared.id
-    group.turn = r.index
     index: uint32_t
     everybody: cython.bint
     for everybody in range(2):
@@ -236,6 +237,7 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
     for index in range(r.matches.groups.size()):
         _add_group(r, entry, r.matches.groups[index])
     unlock_shared(r.shared.subscriptions)
+    r.cache.weight += r.matches.subscriptions.size()
     for index in range(r.matches.subscriptions.size()):
         subscription: cython.pointer[Subscription] = cython.address(r.matches.subscriptions[index])
         if subscription.reactor == r.index:
@@ -250,9 +252,9 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
 def find_receivers(r: cython.pointer[Reactor], topic: Span) -> cython.pointer[CacheEntry]:
     """Who receives a topic; valid until the next call."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
+    if cache.count >= _TOPICS_MAX or cache.weight > _WEIGHT_MAX:
+        free_cache(r)
     if cache.count * 2 >= cache.slots.size():
-        if cache.count >= _TOPICS_MAX:
-            free_cache(r)
         _grow(cache)
     h: uint64_t = _hash(cache.seed, topic)
     mask: cython.size_t = cache.slots.size() - 1

@@ -18,7 +18,6 @@ from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import flush_output, free_output
 from cython.cimports.tidemq.engine.replies import write_disconnect
 from cython.cimports.tidemq.engine.reports import connection_event, post_report
-from cython.cimports.tidemq.engine.retention import free_backlog
 from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.sessions import end_session, set_online
 from cython.cimports.tidemq.engine.state import (
@@ -120,7 +119,7 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
 def update_interest(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Reads unless a decision or a slow receiver is waited for; writes while something is left to write."""
     wanted: uint32_t = 0
-    if not c.asked and c.pause_count == 0:
+    if not c.asked and c.pause_count == 0 and not c.stalled:
         wanted = EPOLLIN
     if c.output.end != c.output.start or c.output.large_bytes:
         wanted |= EPOLLOUT
@@ -209,7 +208,6 @@ def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -
 @cython.exceptval(check=False)
 def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     free_output(r, c)
-    free_backlog(c)
     if c.input != cython.NULL:
         free(c.input)
         r.tally[LIVE_BUFFERS] -= 1
@@ -218,11 +216,13 @@ def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
     del c.connect_packet
     del c.pending_packet
     del c.auth_method
+    del c.username
     del c.aliases_in
     del c.aliases_out
     c.connect_packet = cython.NULL
     c.pending_packet = cython.NULL
     c.auth_method = cython.NULL
+    c.username = cython.NULL
     c.aliases_in = cython.NULL
     c.aliases_out = cython.NULL
 
@@ -256,8 +256,8 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
         event.reason = c.doom_reason
         event.fault = c.doom_fault
         post_report(r, event)
+    remove_connection(r, c)  # before the descriptor is closed: then its number may be another thread's
     _say_goodbye(r, c)
-    remove_connection(r, c)
     s: cython.pointer[Session] = c.session
     connected: cython.bint = c.state == CONNECTED
     c.state = CLOSING

@@ -27,6 +27,7 @@ from cython.cimports.tidemq.engine.outbox import rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.replies import span_of, write_auth, write_connack
 from cython.cimports.tidemq.engine.reports import connection_event, post_event, post_report
+from cython.cimports.tidemq.engine.retention import resume_backlog
 from cython.cimports.tidemq.engine.sessions import Found, assigned_client_id, end_session, find_session, set_online
 from cython.cimports.tidemq.engine.state import (
     AUTHENTICATING,
@@ -63,6 +64,7 @@ from cython.cimports.tidemq.wire.protocol import (
     PROP_AUTH_METHOD,
     PROP_MAXIMUM_PACKET_SIZE,
     PROP_MESSAGE_EXPIRY,
+    PROP_REASON_STRING,
     PROP_RECEIVE_MAXIMUM,
     PROP_SERVER_KEEP_ALIVE,
     PROP_SESSION_EXPIRY,
@@ -107,7 +109,23 @@ def keep_packet(
 @cython.exceptval(check=False)
 def _refuse(r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, fault: Fault) -> cython.void:
     """CONNACK with a reason, session present 0, and the end of the connection [MQTT-3.2.2-6] [MQTT-3.2.2-7]."""
+    _refuse_with(r, c, reason, fault, cython.NULL)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _refuse_with(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    reason: uint8_t,
+    fault: Fault,
+    why: cython.pointer[cython.const[string]],
+) -> cython.void:
+    """The same with a reason string for a person to read; ``why`` may be NULL."""
     properties: string
+    if why != cython.NULL and not why.empty():
+        append_string_property(PROP_REASON_STRING, span_of(why), cython.address(properties))
     if reason:
         write_connack(r, c, False, reason, cython.address(properties))
     r.tally[C_CONNECTIONS_REFUSED] += 1
@@ -173,7 +191,10 @@ def answer_connect(
     client_id: cython.pointer[cython.const[string]],
     data: cython.pointer[cython.const[string]],
 ) -> cython.void:
-    """The control plane has decided on a CONNECT, or wants another AUTH first."""
+    """The control plane has decided on a CONNECT, or wants another AUTH first.
+
+    ``data``: authentication data, or where it refuses, the reason string.
+    """
     if c.state != DECIDING:
         return
     c.asked = False
@@ -182,7 +203,7 @@ def answer_connect(
         c.state = AUTHENTICATING
         write_auth(r, c, reason, data)
     elif reason != RC_SUCCESS:
-        _refuse(r, c, reason, FAULT_NONE)
+        _refuse_with(r, c, reason, FAULT_NONE, data)
     else:
         admit(r, c, client_id, data)
 
@@ -243,7 +264,7 @@ def answer_auth(
     data: cython.pointer[cython.const[string]],
 ) -> cython.void:
     """The control plane's answer to an AUTH."""
-    if not c.asked or c.auth_method == cython.NULL:
+    if not c.asked or c.auth_method == cython.NULL or c.pending_packet != cython.NULL or c.state == DECIDING:
         return
     c.asked = False
     r.resumed.push_back(handle_of(r, c))
@@ -377,7 +398,9 @@ def _attach(
         if auth_data != cython.NULL:
             append_string_property(PROP_AUTH_DATA, span_of(auth_data), cython.address(properties))
     if (r.shared.ask_subscribe or r.shared.ask_publish) and connect.has_username:
-        s.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
+        owner: unique_ptr[string] = make_unique[string]()
+        c.username = owner.release()
+        c.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
     write_connack(r, c, present, RC_SUCCESS, cython.address(properties))
     del c.connect_packet
     c.connect_packet = cython.NULL
@@ -389,6 +412,7 @@ def _attach(
     if present:
         rewind_outbox(cython.address(s.outbox))
         send_waiting(r, s)
+        resume_backlog(r, s)
 
 
 @cython.cfunc

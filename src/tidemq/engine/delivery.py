@@ -6,11 +6,11 @@ from there in order, as many as the client takes.
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
-from cython.cimports.libc.stdlib import malloc
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.unordered_map import unordered_map
+from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.backpressure import congest
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_EXPIRED,
@@ -21,6 +21,7 @@ from cython.cimports.tidemq.engine.counters import (
     C_MESSAGES_RESENT,
     C_MESSAGES_SENT,
 )
+from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import hold_message, message_bytes, open_passage, passage_message, release_message
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry, packet_id_of
 from cython.cimports.tidemq.engine.output import append_large, pending_output, reserve_output
@@ -151,7 +152,7 @@ def _write_own(
     size: uint32_t = publish_head_size(head, cython.address(packet_id_at))
     if size + p.payload.size > c.packet_bytes_max:
         return False
-    if c.alias_max:
+    if c.alias_max and size + p.payload.size + 4 <= c.packet_bytes_max:  # a new alias takes up to four bytes more
         _choose_alias(c, head)
         size = publish_head_size(head, cython.address(packet_id_at))
     large: cython.bint = p.payload.size >= LARGE_PAYLOAD
@@ -186,7 +187,7 @@ def write_publish(
         head.subscription_ids = ids
         head.subscription_id_count = ids_count
         written = _write_own(r, c, p, cython.address(head))
-    elif qos == 0 and p.frame != cython.NULL and p.frame_is_5 == (c.version == 5):
+    elif qos == 0 and p.frame != cython.NULL and p.frame_is_5 == (c.version == 5) and p.payload.size < LARGE_PAYLOAD:
         written = p.frame_size <= c.packet_bytes_max
         if written:
             out: cython.pointer[uint8_t] = reserve_output(r, c, p.frame_size)
@@ -261,7 +262,7 @@ def deliver(
     entry.retain = retain
     box.bytes += message_bytes(entry.message)
     if ids_count:
-        kept: cython.pointer[uint32_t] = cython.cast(cython.pointer[uint32_t], malloc((ids_count + 1) * 4))
+        kept: cython.pointer[uint32_t] = cython.cast(cython.pointer[uint32_t], obtain((ids_count + 1) * 4))
         kept[0] = ids_count
         memcpy(kept + 1, ids, ids_count * 4)
         entry.subscription_ids = kept
@@ -270,7 +271,8 @@ def deliver(
         return
     if box.next + 1 == box.tail:
         _send_entry(r, s, c, p, entry)
-    if box.bytes > r.shared.limits.output_high_bytes:
+    # a receiver that is paused itself cannot acknowledge: to wait for it would be to wait for each other
+    if box.bytes > r.shared.limits.output_high_bytes and c.pause_count == 0 and p.feeder != handle_of(r, c):
         congest(r, c, p.feeder)
 
 
@@ -333,6 +335,7 @@ def send_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
                 PUBREL, packet_id_of(box.next), RC_SUCCESS, c.version, reserve_output(r, c, 4)
             )
             box.next += 1
+            box.inflight += 1
         elif entry.message.expires_ms and entry.message.expires_ms <= r.now_ms and not entry.was_sent:
             r.tally[C_DROPPED_EXPIRED] += 1
             forget_entry(box, entry, r.tally)

@@ -12,7 +12,9 @@ cdef class Engine:
     cdef object final_counters
     cdef object _event(self, Event* event)
     cdef object _answer(self, object connection, Mail* mail)
-    cdef object _post(self, unsigned int index, Mail* mail)
+    cdef object _check_open(self)
+    cdef object _check_topic(self, object text, object qos, object check)
     cdef object _free(self)
+    cdef object _publish_tally(self)
     cdef object _settle_mail(self)
     cdef object _free_retained(self)

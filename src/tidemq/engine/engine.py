@@ -15,7 +15,6 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.libcpp.unordered_map import unordered_map
 from cython.cimports.libcpp.vector import vector
 from cython.operator import dereference
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT, LIVE_CONNECTIONS
@@ -32,6 +31,8 @@ from cython.cimports.tidemq.engine.message import (
 from cython.cimports.tidemq.engine.postman import settle_mail
 from cython.cimports.tidemq.engine.reactor import add_listener, free_reactor, new_reactor, run_reactor
 from cython.cimports.tidemq.engine.retained import free_retained_index, new_retained_index
+from cython.cimports.tidemq.engine.retained import lock_shared as lock_retained
+from cython.cimports.tidemq.engine.retained import unlock_shared as unlock_retained
 from cython.cimports.tidemq.engine.sessions import end_session
 from cython.cimports.tidemq.engine.snapshot import restore_snapshot, take_snapshot
 from cython.cimports.tidemq.engine.state import (
@@ -63,6 +64,8 @@ from cython.cimports.tidemq.engine.state import (
     Shared,
 )
 from cython.cimports.tidemq.engine.subscriptions import free_subscription_index, new_subscription_index
+from cython.cimports.tidemq.engine.subscriptions import lock_shared as lock_subscriptions
+from cython.cimports.tidemq.engine.subscriptions import unlock_shared as unlock_subscriptions
 from cython.cimports.tidemq.engine.system import (
     EFD_CLOEXEC,
     EFD_NONBLOCK,
@@ -75,6 +78,7 @@ from cython.cimports.tidemq.engine.system import (
     pthread_mutex_lock,
     pthread_mutex_unlock,
     read,
+    store_i64,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms
 from cython.cimports.tidemq.wire.packets import Connect, Subscribe, next_filter, parse_connect, parse_subscribe
@@ -84,6 +88,8 @@ from cython.cimports.tidemq.wire.protocol import PROP_AUTH_DATA, PROP_AUTH_METHO
 from tidemq.engine import events as up
 from tidemq.engine.counters import NAMES
 from tidemq.errors import UsageError
+from tidemq.wire.faults import fault_text
+from tidemq.wire.topics import topic_filter_fault, topic_name_fault
 
 _LISTEN_BACKLOG = 4096
 
@@ -135,13 +141,15 @@ class Engine:
     def __cinit__(self, limits, *, reactors: int) -> None:
         if not 1 <= reactors <= REACTORS_MAX:
             raise UsageError(f"reactors is {reactors}, must be 1 to {REACTORS_MAX}")
+        own: EngineLimits
+        _set_limits(cython.address(own), limits)  # may raise: nothing is made yet
         owner: unique_ptr[Shared] = make_unique[Shared]()
         self.shared = owner.release()
         self.threads = []
         self.sockets = []
         self.final_counters = None
         self.next_receiver = 1 << 62
-        _set_limits(cython.address(self.shared.limits), limits)
+        self.shared.limits = own
         self.shared.subscriptions = new_subscription_index()
         self.shared.retained = new_retained_index()
         pthread_mutex_init(cython.address(self.shared.registry_lock), cython.NULL)
@@ -155,9 +163,10 @@ class Engine:
 
     def __dealloc__(self) -> None:
         # the threads hold a reference to the engine: when this runs, none is left
-        if not self.closed:
-            self._free()
-        del self.shared
+        if self.shared != cython.NULL:
+            if not self.closed:
+                self._free()
+            del self.shared
 
     @property
     def ask_connect(self) -> bool:
@@ -200,6 +209,8 @@ class Engine:
 
         Raises OSError when the address cannot be bound, also when another broker shares it already.
         """
+        if self.started:
+            raise UsageError("listen comes before start")
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -227,7 +238,7 @@ class Engine:
         self.started = True
         self.running = self.shared.reactors.size()
         for index in range(self.shared.reactors.size()):
-            thread = threading.Thread(target=self._run, args=(index,), name=f"tidemq-reactor-{index}")
+            thread = threading.Thread(target=self._run, args=(index,), name=f"tidemq-reactor-{index}", daemon=True)
             self.threads.append(thread)
             thread.start()
 
@@ -238,6 +249,7 @@ class Engine:
 
     def fileno(self) -> int:
         """A descriptor that is readable while events wait."""
+        self._check_open()
         return self.shared.event_wake
 
     def events(self) -> list:
@@ -246,6 +258,8 @@ class Engine:
         count: uint64_t = 0
         index: cython.size_t
         result = []
+        if self.closed:
+            return result
         pthread_mutex_lock(cython.address(self.shared.events_lock))
         taken.swap(self.shared.events)
         read(self.shared.event_wake, cython.address(count), 8)
@@ -254,7 +268,15 @@ class Engine:
             event = self._event(taken[index])
             if event is not None:
                 result.append(event)
+        self._publish_tally()
         return result
+
+    @cython.cfunc
+    def _publish_tally(self):
+        """Shows the reactors what this thread has made and freed: they watch the memory ceiling."""
+        index: cython.int
+        for index in range(COUNTER_COUNT):
+            store_i64(cython.address(self.shared.published[index]), self.shared.tally[index], RELAXED)
 
     @cython.cfunc
     def _event(self, event: cython.pointer[Event]):
@@ -313,15 +335,17 @@ class Engine:
 
         ``client_id`` takes the place of the client's own; it must be given, as the request had it, to accept.
         """
+        self._check_open()
         mail: Mail = new_mail(MAIL_ANSWER_CONNECT)
         mail.reason = reason
         mail.letter = new_letter()
         mail.letter.text = _string((client_id or "").encode())
-        mail.letter.data = _string(auth_data)
+        mail.letter.data = _string(reason_string.encode() if reason >= 0x80 else auth_data)
         self._answer(connection, cython.address(mail))
 
     def answer_auth(self, connection: int, reason: int, auth_data: bytes = None) -> None:
         """Answers an AuthRequest: 0 success, 0x18 another step, 0x80 and above refuses."""
+        self._check_open()
         mail: Mail = new_mail(MAIL_ANSWER_AUTH)
         mail.reason = reason
         mail.letter = new_letter()
@@ -330,6 +354,7 @@ class Engine:
 
     def answer_subscribe(self, connection: int, reasons) -> None:
         """Answers a SubscribeRequest: for each filter 0 to allow, or the reason code to refuse with."""
+        self._check_open()
         mail: Mail = new_mail(MAIL_ANSWER_SUBSCRIBE)
         mail.letter = new_letter()
         mail.letter.data = _string(bytes(reasons))
@@ -337,6 +362,7 @@ class Engine:
 
     def answer_publish(self, connection: int, reason: int) -> None:
         """Answers a PublishRequest: 0 routes the message, 0x80 and above refuses it with that code."""
+        self._check_open()
         mail: Mail = new_mail(MAIL_ANSWER_PUBLISH)
         mail.reason = reason
         self._answer(connection, cython.address(mail))
@@ -345,13 +371,25 @@ class Engine:
     def _answer(self, connection, mail: cython.pointer[Mail]):
         handle: uint64_t = connection
         mail.number = handle
-        self._post(reactor_of(handle), mail)
+        if reactor_of(handle) >= self.shared.reactors.size():
+            settle_mail(self.shared.reactors[0], mail)
+            raise UsageError(f"{connection} is not the number of a connection")
+        post_directly(self.shared.reactors[reactor_of(handle)], mail)
 
     @cython.cfunc
-    def _post(self, index: cython.uint, mail: cython.pointer[Mail]):
-        if self.closed or index >= self.shared.reactors.size():
-            raise UsageError("the engine is closed" if self.closed else "no such connection")
-        post_directly(self.shared.reactors[index], mail)
+    def _check_open(self):
+        if self.closed:
+            raise UsageError("the engine is closed")
+
+    @cython.cfunc
+    def _check_topic(self, text, qos, check):
+        if not 0 <= qos <= 2:
+            raise UsageError(f"qos is {qos}, must be 0, 1 or 2")
+        if len(text.encode()) > self.shared.limits.topic_bytes_max:
+            raise UsageError(f"{text[:40]!r}... is longer than topic_bytes_max, {self.shared.limits.topic_bytes_max}")
+        fault = check(text, self.shared.limits.topic_levels_max)
+        if fault:
+            raise UsageError(f"{text!r}: {fault_text(fault)}")
 
     def publish(
         self,
@@ -363,9 +401,16 @@ class Engine:
         properties: bytes = b"",
         message_expiry_s: int = None,
     ) -> None:
-        """Publishes as the broker itself. ``properties``: encoded forwardable 5.0 properties, without a length."""
+        """Publishes as the broker itself. ``properties``: encoded forwardable 5.0 properties, without a length.
+
+        Raises UsageError for what a client could not publish either.
+        """
+        self._check_open()
+        self._check_topic(topic, qos, topic_name_fault)
         topic_bytes = topic.encode()
         payload = bytes(payload)
+        if len(topic_bytes) + len(payload) + len(properties) + 16 > self.shared.limits.packet_bytes_max:
+            raise UsageError(f"the message is larger than packet_bytes_max, {self.shared.limits.packet_bytes_max}")
         passage: Passage
         memset(cython.address(passage), 0, cython.sizeof(Passage))
         passage.topic = _span(topic_bytes)
@@ -374,35 +419,42 @@ class Engine:
         passage.qos = qos
         passage.retain = retain
         if message_expiry_s is not None:
+            if not 0 <= message_expiry_s <= 0xFFFFFFFF:
+                raise UsageError(f"message_expiry_s is {message_expiry_s}, must be 0 to 4294967295")
             passage.expires_ms = clock_ms() + cython.cast(int64_t, message_expiry_s) * 1000
         mail: Mail = new_mail(MAIL_PUBLISH)
         mail.message = new_message(cython.address(passage), self.shared.tally)
-        self._post(0, cython.address(mail))
+        self._publish_tally()
+        post_directly(self.shared.reactors[0], cython.address(mail))
 
     def subscribe(self, topic_filter: str, qos: int = 2) -> int:
         """A receiver of this program; its messages come as Received events with the number returned."""
+        self._check_open()
+        self._check_topic(topic_filter, qos, topic_filter_fault)
         mail: Mail = new_mail(MAIL_SUBSCRIBE)
         self.next_receiver += 1
         mail.number = self.next_receiver
         mail.reason = qos
         mail.letter = new_letter()
         mail.letter.text = _string(topic_filter.encode())
-        self._post(0, cython.address(mail))
+        post_directly(self.shared.reactors[0], cython.address(mail))
         return self.next_receiver
 
     def unsubscribe(self, receiver: int) -> None:
         """Ends a receiver; events of it may still be on their way."""
+        self._check_open()
         mail: Mail = new_mail(MAIL_UNSUBSCRIBE)
         mail.number = receiver
-        self._post(0, cython.address(mail))
+        post_directly(self.shared.reactors[0], cython.address(mail))
 
     def disconnect(self, client_id: str, reason: int) -> None:
         """Ends a client's connection; a 5.0 client is told the reason code."""
+        self._check_open()
         mail: Mail = new_mail(MAIL_DISCONNECT)
         mail.reason = reason
         mail.letter = new_letter()
         mail.letter.text = _string(client_id.encode())
-        self._post(0, cython.address(mail))
+        post_directly(self.shared.reactors[0], cython.address(mail))
 
     def counters(self) -> dict:
         """All counters by name, summed over the reactors, as they were at the end of their last turns."""
@@ -417,8 +469,12 @@ class Engine:
                 total += load_i64(cython.address(self.shared.reactors[each].published[index]), RELAXED)
             totals.append(total)
         result = dict(zip(NAMES, totals, strict=True))
+        lock_retained(self.shared.retained)
         result["retained"] = self.shared.retained.count
+        unlock_retained(self.shared.retained)
+        lock_subscriptions(self.shared.subscriptions)
         result["subscriptions"] = self.shared.subscriptions.count
+        unlock_subscriptions(self.shared.subscriptions)
         return result
 
     def live_objects(self) -> dict:
@@ -450,11 +506,9 @@ class Engine:
         if self.stopped or not self.started:
             return
         self.stopped = True
-        for listener in self.sockets:
-            listener.close()
         for index in range(self.shared.reactors.size()):
             mail: Mail = new_mail(MAIL_STOP)
-            self._post(index, cython.address(mail))
+            post_directly(self.shared.reactors[index], cython.address(mail))
 
     def close(self) -> None:
         """Stops, waits for the threads and frees everything. May be called again."""
@@ -491,10 +545,10 @@ class Engine:
         """Frees sessions, messages and reactors; no thread runs any more."""
         index: cython.size_t
         shared: cython.pointer[Shared] = self.shared
+        self._settle_mail()
         for index in range(shared.events.size()):
             _free_event(shared, shared.events[index])
         shared.events.clear()
-        self._settle_mail()
         for index in range(shared.reactors.size()):
             r: cython.pointer[Reactor] = shared.reactors[index]
             while not r.sessions.empty():

@@ -12,6 +12,7 @@ from cython.cimports.tidemq.engine.counters import C_MESSAGES_MAILED
 from cython.cimports.tidemq.engine.message import hold_message
 from cython.cimports.tidemq.engine.state import Letter, Mail, Message, Reactor
 from cython.cimports.tidemq.engine.system import (
+    RELAXED,
     SEQ_CST,
     load_int,
     pthread_mutex_lock,
@@ -101,6 +102,7 @@ def post_directly(
     """Posts one mail from any thread."""
     pthread_mutex_lock(cython.address(target.inbox_lock))
     target.inbox.push_back(mail[0])
+    store_int(cython.address(target.inbox_count), cython.cast(cython.int, target.inbox.size()), RELAXED)
     pthread_mutex_unlock(cython.address(target.inbox_lock))
     _wake(target)
 
@@ -120,6 +122,7 @@ def post_outgoing(r: cython.pointer[Reactor]) -> cython.void:
             target.inbox.swap(r.outgoing[index])
         else:
             target.inbox.insert(target.inbox.end(), r.outgoing[index].begin(), r.outgoing[index].end())
+        store_int(cython.address(target.inbox_count), cython.cast(cython.int, target.inbox.size()), RELAXED)
         pthread_mutex_unlock(cython.address(target.inbox_lock))
         r.outgoing[index].clear()
         _wake(target)
@@ -135,4 +138,5 @@ def take_inbox(r: cython.pointer[Reactor]) -> cython.void:
     """Moves the inbox to ``r.reading``."""
     pthread_mutex_lock(cython.address(r.inbox_lock))
     r.reading.swap(r.inbox)
+    store_int(cython.address(r.inbox_count), 0, RELAXED)
     pthread_mutex_unlock(cython.address(r.inbox_lock))

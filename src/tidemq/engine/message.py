@@ -6,8 +6,9 @@ the sum over all of them.
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t
-from cython.cimports.libc.stdlib import free, malloc
+from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.counters import LIVE_MESSAGES, MEMORY_MESSAGES
 from cython.cimports.tidemq.engine.state import Message, Passage
 from cython.cimports.tidemq.engine.system import ACQ_REL, RELAXED, add_int
@@ -74,7 +75,7 @@ def new_message(
     size += passage.topic.size
     size += passage.properties.size
     size += passage.payload.size
-    message: cython.pointer[Message] = cython.cast(cython.pointer[Message], malloc(size))
+    message: cython.pointer[Message] = cython.cast(cython.pointer[Message], obtain(size))
     message.references = 1
     message.qos = passage.qos
     message.retain = passage.retain

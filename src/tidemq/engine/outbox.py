@@ -7,7 +7,8 @@ identifiers are never in use twice because at most 65,535 places are in flight.
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.libc.stdlib import free
+from cython.cimports.tidemq.engine.allocation import allocate, release
 from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
 from cython.cimports.tidemq.engine.state import DONE, RELEASED, SENT, WAITING, Entry, Outbox
@@ -39,14 +40,14 @@ def packet_id_of(sequence: uint64_t) -> uint16_t:
 def _grow(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.void:
     capacity: uint32_t = box.capacity * 2 if box.capacity else _FIRST_CAPACITY
     entries: cython.pointer[Entry] = cython.cast(
-        cython.pointer[Entry], calloc(capacity, cython.sizeof(Entry))
+        cython.pointer[Entry], allocate(capacity * cython.sizeof(Entry))
     )
     sequence: uint64_t = box.head
     while sequence != box.tail:
         entries[sequence & (capacity - 1)] = entry_at(box, sequence)[0]
         sequence += 1
     tally[MEMORY_BUFFERS] += cython.cast(int64_t, capacity - box.capacity) * cython.sizeof(Entry)
-    free(box.entries)
+    release(box.entries)
     box.entries = entries
     box.capacity = capacity
 
@@ -116,7 +117,7 @@ def forget_entry(
     trim_outbox(box)
     if box.head == box.tail and box.capacity > _KEPT_CAPACITY:
         tally[MEMORY_BUFFERS] -= cython.cast(int64_t, box.capacity) * cython.sizeof(Entry)
-        free(box.entries)
+        release(box.entries)
         box.entries = cython.NULL
         box.capacity = 0
 
@@ -145,12 +146,12 @@ def rewind_outbox(box: cython.pointer[Outbox]) -> cython.void:
         if entry.state == SENT:
             entry.state = WAITING
             entry.was_sent = True
-            box.inflight -= 1
             box.waiting += 1
         elif entry.state == RELEASED:
             entry.was_sent = True
         sequence += 1
     box.next = box.head
+    box.inflight = 0  # the client's Receive Maximum counts anew; what is RELEASED counts when its PUBREL goes out
 
 
 @cython.cfunc
@@ -166,7 +167,7 @@ def free_outbox(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> 
             tally[LIVE_ENTRIES] -= 1
         sequence += 1
     tally[MEMORY_BUFFERS] -= cython.cast(int64_t, box.capacity) * cython.sizeof(Entry)
-    free(box.entries)
+    release(box.entries)
     box.entries = cython.NULL
     box.capacity = 0
     box.head = box.next = box.tail = 0

@@ -7,10 +7,11 @@ taken when the first byte is written and given back when the last has been sent,
 import cython
 from cython.cimports.libc.errno import EAGAIN, EINTR, errno
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import free, malloc, realloc
+from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy, memmove, memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.allocation import enlarge, obtain
 from cython.cimports.tidemq.engine.counters import (
     C_BYTES_SENT,
     LIVE_BUFFERS,
@@ -88,7 +89,7 @@ def _take_block(r: cython.pointer[Reactor], out: cython.pointer[Output], size: u
         out.data = r.spare_blocks.back()
         r.spare_blocks.pop_back()
     else:
-        out.data = cython.cast(cython.pointer[uint8_t], malloc(capacity))
+        out.data = cython.cast(cython.pointer[uint8_t], obtain(capacity))
         r.tally[LIVE_BUFFERS] += 1
         r.tally[MEMORY_BUFFERS] += capacity
     out.capacity = capacity
@@ -119,8 +120,7 @@ def _make_room(r: cython.pointer[Reactor], c: cython.pointer[Connection], size: 
     out: cython.pointer[Output] = cython.address(c.output)
     if out.end - out.start >= OUTPUT_BLOCK // 2 and not c.doomed and not c.congested:
         if not flush_output(r, c):
-            # the peer is gone: what follows is written into the void until the turn ends
-            out.start = out.end
+            doom(r, c, 0, 0)
         if out.data == cython.NULL:
             _take_block(r, out, size)
             return
@@ -133,7 +133,7 @@ def _make_room(r: cython.pointer[Reactor], c: cython.pointer[Connection], size: 
             capacity = capacity * 4 if capacity < OUTPUT_BLOCK else capacity * 2
         if out.start:
             memmove(out.data, out.data + out.start, used)
-        out.data = cython.cast(cython.pointer[uint8_t], realloc(out.data, capacity))
+        out.data = cython.cast(cython.pointer[uint8_t], enlarge(out.data, capacity))
         r.tally[MEMORY_BUFFERS] += cython.cast(int64_t, capacity) - out.capacity
         out.capacity = capacity
     out.start = 0

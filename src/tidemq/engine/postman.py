@@ -36,6 +36,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
 )
 from cython.cimports.tidemq.engine.subscribing import answer_subscribe
+from cython.cimports.tidemq.engine.system import EPOLL_CTL_DEL, epoll_ctl
 from cython.cimports.tidemq.engine.timers import time_connection
 
 
@@ -114,6 +115,8 @@ def _stop(r: cython.pointer[Reactor]) -> cython.void:
     """Reads nothing more; what is written still goes out, then comes the goodbye."""
     index: cython.size_t
     r.stopping = True
+    for index in range(r.listeners.size()):
+        epoll_ctl(r.epoll, EPOLL_CTL_DEL, r.listeners[index], cython.NULL)
     r.stop_ms = r.now_ms + r.shared.limits.shutdown_ms
     for index in range(r.connections.size()):
         c: cython.pointer[Connection] = r.connections[index]
@@ -173,7 +176,7 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     elif kind == MAIL_SUBSCRIBE:
         _subscribe(r, mail)
     elif kind == MAIL_UNSUBSCRIBE:
-        if r.sessions.count(mail.number):
+        if r.sessions.count(mail.number) and r.sessions[mail.number].internal:
             end_session(r, r.sessions[mail.number])
     elif kind == MAIL_STOP:
         _stop(r)

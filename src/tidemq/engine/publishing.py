@@ -1,11 +1,12 @@
 """PUBLISH as it comes from a client, and the acknowledgements of both directions."""
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.allocation import allocate, release
 from cython.cimports.tidemq.engine.backpressure import refused_by_memory
 from cython.cimports.tidemq.engine.connecting import keep_packet
 from cython.cimports.tidemq.engine.counters import C_DROPPED_MEMORY, C_MESSAGES_RECEIVED, C_REFUSED_NOT_AUTHORISED
@@ -41,6 +42,7 @@ from cython.cimports.tidemq.wire.protocol import (
     PROP_TOPIC_ALIAS,
     PUBACK,
     PUBCOMP,
+    PUBLISH,
     PUBREC,
     PUBREL,
     RC_NO_MATCHING_SUBSCRIBERS,
@@ -100,13 +102,31 @@ def _check_publish(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _find_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.Py_ssize_t:
-    """Where a QoS 2 packet identifier stands among those that wait for PUBREL, or -1."""
-    index: cython.Py_ssize_t
-    for index in range(cython.cast(cython.Py_ssize_t, s.received.size())):
-        if s.received[index] == packet_id:
-            return index
-    return -1
+def _is_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.bint:
+    """Whether a QoS 2 message with this identifier waits for its PUBREL."""
+    return s.received != cython.NULL and s.received[packet_id >> 6] >> (packet_id & 63) & 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def note_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.void:
+    """A QoS 2 message has come and waits for its PUBREL. 8 KiB are held while any does."""
+    if s.received == cython.NULL:
+        s.received = cython.cast(cython.pointer[uint64_t], allocate(8192))
+    s.received[packet_id >> 6] |= cython.cast(uint64_t, 1) << (packet_id & 63)
+    s.received_count += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _forget_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.void:
+    s.received[packet_id >> 6] &= ~(cython.cast(uint64_t, 1) << (packet_id & 63))
+    s.received_count -= 1
+    if s.received_count == 0:
+        release(s.received)
+        s.received = cython.NULL
 
 
 @cython.cfunc
@@ -126,14 +146,14 @@ def handle_publish(
     fault: Fault = parse_publish(first, body, size, c.version, cython.address(publish))
     if fault == FAULT_NONE:
         fault = _check_publish(r, c, cython.address(publish))
-    if fault == FAULT_NONE and publish.qos == 2 and _find_received(c.session, publish.packet_id) >= 0:
+    if fault == FAULT_NONE and publish.qos == 2 and _is_received(c.session, publish.packet_id):
         write_ack(r, c, PUBREC, publish.packet_id, RC_SUCCESS)  # sent again, not a new message [MQTT-4.3.3-10]
         return
     if (
         fault == FAULT_NONE
         and publish.qos == 2
         and c.version == 5
-        and c.session.received.size() >= r.shared.limits.receive_max
+        and c.session.received_count >= r.shared.limits.receive_max
     ):
         fault = FAULT_RECEIVE_MAXIMUM  # [MQTT-3.3.4-7]
     if fault != FAULT_NONE:
@@ -182,6 +202,8 @@ def answer_publish(r: cython.pointer[Reactor], c: cython.pointer[Connection], re
         return
     kept: cython.pointer[string] = c.pending_packet
     packet: cython.pointer[cython.const[uint8_t]] = span_of(kept).data
+    if packet[0] >> 4 != PUBLISH:
+        return  # an answer to something else
     c.pending_packet = cython.NULL
     c.asked = False
     r.resumed.push_back(handle_of(r, c))
@@ -197,7 +219,7 @@ def answer_publish(r: cython.pointer[Reactor], c: cython.pointer[Connection], re
             # 3.x cannot say no: either acknowledged and dropped, or the end (3.1.1 section 3.3.5)
             write_ack(r, c, PUBACK if publish.qos == 1 else PUBREC, publish.packet_id, RC_SUCCESS)
             if publish.qos == 2:
-                c.session.received.push_back(publish.packet_id)
+                note_received(c.session, publish.packet_id)
     del kept
 
 
@@ -243,7 +265,7 @@ def _accept_publish(
         if publish.qos == 1:
             write_ack(r, c, PUBACK, publish.packet_id, reason)
         else:
-            c.session.received.push_back(publish.packet_id)
+            note_received(c.session, publish.packet_id)
             write_ack(r, c, PUBREC, publish.packet_id, reason)
     close_passage(r, cython.address(passage))
 
@@ -253,10 +275,10 @@ def _accept_publish(
 @cython.exceptval(check=False)
 def _handle_pubrel(r: cython.pointer[Reactor], c: cython.pointer[Connection], packet_id: uint16_t) -> cython.void:
     """PUBREL ends a QoS 2 message from the client [MQTT-4.3.3-11]."""
-    at: cython.Py_ssize_t = _find_received(c.session, packet_id)
-    if at >= 0:
-        c.session.received.erase(c.session.received.begin() + at)
-    write_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS if at >= 0 else RC_PACKET_IDENTIFIER_NOT_FOUND)
+    known: cython.bint = _is_received(c.session, packet_id)
+    if known:
+        _forget_received(c.session, packet_id)
+    write_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS if known else RC_PACKET_IDENTIFIER_NOT_FOUND)
 
 
 @cython.cfunc

@@ -3,9 +3,10 @@
 import cython
 from cython.cimports.libc.errno import EAGAIN, EINTR, EMFILE, ENFILE, errno
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import free, malloc
+from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
-from cython.cimports.tidemq.engine.backpressure import check_congested, check_memory, relieve
+from cython.cimports.tidemq.engine.allocation import obtain
+from cython.cimports.tidemq.engine.backpressure import check_congested, check_flooding, check_memory, relieve
 from cython.cimports.tidemq.engine.cache import free_cache
 from cython.cimports.tidemq.engine.closing import (
     close_connection,
@@ -23,7 +24,7 @@ from cython.cimports.tidemq.engine.counters import (
     MEMORY_BUFFERS,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
-from cython.cimports.tidemq.engine.handles import connection_of
+from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.mail import post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
@@ -87,6 +88,7 @@ from cython.cimports.tidemq.wire.protocol import (
 _EVENTS_MAX = cython.declare(cython.int, 512)
 _ACCEPTS_MAX = cython.declare(cython.int, 64)  # of one listener in one turn
 _TICK_MS = cython.declare(int64_t, 100)
+_IDLE_MS = cython.declare(int64_t, 1000)
 _READ_CAPACITY = cython.declare(uint32_t, 262144)
 _LISTENER = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 63)  # marks an epoll event of a listening socket
 
@@ -115,7 +117,7 @@ def new_reactor(shared: cython.pointer[Shared], index: uint16_t) -> cython.point
     r.reserve = eventfd(0, EFD_CLOEXEC)
     _watch(r, r.wake, 0)
     r.read_capacity = _READ_CAPACITY
-    r.read_buffer = cython.cast(cython.pointer[uint8_t], malloc(_READ_CAPACITY))
+    r.read_buffer = cython.cast(cython.pointer[uint8_t], obtain(_READ_CAPACITY))
     r.heads.resize(16)
     getrandom(cython.address(r.cache.seed), 8, 0)
     pthread_mutex_init(cython.address(r.inbox_lock), cython.NULL)
@@ -306,8 +308,13 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
         del c
         return
     c.touched = False
+    if c.session != cython.NULL and c.session.backlog != cython.NULL:
+        r.backlog_ready = r.backlog_ready or pending_output(c) <= r.shared.limits.output_high_bytes // 2
     if c.congested:
         relieve(r, c)
+    if c.stalled and pending_output(c) <= r.shared.limits.output_bytes_max // 2:
+        c.stalled = False
+        r.resumed.push_back(handle_of(r, c))
     update_interest(r, c)
 
 
@@ -341,7 +348,9 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
     if r.resumed.size() or r.backlog_ready:
         return 0
-    wait: int64_t = _TICK_MS if r.connections.size() > r.free_slots.size() else 1000
+    wait: int64_t = _TICK_MS if r.congested.size() or r.overloaded.size() else _IDLE_MS
+    if r.flooding.size():
+        wait = 1
     if r.timers.size():
         left: int64_t = r.timers[0].due_ms - clock_ms()
         if left < wait:
@@ -393,6 +402,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         for index in range(count):
             _handle_event(r, cython.address(events[index]))
         _run_resumed(r)
+        check_flooding(r)
         _run_timers(r)
         continue_backlogs(r)
         _end_turn(r)

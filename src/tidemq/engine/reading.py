@@ -7,8 +7,9 @@ the connection. A packet larger than that buffer gets a buffer of its own size, 
 import cython
 from cython.cimports.libc.errno import EAGAIN, EINTR, errno
 from cython.cimports.libc.stdint import uint8_t, uint32_t
-from cython.cimports.libc.stdlib import free, malloc
+from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
+from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.connecting import handle_auth, handle_connect
 from cython.cimports.tidemq.engine.counters import (
     C_BYTES_RECEIVED,
@@ -16,7 +17,7 @@ from cython.cimports.tidemq.engine.counters import (
     LIVE_BUFFERS,
     MEMORY_BUFFERS,
 )
-from cython.cimports.tidemq.engine.output import append_output, doom, touch
+from cython.cimports.tidemq.engine.output import append_output, doom, pending_output, touch
 from cython.cimports.tidemq.engine.publishing import handle_ack, handle_publish
 from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, CONNECTING, Connection, Reactor
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
@@ -144,6 +145,10 @@ def _parse(
     header: FixedHeader
     at: uint32_t = 0
     while at < size and not (c.doomed or c.asked or c.leaving or c.pause_count):
+        if pending_output(c) > r.shared.limits.output_bytes_max:
+            c.stalled = True
+            touch(r, c)
+            break
         fault: Fault = parse_fixed_header(data + at, size - at, cython.address(header))
         if c.state == CONNECTING and data[at] >> 4 != CONNECT:
             fault = FAULT_BEFORE_CONNECT  # said at once: what is no MQTT may never look whole [MQTT-3.1.0-1]
@@ -157,6 +162,7 @@ def _parse(
         if header.body_size > size - at - header.header_size:
             break
         r.tally[C_PACKETS_RECEIVED] += 1
+        c.last_read_ms = r.now_ms
         _handle_packet(r, c, cython.address(header), data + at)
         at += header.header_size + header.body_size
     return at
@@ -176,10 +182,11 @@ def _keep_input(
     capacity: uint32_t = size
     if parse_fixed_header(data, size, cython.address(header)) == FAULT_NONE:
         whole: uint32_t = header.header_size + header.body_size
-        # a small packet's rest comes by way of the reactor's buffer; _parse has refused what is larger than allowed
-        if whole > size and (whole > r.read_capacity or size > r.read_capacity // 2):
-            capacity = whole
-    c.input = cython.cast(cython.pointer[uint8_t], malloc(capacity))
+        # a small packet's rest comes by way of the reactor's buffer, one that is not allowed gets no room at all
+        if size < whole <= r.shared.limits.packet_bytes_max:
+            if whole > r.read_capacity or size > r.read_capacity // 2:
+                capacity = whole
+    c.input = cython.cast(cython.pointer[uint8_t], obtain(capacity))
     memcpy(c.input, data, size)
     c.input_size = size
     c.input_capacity = capacity
@@ -229,7 +236,6 @@ def _receive(
     got: cython.Py_ssize_t = recv(c.fd, into, size, MSG_DONTWAIT)
     if got > 0:
         r.tally[C_BYTES_RECEIVED] += got
-        c.last_read_ms = r.now_ms
         return cython.cast(uint32_t, got)
     if got == 0 or (errno != EAGAIN and errno != EINTR):
         doom(r, c, 0, FAULT_NONE)
@@ -241,12 +247,14 @@ def _receive(
 @cython.exceptval(check=False)
 def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Reads once and handles all packets that are whole. The caller has seen that the socket is readable."""
-    if c.doomed or c.asked or c.leaving or c.pause_count:
+    if c.doomed or c.asked or c.leaving or c.pause_count or c.stalled:
         touch(r, c)  # its interest in reading is taken back at the end of the turn
         return
     got: uint32_t
     if c.input_capacity > c.input_size:
         got = _receive(r, c, c.input + c.input_size, c.input_capacity - c.input_size)
+        if got:
+            c.last_read_ms = r.now_ms  # a large packet over a slow line is alive; a trickle of bytes is not
         c.input_size += got
         if c.input_size == c.input_capacity:
             parse_kept(r, c)

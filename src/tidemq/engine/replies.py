@@ -3,7 +3,7 @@
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.output import append_output, reserve_output
+from cython.cimports.tidemq.engine.output import append_output, doom, reserve_output
 from cython.cimports.tidemq.engine.state import Connection, Reactor
 from cython.cimports.tidemq.wire.packets import append_string_property, encode_ack, encode_packet
 from cython.cimports.tidemq.wire.protocol import (
@@ -15,6 +15,7 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_BAD_AUTHENTICATION_METHOD,
     RC_BAD_USER_NAME_OR_PASSWORD,
     RC_CLIENT_IDENTIFIER_NOT_VALID,
+    RC_PACKET_TOO_LARGE,
     RC_SUCCESS,
     RC_UNSUPPORTED_PROTOCOL_VERSION,
     RC_NOT_AUTHORIZED,
@@ -59,6 +60,19 @@ def write_ack(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _append_packet(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], packet: cython.pointer[cython.const[string]]
+) -> cython.void:
+    """Sends a rare packet; a client that takes no packet of this size cannot go on [MQTT-3.1.2-24]."""
+    if packet.size() > c.packet_bytes_max:
+        doom(r, c, RC_PACKET_TOO_LARGE, 0)
+    else:
+        append_output(r, c, packet.data(), cython.cast(uint32_t, packet.size()))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _old_return_code(reason: uint8_t) -> uint8_t:
     """The CONNACK return code of 3.x for a reason code of 5.0 (3.1.1 section 3.2.2.3)."""
     if reason == RC_SUCCESS:
@@ -93,7 +107,7 @@ def write_connack(
     head.data = body
     head.size = 2
     encode_packet(CONNACK << 4, head, span_of(properties), c.version == 5, _no_bytes(), cython.address(packet))
-    append_output(r, c, packet.data(), cython.cast(uint32_t, packet.size()))
+    _append_packet(r, c, cython.address(packet))
 
 
 @cython.cfunc
@@ -125,7 +139,7 @@ def write_auth(
     if data != cython.NULL:
         append_string_property(PROP_AUTH_DATA, span_of(data), cython.address(properties))
     encode_packet(AUTH << 4, head, span_of(cython.address(properties)), True, _no_bytes(), cython.address(packet))
-    append_output(r, c, packet.data(), cython.cast(uint32_t, packet.size()))
+    _append_packet(r, c, cython.address(packet))
 
 
 @cython.cfunc
@@ -157,4 +171,4 @@ def write_reasons(
     encode_packet(
         packet_type << 4, head, _no_bytes(), c.version == 5, tail, cython.address(packet)
     )
-    append_output(r, c, packet.data(), cython.cast(uint32_t, packet.size()))
+    _append_packet(r, c, cython.address(packet))

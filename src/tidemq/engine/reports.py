@@ -106,8 +106,9 @@ def connection_event(
     event.version = c.version
     if c.session != cython.NULL:
         event.client_id = c.session.client_id
-        event.username = c.session.username
-        event.has_username = not c.session.username.empty()
+    if c.username != cython.NULL:
+        event.username = c.username[0]
+        event.has_username = True
     return event
 
 

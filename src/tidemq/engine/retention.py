@@ -4,6 +4,7 @@ them neither stall a turn nor fill the output of one client.
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcmp
 from cython.cimports.libcpp.deque import deque
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.counters import (
@@ -88,9 +89,12 @@ def _forget_expired(r: cython.pointer[Reactor], message: cython.pointer[Message]
 def begin_backlog(
     r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span, qos: uint8_t, subscription_id: uint32_t
 ) -> cython.void:
-    """A new subscription gets what is retained under its filter, from the end of this turn on [MQTT-3.3.1-6]."""
-    c: cython.pointer[Connection] = s.connection
+    """A new subscription gets what is retained under its filter, from the end of this turn on [MQTT-3.3.1-6].
+
+    What is left when the client goes away waits in its session. The same filter again begins anew.
+    """
     backlog: Backlog
+    end_backlog(r, s, filter)
     lock_shared(r.shared.retained)
     empty: cython.bint = r.shared.retained.count == 0
     if not empty:
@@ -100,30 +104,58 @@ def begin_backlog(
         return
     backlog.qos = qos
     backlog.subscription_id = subscription_id
+    backlog.filter.assign(cython.cast(cython.p_char, filter.data), filter.size)
     if s.internal:  # what is too much for the embedding program is counted there
         while _send_slice(r, s, cython.address(backlog)):
             pass
         close_walk(backlog.walk)
         return
-    if c.backlog == cython.NULL:
+    if s.backlog == cython.NULL:
         owner: unique_ptr[deque[Backlog]] = make_unique[deque[Backlog]]()
-        c.backlog = owner.release()
-        r.backlogged.push_back(handle_of(r, c))
-    c.backlog.push_back(backlog)
+        s.backlog = owner.release()
+        r.backlogged.push_back(handle_of(r, s.connection))
+    s.backlog.push_back(backlog)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def free_backlog(c: cython.pointer[Connection]) -> cython.void:
-    """Ends all walks of a connection."""
+def resume_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """The client is back: what it still has to get goes on."""
+    if s.backlog != cython.NULL:
+        r.backlogged.push_back(handle_of(r, s.connection))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def end_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span) -> cython.void:
+    """Nothing more that is retained goes to this subscription: it has ended, or begins anew [MQTT-3.10.4-2]."""
     index: cython.size_t
-    if c.backlog == cython.NULL:
+    if s.backlog == cython.NULL:
         return
-    for index in range(c.backlog.size()):
-        close_walk(c.backlog[0][index].walk)
-    del c.backlog
-    c.backlog = cython.NULL
+    for index in range(s.backlog.size()):
+        waiting: cython.pointer[Backlog] = cython.address(s.backlog[0][index])
+        if waiting.filter.size() == filter.size and memcmp(waiting.filter.data(), filter.data, filter.size) == 0:
+            close_walk(waiting.walk)
+            s.backlog.erase(s.backlog.begin() + index)
+            break
+    if s.backlog.empty():
+        free_backlog(s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_backlog(s: cython.pointer[Session]) -> cython.void:
+    """Ends all walks of a session."""
+    index: cython.size_t
+    if s.backlog == cython.NULL:
+        return
+    for index in range(s.backlog.size()):
+        close_walk(s.backlog[0][index].walk)
+    del s.backlog
+    s.backlog = cython.NULL
 
 
 @cython.cfunc
@@ -173,11 +205,12 @@ def _continue_backlog(r: cython.pointer[Reactor], c: cython.pointer[Connection])
     for slices in range(_SLICES):
         if pending_output(c) > high or c.session.outbox.bytes > high:
             return True  # goes on when the client has read or acknowledged some
-        if not _send_slice(r, c.session, cython.address(c.backlog[0].front())):
-            close_walk(c.backlog[0].front().walk)
-            c.backlog.pop_front()
-            if c.backlog.empty():
-                free_backlog(c)
+        s: cython.pointer[Session] = c.session
+        if not _send_slice(r, s, cython.address(s.backlog[0].front())):
+            close_walk(s.backlog[0].front().walk)
+            s.backlog.pop_front()
+            if s.backlog.empty():
+                free_backlog(s)
                 return False
     r.backlog_ready = True
     return True
@@ -192,7 +225,7 @@ def continue_backlogs(r: cython.pointer[Reactor]) -> cython.void:
     r.backlog_ready = False
     while index < r.backlogged.size():
         c: cython.pointer[Connection] = connection_of(r, r.backlogged[index])
-        if c != cython.NULL and c.backlog != cython.NULL and not c.doomed and _continue_backlog(r, c):
+        if c != cython.NULL and not c.doomed and c.session.backlog != cython.NULL and _continue_backlog(r, c):
             index += 1
             continue
         r.backlogged[index] = r.backlogged.back()

@@ -5,6 +5,7 @@ A message is mailed once to each other reactor that has subscribers; that reacto
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.tidemq.engine.backpressure import wait_for_inbox
 from cython.cimports.tidemq.engine.cache import find_cached_group, find_receivers
 from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER, C_MESSAGES_UNROUTED
 from cython.cimports.tidemq.engine.delivery import deliver
@@ -54,7 +55,9 @@ def _deliver_plain(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _choose_member(group: cython.pointer[Group], here: cython.bint) -> cython.pointer[GroupMember]:
+def _choose_member(
+    r: cython.pointer[Reactor], group: cython.pointer[Group], here: cython.bint
+) -> cython.pointer[GroupMember]:
     """The next member in turn; one whose window is full is passed over while another has room.
 
     ``here``: another reactor has chosen this one, so its own members go first whatever their windows.
@@ -63,15 +66,15 @@ def _choose_member(group: cython.pointer[Group], here: cython.bint) -> cython.po
     tried: uint32_t
     first: cython.pointer[GroupMember] = cython.NULL
     for tried in range(count):
-        group.turn += 1
-        member: cython.pointer[GroupMember] = cython.address(group.members[group.turn % count])
+        r.group_turn += 1
+        member: cython.pointer[GroupMember] = cython.address(group.members[r.group_turn % count])
         if here and member.session == cython.NULL:
             continue
         if first == cython.NULL:
             first = member
         if member.session == cython.NULL or member.session.outbox.waiting == 0:
             return member
-    return first if first != cython.NULL else cython.address(group.members[group.turn % count])
+    return first if first != cython.NULL else cython.address(group.members[r.group_turn % count])
 
 
 @cython.cfunc
@@ -83,7 +86,7 @@ def _deliver_to_member(
     if group.members.empty() or hops > _HOPS_MAX:
         r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
         return
-    member: cython.pointer[GroupMember] = _choose_member(group, hops > 0)
+    member: cython.pointer[GroupMember] = _choose_member(r, group, hops > 0)
     p.receivers += 1
     if member.session == cython.NULL:
         send_message_mail(r, member.reactor, MAIL_GROUP, passage_message(p, r.tally), group.number, hops + 1)
@@ -114,6 +117,7 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     while others:
         if others & 1:
             send_message_mail(r, target, MAIL_MESSAGE, passage_message(p, r.tally), 0, 0)
+            wait_for_inbox(r, target, p.feeder)
             p.receivers += 1
         others >>= 1
         target += 1

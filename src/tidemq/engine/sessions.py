@@ -6,6 +6,7 @@ from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.unordered_map import unordered_map
+from cython.cimports.tidemq.engine.allocation import release
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_SESSION_ENDED,
     C_SESSIONS_CREATED,
@@ -15,6 +16,7 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.outbox import free_outbox
+from cython.cimports.tidemq.engine.retention import free_backlog
 from cython.cimports.tidemq.engine.rwlock import atomic_store_u64
 from cython.cimports.tidemq.engine.state import Reactor, Session, SessionSubscription, Shared
 from cython.cimports.tidemq.engine.subscribers import Subscription
@@ -107,6 +109,8 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
         pthread_mutex_unlock(cython.address(shared.registry_lock))
         add_i64(cython.address(shared.session_count), -1, RELAXED)
         r.tally[C_SESSIONS_ENDED] += 1
+    free_backlog(s)
+    release(s.received)
     if s.will != cython.NULL:
         release_message(s.will.message, r.tally)
         del s.will

@@ -24,9 +24,9 @@ import time
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.stdlib import malloc
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES
 from cython.cimports.tidemq.engine.levels import LevelNode, node_at
 from cython.cimports.tidemq.engine.message import (
@@ -39,6 +39,7 @@ from cython.cimports.tidemq.engine.message import (
     topic_of,
 )
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at
+from cython.cimports.tidemq.engine.publishing import note_received
 from cython.cimports.tidemq.engine.retained import put_retained
 from cython.cimports.tidemq.engine.sessions import Found, add_subscription, find_session
 from cython.cimports.tidemq.engine.state import (
@@ -133,7 +134,9 @@ def _split_owned_key(key: bytes) -> tuple:
 def _pack_session(s: cython.pointer[Session]) -> bytes:
     ends_ms = s.ends_ms + _wall_offset_ms() if s.ends_ms else 0
     index: cython.size_t
-    received = [s.received[index] for index in range(s.received.size())]
+    received = []
+    if s.received != cython.NULL:
+        received = [index for index in range(65536) if s.received[index >> 6] >> (index & 63) & 1]
     return SESSION.pack(s.expiry_s, ends_ms) + struct.pack(f">{len(received)}H", *received)
 
 
@@ -216,7 +219,7 @@ def _restore_session(shared: cython.pointer[Shared], client_id: bytes, value: by
     s: cython.pointer[Session] = found.session
     s.expiry_s = expiry_s
     for (packet_id,) in struct.iter_unpack(">H", value[SESSION.size :]):
-        s.received.push_back(packet_id)
+        note_received(s, packet_id)
     if expiry_s != FOR_EVER:
         left: int64_t = ends_ms - _wall_offset_ms() if ends_ms else clock_ms() + expiry_s * 1000
         s.ends_ms = left if left > 0 else 1
@@ -261,14 +264,13 @@ def _restore_queue(shared: cython.pointer[Shared], client_id: bytes, entries: li
         entry.state = RELEASED if released else WAITING
         if released:
             box.waiting -= 1
-            box.inflight += 1
         else:
             entry.message = cython.cast(cython.pointer[Message], cython.cast(uint64_t, payloads[number]))
             hold_message(entry.message)
             box.bytes += message_bytes(entry.message)
         ids = struct.unpack(f">{(len(value) - ENTRY.size) // 4}I", value[ENTRY.size :])
         if ids:
-            entry.subscription_ids = cython.cast(cython.pointer[uint32_t], malloc((len(ids) + 1) * 4))
+            entry.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain((len(ids) + 1) * 4))
             entry.subscription_ids[0] = len(ids)
             for index, identifier in enumerate(ids):
                 entry.subscription_ids[index + 1] = identifier

@@ -109,9 +109,10 @@ cdef cppclass Session:
     Connection* connection       # NULL while offline
     Will* will
     Outbox outbox
-    vector[uint16_t] received    # packet identifiers of QoS 2 messages that wait for PUBREL
+    uint64_t* received           # bit per packet identifier of a QoS 2 message that waits for PUBREL; NULL: none
+    uint32_t received_count
+    deque[Backlog]* backlog      # NULL: none
     unordered_map[string, SessionSubscription]* subscriptions   # by whole filter, $share included; NULL: none
-    string username              # kept only where the control plane asked to decide on something
 
 # ---------------------------------------------------------------- a connection
 
@@ -146,6 +147,7 @@ cdef cppclass Connection:
     bool asked                   # a request to the control plane is open: read nothing more
     bool touched                 # in Reactor.touched
     bool doomed
+    bool stalled                 # reads none of the answers to what it sends: not read from until it does
     bool leaving                 # goes to another reactor at the end of the turn
     bool clean_disconnect        # the will is not wanted any more
     bool slow                    # back-pressure ran out: QoS 0 is dropped until the output is low again
@@ -171,17 +173,18 @@ cdef cppclass Connection:
     string* connect_packet       # first byte and body, kept while the CONNECT is decided
     string* pending_packet       # the SUBSCRIBE or PUBLISH that waits for authorisation: first byte and body
     string* auth_method
+    string* username             # kept only where the control plane decides on something; NULL: none
     vector[string]* aliases_in   # topic by alias
     unordered_map[string, uint16_t]* aliases_out
     vector[uint64_t]* feeders    # publishers that wait for this slow receiver
     int64_t congested_ms         # since when
-    deque[Backlog]* backlog      # NULL: none
     uint64_t packets_from[2]     # messages routed: to this reactor's sessions only, to others (placement)
     uint16_t placed_peer         # the other reactor that took most
     string peer                  # "host:port", filled when first asked for
 
 cdef cppclass Backlog:            # retained messages that a new subscription still has to get
     RetainedWalk* walk
+    string filter
     uint32_t subscription_id
     uint8_t qos
 
@@ -206,7 +209,6 @@ cdef struct GroupMember:
 
 cdef cppclass Group:             # a shared group's members as the cache saw them: the online ones, or all
     uint32_t number
-    uint32_t turn                # of the round robin
     vector[GroupMember] members
 
 cdef cppclass CacheEntry:
@@ -221,6 +223,7 @@ cdef cppclass CacheEntry:
 cdef cppclass TopicCache:
     vector[CacheEntry*] slots    # open addressing, a power of two
     uint32_t count
+    uint64_t weight              # receivers, identifiers and members of all entries
     uint64_t seed
 
 # ---------------------------------------------------------------- mail, timers, events
@@ -316,6 +319,9 @@ cdef cppclass Reactor:
     unordered_map[uint64_t, Session*] sessions   # by number, only those that a timer or receiver number names
     vector[Timer] timers         # a binary heap, earliest first
     TopicCache cache
+    uint32_t group_turn          # of the round robin over the members of shared groups
+    int inbox_count              # atomic: mails in the inbox, for senders that should wait
+    vector[uint64_t] flooding    # publishers that wait for another reactor's inbox
     Matches matches              # scratch for a look-up
     vector[void*] found          # scratch for retained messages
     uint8_t* read_buffer
@@ -375,3 +381,4 @@ cdef cppclass Shared:
     vector[Event*] events        # under events_lock
     int event_wake               # eventfd
     int64_t tally[COUNTER_COUNT] # of what the façade's thread makes and frees
+    int64_t published[COUNTER_COUNT]   # atomic: the same, for the reactors

@@ -9,7 +9,7 @@ from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.replies import span_of, write_reasons
 from cython.cimports.tidemq.engine.reports import connection_event, post_event
-from cython.cimports.tidemq.engine.retention import begin_backlog
+from cython.cimports.tidemq.engine.retention import begin_backlog, end_backlog
 from cython.cimports.tidemq.engine.sessions import add_subscription, drop_subscription
 from cython.cimports.tidemq.engine.state import EVENT_SUBSCRIBE, Connection, Event, Reactor
 from cython.cimports.tidemq.wire.packets import Subscribe, next_filter, parse_subscribe, parse_unsubscribe
@@ -21,6 +21,7 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_SUCCESS,
     RC_TOPIC_FILTER_INVALID,
     SUBACK,
+    SUBSCRIBE,
     UNSUBACK,
     Fault,
     Span,
@@ -70,6 +71,8 @@ def answer_subscribe(
         return
     kept: cython.pointer[string] = c.pending_packet
     data: cython.pointer[cython.const[uint8_t]] = span_of(kept).data
+    if data[0] >> 4 != SUBSCRIBE:
+        return  # an answer to something else
     c.pending_packet = cython.NULL
     c.asked = False
     r.resumed.push_back(handle_of(r, c))
@@ -175,6 +178,7 @@ def handle_unsubscribe(
         return
     rest: Span = packet.filters
     while next_filter(cython.address(rest), False, cython.address(filter), cython.address(options)):
+        end_backlog(r, c.session, filter)
         found: cython.bint = drop_subscription(r, c.session, filter)
         reasons.push_back(RC_SUCCESS if found else RC_NO_SUBSCRIPTION_EXISTED)
     write_reasons(r, c, UNSUBACK, packet.packet_id, cython.address(reasons))

@@ -10,6 +10,8 @@ from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.state import TIMER_CONNECTION, TIMER_SESSION, Connection, Reactor, Session, Timer
 from cython.cimports.tidemq.engine.system import CLOCK_MONOTONIC, clock_gettime, timespec
 
+_LONGEST_MS = cython.declare(int64_t, 3600000)  # a timer that is stale by then goes; one that is not is set again
+
 
 @cython.cfunc
 @cython.nogil
@@ -77,6 +79,7 @@ def take_timer(r: cython.pointer[Reactor]) -> Timer:
 @cython.exceptval(check=False)
 def time_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection], due_ms: int64_t) -> cython.void:
     """Sets the connection's one timer; an earlier one stays, for it looks again when it is due."""
+    due_ms = min(due_ms, r.now_ms + _LONGEST_MS)
     if c.timer_ms and c.timer_ms <= due_ms:
         return
     c.timer_ms = due_ms
@@ -91,6 +94,7 @@ def time_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
     due_ms: int64_t = s.ends_ms
     if s.will_ms and (due_ms == 0 or s.will_ms < due_ms):
         due_ms = s.will_ms
+    due_ms = min(due_ms, r.now_ms + _LONGEST_MS)
     if due_ms and (s.timer_ms == 0 or s.timer_ms > due_ms):
         s.timer_ms = due_ms
         r.sessions[s.number] = s

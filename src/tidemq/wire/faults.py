@@ -70,7 +70,7 @@ _TAGS_AND_TEXTS: dict[Fault, tuple[tuple[str, ...], str]] = {
         "a topic name or filter is empty; only a PUBLISH with a topic alias may leave its topic out",
     ),
     Fault.TOPIC_WILDCARD: (
-        ("MQTT-3.3.2-2", "MQTT-3.3.2-14"),
+        ("MQTT-3.3.2-2",),
         "a topic name holds + or #, which belong in topic filters only",
     ),
     Fault.TOPIC_FILTER: (
@@ -95,8 +95,8 @@ _TAGS_AND_TEXTS: dict[Fault, tuple[tuple[str, ...], str]] = {
         "a property comes twice; only user properties and a server's subscription identifiers may",
     ),
     Fault.PROPERTY_VALUE: (
-        (),
-        "a property has a value that the standard excludes, such as 0, or a flag above 1",
+        ("MQTT-3.3.2-14",),
+        "a property has a value that the standard excludes: 0, flags above 1, a wildcard in a response topic",
     ),
     Fault.AUTH_DATA_WITHOUT_METHOD: ((), "authentication data comes without an authentication method"),
     Fault.REASON_CODE: ((), "the reason code is not one that this packet can have"),

@@ -57,16 +57,27 @@ def check_topic_text(name: Span) -> Fault:
 
     A topic name is checked at each PUBLISH, hence the short way for ASCII.
     """
-    size: uint32_t = name.size
+    return FAULT_NONE if all_plain(name) else check_topic_slowly(name)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def all_plain(name: Span) -> cython.bint:
+    """Whether all of `name` is ASCII and none of NUL, + and #."""
     at: uint32_t = 0
-    if size >= 8:
-        while at + 8 <= size and plain_word(name.data + at):
+    if name.size >= 8:
+        while at + 8 <= name.size:
+            if not plain_word(name.data + at):
+                return False
             at += 8
-        if at + 8 > size and plain_word(name.data + size - 8):
-            return FAULT_NONE
-    while at < size and is_plain(name.data[at]):
+        return plain_word(name.data + name.size - 8)  # the rest, and some again
+    while at < name.size:
+        if not is_plain(name.data[at]):
+            return False
         at += 1
-    return FAULT_NONE if at == size else check_topic_slowly(name)
+    return True
 
 
 @cython.cfunc
@@ -103,12 +114,15 @@ def has_wildcard(name: Span) -> cython.bint:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def count_levels(name: Span) -> uint32_t:
+def exceeds(name: Span, levels_max: uint32_t) -> cython.bint:
+    """Whether `name` has more levels; a short one cannot, and is not counted."""
+    if name.size < levels_max:
+        return False
     count: uint32_t = 1
     i: uint32_t
     for i in range(name.size):
         count += name.data[i] == SLASH
-    return count
+    return count > levels_max
 
 
 @cython.cfunc
@@ -118,9 +132,9 @@ def check_topic_name(name: Span, levels_max: uint32_t) -> Fault:
     """Whether `name`, already UTF-8, is not empty, without wildcards, of at most `levels_max` levels."""
     if name.size == 0:
         return FAULT_TOPIC_EMPTY  # [MQTT-4.7.3-1]
-    if has_wildcard(name):
+    if not all_plain(name) and has_wildcard(name):
         return FAULT_TOPIC_WILDCARD  # [MQTT-3.3.2-2] [MQTT-4.7.0-1]
-    return FAULT_TOPIC_LEVELS if count_levels(name) > levels_max else FAULT_NONE
+    return FAULT_TOPIC_LEVELS if exceeds(name, levels_max) else FAULT_NONE
 
 
 @cython.cfunc
@@ -141,7 +155,7 @@ def check_topic_filter(filter: Span, levels_max: uint32_t) -> Fault:
             return FAULT_TOPIC_FILTER  # [MQTT-4.7.1-1]
         if filter.data[i] == PLUS and not stands_alone(filter, i):
             return FAULT_TOPIC_FILTER  # [MQTT-4.7.1-2]
-    return FAULT_TOPIC_LEVELS if count_levels(filter) > levels_max else FAULT_NONE
+    return FAULT_TOPIC_LEVELS if exceeds(filter, levels_max) else FAULT_NONE
 
 
 @cython.cfunc

@@ -183,6 +183,7 @@ def write_publish(packet: object, version: cython.int) -> bytes:
     encode_publish_head(
         cython.address(head), cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, out))
     )
+    assert not head.qos or out[packet_id_at] << 8 | out[packet_id_at + 1] == head.packet_id
     return bytes(out) + payload
 
 
