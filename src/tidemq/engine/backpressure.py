@@ -93,7 +93,10 @@ def release_feeders(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
 def relieve(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Ends the congestion once the output, and what waits behind it, are below half of the mark."""
     low: uint64_t = r.shared.limits.output_high_bytes // 2
-    if pending_output(c) > low or (c.session != cython.NULL and c.session.outbox.bytes > low):
+    if pending_output(c) > low:
+        return
+    # while it is paused its acknowledgements are not read: to wait for them would be to wait for each other
+    if c.pause_count == 0 and c.session != cython.NULL and c.session.outbox.bytes > low:
         return
     c.congested = False
     c.slow = False
@@ -113,7 +116,7 @@ def relieve(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
 def wait_for_inbox(r: cython.pointer[Reactor], target: uint16_t, feeder: uint64_t) -> cython.void:
     """A publisher of this reactor that mails faster than the other reactor reads is held until that has caught up."""
     other: cython.pointer[Reactor] = r.shared.reactors[target]
-    if load_int(cython.address(other.inbox_count), RELAXED) < _INBOX_MAX:
+    if load_int(cython.address(other.inbox_count), RELAXED) < _INBOX_MAX or reactor_of(feeder) != r.index:
         return
     c: cython.pointer[Connection] = connection_of(r, feeder)
     if c != cython.NULL and c.pause_count == 0:

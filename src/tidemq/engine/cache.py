@@ -220,10 +220,23 @@ def _add_group(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _weigh(entry: cython.pointer[CacheEntry]) -> uint64_t:
+    """How many receivers, identifiers and members an entry holds."""
+    index: cython.size_t
+    weight: uint64_t = entry.receivers.size() + entry.ids.size()
+    for index in range(entry.groups.size()):
+        weight += entry.groups[index].members.size()
+    return weight
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic: Span) -> cython.void:
     """Asks the shared index and fills the entry."""
     places: unordered_map[uint64_t, uint32_t]
     index: cython.size_t
+    r.cache.weight -= _weigh(entry)
     entry.receivers.clear()
     entry.ids.clear()
     entry.groups.clear()
@@ -237,13 +250,13 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
     for index in range(r.matches.groups.size()):
         _add_group(r, entry, r.matches.groups[index])
     unlock_shared(r.shared.subscriptions)
-    r.cache.weight += r.matches.subscriptions.size()
     for index in range(r.matches.subscriptions.size()):
         subscription: cython.pointer[Subscription] = cython.address(r.matches.subscriptions[index])
         if subscription.reactor == r.index:
             _add_receiver(entry, cython.address(places), subscription)
         else:
             entry.reactors |= cython.cast(uint64_t, 1) << subscription.reactor
+    r.cache.weight += _weigh(entry)
 
 
 @cython.cfunc

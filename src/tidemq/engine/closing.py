@@ -4,6 +4,7 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.allocation import release
 from cython.cimports.tidemq.engine.backpressure import release_feeders
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_ACCEPTED,
@@ -18,6 +19,7 @@ from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import flush_output, free_output
 from cython.cimports.tidemq.engine.replies import write_disconnect
 from cython.cimports.tidemq.engine.reports import connection_event, post_report
+from cython.cimports.tidemq.engine.retention import suspend_backlog
 from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.sessions import end_session, set_online
 from cython.cimports.tidemq.engine.state import (
@@ -110,6 +112,7 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
     c.timer_ms = 0
     c.congested = False
     c.overloaded = False
+    c.backlogged = False
     c.pause_count = 0
 
 
@@ -164,6 +167,10 @@ def _leave_session(r: cython.pointer[Reactor], c: cython.pointer[Connection], s:
     """The client is gone: its will and the end of its session become due, now or later."""
     s.connection = cython.NULL
     set_online(r, s, False)
+    suspend_backlog(s)
+    if s.received_count == 0:
+        release(s.received)
+        s.received = cython.NULL
     if c.clean_disconnect:
         discard_will(r, s)
     if s.will != cython.NULL:

@@ -386,7 +386,6 @@ def _attach(
     s.ends_ms = 0
     s.connection = c
     c.session = s
-    c.state = CONNECTED
     c.last_read_ms = r.now_ms
     _apply_wishes(r, c, s, connect, cython.address(properties))
     if connect.has_will:
@@ -402,6 +401,10 @@ def _attach(
         c.username = owner.release()
         c.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
     write_connack(r, c, present, RC_SUCCESS, cython.address(properties))
+    c.state = CONNECTED
+    c.clean_disconnect = c.doomed  # a client that takes no CONNACK was never there: no will
+    if c.doomed:
+        c.doom_reason = 0
     del c.connect_packet
     c.connect_packet = cython.NULL
     if r.shared.report_connections:
@@ -440,8 +443,10 @@ def _apply_wishes(
             keep_alive_s = limits.keep_alive_s_max
             append_u16_property(PROP_SERVER_KEEP_ALIVE, cython.cast(uint16_t, keep_alive_s), properties)
     c.keep_alive_ms = keep_alive_s * 1500  # one and a half times the keep alive [MQTT-3.1.2-22]
-    if c.keep_alive_ms or (limits.ack_timeout_s and c.version == 3):
-        time_connection(r, c, r.now_ms + (c.keep_alive_ms if c.keep_alive_ms else limits.ack_timeout_s * 1000))
+    if c.keep_alive_ms:
+        time_connection(r, c, r.now_ms + c.keep_alive_ms)
+    if limits.ack_timeout_s and c.version == 3:
+        time_connection(r, c, r.now_ms + cython.cast(int64_t, limits.ack_timeout_s) * 1000)
     if c.version < 5:
         return
     if s.expiry_s != wanted_s:

@@ -515,10 +515,10 @@ class Engine:
         if self.closed:
             return
         self.stop()
-        for listener in self.sockets:
-            listener.close()
         for thread in self.threads:
             thread.join()
+        for listener in self.sockets:
+            listener.close()
         self.threads = []
         self._free()
         self.closed = True

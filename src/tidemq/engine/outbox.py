@@ -2,7 +2,8 @@
 
 An entry's place is its packet identifier, so an acknowledgement finds its entry at once, and the order of the ring
 is the order of delivery. What is acknowledged out of order stays as a hole until the head passes it; packet
-identifiers are never in use twice because at most 65,535 places are in flight.
+identifiers are never in use twice because at most 65,535 places are in flight: a client that never acknowledges one
+message gets at most so many after it.
 """
 
 import cython

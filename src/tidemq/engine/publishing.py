@@ -6,7 +6,7 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
-from cython.cimports.tidemq.engine.allocation import allocate, release
+from cython.cimports.tidemq.engine.allocation import allocate
 from cython.cimports.tidemq.engine.backpressure import refused_by_memory
 from cython.cimports.tidemq.engine.connecting import keep_packet
 from cython.cimports.tidemq.engine.counters import C_DROPPED_MEMORY, C_MESSAGES_RECEIVED, C_REFUSED_NOT_AUTHORISED
@@ -33,7 +33,7 @@ from cython.cimports.tidemq.wire.properties import Properties, copy_forwarded, h
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_LIMIT,
     FAULT_NONE,
-    FAULT_PROPERTY_MISPLACED,
+    FAULT_PROPERTY_VALUE,
     FAULT_RECEIVE_MAXIMUM,
     FAULT_TOPIC_ALIAS,
     FAULT_TOPIC_EMPTY,
@@ -89,7 +89,7 @@ def _check_publish(
     """What the packet alone does not show: who may send what, aliases, limits."""
     if c.version == 5 and publish.properties.present:
         if publish.properties.subscription_id_count:
-            return FAULT_PROPERTY_MISPLACED  # [MQTT-3.3.4-6]
+            return FAULT_PROPERTY_VALUE  # [MQTT-3.3.4-6]
         if has_property(cython.address(publish.properties), PROP_TOPIC_ALIAS):
             fault: Fault = _resolve_alias(r, c, publish)
             if fault != FAULT_NONE:
@@ -111,7 +111,9 @@ def _is_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.bint
 @cython.nogil
 @cython.exceptval(check=False)
 def note_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.void:
-    """A QoS 2 message has come and waits for its PUBREL. 8 KiB are held while any does."""
+    """A QoS 2 message has come and waits for its PUBREL. Its bitmap of 8 KiB stays while the client is connected."""
+    if _is_received(s, packet_id):
+        return
     if s.received == cython.NULL:
         s.received = cython.cast(cython.pointer[uint64_t], allocate(8192))
     s.received[packet_id >> 6] |= cython.cast(uint64_t, 1) << (packet_id & 63)
@@ -124,9 +126,6 @@ def note_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.voi
 def _forget_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.void:
     s.received[packet_id >> 6] &= ~(cython.cast(uint64_t, 1) << (packet_id & 63))
     s.received_count -= 1
-    if s.received_count == 0:
-        release(s.received)
-        s.received = cython.NULL
 
 
 @cython.cfunc

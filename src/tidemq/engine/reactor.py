@@ -312,7 +312,7 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
         r.backlog_ready = r.backlog_ready or pending_output(c) <= r.shared.limits.output_high_bytes // 2
     if c.congested:
         relieve(r, c)
-    if c.stalled and pending_output(c) <= r.shared.limits.output_bytes_max // 2:
+    if c.stalled and pending_output(c) <= r.shared.limits.output_high_bytes // 2:
         c.stalled = False
         r.resumed.push_back(handle_of(r, c))
     update_interest(r, c)

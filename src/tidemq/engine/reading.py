@@ -145,7 +145,7 @@ def _parse(
     header: FixedHeader
     at: uint32_t = 0
     while at < size and not (c.doomed or c.asked or c.leaving or c.pause_count):
-        if pending_output(c) > r.shared.limits.output_bytes_max:
+        if pending_output(c) > r.shared.limits.output_high_bytes:
             c.stalled = True
             touch(r, c)
             break

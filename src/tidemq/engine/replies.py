@@ -4,7 +4,7 @@ import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.output import append_output, doom, reserve_output
-from cython.cimports.tidemq.engine.state import Connection, Reactor
+from cython.cimports.tidemq.engine.state import CONNECTED, Connection, Reactor
 from cython.cimports.tidemq.wire.packets import append_string_property, encode_ack, encode_packet
 from cython.cimports.tidemq.wire.protocol import (
     AUTH,
@@ -65,7 +65,7 @@ def _append_packet(
 ) -> cython.void:
     """Sends a rare packet; a client that takes no packet of this size cannot go on [MQTT-3.1.2-24]."""
     if packet.size() > c.packet_bytes_max:
-        doom(r, c, RC_PACKET_TOO_LARGE, 0)
+        doom(r, c, RC_PACKET_TOO_LARGE if c.state == CONNECTED else 0, 0)  # no DISCONNECT before CONNACK
     else:
         append_output(r, c, packet.data(), cython.cast(uint32_t, packet.size()))
 

@@ -7,4 +7,5 @@ cdef void begin_backlog(Reactor* r, Session* s, Span filter, uint8_t qos, uint32
 cdef void continue_backlogs(Reactor* r) noexcept nogil
 cdef void end_backlog(Reactor* r, Session* s, Span filter) noexcept nogil
 cdef void free_backlog(Session* s) noexcept nogil
+cdef void suspend_backlog(Session* s) noexcept nogil
 cdef void resume_backlog(Reactor* r, Session* s) noexcept nogil

@@ -22,6 +22,7 @@ from cython.cimports.tidemq.engine.message import (
     topic_of,
 )
 from cython.cimports.tidemq.engine.output import pending_output
+from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retained import (
     RetainedIndex,
     close_walk,
@@ -86,6 +87,16 @@ def _forget_expired(r: cython.pointer[Reactor], message: cython.pointer[Message]
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _schedule(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    if not c.backlogged:
+        c.backlogged = True
+        r.backlogged.push_back(handle_of(r, c))
+    r.backlog_ready = True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def begin_backlog(
     r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span, qos: uint8_t, subscription_id: uint32_t
 ) -> cython.void:
@@ -113,17 +124,38 @@ def begin_backlog(
     if s.backlog == cython.NULL:
         owner: unique_ptr[deque[Backlog]] = make_unique[deque[Backlog]]()
         s.backlog = owner.release()
-        r.backlogged.push_back(handle_of(r, s.connection))
     s.backlog.push_back(backlog)
+    _schedule(r, s.connection)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def resume_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """The client is back: what it still has to get goes on."""
-    if s.backlog != cython.NULL:
-        r.backlogged.push_back(handle_of(r, s.connection))
+    """The client is back: subscriptions whose retained messages had not all gone out begin anew."""
+    index: cython.size_t
+    if s.backlog == cython.NULL:
+        return
+    lock_shared(r.shared.retained)
+    for index in range(s.backlog.size()):
+        waiting: cython.pointer[Backlog] = cython.address(s.backlog[0][index])
+        waiting.walk = open_walk(r.shared.retained, span_of(cython.address(waiting.filter)))
+    unlock_shared(r.shared.retained)
+    _schedule(r, s.connection)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def suspend_backlog(s: cython.pointer[Session]) -> cython.void:
+    """The client is gone: no walk stays open for it, only what it is to get is kept."""
+    index: cython.size_t
+    if s.backlog == cython.NULL:
+        return
+    for index in range(s.backlog.size()):
+        waiting: cython.pointer[Backlog] = cython.address(s.backlog[0][index])
+        close_walk(waiting.walk)
+        waiting.walk = cython.NULL
 
 
 @cython.cfunc
@@ -137,7 +169,8 @@ def end_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session], filter: 
     for index in range(s.backlog.size()):
         waiting: cython.pointer[Backlog] = cython.address(s.backlog[0][index])
         if waiting.filter.size() == filter.size and memcmp(waiting.filter.data(), filter.data, filter.size) == 0:
-            close_walk(waiting.walk)
+            if waiting.walk != cython.NULL:
+                close_walk(waiting.walk)
             s.backlog.erase(s.backlog.begin() + index)
             break
     if s.backlog.empty():
@@ -153,7 +186,8 @@ def free_backlog(s: cython.pointer[Session]) -> cython.void:
     if s.backlog == cython.NULL:
         return
     for index in range(s.backlog.size()):
-        close_walk(s.backlog[0][index].walk)
+        if s.backlog[0][index].walk != cython.NULL:
+            close_walk(s.backlog[0][index].walk)
     del s.backlog
     s.backlog = cython.NULL
 
@@ -228,5 +262,7 @@ def continue_backlogs(r: cython.pointer[Reactor]) -> cython.void:
         if c != cython.NULL and not c.doomed and c.session.backlog != cython.NULL and _continue_backlog(r, c):
             index += 1
             continue
+        if c != cython.NULL:
+            c.backlogged = False
         r.backlogged[index] = r.backlogged.back()
         r.backlogged.pop_back()

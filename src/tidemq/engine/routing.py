@@ -58,23 +58,25 @@ def _deliver_plain(
 def _choose_member(
     r: cython.pointer[Reactor], group: cython.pointer[Group], here: cython.bint
 ) -> cython.pointer[GroupMember]:
-    """The next member in turn; one whose window is full is passed over while another has room.
+    """A member drawn evenly; one whose window is full is passed over while another has room.
 
     ``here``: another reactor has chosen this one, so its own members go first whatever their windows.
     """
     count: uint32_t = cython.cast(uint32_t, group.members.size())
     tried: uint32_t
+    # drawn, not counted: several groups on one topic would take turns in step and leave members out
+    r.group_turn = r.group_turn * 1664525 + 1013904223
+    start: uint32_t = r.group_turn >> 8
     first: cython.pointer[GroupMember] = cython.NULL
     for tried in range(count):
-        r.group_turn += 1
-        member: cython.pointer[GroupMember] = cython.address(group.members[r.group_turn % count])
+        member: cython.pointer[GroupMember] = cython.address(group.members[(start + tried) % count])
         if here and member.session == cython.NULL:
             continue
         if first == cython.NULL:
             first = member
         if member.session == cython.NULL or member.session.outbox.waiting == 0:
             return member
-    return first if first != cython.NULL else cython.address(group.members[r.group_turn % count])
+    return first if first != cython.NULL else cython.address(group.members[start % count])
 
 
 @cython.cfunc
@@ -90,6 +92,7 @@ def _deliver_to_member(
     p.receivers += 1
     if member.session == cython.NULL:
         send_message_mail(r, member.reactor, MAIL_GROUP, passage_message(p, r.tally), group.number, hops + 1)
+        wait_for_inbox(r, member.reactor, p.feeder)
         return
     ids_count: uint32_t = 1 if member.subscription_id else 0
     deliver(

@@ -14,6 +14,8 @@ queue       length of client id (2) + client id + i or w + sequence (8)  ENTRY +
 retained    topic                                         MESSAGE
 ========== ============================================= ==========================================================
 
+A will that waits for its delay, and retained messages that a subscription had still to get, are not part of it.
+
 In a queue's key ``i`` stands for in flight and ``w`` for waiting. The sequence gives the packet identifier.
 """
 

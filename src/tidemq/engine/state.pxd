@@ -7,7 +7,6 @@ reactors go only Mail (under the receiver's `inbox_lock`) and Messages (constant
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool
 from libcpp.deque cimport deque
-from libcpp.queue cimport priority_queue
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
@@ -35,7 +34,7 @@ cdef struct Message:             # one allocation: this, then topic, properties,
     uint32_t properties_size     # 5.0 properties as they are forwarded
     uint32_t payload_size
     uint64_t publisher           # session number, for no-local; 0: the broker itself
-    uint64_t feeder              # connection to pause when a receiver is slow (feeder_of); 0: none
+    uint64_t feeder              # connection to pause when a receiver is slow; 0: none
     int64_t expires_ms           # on the monotonic clock; 0: never
 
 # A message on its way through one reactor. It points into the read buffer or into a Message, and becomes a
@@ -147,6 +146,7 @@ cdef cppclass Connection:
     bool asked                   # a request to the control plane is open: read nothing more
     bool touched                 # in Reactor.touched
     bool doomed
+    bool backlogged              # in Reactor.backlogged
     bool stalled                 # reads none of the answers to what it sends: not read from until it does
     bool leaving                 # goes to another reactor at the end of the turn
     bool clean_disconnect        # the will is not wanted any more
@@ -157,7 +157,7 @@ cdef cppclass Connection:
     int64_t overloaded_ms        # since when
     uint8_t doom_reason
     uint8_t doom_fault
-    uint16_t pause_count         # receivers (and the memory ceiling) that want this publisher not to be read
+    uint32_t pause_count         # receivers (and the memory ceiling) that want this publisher not to be read
     uint32_t interest            # epoll events asked for
     uint32_t keep_alive_ms       # 0: none
     int64_t last_read_ms
@@ -178,8 +178,6 @@ cdef cppclass Connection:
     unordered_map[string, uint16_t]* aliases_out
     vector[uint64_t]* feeders    # publishers that wait for this slow receiver
     int64_t congested_ms         # since when
-    uint64_t packets_from[2]     # messages routed: to this reactor's sessions only, to others (placement)
-    uint16_t placed_peer         # the other reactor that took most
     string peer                  # "host:port", filled when first asked for
 
 cdef cppclass Backlog:            # retained messages that a new subscription still has to get
@@ -319,7 +317,7 @@ cdef cppclass Reactor:
     unordered_map[uint64_t, Session*] sessions   # by number, only those that a timer or receiver number names
     vector[Timer] timers         # a binary heap, earliest first
     TopicCache cache
-    uint32_t group_turn          # of the round robin over the members of shared groups
+    uint32_t group_turn          # the state of the draw among the members of shared groups
     int inbox_count              # atomic: mails in the inbox, for senders that should wait
     vector[uint64_t] flooding    # publishers that wait for another reactor's inbox
     Matches matches              # scratch for a look-up

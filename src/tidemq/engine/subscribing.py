@@ -107,6 +107,7 @@ def _apply_one(
     reason: uint8_t = add_subscription(
         r, c.session, filter, options, subscription_id, cython.address(existed)
     )
+    end_backlog(r, c.session, filter)
     handling: uint8_t = options >> 4 & 3
     if reason < 0x80 and not split_shared(filter).shared:
         # 0: always, 1: for a new subscription, 2: never [MQTT-3.3.1-9..11]

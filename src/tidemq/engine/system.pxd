@@ -18,7 +18,6 @@ cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLOUT
     uint32_t EPOLLERR
     uint32_t EPOLLHUP
-    uint32_t EPOLLRDHUP
 
 cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd(unsigned int initval, int flags)
