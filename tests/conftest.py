@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -35,16 +34,15 @@ class RunningBroker(NamedTuple):
 
     def stop(self) -> int:
         """SIGTERM; returns the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-                raise AssertionError(
-                    f"broker still ran {STOP_S} s after SIGTERM\n{self.log.read_text()}"
-                ) from None
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(
+                f"broker still ran {STOP_S} s after SIGTERM\n{self.log.read_text()}"
+            ) from None
         return self.process.returncode
 
 
@@ -125,7 +123,10 @@ def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBrok
 
     yield start
     for broker in started:
-        broker.stop()
+        broker.process.terminate()
+    for broker in started:
+        status = broker.stop()
+        assert status == 0, f"a broker ended with status {status}:\n{broker.log.read_text()[-4000:]}"
 
 
 @pytest.fixture
