@@ -325,6 +325,7 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
 def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     """Writes, closes, posts. Closing publishes wills, which may touch more connections: the list grows meanwhile."""
     index: cython.size_t = 0
+    _publish_tally(r)  # what a client is about to see is counted already
     while index < r.touched.size():
         _settle(r, r.touched[index])
         index += 1
