@@ -48,8 +48,8 @@ def compiled_modules() -> list[Extension]:
 
 @contextmanager
 def hints_refused() -> Iterator[None]:
-    """Fails the build on a performance hint: it tells of a function that takes the GIL or makes Python objects
-    where none was meant. Cython itself can only print it.
+    """Fails the build on a performance hint: it tells of a function that takes the GIL or makes Python
+    objects where none was meant. Cython itself can only print it.
     """
     with tempfile.TemporaryFile("w+") as report:
         sys.stderr.flush()
@@ -72,7 +72,9 @@ def hints_refused() -> Iterator[None]:
 
 
 class BuildExtensions(build_ext):
-    """Compiles on all cores, and once: an editable installation, ``make build`` and the wheel share the objects."""
+    """Compiles on all cores, and once: an editable installation, ``make build`` and the wheel share the
+    objects.
+    """
 
     def finalize_options(self) -> None:
         super().finalize_options()
