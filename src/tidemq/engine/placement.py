@@ -11,7 +11,7 @@ It keeps the order of its messages, because it is posted after everything that i
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
 from cython.cimports.tidemq.engine.closing import place_connection
-from cython.cimports.tidemq.engine.counters import C_CONNECTIONS_MOVED
+from cython.cimports.tidemq.engine.counters import C_PUBLISHERS_MOVED
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.mail import new_mail
 from cython.cimports.tidemq.engine.output import touch
@@ -27,7 +27,8 @@ from cython.cimports.tidemq.engine.timers import time_connection
 
 _AWAY = cython.declare(cython.uint, 256)  # messages in a row that make it move; doubled by each move before
 _MOVES_MAX = cython.declare(cython.int, 8)
-_BUSIER = cython.declare(cython.int, 15)  # percent by which the other reactor may be busier than this one
+_BUSY = cython.declare(cython.int, 60)  # percent of the time; a reactor that is busy less takes anybody
+_BUSIER = cython.declare(cython.int, 15)  # percent by which a busy reactor may be busier than this one
 _LOAD_NS = cython.declare(int64_t, 50000000)
 
 
@@ -79,7 +80,7 @@ def consider_moving(
         return
     there: cython.int = load_int(cython.address(r.shared.reactors[target].load), RELAXED)
     here: cython.int = load_int(cython.address(r.load), RELAXED)
-    if there <= here + _BUSIER and _may_move(c):
+    if (there < _BUSY or there <= here + _BUSIER) and _may_move(c):
         _move(r, c, target)
     else:
         c.away = 0
@@ -104,7 +105,7 @@ def _move(r: cython.pointer[Reactor], c: cython.pointer[Connection], target: uin
     c.leaving = True
     touch(r, c)
     r.departing.push_back(mail)
-    r.tally[C_CONNECTIONS_MOVED] += 1
+    r.tally[C_PUBLISHERS_MOVED] += 1
 
 
 @cython.cfunc

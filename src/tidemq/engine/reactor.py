@@ -69,6 +69,7 @@ from cython.cimports.tidemq.engine.system import (
     eventfd,
     getrandom,
     load_i64,
+    load_int,
     pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
@@ -329,6 +330,7 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     meanwhile.
     """
     index: cython.size_t = 0
+    _publish_tally(r)  # what a client is about to see is counted already
     while index < r.touched.size():
         _settle(r, r.touched[index])
         index += 1
@@ -353,7 +355,8 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
     if r.resumed.size() or r.backlog_ready:
         return 0
-    wait: int64_t = _TICK_MS if r.congested.size() or r.overloaded.size() else _IDLE_MS
+    watching: cython.bint = r.congested.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
+    wait: int64_t = _TICK_MS if watching else _IDLE_MS
     if r.flooding.size():
         wait = 1
     if r.timers.size():
