@@ -1,8 +1,9 @@
 """Where connections live: a publisher moves to the reactor that its messages go to.
 
-A message that has to be mailed costs about twice one that is not. So a client that has no subscriptions, and whose
-messages have for a while gone to one other reactor and nowhere else, goes there, connection and session, unless that
-reactor has much more to do than this one. Clients with subscriptions stay: others have mail on its way to them.
+A message that has to be mailed costs about twice one that is not. So a client that has no subscriptions, and
+whose messages have for a while gone to one other reactor and nowhere else, goes there, connection and
+session, unless that reactor has much more to do than this one. Clients with subscriptions stay: others have
+mail on its way to them.
 
 It keeps the order of its messages, because it is posted after everything that it sent from here (see `mail`).
 """
@@ -47,7 +48,9 @@ def work_out_load(r: cython.pointer[Reactor], now_ns: int64_t) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def _may_move(c: cython.pointer[Connection]) -> cython.bint:
-    """Whether nothing ties the client to this reactor: no subscriptions, nothing waited for, nothing owed to it."""
+    """Whether nothing ties the client to this reactor: no subscriptions, nothing waited for, nothing owed to
+    it.
+    """
     s: cython.pointer[Session] = c.session
     if s.subscriptions != cython.NULL and not s.subscriptions.empty():
         return False
@@ -59,7 +62,9 @@ def _may_move(c: cython.pointer[Connection]) -> cython.bint:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def consider_moving(r: cython.pointer[Reactor], c: cython.pointer[Connection], reactors: uint64_t) -> cython.void:
+def consider_moving(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], reactors: uint64_t
+) -> cython.void:
     """After a message that only others received. ``reactors``: a bit for each of them."""
     target: uint16_t = 0
     if reactors & (reactors - 1):  # more than one
