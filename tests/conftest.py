@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,16 +34,15 @@ class RunningBroker(NamedTuple):
 
     def stop(self) -> int:
         """SIGTERM; returns the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-                raise AssertionError(
-                    f"broker still ran {STOP_S} s after SIGTERM\n{self.log.read_text()}"
-                ) from None
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(
+                f"broker still ran {STOP_S} s after SIGTERM\n{self.log.read_text()}"
+            ) from None
         return self.process.returncode
 
 
@@ -125,7 +123,10 @@ def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBrok
 
     yield start
     for broker in started:
-        broker.stop()
+        broker.process.terminate()
+    for broker in started:
+        status = broker.stop()
+        assert status == 0, f"a broker ended with status {status}:\n{broker.log.read_text()[-4000:]}"
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def broker(session_broker: RunningBroker) -> RunningBroker:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failed test shows the end of its broker's log."""
     report = yield
     brokers = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, RunningBroker)]

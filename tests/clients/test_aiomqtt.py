@@ -7,6 +7,8 @@ import asyncio
 import aiomqtt
 import pytest
 from aiomqtt import ProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 every_version = pytest.mark.parametrize(
     "version", [ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5]
@@ -60,10 +62,14 @@ async def test_retained_and_will(broker, version, topic):
         await later.publish(topic, b"", 1, retain=True)
 
 
-@pytest.mark.parametrize("version", [ProtocolVersion.V31, ProtocolVersion.V311])
+@every_version
 async def test_session(broker, version, topic):
     """What came while the client was away."""
-    settings = {"identifier": topic.replace("/", "")[-20:], "clean_session": False}
+    settings: dict[str, object] = {"identifier": topic.replace("/", "")[-20:], "clean_session": False}
+    if version == ProtocolVersion.V5:
+        del settings["clean_session"]
+        settings |= {"clean_start": False, "properties": Properties(PacketTypes.CONNECT)}
+        settings["properties"].SessionExpiryInterval = 300
     async with client(broker, version, **settings) as receiver:
         await receiver.subscribe(topic, 2)
     async with client(broker, version) as sender:

@@ -127,7 +127,8 @@ def property_bytes(name: str, value: object) -> bytes:
         assert isinstance(value, int)
         body = varint(value)
     elif form == "p":
-        key, word = value  # type: ignore[misc]
+        assert isinstance(value, tuple)
+        key, word = value
         body = text(key) + text(word)
     elif form in "sb":
         body = text(value)  # type: ignore[arg-type]

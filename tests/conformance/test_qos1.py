@@ -174,7 +174,7 @@ def test_not_sent_again_on_the_same_connection(broker, version):
     receiver.subscribe(topic, 1)
     connected(broker, version).publish(topic, b"x", 1)
     receiver.expect(PUBLISH)
-    receiver.expect_nothing(0.5)
+    receiver.expect_nothing(0.3)
 
 
 @every_version

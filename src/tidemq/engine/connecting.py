@@ -334,7 +334,7 @@ def admit(
     found: Found = find_session(r, cython.address(name), True)
     if found.session == cython.NULL:
         _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
-    elif found.reactor != r.index:
+    elif found.reactor != r.index or found.moving:
         _send_elsewhere(r, c, found.reactor, cython.address(name), auth_data)
     else:
         _attach(r, c, found.session, cython.address(connect), not found.created, assigned, auth_data)
@@ -352,7 +352,7 @@ def _clear_the_way(
     [MQTT-3.1.4-3] [MQTT-3.1.4-4].
     """
     found: Found = find_session(r, client_id, False)
-    if found.session == cython.NULL or found.reactor != r.index:
+    if found.session == cython.NULL or found.reactor != r.index or found.moving:
         return
     if found.session.connection != cython.NULL:
         r.tally[C_SESSIONS_TAKEN_OVER] += 1
@@ -361,7 +361,7 @@ def _clear_the_way(
         close_connection(r, found.session.connection)
         # a session that ended with its connection is gone; another reactor may have made the next one already
         found = find_session(r, client_id, False)
-        if found.session == cython.NULL or found.reactor != r.index:
+        if found.session == cython.NULL or found.reactor != r.index or found.moving:
             return
     if clean_start:
         publish_will(r, found.session)

@@ -9,6 +9,7 @@ from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.mail import free_letter
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import doom, touch
+from cython.cimports.tidemq.engine.placement import welcome
 from cython.cimports.tidemq.engine.publishing import answer_publish
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retention import begin_backlog
@@ -24,6 +25,7 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_DISCONNECT,
     MAIL_GROUP,
     MAIL_MESSAGE,
+    MAIL_MOVED,
     MAIL_PAUSE,
     MAIL_PUBLISH,
     MAIL_RESUME,
@@ -48,8 +50,8 @@ def _adopt(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.voi
     c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
     c.leaving = False
     place_connection(r, c)
-    if c.doomed:
-        touch(r, c)
+    if c.doomed or r.stopping:
+        doom(r, c, 0, 0)
         return
     time_connection(r, c, r.now_ms + r.shared.limits.connect_timeout_ms)
     c.state = CONNECTING
@@ -85,7 +87,7 @@ def _disconnect(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     found: Found = find_session(r, mail.letter.text, False)
     if found.session == cython.NULL:
         return
-    if found.reactor != r.index:
+    if found.reactor != r.index or found.moving:
         forwarded: Mail = mail[0]
         r.outgoing[found.reactor].push_back(forwarded)
         mail.letter = cython.NULL
@@ -146,6 +148,9 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     if mail.message != cython.NULL:
         handle_mail(r, mail)
         return
+    if mail.kind == MAIL_MOVED:
+        welcome(r, cython.cast(cython.pointer[Connection], mail.pointer))
+        close_connection(r, cython.cast(cython.pointer[Connection], mail.pointer))
     if mail.kind == MAIL_CONNECTION:
         c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
         place_connection(r, c)
@@ -171,6 +176,8 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
         resume_feeder(r, mail.number)
     elif kind == MAIL_CONNECTION:
         _adopt(r, mail)
+    elif kind == MAIL_MOVED:
+        welcome(r, cython.cast(cython.pointer[Connection], mail.pointer))
     elif kind == MAIL_DISCONNECT:
         _disconnect(r, mail)
     elif kind == MAIL_SUBSCRIBE:

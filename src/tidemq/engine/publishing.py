@@ -14,6 +14,7 @@ from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, release_payload
 from cython.cimports.tidemq.engine.output import doom, touch
+from cython.cimports.tidemq.engine.placement import consider_moving
 from cython.cimports.tidemq.engine.replies import span_of, write_ack
 from cython.cimports.tidemq.engine.reports import connection_event, post_event
 from cython.cimports.tidemq.engine.routing import close_passage, route
@@ -267,6 +268,10 @@ def _accept_publish(
             note_received(c.session, publish.packet_id)
             write_ack(r, c, PUBREC, publish.packet_id, reason)
     close_passage(r, cython.address(passage))
+    if passage.only_reactors:
+        consider_moving(r, c, passage.only_reactors)
+    else:
+        c.away = 0
 
 
 @cython.cfunc

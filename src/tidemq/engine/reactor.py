@@ -28,6 +28,7 @@ from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.mail import post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
+from cython.cimports.tidemq.engine.placement import work_out_load
 from cython.cimports.tidemq.engine.postman import handle_mail
 from cython.cimports.tidemq.engine.reading import parse_kept, read_connection
 from cython.cimports.tidemq.engine.reports import new_event, post_event
@@ -76,7 +77,7 @@ from cython.cimports.tidemq.engine.system import (
     store_i64,
     store_int,
 )
-from cython.cimports.tidemq.engine.timers import clock_ms, take_timer, time_connection
+from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns, take_timer, time_connection
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_CONNECT_TIMEOUT,
     FAULT_KEEP_ALIVE,
@@ -396,7 +397,8 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
     while not (r.stopping and (r.now_ms >= r.stop_ms or _all_written(r))):
         count: cython.int = epoll_wait(r.epoll, events, _EVENTS_MAX, _wait_ms(r))
         store_int(cython.address(r.sleeping), 0, SEQ_CST)
-        r.now_ms = clock_ms()
+        began_ns: int64_t = clock_ns()
+        r.now_ms = began_ns // 1000000
         r.tally[C_TURNS] += 1
         _read_mail(r)
         for index in range(count):
@@ -406,6 +408,9 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         _run_timers(r)
         continue_backlogs(r)
         _end_turn(r)
+        ended_ns: int64_t = clock_ns()
+        r.busy_ns += ended_ns - began_ns
+        work_out_load(r, ended_ns)
     for index in range(cython.cast(cython.int, r.connections.size())):
         if r.connections[index] != cython.NULL:
             doom(r, r.connections[index], RC_SERVER_SHUTTING_DOWN, 0)

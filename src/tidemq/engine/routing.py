@@ -116,6 +116,7 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     entry: cython.pointer[CacheEntry] = find_receivers(r, p.topic)
     _deliver_plain(r, p, entry)
     others: uint64_t = entry.reactors
+    p.only_reactors = others if p.receivers == 0 and entry.groups.empty() else 0
     target: uint16_t = 0
     while others:
         if others & 1:

@@ -8,6 +8,7 @@ cdef struct Found:
     Session* session
     uint16_t reactor     # its owner
     bint created
+    bint moving          # on its way to `reactor`: try again there
 
 cdef Found find_session(Reactor* r, const string* client_id, bint create) noexcept nogil
 cdef Session* new_session(Reactor* r) noexcept nogil

@@ -67,10 +67,12 @@ def find_session(
     found.session = cython.NULL
     found.reactor = r.index
     found.created = False
+    found.moving = False
     pthread_mutex_lock(cython.address(shared.registry_lock))
     if shared.registry.count(client_id[0]):
         found.session = shared.registry[client_id[0]]
         found.reactor = found.session.reactor
+        found.moving = found.session.moving
     elif create and load_i64(cython.address(shared.session_count), RELAXED) < shared.limits.sessions_max:
         found.session = new_session(r)
         found.session.client_id = client_id[0]

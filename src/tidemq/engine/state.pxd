@@ -54,6 +54,7 @@ cdef struct Passage:
     Message* message             # NULL until made
     uint32_t heads_ready         # bit per variant in Reactor.heads
     uint32_t receivers           # how many sessions and reactors took it
+    uint64_t only_reactors       # bit mask of the other reactors that took it; 0 where a session here took it too
 
 # ---------------------------------------------------------------- a session
 
@@ -99,7 +100,7 @@ cdef cppclass Session:
     uint16_t reactor             # the owner; written under Shared.registry_lock
     uint8_t online               # atomic: read by other reactors that choose a member of a shared group
     bool internal                # a receiver of the embedding program: what it gets goes up as events
-    bool ended                   # being freed
+    bool moving                  # on its way to `reactor` with its connection; under Shared.registry_lock
     bool has_shared              # holds a shared subscription: going on- and offline moves the index's version
     uint32_t expiry_s            # 0: ends with its connection; 0xFFFFFFFF: never
     int64_t ends_ms              # while offline: when it expires; 0: not
@@ -178,6 +179,9 @@ cdef cppclass Connection:
     unordered_map[string, uint16_t]* aliases_out
     vector[uint64_t]* feeders    # publishers that wait for this slow receiver
     int64_t congested_ms         # since when
+    uint32_t away                # messages in a row that went to reactor `away_to` and to nobody else
+    uint16_t away_to
+    uint8_t moves                # how often it has moved to another reactor
     string peer                  # "host:port", filled when first asked for
 
 cdef cppclass Backlog:            # retained messages that a new subscription still has to get
@@ -231,6 +235,7 @@ cdef enum:   # the kind of a Mail
     MAIL_GROUP                   # for one member of group `number`
     MAIL_PUBLISH                 # from the control plane: route it
     MAIL_CONNECTION              # `pointer`: a Connection whose CONNECT is to be applied here
+    MAIL_MOVED                   # `pointer`: a Connection that comes with its session
     MAIL_PAUSE                   # `number`: connection that feeds a slow receiver
     MAIL_RESUME
     MAIL_ANSWER_CONNECT          # `number`: connection; `reason`; `text`: client id, `data`: auth data
@@ -302,6 +307,9 @@ cdef cppclass Reactor:
     int reserve                  # a descriptor to give up when none is left, so that accept can refuse
     int64_t now_ms               # of this turn
     int64_t tick_ms              # when the slow work was last done
+    int64_t busy_ns              # spent in turns since `load` was last worked out
+    int64_t load_ns              # when that was
+    int load                     # atomic: share of the time that it was busy lately, in percent
     bool stopping
     int64_t stop_ms              # when the last writes end
     vector[int] listeners
@@ -328,7 +336,7 @@ cdef cppclass Reactor:
     vector[string] heads         # encoded heads of the message that is being routed, by variant
     uint32_t head_packet_id_at[VARIANTS]
     vector[vector[Mail]] outgoing   # by reactor
-    vector[Mail] departing       # MAIL_CONNECTION: posted after everything else; `hops` is the target
+    vector[Mail] departing       # MAIL_CONNECTION and MAIL_MOVED: posted after everything else; `hops` is the target
     vector[Mail] reading         # the inbox as taken
     pthread_mutex_t inbox_lock
     vector[Mail] inbox           # under inbox_lock

@@ -7,3 +7,4 @@ cdef Timer take_timer(Reactor* r) noexcept nogil
 cdef void time_connection(Reactor* r, Connection* c, int64_t due_ms) noexcept nogil
 cdef void time_session(Reactor* r, Session* s) noexcept nogil
 cdef int64_t clock_ms() noexcept nogil
+cdef int64_t clock_ns() noexcept nogil

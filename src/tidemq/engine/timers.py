@@ -18,9 +18,17 @@ _LONGEST_MS = cython.declare(int64_t, 3600000)  # a timer that is stale by then 
 @cython.exceptval(check=False)
 def clock_ms() -> int64_t:
     """The monotonic clock in milliseconds."""
+    return clock_ns() // 1000000
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def clock_ns() -> int64_t:
+    """The monotonic clock in nanoseconds."""
     now: timespec
     clock_gettime(CLOCK_MONOTONIC, cython.address(now))
-    return cython.cast(int64_t, now.tv_sec) * 1000 + now.tv_nsec // 1000000
+    return cython.cast(int64_t, now.tv_sec) * 1000000000 + now.tv_nsec
 
 
 @cython.cfunc

@@ -1,0 +1,120 @@
+"""Where connections live: a publisher moves to the reactor that its messages go to.
+
+A message that has to be mailed costs about twice one that is not. So a client that has no subscriptions, and whose
+messages have for a while gone to one other reactor and nowhere else, goes there, connection and session, unless that
+reactor has much more to do than this one. Clients with subscriptions stay: others have mail on its way to them.
+
+It keeps the order of its messages, because it is posted after everything that it sent from here (see `mail`).
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
+from cython.cimports.tidemq.engine.closing import place_connection
+from cython.cimports.tidemq.engine.counters import C_CONNECTIONS_MOVED
+from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.mail import new_mail
+from cython.cimports.tidemq.engine.output import touch
+from cython.cimports.tidemq.engine.state import MAIL_MOVED, Connection, Mail, Reactor, Session
+from cython.cimports.tidemq.engine.system import (
+    RELAXED,
+    load_int,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    store_int,
+)
+from cython.cimports.tidemq.engine.timers import time_connection
+
+_AWAY = cython.declare(cython.uint, 256)  # messages in a row that make it move; doubled by each move before
+_MOVES_MAX = cython.declare(cython.int, 8)
+_BUSIER = cython.declare(cython.int, 15)  # percent by which the other reactor may be busier than this one
+_LOAD_NS = cython.declare(int64_t, 50000000)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def work_out_load(r: cython.pointer[Reactor], now_ns: int64_t) -> cython.void:
+    """At the end of a turn: says now and then which share of the time this reactor was busy."""
+    elapsed: int64_t = now_ns - r.load_ns
+    if elapsed >= _LOAD_NS:
+        store_int(cython.address(r.load), cython.cast(cython.int, r.busy_ns * 100 // elapsed), RELAXED)
+        r.busy_ns = 0
+        r.load_ns = now_ns
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _may_move(c: cython.pointer[Connection]) -> cython.bint:
+    """Whether nothing ties the client to this reactor: no subscriptions, nothing waited for, nothing owed to it."""
+    s: cython.pointer[Session] = c.session
+    if s.subscriptions != cython.NULL and not s.subscriptions.empty():
+        return False
+    if s.outbox.head != s.outbox.tail or s.backlog != cython.NULL:
+        return False
+    return not (c.asked or c.doomed or c.leaving or c.pause_count or c.congested)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def consider_moving(r: cython.pointer[Reactor], c: cython.pointer[Connection], reactors: uint64_t) -> cython.void:
+    """After a message that only others received. ``reactors``: a bit for each of them."""
+    target: uint16_t = 0
+    if reactors & (reactors - 1):  # more than one
+        c.away = 0
+        return
+    while not reactors >> target & 1:
+        target += 1
+    if target != c.away_to:
+        c.away_to = target
+        c.away = 0
+    c.away += 1
+    if c.away < _AWAY << c.moves or c.moves >= _MOVES_MAX or r.stopping:
+        return
+    there: cython.int = load_int(cython.address(r.shared.reactors[target].load), RELAXED)
+    here: cython.int = load_int(cython.address(r.load), RELAXED)
+    if there <= here + _BUSIER and _may_move(c):
+        _move(r, c, target)
+    else:
+        c.away = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _move(r: cython.pointer[Reactor], c: cython.pointer[Connection], target: uint16_t) -> cython.void:
+    """Sends connection and session to another reactor at the end of the turn."""
+    mail: Mail = new_mail(MAIL_MOVED)
+    mail.hops = cython.cast(cython.uchar, target)
+    mail.pointer = c
+    pthread_mutex_lock(cython.address(r.shared.registry_lock))
+    c.session.reactor = target
+    c.session.moving = True
+    pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+    r.sessions.erase(c.session.number)
+    c.session.timer_ms = 0
+    c.away = 0
+    c.moves += 1
+    c.leaving = True
+    touch(r, c)
+    r.departing.push_back(mail)
+    r.tally[C_CONNECTIONS_MOVED] += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def welcome(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """A connection that comes with its session goes on here."""
+    pthread_mutex_lock(cython.address(r.shared.registry_lock))
+    c.session.moving = False
+    pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+    c.leaving = False
+    c.asked = r.stopping  # then nothing more is read
+    c.clean_disconnect = r.stopping
+    place_connection(r, c)
+    touch(r, c)
+    if c.keep_alive_ms:
+        time_connection(r, c, r.now_ms + c.keep_alive_ms)
+    r.resumed.push_back(handle_of(r, c))

@@ -1,0 +1,83 @@
+"""A session that is taken over again and again, from both reactors, loses nothing."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from conformance.kit import CONNACK, PUBACK, PUBLISH, Client, acknowledge, connect, connected, publish, subscribe
+
+if TYPE_CHECKING:
+    from .conftest import StartEngine
+
+TAKEOVERS = 200
+
+
+def publish_until(publisher: Client, enough: threading.Event, sent: list[int]) -> None:
+    """Publishes numbers at QoS 1, one acknowledged after the other."""
+    number = 0
+    while not enough.is_set():
+        publisher.publish("numbers", b"%d" % number, 1)
+        sent.append(number)
+        number += 1
+
+
+def test_two_hundred_takeovers_in_a_row_from_two_reactors(start_engine: StartEngine) -> None:
+    engine = start_engine(2)
+    kept = {"clean": False, "session_expiry": 100}
+    holders = [engine.connected_on(0, client_id="throne", **kept)]
+    holders[0].subscribe("numbers", 1)
+    enough, sent, received = threading.Event(), [], []
+    sending = threading.Thread(target=publish_until, args=(connected(engine), enough, sent))
+    sending.start()
+    for _ in range(TAKEOVERS):
+        holder = Client(engine.port)
+        holder.send(connect("throne", **kept))
+        holder.expect(CONNACK, reason=0, session_present=True)
+        while (last := holders[-1].receive()).kind == PUBLISH:  # what it had got before
+            received.append(int(last.payload))
+        assert last.reason == 0x8E
+        holders.append(holder)
+        message = holder.expect(PUBLISH)
+        received.append(int(message.payload))
+        holder.send(acknowledge(PUBACK, message.packet_id))
+    enough.set()
+    sending.join()
+    while not received or received[-1] != sent[-1]:
+        message = holders[-1].expect(PUBLISH)
+        received.append(int(message.payload))
+        holders[-1].send(acknowledge(PUBACK, message.packet_id))
+    assert list(dict.fromkeys(received)) == sent, "lost, or first seen out of order"
+    assert engine.count("sessions_taken_over") == TAKEOVERS
+    assert engine.count("connections_moved") > TAKEOVERS / 10, "all came to the reactor of the session"
+
+
+@pytest.mark.parametrize("reactors", [2, 4])
+def test_a_client_that_is_everywhere_at_once(start_engine: StartEngine, reactors: int) -> None:
+    """Many connect under one name at the same moment, with and without a clean start: one is left in the end."""
+    engine = start_engine(reactors)
+
+    def usurp(index: int) -> None:
+        for turn in range(40):
+            client = Client(engine.port)
+            clean = (index + turn) % 3 > 0
+            client.send(connect("same", clean=clean, session_expiry=turn % 2 * 100), subscribe(1, ("t/#", 1)))
+            client.send(publish("t/1", b"", 1, 1))
+            if turn % 2:
+                client.expect(CONNACK, reason=0)
+            client.drop()
+
+    threads = [threading.Thread(target=usurp, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    last = connected(engine, client_id="same")
+    engine.wait_for("connections_closed", 8 * 40)
+    last.ping()
+    last.subscribe("t/2", 1)
+    publisher = connected(engine)
+    publisher.publish("t/2", b"for one", 1)
+    last.expect_message("t/2", b"for one", 1)
+    assert engine.count("live_sessions") == 2
