@@ -1,10 +1,12 @@
-"""The documentation names what the code has: every key, limit, flag and counter, with its default and range."""
+"""The documentation names what the code has: every key, limit, flag and counter; its programs run."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,10 +86,24 @@ def test_every_limit_is_documented_with_its_default_and_range():
 def test_every_counter_is_documented():
     text = (ROOT / "docs/counters.md").read_text()
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
-    broker = Path(decisions.__file__).with_name("broker.py")
-    control_plane = re.findall(r'counts\["(\w+)"\]', Path(decisions.__file__).read_text() + broker.read_text())
+    sources = [Path(decisions.__file__), Path(decisions.__file__).with_name("broker.py")]
+    control_plane = re.findall(r'counts\["(\w+)"\]', "".join(source.read_text() for source in sources))
     assert len(documented) == len(set(documented))
     assert set(documented) == {*NAMES, "retained", "subscriptions", *control_plane}
+
+
+def programs() -> list[str]:
+    """Whole programs in the pages, and the example that ends by itself."""
+    blocks = re.findall(r"```python\n(.*?)```", "".join(page.read_text() for page in PAGES), re.DOTALL)
+    return [*blocks, (ROOT / "examples/embed.py").read_text()]
+
+
+@pytest.mark.parametrize("program", programs() if PAGES else [], ids=lambda _: "program")
+def test_programs_in_the_pages_run(program):
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -99,5 +115,5 @@ def test_links_lead_somewhere(page):
         linked = (page.parent / path).resolve() if path else page
         assert linked.exists(), target
         if anchor:
-            headings = re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, target
+            headings = re.findall(r"^#+ (.+)$", linked.read_text().lower(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each).replace(" ", "-") for each in headings}, target
