@@ -69,8 +69,9 @@ def test_what_there_is_no_room_for_is_refused_after_the_pause(start_engine: Star
     for _ in range(acknowledged + 1):
         message = receiver.expect(PUBLISH)
         receiver.send(acknowledge(PUBACK, message.packet_id))
-    receiver.expect_nothing()  # for longer than it takes until the room is noticed
+    receiver.expect_nothing(0.3)  # for longer than it takes until the room is noticed
     while puback.packet_id < sent + 1:
         puback = publisher.expect(PUBACK, reason=0x97)
-    publisher.publish("t", b"there is room again", 1)
+    publisher.send(publish("t", b"there is room again", 1, 1))
+    publisher.expect(PUBACK, packet_id=1, reason=0)
     receiver.expect_message("t", b"there is room again", 1)

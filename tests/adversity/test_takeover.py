@@ -36,7 +36,7 @@ def publish_until(publisher: Client, enough: threading.Event, sent: list[int]) -
 def test_two_hundred_takeovers_in_a_row_from_two_reactors(start_engine: StartEngine) -> None:
     engine = start_engine(2)
     kept = {"clean": False, "session_expiry": 100}
-    holders = [engine.connected_on(0, client_id="throne", **kept)]
+    holders = [connected(engine, client_id="throne", **kept)]
     holders[0].subscribe("numbers", 1)
     enough, sent, received = threading.Event(), [], []
     sending = threading.Thread(target=publish_until, args=(connected(engine), enough, sent))

@@ -255,6 +255,18 @@ def _receive(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _begins_whole(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
+    """Whether what is kept begins with a whole packet, or with what cannot become one."""
+    header: FixedHeader
+    fault: Fault = parse_fixed_header(c.input, c.input_size, cython.address(header))
+    if fault == FAULT_NEED_MORE:
+        return False
+    return fault != FAULT_NONE or header.header_size + header.body_size <= c.input_size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Reads once and handles all packets that are whole. The caller has seen that the socket is readable."""
     if c.doomed or c.asked or c.leaving or c.pause_count or c.stalled:
@@ -271,8 +283,8 @@ def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
         return
     kept: uint32_t = c.input_size
     if kept:
-        if kept > r.read_capacity // 2:
-            # left over from a pause: handled first, what is still in the socket comes in the next turn
+        if _begins_whole(c):
+            # left over from a pause: handled first, for what comes next may be the end of the connection
             parse_kept(r, c)
             return
         memcpy(r.read_buffer, c.input, kept)
