@@ -71,12 +71,11 @@ def test_half_a_publish_waits_and_goes_with_its_connection(start_engine: StartEn
         client.send(data[:size])
         assert_it_works(engine)
         client.drop()
-    other = connected(engine)
+    other, last, bystander = connected(engine), connected(engine), connected(engine)
     other.subscribe("half", 1)
-    last = connected(engine)
     for at in range(0, len(data), 90_000):
         last.send(data[at : at + 90_000])
-        other.ping()
+        bystander.ping()
     other.expect_message("half", bytes(900_000), 1)
 
 

@@ -105,7 +105,6 @@ def test_order_per_publisher_and_topic(start_engine: StartEngine, reactors: int,
         thread.join()
     for receiver in receivers:
         if receiver.error:
-            print({k:v for k,v in engine.engine.counters().items() if v}, {k:len(v) for k,v in receiver.seen.items()})
             raise receiver.error
         for (name, topic), numbers in receiver.seen.items():
             first = list(dict.fromkeys(numbers))

@@ -6,7 +6,17 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import CONNACK, PUBACK, PUBLISH, Client, acknowledge, connect, connected, publish, subscribe
+from conformance.kit import (
+    CONNACK,
+    PUBACK,
+    PUBLISH,
+    Client,
+    acknowledge,
+    connect,
+    connected,
+    publish,
+    subscribe,
+)
 
 if TYPE_CHECKING:
     from .conftest import StartEngine
@@ -26,7 +36,7 @@ def publish_until(publisher: Client, enough: threading.Event, sent: list[int]) -
 def test_two_hundred_takeovers_in_a_row_from_two_reactors(start_engine: StartEngine) -> None:
     engine = start_engine(2)
     kept = {"clean": False, "session_expiry": 100}
-    holders = [engine.connected_on(0, client_id="throne", **kept)]
+    holders = [connected(engine, client_id="throne", **kept)]
     holders[0].subscribe("numbers", 1)
     enough, sent, received = threading.Event(), [], []
     sending = threading.Thread(target=publish_until, args=(connected(engine), enough, sent))
@@ -55,7 +65,7 @@ def test_two_hundred_takeovers_in_a_row_from_two_reactors(start_engine: StartEng
 
 @pytest.mark.parametrize("reactors", [2, 4])
 def test_a_client_that_is_everywhere_at_once(start_engine: StartEngine, reactors: int) -> None:
-    """Many connect under one name at the same moment, with and without a clean start: one is left in the end."""
+    """Many connect under one name at once, with and without a clean start: one is left in the end."""
     engine = start_engine(reactors)
 
     def usurp(index: int) -> None:

@@ -38,8 +38,16 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
 
 async def _serve(config: Config) -> None:
     ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end(_number: int, _frame: object) -> None:
+        # from the second one on there is nothing to do; ignored, it cannot kill the process while it ends
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        loop.call_soon_threadsafe(ended.set)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        signal.signal(number, end)
     async with Broker(config) as broker:
         hosts = (config.host, *(listener.host for listener in config.listeners))
         bracketed = (f"[{host}]" if ":" in host else host for host in hosts)

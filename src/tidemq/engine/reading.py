@@ -1,7 +1,8 @@
 """From a readable socket to packets: one big read a turn, parsed in place.
 
-Everything is read into one buffer of the reactor; only what is left of a packet that has not come whole is copied to
-the connection. A packet larger than that buffer gets a buffer of its own size, which the rest is read into directly.
+Everything is read into one buffer of the reactor; only what is left of a packet that has not come whole is
+copied to the connection. A packet larger than that buffer gets a buffer of its own size, which the rest is
+read into directly.
 """
 
 import cython
@@ -20,8 +21,8 @@ from cython.cimports.tidemq.engine.counters import (
 from cython.cimports.tidemq.engine.output import append_output, doom, pending_output, touch
 from cython.cimports.tidemq.engine.publishing import handle_ack, handle_publish
 from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, CONNECTING, Connection, Reactor
-from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
 from cython.cimports.tidemq.engine.subscribing import handle_subscribe, handle_unsubscribe
+from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
 from cython.cimports.tidemq.wire.packets import (
     Disconnect,
     FixedHeader,
@@ -66,7 +67,11 @@ def _handle_disconnect(
     """DISCONNECT: the end, without the will where the reason is 0 [MQTT-3.14.4-1..3]."""
     packet: Disconnect
     fault: Fault = parse_disconnect(first, body, size, c.version, cython.address(packet))
-    if fault == FAULT_NONE and c.version == 5 and has_property(cython.address(packet.properties), PROP_SESSION_EXPIRY):
+    if (
+        fault == FAULT_NONE
+        and c.version == 5
+        and has_property(cython.address(packet.properties), PROP_SESSION_EXPIRY)
+    ):
         expiry_s: uint32_t = packet.properties.session_expiry_s
         if c.session.expiry_s == 0 and expiry_s:
             fault = FAULT_SESSION_EXPIRY  # [MQTT-3.14.2-2]
@@ -83,7 +88,9 @@ def _handle_disconnect(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _handle_ping(r: cython.pointer[Reactor], c: cython.pointer[Connection], first: uint8_t, size: uint32_t) -> cython.void:
+def _handle_ping(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], first: uint8_t, size: uint32_t
+) -> cython.void:
     """PINGREQ is answered at once [MQTT-3.12.4-1]."""
     fault: Fault = parse_ping(first, size)
     if fault != FAULT_NONE:
@@ -141,7 +148,9 @@ def _parse(
     data: cython.pointer[cython.const[uint8_t]],
     size: uint32_t,
 ) -> uint32_t:
-    """Handles all whole packets; returns the bytes used. Stops when a decision or a slow receiver is waited for."""
+    """Handles all whole packets; returns the bytes used. Stops when a decision or a slow receiver is waited
+    for.
+    """
     header: FixedHeader
     at: uint32_t = 0
     while at < size and not (c.doomed or c.asked or c.leaving or c.pause_count):
@@ -182,7 +191,8 @@ def _keep_input(
     capacity: uint32_t = size
     if parse_fixed_header(data, size, cython.address(header)) == FAULT_NONE:
         whole: uint32_t = header.header_size + header.body_size
-        # a small packet's rest comes by way of the reactor's buffer, one that is not allowed gets no room at all
+        # a small packet's rest comes by way of the reactor's buffer, one that is not allowed gets no room at
+        # all
         if size < whole <= r.shared.limits.packet_bytes_max:
             if whole > r.read_capacity or size > r.read_capacity // 2:
                 capacity = whole
@@ -245,6 +255,18 @@ def _receive(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _begins_whole(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
+    """Whether what is kept begins with a whole packet, or with what cannot become one."""
+    header: FixedHeader
+    fault: Fault = parse_fixed_header(c.input, c.input_size, cython.address(header))
+    if fault == FAULT_NEED_MORE:
+        return False
+    return fault != FAULT_NONE or header.header_size + header.body_size <= c.input_size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Reads once and handles all packets that are whole. The caller has seen that the socket is readable."""
     if c.doomed or c.asked or c.leaving or c.pause_count or c.stalled:
@@ -261,8 +283,8 @@ def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
         return
     kept: uint32_t = c.input_size
     if kept:
-        if kept > r.read_capacity // 2:
-            # left over from a pause: handled first, what is still in the socket comes in the next turn
+        if _begins_whole(c):
+            # left over from a pause: handled first, for what comes next may be the end of the connection
             parse_kept(r, c)
             return
         memcpy(r.read_buffer, c.input, kept)
