@@ -6,13 +6,21 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
 SANITIZER = os.environ.get("TIDEMQ_SANITIZE", "")
+VARIANT = "-" + SANITIZER if SANITIZER else ""
+TRANSLATED = Path("build", "cython" + VARIANT)  # the C++ files
 
 compile_args = ["-O2", "-g", "-std=c++17", "-fno-strict-aliasing", "-Wno-unused-function"]
 link_args = []
@@ -38,10 +46,47 @@ def compiled_modules() -> list[Extension]:
     ]
 
 
-setup(
-    ext_modules=cythonize(
+@contextmanager
+def hints_refused() -> Iterator[None]:
+    """Fails the build on a performance hint: it tells of a function that takes the GIL or makes Python
+    objects where none was meant. Cython itself can only print it.
+    """
+    with tempfile.TemporaryFile("w+") as report:
+        sys.stderr.flush()
+        terminal = os.dup(2)
+        os.dup2(report.fileno(), 2)  # the descriptor: Cython's worker processes write to it as well
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            report.seek(0)
+            text = report.read()
+            sys.stderr.write(text)
+    hints = re.findall(r"^performance hint: (.+?):\d+:\d+: .*", text, re.MULTILINE)
+    for path in hints:  # what is translated already would not be looked at again by the next build
+        TRANSLATED.joinpath(path).with_suffix(".cpp").unlink(missing_ok=True)
+    if hints:
+        sys.exit(f"{len(hints)} performance hints in {', '.join(sorted(set(hints)))}: the build is refused")
+
+
+class BuildExtensions(build_ext):
+    """Compiles on all cores, and once: an editable installation, ``make build`` and the wheel share the
+    objects.
+    """
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
+        self.build_lib = str(Path("build", "lib" + VARIANT))
+        self.build_temp = str(Path("build", "objects" + VARIANT))
+
+
+with hints_refused():
+    extensions = cythonize(
         compiled_modules(),
-        build_dir="build/cython" + ("-" + SANITIZER if SANITIZER else ""),
+        build_dir=str(TRANSLATED),
         show_all_warnings=False,
         compiler_directives={
             "language_level": 3,
@@ -51,5 +96,6 @@ setup(
             "initializedcheck": False,
             "embedsignature": True,
         },
-    ),
-)
+    )
+
+setup(ext_modules=extensions, cmdclass={"build_ext": BuildExtensions})

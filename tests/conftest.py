@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance.kit`
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance`
 
 UNDER_TEST = os.environ.get("TIDEMQ_TEST_BROKER", "tidemq")
 START_S = 10.0  # until the broker listens
@@ -122,10 +123,9 @@ def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBrok
         return wait_until_open(broker)
 
     yield start
-    for broker in started:
-        broker.process.terminate()
-    for broker in started:
-        status = broker.stop()
+    with ThreadPoolExecutor() as pool:
+        statuses = list(pool.map(RunningBroker.stop, started))
+    for broker, status in zip(started, statuses, strict=True):
         assert status == 0, f"a broker ended with status {status}:\n{broker.log.read_text()[-4000:]}"
 
 

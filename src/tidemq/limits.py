@@ -1,4 +1,5 @@
-"""Every limit of the broker, with its unit, in one place. `config.py` reads them from file, flags and environment.
+"""Every limit of the broker, with its unit, in one place. `config.py` reads them from file, flags and
+environment.
 
 A limit of 0 means "none" only where its line says so. Sizes are bytes, times are seconds.
 """

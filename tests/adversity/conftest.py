@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conformance.kit import WAIT_S, Client
+
 from tidemq.engine import Connected, Engine
 from tidemq.limits import Limits
 
@@ -45,7 +46,9 @@ class EngineUnderTest:
             time.sleep(0.001)
         raise AssertionError(f"no event tells of {client.client_id}")
 
-    def connected_on(self, reactor: int, version: int = 5, client_id: str | None = None, **settings: Any) -> Client:
+    def connected_on(
+        self, reactor: int, version: int = 5, client_id: str | None = None, **settings: Any
+    ) -> Client:
         """A client with a new session whose connection the system gave to this reactor."""
         for _ in range(200):
             client = Client(self.port, version)

@@ -2,9 +2,9 @@
 
     python -m adversity.load PORT --seconds 10 --seed 1
 
-Every actor is a thread that plays one kind of client again and again until the time is over. Connections may end at
-any moment, that is the point; a packet that a broker must not send is a failure. Prints what the actors have seen as
-JSON, so that the caller can tell a load that did something from one that did not.
+Every actor is a thread that plays one kind of client again and again until the time is over. Connections may
+end at any moment, that is the point; a packet that a broker must not send is a failure. Prints what the
+actors have seen as JSON, so that the caller can tell a load that did something from one that did not.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ def slow_subscriber(play: Play) -> None:
     """Does not read for longer than a publisher is made to wait, then reads all."""
     client = Client(play.port, 5)
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-    client.send(connect("", 5, receive_max=200), subscribe(1, ("load/#", play.random.randrange(3)), ("big/#", 1)))
+    client.send(
+        connect("", 5, receive_max=200), subscribe(1, ("load/#", play.random.randrange(3)), ("big/#", 1))
+    )
     time.sleep(play.random.uniform(0.2, 2.5))
     play.take_all(client, 3000)
     play.drop(client)
@@ -174,8 +176,12 @@ def mortal(play: Play) -> None:
     """Leaves a will, at once or delayed, and dies; sometimes it is back before the will is due."""
     name = f"mortal{play.random.randrange(8)}"
     delay = play.random.choice((0, 1, 5))
-    will = Will("load/will", b"gone", play.random.randrange(3), play.random.random() < 0.3, [("will_delay", delay)])
-    client = play.open(name, 5, clean=play.random.random() < 0.5, will=will, session_expiry=play.random.randrange(3))
+    will = Will(
+        "load/will", b"gone", play.random.randrange(3), play.random.random() < 0.3, [("will_delay", delay)]
+    )
+    client = play.open(
+        name, 5, clean=play.random.random() < 0.5, will=will, session_expiry=play.random.randrange(3)
+    )
     client.send(subscribe(1, ("load/will", 2)))
     play.take_all(client, 5)
     play.drop(client)

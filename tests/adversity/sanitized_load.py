@@ -1,10 +1,12 @@
-"""An engine under a load from another process, for `make asan` and `make race`: what is checked here is the engine.
+"""An engine under a load from another process, for `make asan` and `make race`: what is checked here is the
+engine.
 
     tools/sanitize.sh thread tests/adversity/sanitized_load.py --seconds 60
 
-Rounds with 2 and 4 reactors, with and without decisions of the control plane, with messages and receivers of the
-embedding program, ended by a stop in the middle of the load. The state of one round is the next one's start. Fails
-when the load saw nothing, when it saw what no broker may send, and when anything is left of the engine after a round.
+Rounds with 2 and 4 reactors, with and without decisions of the control plane, with messages and receivers of
+the embedding program, ended by a stop in the middle of the load. The state of one round is the next one's
+start. Fails when the load saw nothing, when it saw what no broker may send, and when anything is left of the
+engine after a round.
 """
 
 from __future__ import annotations
@@ -44,8 +46,21 @@ LIMITS = Limits(
     shutdown_s=2,
     memory_bytes_max=1 << 30,
 )
-MUST_BE_SEEN = ["received at QoS 0", "received at QoS 1", "received at QoS 2", "retained", "resumed", "acknowledged"]
-MUST_BE_COUNTED = ["sessions_taken_over", "connections_moved", "messages_mailed", "publishers_paused", "faults"]
+MUST_BE_SEEN = [
+    "received at QoS 0",
+    "received at QoS 1",
+    "received at QoS 2",
+    "retained",
+    "resumed",
+    "acknowledged",
+]
+MUST_BE_COUNTED = [
+    "sessions_taken_over",
+    "connections_moved",
+    "messages_mailed",
+    "publishers_paused",
+    "faults",
+]
 
 
 def answer(engine: Engine, event: Event, dice: random.Random) -> None:
@@ -72,7 +87,9 @@ def embed(engine: Engine, until: float, dice: random.Random) -> int:
             answer(engine, event, dice)
         for _ in range(5):
             engine.publish(f"load/{dice.randrange(4)}/heat", bytes(100), qos=dice.randrange(3))
-        engine.publish(f"retained/{dice.randrange(50)}", b"x" * dice.randrange(2), retain=True, message_expiry_s=5)
+        engine.publish(
+            f"retained/{dice.randrange(50)}", b"x" * dice.randrange(2), retain=True, message_expiry_s=5
+        )
         if len(receivers) < 4:
             receivers.append(engine.subscribe(dice.choice(["load/#", "retained/+", "$share/a/load/+/heat"])))
         elif dice.random() < 0.1:
@@ -112,7 +129,8 @@ def play_round(reactors: int, decides: bool, seconds: float, seed: int, state: l
     assert not alive, f"left after close(): {alive}"
     missing = [name for name in MUST_BE_SEEN if not seen.get(name)]
     missing += [name for name in MUST_BE_COUNTED if not counters[name]]
-    assert not missing and received, f"the load did not reach everything: {missing}, received {received}"
+    assert not missing, f"the load did not reach everything: {missing}"
+    assert received, "the program received nothing"
     print(
         f"reactors {reactors}, decisions {decides}: {seen['published']} published, "
         f"{counters['messages_sent']} sent, {counters['connections_accepted']} connections, "

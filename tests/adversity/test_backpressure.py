@@ -1,4 +1,6 @@
-"""A receiver that stops reading makes its publishers wait; only after that is anything dropped, and it is counted."""
+"""A receiver that stops reading makes its publishers wait; only after that is anything dropped, and it is
+counted.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 from conformance.kit import PUBACK, PUBLISH, Client, acknowledge, connected, publish, whole
 
 if TYPE_CHECKING:
-    from .conftest import EngineUnderTest, StartEngine
+    from .conftest import StartEngine
 
 HIGH = 100_000  # bytes of output above which publishers wait
 COUNT = 20_000
@@ -154,7 +156,7 @@ def test_clients_that_feed_each_other_do_not_wait_for_each_other(
 
 
 def feed(client: Client, topic: str) -> None:
-    """Sends 2000 messages at QoS 1 and takes as many; reads whenever something comes, as a good client does."""
+    """Sends 2000 messages at QoS 1 and takes as many; reads when something comes, as a good client does."""
     unsent = b"".join(publish(topic, b"%d " % number + PAYLOAD, 1, number + 1) for number in range(2000))
     kinds: collections.Counter[int] = collections.Counter()
     while kinds[PUBLISH] < 2000 or kinds[PUBACK] < 2000 or unsent:

@@ -1,4 +1,6 @@
-"""Above the memory ceiling publishers are held; they go on when there is room, and are refused when there is none."""
+"""Above the memory ceiling publishers are held; they go on when there is room, and are refused when there is
+none.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ PAYLOAD = bytes(10_000)
 
 
 def fill(engine: EngineUnderTest, publisher: Client) -> tuple[int, int]:
-    """Publishes until the ceiling holds the publisher; returns how many messages were sent and acknowledged."""
+    """Publishes until the ceiling holds it; returns how many messages were sent and acknowledged."""
     sent = acknowledged = 0
     while not engine.count("publishers_paused"):
         sent += 1
@@ -38,7 +40,7 @@ def test_publishers_are_held_and_go_on(start_engine: StartEngine, place: int) ->
     assert engine.count("memory_messages") + engine.count("memory_buffers") > CEILING
     for number in range(sent + 1, sent + 11):
         publisher.send(publish("t", b"%d " % number + PAYLOAD, 1, number))
-    with pytest.raises(Silence):
+    with contextlib.suppress(Silence):
         while True:
             acknowledged = publisher.receive(0.3).packet_id
     assert acknowledged <= sent

@@ -6,7 +6,17 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import CONNACK, PUBACK, PUBLISH, Client, acknowledge, connect, connected, publish, subscribe
+from conformance.kit import (
+    CONNACK,
+    PUBACK,
+    PUBLISH,
+    Client,
+    acknowledge,
+    connect,
+    connected,
+    publish,
+    subscribe,
+)
 
 if TYPE_CHECKING:
     from .conftest import StartEngine
@@ -55,7 +65,7 @@ def test_two_hundred_takeovers_in_a_row_from_two_reactors(start_engine: StartEng
 
 @pytest.mark.parametrize("reactors", [2, 4])
 def test_a_client_that_is_everywhere_at_once(start_engine: StartEngine, reactors: int) -> None:
-    """Many connect under one name at the same moment, with and without a clean start: one is left in the end."""
+    """Many connect under one name at once, with and without a clean start: one is left in the end."""
     engine = start_engine(reactors)
 
     def usurp(index: int) -> None:

@@ -1,9 +1,9 @@
 """Back-pressure before loss.
 
-A receiver whose output passes the high-water mark is congested: the publishers that feed it are read no more until it
-is below half of the mark, or until ``backpressure_s`` have passed; only then it is slow, and QoS 0 messages to it are
-dropped and counted. A publisher may wait for several receivers: ``pause_count`` says for how many. The memory ceiling
-stops every publisher in the same way.
+A receiver whose output passes the high-water mark is congested: the publishers that feed it are read no more
+until it is below half of the mark, or until ``backpressure_s`` have passed; only then it is slow, and QoS 0
+messages to it are dropped and counted. A publisher may wait for several receivers: ``pause_count`` says for
+how many. The memory ceiling stops every publisher in the same way.
 """
 
 import cython
@@ -17,7 +17,8 @@ from cython.cimports.tidemq.engine.output import pending_output
 from cython.cimports.tidemq.engine.state import MAIL_PAUSE, MAIL_RESUME, Connection, Reactor
 from cython.cimports.tidemq.engine.system import RELAXED, load_i64, load_int, store_int
 
-_INBOX_MAX = cython.declare(cython.int, 32768)  # mails that wait for a reactor before those who send more are held
+# mails that wait for a reactor before those who send more are held
+_INBOX_MAX = cython.declare(cython.int, 32768)
 
 
 @cython.cfunc
@@ -114,7 +115,9 @@ def relieve(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
 @cython.nogil
 @cython.exceptval(check=False)
 def wait_for_inbox(r: cython.pointer[Reactor], target: uint16_t, feeder: uint64_t) -> cython.void:
-    """A publisher of this reactor that mails faster than the other reactor reads is held until that has caught up."""
+    """A publisher of this reactor that mails faster than the other reactor reads is held until that has
+    caught up.
+    """
     other: cython.pointer[Reactor] = r.shared.reactors[target]
     if load_int(cython.address(other.inbox_count), RELAXED) < _INBOX_MAX or reactor_of(feeder) != r.index:
         return
@@ -164,8 +167,8 @@ def check_congested(r: cython.pointer[Reactor]) -> cython.void:
 def check_memory(r: cython.pointer[Reactor]) -> cython.void:
     """Once a tick: says whether the ceiling is passed, and lets publishers go on when it is not.
 
-    One that has waited for ``backpressure_s`` goes on as well, for its acknowledgements may be what frees memory; but
-    what it publishes is refused as long as the ceiling is passed.
+    One that has waited for ``backpressure_s`` goes on as well, for its acknowledgements may be what frees
+    memory; but what it publishes is refused as long as the ceiling is passed.
     """
     index: cython.size_t = 0
     used: int64_t = load_i64(cython.address(r.shared.published[MEMORY_MESSAGES]), RELAXED)
@@ -194,7 +197,9 @@ def check_memory(r: cython.pointer[Reactor]) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def refused_by_memory(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
-    """Holds a publisher that sends above the memory ceiling. True: it was held for too long, refuse its message."""
+    """Holds a publisher that sends above the memory ceiling. True: it was held for too long, refuse its
+    message.
+    """
     if not load_int(cython.address(r.shared.overloaded), RELAXED):
         c.refused = False
     elif not c.refused and not c.overloaded:

@@ -1,7 +1,7 @@
 """A reactor's memory of who receives a topic, so that most messages need no look-up in the shared index.
 
-An entry is good as long as the index's version has not moved since it was made: then it names no session that has
-left. Pointers in it are to sessions of this reactor only; other reactors are one bit each.
+An entry is good as long as the index's version has not moved since it was made: then it names no session that
+has left. Pointers in it are to sessions of this reactor only; other reactors are one bit each.
 """
 
 import cython
@@ -67,7 +67,9 @@ def _hash(seed: uint64_t, text: Span) -> uint64_t:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _insert(slots: cython.pointer[vector[cython.pointer[CacheEntry]]], entry: cython.pointer[CacheEntry]) -> cython.void:
+def _insert(
+    slots: cython.pointer[vector[cython.pointer[CacheEntry]]], entry: cython.pointer[CacheEntry]
+) -> cython.void:
     mask: cython.size_t = slots.size() - 1
     at: cython.size_t = entry.hash & mask
     while slots[0][at] != cython.NULL:
@@ -166,7 +168,10 @@ def _add_receiver(
 @cython.nogil
 @cython.exceptval(check=False)
 def _add_identifier(
-    entry: cython.pointer[CacheEntry], receiver: cython.pointer[Receiver], identifier: uint32_t, own: cython.bint
+    entry: cython.pointer[CacheEntry],
+    receiver: cython.pointer[Receiver],
+    identifier: uint32_t,
+    own: cython.bint,
 ) -> cython.void:
     """A receiver's identifiers stay together: where others follow them, they move to the end first."""
     if receiver.ids_at + receiver.ids_count != entry.ids.size():

@@ -53,7 +53,8 @@ from cython.cimports.tidemq.engine.system import (
 )
 from cython.cimports.tidemq.engine.timers import time_connection, time_session
 
-_DRAIN_READS = cython.declare(cython.int, 16)  # of what a closed client had still sent, so that no RST cuts our goodbye
+# of what a closed client had still sent, so that no RST cuts our goodbye
+_DRAIN_READS = cython.declare(cython.int, 16)
 
 
 @cython.cfunc
@@ -163,7 +164,9 @@ def publish_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _leave_session(r: cython.pointer[Reactor], c: cython.pointer[Connection], s: cython.pointer[Session]) -> cython.void:
+def _leave_session(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], s: cython.pointer[Session]
+) -> cython.void:
     """The client is gone: its will and the end of its session become due, now or later."""
     s.connection = cython.NULL
     set_online(r, s, False)
@@ -255,7 +258,9 @@ def _say_goodbye(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
 @cython.nogil
 @cython.exceptval(check=False)
 def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
-    """Ends a connection now. The struct is freed at the end of the turn where it is in ``r.touched``, else here."""
+    """Ends a connection now. The struct is freed at the end of the turn where it is in ``r.touched``, else
+    here.
+    """
     if c.doom_fault:
         r.tally[C_FAULTS] += 1
     if c.doom_fault or (r.shared.report_connections and c.state == CONNECTED):

@@ -1,7 +1,7 @@
 """From CONNECT to CONNACK: the decision, the session, takeover, and what the client has asked for.
 
-A client whose session lives on another reactor is sent there, connection and CONNECT, so a session never moves for a
-client that comes back.
+A client whose session lives on another reactor is sent there, connection and CONNECT, so a session never
+moves for a client that comes back.
 """
 
 import cython
@@ -28,7 +28,13 @@ from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.replies import span_of, write_auth, write_connack
 from cython.cimports.tidemq.engine.reports import connection_event, post_event, post_report
 from cython.cimports.tidemq.engine.retention import resume_backlog
-from cython.cimports.tidemq.engine.sessions import Found, assigned_client_id, end_session, find_session, set_online
+from cython.cimports.tidemq.engine.sessions import (
+    Found,
+    assigned_client_id,
+    end_session,
+    find_session,
+    set_online,
+)
 from cython.cimports.tidemq.engine.state import (
     AUTHENTICATING,
     CONNECTED,
@@ -42,7 +48,6 @@ from cython.cimports.tidemq.engine.state import (
     Connection,
     EngineLimits,
     Event,
-    Letter,
     Mail,
     Passage,
     Reactor,
@@ -50,7 +55,15 @@ from cython.cimports.tidemq.engine.state import (
     Will,
 )
 from cython.cimports.tidemq.engine.timers import time_connection
-from cython.cimports.tidemq.wire.packets import Connect, Disconnect, parse_auth, parse_connect
+from cython.cimports.tidemq.wire.packets import (
+    Connect,
+    Disconnect,
+    append_string_property,
+    append_u16_property,
+    append_u32_property,
+    parse_auth,
+    parse_connect,
+)
 from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_AUTH_UNEXPECTED,
@@ -79,13 +92,7 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_SESSION_TAKEN_OVER,
     RC_SUCCESS,
     Fault,
-    Span,
     fault_reason,
-)
-from cython.cimports.tidemq.wire.packets import (
-    append_string_property,
-    append_u16_property,
-    append_u32_property,
 )
 from cython.cimports.tidemq.wire.topics import check_topic_name
 
@@ -107,8 +114,10 @@ def keep_packet(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _refuse(r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, fault: Fault) -> cython.void:
-    """CONNACK with a reason, session present 0, and the end of the connection [MQTT-3.2.2-6] [MQTT-3.2.2-7]."""
+def _refuse(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, fault: Fault
+) -> cython.void:
+    """CONNACK with a reason, session present 0, and the connection's end [MQTT-3.2.2-6] [MQTT-3.2.2-7]."""
     _refuse_with(r, c, reason, fault, cython.NULL)
 
 
@@ -155,7 +164,7 @@ def handle_connect(
         if fault == FAULT_NONE and connect.will_topic.size > r.shared.limits.topic_bytes_max:
             fault = FAULT_TOPIC_LEVELS
     if fault != FAULT_NONE:
-        answered: cython.bint = c.version == 5 or fault == FAULT_PROTOCOL_VERSION or fault == FAULT_CLIENT_ID
+        answered: cython.bint = c.version == 5 or fault in (FAULT_PROTOCOL_VERSION, FAULT_CLIENT_ID)
         _refuse(r, c, fault_reason(fault) if answered else 0, fault)
         return
     c.connect_packet = keep_packet(first, body, size)
@@ -163,7 +172,8 @@ def handle_connect(
         owner: unique_ptr[string] = make_unique[string]()
         c.auth_method = owner.release()
         c.auth_method.assign(
-            cython.cast(cython.p_char, connect.properties.auth_method.data), connect.properties.auth_method.size
+            cython.cast(cython.p_char, connect.properties.auth_method.data),
+            connect.properties.auth_method.size,
         )
         if not r.shared.ask_connect:
             _refuse(r, c, RC_BAD_AUTHENTICATION_METHOD, FAULT_NONE)
@@ -231,7 +241,8 @@ def handle_auth(
         if known:
             method: string
             method.assign(
-                cython.cast(cython.p_char, packet.properties.auth_method.data), packet.properties.auth_method.size
+                cython.cast(cython.p_char, packet.properties.auth_method.data),
+                packet.properties.auth_method.size,
             )
             known = method == c.auth_method[0]  # [MQTT-4.12.1-1]
         # a CONNECTED client also continues an exchange that it began with 0x19
@@ -283,7 +294,9 @@ def answer_auth(
         name: string
         connect: Connect
         packet: cython.pointer[cython.const[uint8_t]] = span_of(c.connect_packet).data
-        parse_connect(packet[0], packet + 1, cython.cast(uint32_t, c.connect_packet.size() - 1), cython.address(connect))
+        parse_connect(
+            packet[0], packet + 1, cython.cast(uint32_t, c.connect_packet.size() - 1), cython.address(connect)
+        )
         name.assign(cython.cast(cython.p_char, connect.client_id.data), connect.client_id.size)
         admit(r, c, cython.address(name), data)
 
@@ -326,7 +339,9 @@ def admit(
     """The CONNECT is accepted: finds or makes the session, here or on the reactor that owns it."""
     connect: Connect
     packet: cython.pointer[cython.const[uint8_t]] = span_of(c.connect_packet).data
-    parse_connect(packet[0], packet + 1, cython.cast(uint32_t, c.connect_packet.size() - 1), cython.address(connect))
+    parse_connect(
+        packet[0], packet + 1, cython.cast(uint32_t, c.connect_packet.size() - 1), cython.address(connect)
+    )
     assigned: cython.bint = client_id.empty()
     name: string = assigned_client_id(r) if assigned else client_id[0]
     if name.size() > r.shared.limits.client_id_bytes_max:
@@ -348,7 +363,8 @@ def admit(
 def _clear_the_way(
     r: cython.pointer[Reactor], client_id: cython.pointer[cython.const[string]], clean_start: cython.bint
 ) -> cython.void:
-    """Ends the client's earlier connection, and its session if it wants a new one; both only if they live here.
+    """Ends the client's earlier connection, and its session if it wants a new one; both only if they live
+    here.
 
     The will of the earlier connection goes out, unless a delay lets the session's going on cancel it
     [MQTT-3.1.4-3] [MQTT-3.1.4-4].
@@ -393,7 +409,9 @@ def _attach(
     if connect.has_will:
         _keep_will(r, s, connect)
     if c.version == 5 and assigned:
-        append_string_property(PROP_ASSIGNED_CLIENT_ID, span_of(cython.address(s.client_id)), cython.address(properties))
+        append_string_property(
+            PROP_ASSIGNED_CLIENT_ID, span_of(cython.address(s.client_id)), cython.address(properties)
+        )
     if c.auth_method != cython.NULL:
         append_string_property(PROP_AUTH_METHOD, span_of(c.auth_method), cython.address(properties))
         if auth_data != cython.NULL:
@@ -490,7 +508,9 @@ def _keep_will(
     if connect.version == 5 and connect.will_properties.present:
         forwarded.resize(connect.will_properties.raw.size)
         forwarded.resize(
-            copy_forwarded(connect.will_properties.raw, cython.cast(cython.pointer[uint8_t], forwarded.data()))
+            copy_forwarded(
+                connect.will_properties.raw, cython.cast(cython.pointer[uint8_t], forwarded.data())
+            )
         )
         passage.properties = span_of(cython.address(forwarded))
         if has_property(cython.address(connect.will_properties), PROP_WILL_DELAY):

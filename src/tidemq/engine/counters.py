@@ -11,6 +11,7 @@ NAMES = (
     "sessions_ended",
     "sessions_taken_over",
     "connections_moved",
+    "publishers_moved",
     "bytes_received",
     "bytes_sent",
     "packets_received",

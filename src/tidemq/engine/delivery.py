@@ -1,7 +1,7 @@
 """A message's last steps on this reactor: to one session, and from a session to its connection.
 
-QoS 0 goes straight to the output or is dropped; QoS 1 and 2 always take a place in the session's outbox and leave
-from there in order, as many as the client takes.
+QoS 0 goes straight to the output or is dropped; QoS 1 and 2 always take a place in the session's outbox and
+leave from there in order, as many as the client takes.
 """
 
 import cython
@@ -22,7 +22,13 @@ from cython.cimports.tidemq.engine.counters import (
     C_MESSAGES_SENT,
 )
 from cython.cimports.tidemq.engine.handles import handle_of
-from cython.cimports.tidemq.engine.message import hold_message, message_bytes, open_passage, passage_message, release_message
+from cython.cimports.tidemq.engine.message import (
+    hold_message,
+    message_bytes,
+    open_passage,
+    passage_message,
+    release_message,
+)
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry, packet_id_of
 from cython.cimports.tidemq.engine.output import append_large, pending_output, reserve_output
 from cython.cimports.tidemq.engine.reports import report_received
@@ -38,8 +44,13 @@ from cython.cimports.tidemq.engine.state import (
     Reactor,
     Session,
 )
-from cython.cimports.tidemq.wire.packets import PublishHead, encode_ack, encode_publish_head, publish_head_size
-from cython.cimports.tidemq.wire.protocol import PUBREL, RC_SUCCESS, Span
+from cython.cimports.tidemq.wire.packets import (
+    PublishHead,
+    encode_ack,
+    encode_publish_head,
+    publish_head_size,
+)
+from cython.cimports.tidemq.wire.protocol import PUBREL, RC_SUCCESS
 
 
 @cython.cfunc
@@ -64,7 +75,11 @@ def _choose_alias(c: cython.pointer[Connection], head: cython.pointer[PublishHea
 @cython.nogil
 @cython.exceptval(check=False)
 def _fill_head(
-    head: cython.pointer[PublishHead], p: cython.pointer[Passage], version: uint8_t, qos: uint8_t, retain: cython.bint
+    head: cython.pointer[PublishHead],
+    p: cython.pointer[Passage],
+    version: uint8_t,
+    qos: uint8_t,
+    retain: cython.bint,
 ) -> cython.void:
     head.version = version
     head.dup = False
@@ -109,8 +124,10 @@ def _write_common(
     dup: cython.bint,
     packet_id: uint16_t,
 ) -> cython.bint:
-    """A PUBLISH whose head is the same for all receivers of its kind: encoded once, then copied and patched."""
-    variant: uint32_t = qos | (cython.cast(uint32_t, retain) << 2) | (cython.cast(uint32_t, c.version == 5) << 3)
+    """A PUBLISH whose head is the same for all receivers of its kind: encoded once, copied and patched."""
+    variant: uint32_t = (
+        qos | (cython.cast(uint32_t, retain) << 2) | (cython.cast(uint32_t, c.version == 5) << 3)
+    )
     prepared: cython.pointer[string] = cython.address(r.heads[variant])
     if not p.heads_ready & (cython.cast(uint32_t, 1) << variant):
         head: PublishHead
@@ -152,7 +169,8 @@ def _write_own(
     size: uint32_t = publish_head_size(head, cython.address(packet_id_at))
     if size + p.payload.size > c.packet_bytes_max:
         return False
-    if c.alias_max and size + p.payload.size + 4 <= c.packet_bytes_max:  # a new alias takes up to four bytes more
+    # a new alias takes up to four bytes more
+    if c.alias_max and size + p.payload.size + 4 <= c.packet_bytes_max:
         _choose_alias(c, head)
         size = publish_head_size(head, cython.address(packet_id_at))
     large: cython.bint = p.payload.size >= LARGE_PAYLOAD
@@ -187,7 +205,12 @@ def write_publish(
         head.subscription_ids = ids
         head.subscription_id_count = ids_count
         written = _write_own(r, c, p, cython.address(head))
-    elif qos == 0 and p.frame != cython.NULL and p.frame_is_5 == (c.version == 5) and p.payload.size < LARGE_PAYLOAD:
+    elif (
+        qos == 0
+        and p.frame != cython.NULL
+        and p.frame_is_5 == (c.version == 5)
+        and p.payload.size < LARGE_PAYLOAD
+    ):
         written = p.frame_size <= c.packet_bytes_max
         if written:
             out: cython.pointer[uint8_t] = reserve_output(r, c, p.frame_size)
@@ -320,8 +343,9 @@ def _send_entry(
 @cython.nogil
 @cython.exceptval(check=False)
 def send_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """Sends from the outbox, oldest first, until the client takes no more: after an acknowledgement, when the output
-    has room again, and when the client comes back."""
+    """Sends from the outbox, oldest first, until the client takes no more: after an acknowledgement, when the
+    output has room again, and when the client comes back.
+    """
     c: cython.pointer[Connection] = s.connection
     box: cython.pointer[Outbox] = cython.address(s.outbox)
     passage: Passage
@@ -331,9 +355,7 @@ def send_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
         if entry.state == DONE:
             box.next += 1
         elif entry.state == RELEASED:
-            encode_ack(
-                PUBREL, packet_id_of(box.next), RC_SUCCESS, c.version, reserve_output(r, c, 4)
-            )
+            encode_ack(PUBREL, packet_id_of(box.next), RC_SUCCESS, c.version, reserve_output(r, c, 4))
             box.next += 1
             box.inflight += 1
         elif entry.message.expires_ms and entry.message.expires_ms <= r.now_ms and not entry.was_sent:

@@ -1,7 +1,7 @@
 """The façade of the data plane: the only door between Python and the reactors.
 
-Commands go down as mail, events come up in batches; no Python object is made for a message unless somebody in Python
-asked for it. All methods belong to one thread; only ``close`` blocks.
+Commands go down as mail, events come up in batches; no Python object is made for a message unless somebody in
+Python asked for it. All methods belong to one thread; only ``close`` blocks.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import socket
 import threading
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
-from cython.operator import dereference
-from cython.cimports.tidemq.engine.counters import COUNTER_COUNT, LIVE_CONNECTIONS
+from cython.cimports.tidemq.engine.counters import COUNTER_COUNT
 from cython.cimports.tidemq.engine.handles import reactor_of
 from cython.cimports.tidemq.engine.levels import LevelNode, node_at
 from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly, post_outgoing, take_inbox
@@ -81,9 +80,16 @@ from cython.cimports.tidemq.engine.system import (
     store_i64,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms
-from cython.cimports.tidemq.wire.packets import Connect, Subscribe, next_filter, parse_connect, parse_subscribe
+from cython.cimports.tidemq.wire.packets import (
+    Connect,
+    Subscribe,
+    next_filter,
+    parse_connect,
+    parse_subscribe,
+)
 from cython.cimports.tidemq.wire.properties import has_property
 from cython.cimports.tidemq.wire.protocol import PROP_AUTH_DATA, PROP_AUTH_METHOD, Span
+from cython.operator import dereference
 
 from tidemq.engine import events as up
 from tidemq.engine.counters import NAMES
@@ -134,8 +140,8 @@ def _memory_ceiling(wanted: int) -> int:
 class Engine:
     """The reactors, their sessions and messages.
 
-    ``reactors``: 1 to 64. The ``ask_*`` and ``report_connections`` attributes say what the control plane wants to
-    decide and to know; they are set before ``start``.
+    ``reactors``: 1 to 64. The ``ask_*`` and ``report_connections`` attributes say what the control plane
+    wants to decide and to know; they are set before ``start``.
     """
 
     def __cinit__(self, limits, *, reactors: int) -> None:
@@ -238,7 +244,9 @@ class Engine:
         self.started = True
         self.running = self.shared.reactors.size()
         for index in range(self.shared.reactors.size()):
-            thread = threading.Thread(target=self._run, args=(index,), name=f"tidemq-reactor-{index}", daemon=True)
+            thread = threading.Thread(
+                target=self._run, args=(index,), name=f"tidemq-reactor-{index}", daemon=True
+            )
             self.threads.append(thread)
             thread.start()
 
@@ -306,7 +314,11 @@ class Engine:
             )
         elif event.kind == EVENT_CONNECTED:
             result = up.Connected(
-                event.connection, event.client_id.decode(), event.peer.decode(), event.version, bool(event.flag)
+                event.connection,
+                event.client_id.decode(),
+                event.peer.decode(),
+                event.version,
+                bool(event.flag),
             )
         elif event.kind == EVENT_DISCONNECTED:
             result = up.Disconnected(
@@ -329,7 +341,13 @@ class Engine:
         return result
 
     def answer_connect(
-        self, connection: int, reason: int, *, client_id: str = None, auth_data: bytes = None, reason_string: str = ""
+        self,
+        connection: int,
+        reason: int,
+        *,
+        client_id: str | None = None,
+        auth_data: bytes | None = None,
+        reason_string: str = "",
     ) -> None:
         """Accepts (0), refuses (0x80 and above) or continues (0x18, with ``auth_data``) a ConnectRequest.
 
@@ -343,7 +361,7 @@ class Engine:
         mail.letter.data = _string(reason_string.encode() if reason >= 0x80 else auth_data)
         self._answer(connection, cython.address(mail))
 
-    def answer_auth(self, connection: int, reason: int, auth_data: bytes = None) -> None:
+    def answer_auth(self, connection: int, reason: int, auth_data: bytes | None = None) -> None:
         """Answers an AuthRequest: 0 success, 0x18 another step, 0x80 and above refuses."""
         self._check_open()
         mail: Mail = new_mail(MAIL_ANSWER_AUTH)
@@ -386,7 +404,9 @@ class Engine:
         if not 0 <= qos <= 2:
             raise UsageError(f"qos is {qos}, must be 0, 1 or 2")
         if len(text.encode()) > self.shared.limits.topic_bytes_max:
-            raise UsageError(f"{text[:40]!r}... is longer than topic_bytes_max, {self.shared.limits.topic_bytes_max}")
+            raise UsageError(
+                f"{text[:40]!r}... is longer than topic_bytes_max, {self.shared.limits.topic_bytes_max}"
+            )
         fault = check(text, self.shared.limits.topic_levels_max)
         if fault:
             raise UsageError(f"{text!r}: {fault_text(fault)}")
@@ -399,9 +419,10 @@ class Engine:
         qos: int = 0,
         retain: bool = False,
         properties: bytes = b"",
-        message_expiry_s: int = None,
+        message_expiry_s: int | None = None,
     ) -> None:
-        """Publishes as the broker itself. ``properties``: encoded forwardable 5.0 properties, without a length.
+        """Publishes as the broker itself. ``properties``: encoded forwardable 5.0 properties, without a
+        length.
 
         Raises UsageError for what a client could not publish either.
         """
@@ -410,7 +431,9 @@ class Engine:
         topic_bytes = topic.encode()
         payload = bytes(payload)
         if len(topic_bytes) + len(payload) + len(properties) + 16 > self.shared.limits.packet_bytes_max:
-            raise UsageError(f"the message is larger than packet_bytes_max, {self.shared.limits.packet_bytes_max}")
+            raise UsageError(
+                f"the message is larger than packet_bytes_max, {self.shared.limits.packet_bytes_max}"
+            )
         passage: Passage
         memset(cython.address(passage), 0, cython.sizeof(Passage))
         passage.topic = _span(topic_bytes)
@@ -486,7 +509,7 @@ class Engine:
         }
 
     def export_state(self) -> list:
-        """Sessions, subscriptions, queues and retained messages as ``(family, key, value)``; after Stopped."""
+        """Sessions, subscriptions, queues, retained messages as ``(family, key, value)``; after Stopped."""
         if self.closed or self.running or not self.stopped:
             raise UsageError("state is exported after the reactors have stopped and before close")
         for thread in self.threads:
@@ -501,7 +524,7 @@ class Engine:
         restore_snapshot(self.shared, entries)
 
     def stop(self) -> None:
-        """Says goodbye to all clients and lets the reactors end after their last writes; then comes Stopped."""
+        """Says goodbye to all clients; the reactors end after their last writes, then comes Stopped."""
         index: cython.uint
         if self.stopped or not self.started:
             return
@@ -525,7 +548,7 @@ class Engine:
 
     @cython.cfunc
     def _settle_mail(self):
-        """Delivers what reactors sent to others that had ended already: it was acknowledged, so it is kept."""
+        """Delivers what reactors sent to others that had ended already: acknowledged, so it is kept."""
         index: cython.size_t
         each: cython.size_t
         waiting: cython.bint = True

@@ -1,5 +1,6 @@
-"""What the engine asks of, or tells, the control plane. ``connection`` is a number to answer with; a client that has
-gone meanwhile makes it stale, and an answer to it is ignored. ``protocol_version`` is 3 (MQTT 3.1), 4 (3.1.1) or 5.
+"""What the engine asks of, or tells, the control plane. ``connection`` is a number to answer with; a client
+that has gone meanwhile makes it stale, and an answer to it is ignored. ``protocol_version`` is 3 (MQTT 3.1),
+4 (3.1.1) or 5.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Connected(NamedTuple):
 
 
 class Disconnected(NamedTuple):
-    """A connection has ended. ``fault`` is the number of a `tidemq.wire` Fault, 0 for none; ``reason`` the 5.0 code."""
+    """A connection has ended. ``fault`` is the number of a `tidemq.wire` Fault, 0 for none; ``reason`` the
+    5.0 code.
+    """
 
     connection: int
     client_id: str

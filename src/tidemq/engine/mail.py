@@ -1,7 +1,8 @@
 """Mail between reactors: gathered over a turn, handed over at its end, one lock and one wake-up a receiver.
 
-Each reactor has one inbox, in the order of posting. A connection that moves is posted after everything else of that
-turn, so what its reactor sent before lies in every inbox before anything that it can cause from its new place.
+Each reactor has one inbox, in the order of posting. A connection that moves is posted after everything else
+of that turn, so what its reactor sent before lies in every inbox before anything that it can cause from its
+new place.
 """
 
 import cython
@@ -96,9 +97,7 @@ def _wake(target: cython.pointer[Reactor]) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def post_directly(
-    target: cython.pointer[Reactor], mail: cython.pointer[cython.const[Mail]]
-) -> cython.void:
+def post_directly(target: cython.pointer[Reactor], mail: cython.pointer[cython.const[Mail]]) -> cython.void:
     """Posts one mail from any thread."""
     pthread_mutex_lock(cython.address(target.inbox_lock))
     target.inbox.push_back(mail[0])
@@ -111,7 +110,7 @@ def post_directly(
 @cython.nogil
 @cython.exceptval(check=False)
 def post_outgoing(r: cython.pointer[Reactor]) -> cython.void:
-    """Hands over the turn's mail, moving connections last."""
+    """Hands over what was sent since the last time."""
     index: cython.size_t
     for index in range(r.outgoing.size()):
         if r.outgoing[index].empty():
@@ -126,6 +125,14 @@ def post_outgoing(r: cython.pointer[Reactor]) -> cython.void:
         pthread_mutex_unlock(cython.address(target.inbox_lock))
         r.outgoing[index].clear()
         _wake(target)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def post_departing(r: cython.pointer[Reactor]) -> cython.void:
+    """Hands over the connections that go to other reactors; after `post_outgoing`, at the very end of the turn."""
+    index: cython.size_t
     for index in range(r.departing.size()):
         post_directly(r.shared.reactors[r.departing[index].hops], cython.address(r.departing[index]))
     r.departing.clear()

@@ -1,7 +1,7 @@
 """Messages: constant once made, one allocation each, counted by reference from any thread.
 
-``tally`` is the counting array of the reactor that calls: a message made on one and freed on another balances in
-the sum over all of them.
+``tally`` is the counting array of the reactor that calls: a message made on one and freed on another balances
+in the sum over all of them.
 """
 
 import cython

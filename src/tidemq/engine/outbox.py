@@ -1,9 +1,9 @@
 """A session's QoS 1 and 2 messages, oldest first, as a ring that grows.
 
-An entry's place is its packet identifier, so an acknowledgement finds its entry at once, and the order of the ring
-is the order of delivery. What is acknowledged out of order stays as a hole until the head passes it; packet
-identifiers are never in use twice because at most 65,535 places are in flight: a client that never acknowledges one
-message gets at most so many after it.
+An entry's place is its packet identifier, so an acknowledgement finds its entry at once, and the order of the
+ring is the order of delivery. What is acknowledged out of order stays as a hole until the head passes it;
+packet identifiers are never in use twice because at most 65,535 places are in flight: a client that never
+acknowledges one message gets at most so many after it.
 """
 
 import cython
@@ -57,7 +57,7 @@ def _grow(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython
 @cython.nogil
 @cython.exceptval(check=False)
 def append_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.pointer[Entry]:
-    """A new WAITING entry at the tail; the caller fills in message, QoS and the rest, and adds to ``bytes``."""
+    """A new WAITING entry at the tail; the caller fills in message, QoS and so on, and adds to ``bytes``."""
     if box.tail - box.head == box.capacity:
         _grow(box, tally)
     entry: cython.pointer[Entry] = entry_at(box, box.tail)
@@ -152,7 +152,8 @@ def rewind_outbox(box: cython.pointer[Outbox]) -> cython.void:
             entry.was_sent = True
         sequence += 1
     box.next = box.head
-    box.inflight = 0  # the client's Receive Maximum counts anew; what is RELEASED counts when its PUBREL goes out
+    # the client's Receive Maximum counts anew; what is RELEASED counts when its PUBREL goes out
+    box.inflight = 0
 
 
 @cython.cfunc

@@ -1,7 +1,8 @@
 """What goes out to one connection: gathered over a turn, sent at its end in one call.
 
-Small packets are copied into one buffer; a large payload is sent from its message (scatter-gather). The buffer is
-taken when the first byte is written and given back when the last has been sent, so an idle connection holds none.
+Small packets are copied into one buffer; a large payload is sent from its message (scatter-gather). The
+buffer is taken when the first byte is written and given back when the last has been sent, so an idle
+connection holds none.
 """
 
 import cython
@@ -116,7 +117,7 @@ def _give_block(r: cython.pointer[Reactor], out: cython.pointer[Output]) -> cyth
 @cython.nogil
 @cython.exceptval(check=False)
 def _make_room(r: cython.pointer[Reactor], c: cython.pointer[Connection], size: uint32_t) -> cython.void:
-    """Room for ``size`` more bytes: by sending a full block, by closing the gap in front, by a larger block."""
+    """Room for ``size`` more bytes: by sending a full block, closing the gap in front, or a larger block."""
     out: cython.pointer[Output] = cython.address(c.output)
     if out.end - out.start >= OUTPUT_BLOCK // 2 and not c.doomed and not c.congested:
         if not flush_output(r, c):

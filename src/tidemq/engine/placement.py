@@ -1,8 +1,9 @@
 """Where connections live: a publisher moves to the reactor that its messages go to.
 
-A message that has to be mailed costs about twice one that is not. So a client that has no subscriptions, and whose
-messages have for a while gone to one other reactor and nowhere else, goes there, connection and session, unless that
-reactor has much more to do than this one. Clients with subscriptions stay: others have mail on its way to them.
+A message that has to be mailed costs about twice one that is not. So a client that has no subscriptions, and
+whose messages have for a while gone to one other reactor and nowhere else, goes there, connection and
+session, unless that reactor has much more to do than this one. Clients with subscriptions stay: others have
+mail on its way to them.
 
 It keeps the order of its messages, because it is posted after everything that it sent from here (see `mail`).
 """
@@ -10,7 +11,7 @@ It keeps the order of its messages, because it is posted after everything that i
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
 from cython.cimports.tidemq.engine.closing import place_connection
-from cython.cimports.tidemq.engine.counters import C_CONNECTIONS_MOVED
+from cython.cimports.tidemq.engine.counters import C_PUBLISHERS_MOVED
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.mail import new_mail
 from cython.cimports.tidemq.engine.output import touch
@@ -26,7 +27,8 @@ from cython.cimports.tidemq.engine.timers import time_connection
 
 _AWAY = cython.declare(cython.uint, 256)  # messages in a row that make it move; doubled by each move before
 _MOVES_MAX = cython.declare(cython.int, 8)
-_BUSIER = cython.declare(cython.int, 15)  # percent by which the other reactor may be busier than this one
+_BUSY = cython.declare(cython.int, 60)  # percent of the time; a reactor that is busy less takes anybody
+_BUSIER = cython.declare(cython.int, 15)  # percent by which a busy reactor may be busier than this one
 _LOAD_NS = cython.declare(int64_t, 50000000)
 
 
@@ -46,7 +48,9 @@ def work_out_load(r: cython.pointer[Reactor], now_ns: int64_t) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def _may_move(c: cython.pointer[Connection]) -> cython.bint:
-    """Whether nothing ties the client to this reactor: no subscriptions, nothing waited for, nothing owed to it."""
+    """Whether nothing ties the client to this reactor: no subscriptions, nothing waited for, nothing owed to
+    it.
+    """
     s: cython.pointer[Session] = c.session
     if s.subscriptions != cython.NULL and not s.subscriptions.empty():
         return False
@@ -58,7 +62,9 @@ def _may_move(c: cython.pointer[Connection]) -> cython.bint:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def consider_moving(r: cython.pointer[Reactor], c: cython.pointer[Connection], reactors: uint64_t) -> cython.void:
+def consider_moving(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], reactors: uint64_t
+) -> cython.void:
     """After a message that only others received. ``reactors``: a bit for each of them."""
     target: uint16_t = 0
     if reactors & (reactors - 1):  # more than one
@@ -74,7 +80,7 @@ def consider_moving(r: cython.pointer[Reactor], c: cython.pointer[Connection], r
         return
     there: cython.int = load_int(cython.address(r.shared.reactors[target].load), RELAXED)
     here: cython.int = load_int(cython.address(r.load), RELAXED)
-    if there <= here + _BUSIER and _may_move(c):
+    if (there < _BUSY or there <= here + _BUSIER) and _may_move(c):
         _move(r, c, target)
     else:
         c.away = 0
@@ -99,7 +105,7 @@ def _move(r: cython.pointer[Reactor], c: cython.pointer[Connection], target: uin
     c.leaving = True
     touch(r, c)
     r.departing.push_back(mail)
-    r.tally[C_CONNECTIONS_MOVED] += 1
+    r.tally[C_PUBLISHERS_MOVED] += 1
 
 
 @cython.cfunc

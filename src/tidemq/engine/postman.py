@@ -1,4 +1,6 @@
-"""What a reactor does with its mail: messages and connections from other reactors, answers and wishes from above."""
+"""What a reactor does with its mail: messages and connections from other reactors, answers and wishes from
+above.
+"""
 
 import cython
 from cython.cimports.libc.stdint import uint8_t
@@ -14,12 +16,17 @@ from cython.cimports.tidemq.engine.publishing import answer_publish
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retention import begin_backlog
 from cython.cimports.tidemq.engine.routing import deliver_mailed, deliver_to_group, route_message
-from cython.cimports.tidemq.engine.sessions import Found, add_subscription, end_session, find_session, new_session
+from cython.cimports.tidemq.engine.sessions import (
+    Found,
+    add_subscription,
+    end_session,
+    find_session,
+    new_session,
+)
 from cython.cimports.tidemq.engine.state import (
     CONNECTING,
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
-    MAIL_ANSWER_PUBLISH,
     MAIL_ANSWER_SUBSCRIBE,
     MAIL_CONNECTION,
     MAIL_DISCONNECT,

@@ -9,7 +9,11 @@ from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.allocation import allocate
 from cython.cimports.tidemq.engine.backpressure import refused_by_memory
 from cython.cimports.tidemq.engine.connecting import keep_packet
-from cython.cimports.tidemq.engine.counters import C_DROPPED_MEMORY, C_MESSAGES_RECEIVED, C_REFUSED_NOT_AUTHORISED
+from cython.cimports.tidemq.engine.counters import (
+    C_DROPPED_MEMORY,
+    C_MESSAGES_RECEIVED,
+    C_REFUSED_NOT_AUTHORISED,
+)
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, release_payload
@@ -30,7 +34,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
 )
 from cython.cimports.tidemq.wire.packets import Ack, Publish, parse_ack, parse_publish
-from cython.cimports.tidemq.wire.properties import Properties, copy_forwarded, has_property
+from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_LIMIT,
     FAULT_NONE,
@@ -112,7 +116,9 @@ def _is_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.bint
 @cython.nogil
 @cython.exceptval(check=False)
 def note_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.void:
-    """A QoS 2 message has come and waits for its PUBREL. Its bitmap of 8 KiB stays while the client is connected."""
+    """A QoS 2 message has come and waits for its PUBREL. Its bitmap of 8 KiB stays while the client is
+    connected.
+    """
     if _is_received(s, packet_id):
         return
     if s.received == cython.NULL:
@@ -147,7 +153,8 @@ def handle_publish(
     if fault == FAULT_NONE:
         fault = _check_publish(r, c, cython.address(publish))
     if fault == FAULT_NONE and publish.qos == 2 and _is_received(c.session, publish.packet_id):
-        write_ack(r, c, PUBREC, publish.packet_id, RC_SUCCESS)  # sent again, not a new message [MQTT-4.3.3-10]
+        # sent again, not a new message [MQTT-4.3.3-10]
+        write_ack(r, c, PUBREC, publish.packet_id, RC_SUCCESS)
         return
     if (
         fault == FAULT_NONE
@@ -182,7 +189,9 @@ def handle_publish(
 def _refuse_publish(
     r: cython.pointer[Reactor], c: cython.pointer[Connection], publish: cython.pointer[Publish]
 ) -> cython.void:
-    """There is no memory for the message: 5.0 is told so, 3.x cannot be and is disconnected rather than lied to."""
+    """There is no memory for the message: 5.0 is told so, 3.x cannot be and is disconnected rather than lied
+    to.
+    """
     r.tally[C_DROPPED_MEMORY] += 1
     if publish.qos == 0:
         return
@@ -207,7 +216,9 @@ def answer_publish(r: cython.pointer[Reactor], c: cython.pointer[Connection], re
     c.pending_packet = cython.NULL
     c.asked = False
     r.resumed.push_back(handle_of(r, c))
-    parse_publish(packet[0], packet + 1, cython.cast(uint32_t, kept.size() - 1), c.version, cython.address(publish))
+    parse_publish(
+        packet[0], packet + 1, cython.cast(uint32_t, kept.size() - 1), c.version, cython.address(publish)
+    )
     _check_publish(r, c, cython.address(publish))  # finds the topic of an alias again
     if reason == RC_SUCCESS:
         _accept_publish(r, c, cython.address(publish), cython.NULL, 0)
@@ -277,7 +288,9 @@ def _accept_publish(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _handle_pubrel(r: cython.pointer[Reactor], c: cython.pointer[Connection], packet_id: uint16_t) -> cython.void:
+def _handle_pubrel(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], packet_id: uint16_t
+) -> cython.void:
     """PUBREL ends a QoS 2 message from the client [MQTT-4.3.3-11]."""
     known: cython.bint = _is_received(c.session, packet_id)
     if known:
@@ -308,7 +321,7 @@ def handle_ack(
     s: cython.pointer[Session] = c.session
     entry: cython.pointer[Entry] = find_entry(cython.address(s.outbox), ack.packet_id)
     if kind == PUBREC:
-        if entry == cython.NULL or entry.qos != 2 or entry.state != SENT and entry.state != RELEASED:
+        if entry == cython.NULL or entry.qos != 2 or (entry.state != SENT and entry.state != RELEASED):
             write_ack(r, c, PUBREL, ack.packet_id, RC_PACKET_IDENTIFIER_NOT_FOUND)
             return
         if ack.reason < 0x80:
@@ -317,9 +330,11 @@ def handle_ack(
                 entry.state = RELEASED
             write_ack(r, c, PUBREL, ack.packet_id, RC_SUCCESS)  # [MQTT-4.3.3-4]
             return
-    elif entry == cython.NULL or (entry.qos == 1) != (kind == PUBACK):
-        return
-    elif entry.state != (SENT if kind == PUBACK else RELEASED):
+    elif (
+        entry == cython.NULL
+        or (entry.qos == 1) != (kind == PUBACK)
+        or entry.state != (SENT if kind == PUBACK else RELEASED)
+    ):
         return
     forget_entry(cython.address(s.outbox), entry, r.tally)
     if c.congested:

@@ -1,7 +1,9 @@
-"""A reactor's turns: wait, take the mail, read, route, then write each touched connection once and hand over the mail."""
+"""A reactor's turns: wait, take the mail, read, route, then write each touched connection once and hand over
+the mail.
+"""
 
 import cython
-from cython.cimports.libc.errno import EAGAIN, EINTR, EMFILE, ENFILE, errno
+from cython.cimports.libc.errno import EMFILE, ENFILE, errno
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
@@ -17,7 +19,6 @@ from cython.cimports.tidemq.engine.closing import (
 )
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_REFUSED,
-    C_MESSAGES_RESENT,
     C_TURNS,
     COUNTER_COUNT,
     LIVE_BUFFERS,
@@ -25,7 +26,7 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.mail import post_outgoing, take_inbox
+from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
 from cython.cimports.tidemq.engine.placement import work_out_load
@@ -35,7 +36,6 @@ from cython.cimports.tidemq.engine.reports import new_event, post_event
 from cython.cimports.tidemq.engine.retention import continue_backlogs
 from cython.cimports.tidemq.engine.state import (
     CONNECTED,
-    CONNECTING,
     EVENT_STOPPED,
     OUTPUT_BLOCK,
     RELEASED,
@@ -69,6 +69,7 @@ from cython.cimports.tidemq.engine.system import (
     eventfd,
     getrandom,
     load_i64,
+    load_int,
     pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
@@ -91,7 +92,8 @@ _ACCEPTS_MAX = cython.declare(cython.int, 64)  # of one listener in one turn
 _TICK_MS = cython.declare(int64_t, 100)
 _IDLE_MS = cython.declare(int64_t, 1000)
 _READ_CAPACITY = cython.declare(uint32_t, 262144)
-_LISTENER = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 63)  # marks an epoll event of a listening socket
+# marks an epoll event of a listening socket
+_LISTENER = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 63)
 
 
 @cython.cfunc
@@ -163,7 +165,7 @@ def _accept(r: cython.pointer[Reactor], listener: cython.int) -> cython.void:
     for count in range(_ACCEPTS_MAX):
         fd: cython.int = accept4(listener, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
         if fd < 0:
-            if errno == EMFILE or errno == ENFILE:
+            if errno in (EMFILE, ENFILE):
                 # no descriptor is left: give up the reserved one to refuse instead of spinning
                 close(r.reserve)
                 close(accept4(listener, cython.NULL, cython.NULL, SOCK_CLOEXEC))
@@ -211,9 +213,8 @@ def _resend_overdue(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
         return
     entry: cython.pointer[Entry] = entry_at(box, box.head)
     late: cython.bint = (
-        (entry.state == SENT or entry.state == RELEASED)
-        and r.now_ms // 1000 - entry.sent_s >= r.shared.limits.ack_timeout_s
-    )
+        entry.state == SENT or entry.state == RELEASED
+    ) and r.now_ms // 1000 - entry.sent_s >= r.shared.limits.ack_timeout_s
     if late:
         rewind_outbox(box)
         send_waiting(r, c.session)
@@ -222,7 +223,9 @@ def _resend_overdue(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _connection_due(r: cython.pointer[Reactor], c: cython.pointer[Connection], due_ms: int64_t) -> cython.void:
+def _connection_due(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], due_ms: int64_t
+) -> cython.void:
     """A connection's timer: no CONNECT in time, nothing heard for too long, or something to send again."""
     if c.timer_ms != due_ms:
         return
@@ -323,14 +326,19 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
 @cython.nogil
 @cython.exceptval(check=False)
 def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
-    """Writes, closes, posts. Closing publishes wills, which may touch more connections: the list grows meanwhile."""
+    """Writes, closes, posts. Closing publishes wills, which may touch more connections: the list grows
+    meanwhile.
+    """
     index: cython.size_t = 0
-    _publish_tally(r)  # what a client is about to see is counted already
+    # before anybody can see an answer: what it answers for is counted, and on its way to the other reactors
+    _publish_tally(r)
+    post_outgoing(r)
     while index < r.touched.size():
         _settle(r, r.touched[index])
         index += 1
     r.touched.clear()
     post_outgoing(r)
+    post_departing(r)
     _publish_tally(r)
 
 
@@ -350,7 +358,8 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
     if r.resumed.size() or r.backlog_ready:
         return 0
-    wait: int64_t = _TICK_MS if r.congested.size() or r.overloaded.size() else _IDLE_MS
+    watching: cython.bint = r.congested.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
+    wait: int64_t = _TICK_MS if watching else _IDLE_MS
     if r.flooding.size():
         wait = 1
     if r.timers.size():

@@ -1,7 +1,8 @@
 """From a readable socket to packets: one big read a turn, parsed in place.
 
-Everything is read into one buffer of the reactor; only what is left of a packet that has not come whole is copied to
-the connection. A packet larger than that buffer gets a buffer of its own size, which the rest is read into directly.
+Everything is read into one buffer of the reactor; only what is left of a packet that has not come whole is
+copied to the connection. A packet larger than that buffer gets a buffer of its own size, which the rest is
+read into directly.
 """
 
 import cython
@@ -20,8 +21,8 @@ from cython.cimports.tidemq.engine.counters import (
 from cython.cimports.tidemq.engine.output import append_output, doom, pending_output, touch
 from cython.cimports.tidemq.engine.publishing import handle_ack, handle_publish
 from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, CONNECTING, Connection, Reactor
-from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
 from cython.cimports.tidemq.engine.subscribing import handle_subscribe, handle_unsubscribe
+from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
 from cython.cimports.tidemq.wire.packets import (
     Disconnect,
     FixedHeader,
@@ -66,7 +67,11 @@ def _handle_disconnect(
     """DISCONNECT: the end, without the will where the reason is 0 [MQTT-3.14.4-1..3]."""
     packet: Disconnect
     fault: Fault = parse_disconnect(first, body, size, c.version, cython.address(packet))
-    if fault == FAULT_NONE and c.version == 5 and has_property(cython.address(packet.properties), PROP_SESSION_EXPIRY):
+    if (
+        fault == FAULT_NONE
+        and c.version == 5
+        and has_property(cython.address(packet.properties), PROP_SESSION_EXPIRY)
+    ):
         expiry_s: uint32_t = packet.properties.session_expiry_s
         if c.session.expiry_s == 0 and expiry_s:
             fault = FAULT_SESSION_EXPIRY  # [MQTT-3.14.2-2]
@@ -83,7 +88,9 @@ def _handle_disconnect(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _handle_ping(r: cython.pointer[Reactor], c: cython.pointer[Connection], first: uint8_t, size: uint32_t) -> cython.void:
+def _handle_ping(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], first: uint8_t, size: uint32_t
+) -> cython.void:
     """PINGREQ is answered at once [MQTT-3.12.4-1]."""
     fault: Fault = parse_ping(first, size)
     if fault != FAULT_NONE:
@@ -141,7 +148,9 @@ def _parse(
     data: cython.pointer[cython.const[uint8_t]],
     size: uint32_t,
 ) -> uint32_t:
-    """Handles all whole packets; returns the bytes used. Stops when a decision or a slow receiver is waited for."""
+    """Handles all whole packets; returns the bytes used. Stops when a decision or a slow receiver is waited
+    for.
+    """
     header: FixedHeader
     at: uint32_t = 0
     while at < size and not (c.doomed or c.asked or c.leaving or c.pause_count):
@@ -182,7 +191,8 @@ def _keep_input(
     capacity: uint32_t = size
     if parse_fixed_header(data, size, cython.address(header)) == FAULT_NONE:
         whole: uint32_t = header.header_size + header.body_size
-        # a small packet's rest comes by way of the reactor's buffer, one that is not allowed gets no room at all
+        # a small packet's rest comes by way of the reactor's buffer, one that is not allowed gets no room at
+        # all
         if size < whole <= r.shared.limits.packet_bytes_max:
             if whole > r.read_capacity or size > r.read_capacity // 2:
                 capacity = whole

@@ -14,14 +14,14 @@ from cython.cimports.tidemq.wire.protocol import (
     PROP_AUTH_METHOD,
     RC_BAD_AUTHENTICATION_METHOD,
     RC_BAD_USER_NAME_OR_PASSWORD,
+    RC_BANNED,
     RC_CLIENT_IDENTIFIER_NOT_VALID,
+    RC_NOT_AUTHORIZED,
     RC_PACKET_TOO_LARGE,
     RC_SUCCESS,
     RC_UNSUPPORTED_PROTOCOL_VERSION,
-    RC_NOT_AUTHORIZED,
-    RC_BANNED,
-    Span,
     SUBACK,
+    Span,
 )
 
 
@@ -50,7 +50,11 @@ def _no_bytes() -> Span:
 @cython.nogil
 @cython.exceptval(check=False)
 def write_ack(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], packet_type: uint8_t, packet_id: uint16_t, reason: uint8_t
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    packet_type: uint8_t,
+    packet_id: uint16_t,
+    reason: uint8_t,
 ) -> cython.void:
     """PUBACK, PUBREC, PUBREL or PUBCOMP; below 5.0 the reason is not sent."""
     size: uint32_t = 5 if c.version == 5 and reason != RC_SUCCESS else 4
@@ -83,7 +87,7 @@ def _old_return_code(reason: uint8_t) -> uint8_t:
         return 2
     if reason == RC_BAD_USER_NAME_OR_PASSWORD:
         return 4
-    if reason == RC_NOT_AUTHORIZED or reason == RC_BANNED or reason == RC_BAD_AUTHENTICATION_METHOD:
+    if reason in (RC_NOT_AUTHORIZED, RC_BANNED, RC_BAD_AUTHENTICATION_METHOD):
         return 5
     return 3
 
@@ -106,14 +110,18 @@ def write_connack(
     head: Span
     head.data = body
     head.size = 2
-    encode_packet(CONNACK << 4, head, span_of(properties), c.version == 5, _no_bytes(), cython.address(packet))
+    encode_packet(
+        CONNACK << 4, head, span_of(properties), c.version == 5, _no_bytes(), cython.address(packet)
+    )
     _append_packet(r, c, cython.address(packet))
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def write_disconnect(r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t) -> cython.void:
+def write_disconnect(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t
+) -> cython.void:
     """DISCONNECT, which only a 5.0 client understands."""
     packet: uint8_t[3]
     packet[0] = DISCONNECT << 4
@@ -127,7 +135,10 @@ def write_disconnect(r: cython.pointer[Reactor], c: cython.pointer[Connection], 
 @cython.nogil
 @cython.exceptval(check=False)
 def write_auth(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, data: cython.pointer[cython.const[string]]
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    reason: uint8_t,
+    data: cython.pointer[cython.const[string]],
 ) -> cython.void:
     """AUTH with the client's method [MQTT-4.12.0-5]; ``data`` may be NULL."""
     packet: string
@@ -138,7 +149,9 @@ def write_auth(
     append_string_property(PROP_AUTH_METHOD, span_of(c.auth_method), cython.address(properties))
     if data != cython.NULL:
         append_string_property(PROP_AUTH_DATA, span_of(data), cython.address(properties))
-    encode_packet(AUTH << 4, head, span_of(cython.address(properties)), True, _no_bytes(), cython.address(packet))
+    encode_packet(
+        AUTH << 4, head, span_of(cython.address(properties)), True, _no_bytes(), cython.address(packet)
+    )
     _append_packet(r, c, cython.address(packet))
 
 
@@ -168,7 +181,5 @@ def write_reasons(
             if packet_type == SUBACK:
                 old.push_back(0x80 if tail.data[index] & 0x80 else tail.data[index])
         tail = span_of(cython.address(old))
-    encode_packet(
-        packet_type << 4, head, _no_bytes(), c.version == 5, tail, cython.address(packet)
-    )
+    encode_packet(packet_type << 4, head, _no_bytes(), c.version == 5, tail, cython.address(packet))
     _append_packet(r, c, cython.address(packet))

@@ -1,7 +1,8 @@
-"""Events on their way up to the control plane: queued under a lock, one wake-up for as long as nobody has taken them.
+"""Events on their way up to the control plane: queued under a lock, one wake-up for as long as nobody has
+taken them.
 
-Only what the control plane decides on or asked for makes an event; the queue of what it merely wants to know is
-bounded and what does not fit is counted.
+Only what the control plane decides on or asked for makes an event; the queue of what it merely wants to know
+is bounded and what does not fit is counted.
 """
 
 import cython

@@ -1,5 +1,5 @@
-"""Retained messages: kept by topic for all reactors, and sent to a new subscription in slices, so that a million of
-them neither stall a turn nor fill the output of one client.
+"""Retained messages: kept by topic for all reactors, and sent to a new subscription in slices, so that a
+million of them neither stall a turn nor fill the output of one client.
 """
 
 import cython
@@ -47,7 +47,10 @@ _SLICES = cython.declare(cython.int, 64)  # of one subscription in one turn
 @cython.nogil
 @cython.exceptval(check=False)
 def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void:
-    """Keeps the message for its topic, or forgets the topic's when the payload is empty [MQTT-3.3.1-5..8]."""
+    """Keeps the message for its topic, or forgets the topic's when the payload is empty [MQTT-3.3.1-5..8].
+
+    The limit is for clients: what the broker itself retains, its $SYS topics, always finds room.
+    """
     index: cython.pointer[RetainedIndex] = r.shared.retained
     old: cython.p_void = cython.NULL
     message: cython.pointer[Message] = cython.NULL
@@ -57,7 +60,7 @@ def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cy
     lock_exclusive(index)
     if message == cython.NULL:
         old = remove_retained(index, p.topic)
-    elif index.count < r.shared.limits.retained_messages_max or find_retained(index, p.topic) != cython.NULL:
+    elif p.publisher == 0 or index.count < r.shared.limits.retained_messages_max or find_retained(index, p.topic) != cython.NULL:
         old = put_retained(index, p.topic, message)
         r.tally[C_MESSAGES_RETAINED] += 1
     else:
@@ -98,7 +101,11 @@ def _schedule(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cyth
 @cython.nogil
 @cython.exceptval(check=False)
 def begin_backlog(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span, qos: uint8_t, subscription_id: uint32_t
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    filter: Span,
+    qos: uint8_t,
+    subscription_id: uint32_t,
 ) -> cython.void:
     """A new subscription gets what is retained under its filter, from the end of this turn on [MQTT-3.3.1-6].
 
@@ -162,13 +169,16 @@ def suspend_backlog(s: cython.pointer[Session]) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def end_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span) -> cython.void:
-    """Nothing more that is retained goes to this subscription: it has ended, or begins anew [MQTT-3.10.4-2]."""
+    """Nothing more that is retained goes to this subscription: it ended or begins anew [MQTT-3.10.4-2]."""
     index: cython.size_t
     if s.backlog == cython.NULL:
         return
     for index in range(s.backlog.size()):
         waiting: cython.pointer[Backlog] = cython.address(s.backlog[0][index])
-        if waiting.filter.size() == filter.size and memcmp(waiting.filter.data(), filter.data, filter.size) == 0:
+        if (
+            waiting.filter.size() == filter.size
+            and memcmp(waiting.filter.data(), filter.data, filter.size) == 0
+        ):
             if waiting.walk != cython.NULL:
                 close_walk(waiting.walk)
             s.backlog.erase(s.backlog.begin() + index)

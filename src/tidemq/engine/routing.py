@@ -1,4 +1,5 @@
-"""From a published message to everybody who gets it: sessions here, other reactors by mail, one member of each group.
+"""From a published message to everybody who gets it: sessions here, other reactors by mail, one member of
+each group.
 
 A message is mailed once to each other reactor that has subscribers; that reactor finds them in its own cache.
 """
@@ -110,7 +111,9 @@ def _deliver_to_member(
 @cython.nogil
 @cython.exceptval(check=False)
 def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void:
-    """Passes a message on to all who are subscribed; ``p.receivers`` says how many sessions and reactors took it."""
+    """Passes a message on to all who are subscribed; ``p.receivers`` says how many sessions and reactors took
+    it.
+    """
     if p.retain:
         retain_passage(r, p)
     entry: cython.pointer[CacheEntry] = find_receivers(r, p.topic)

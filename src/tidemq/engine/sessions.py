@@ -1,8 +1,9 @@
-"""Sessions: found by client identifier in one registry for all reactors, changed only by the reactor that owns them."""
+"""Sessions: found by client identifier in one registry for all reactors, changed only by the reactor that
+owns them.
+"""
 
 import cython
-from cython.operator import dereference, preincrement
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.unordered_map import unordered_map
@@ -38,6 +39,7 @@ from cython.cimports.tidemq.engine.system import (
 )
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED, RC_SUCCESS, Span
 from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
+from cython.operator import dereference, preincrement
 
 
 @cython.cfunc
@@ -90,7 +92,9 @@ def find_session(
 @cython.nogil
 @cython.exceptval(check=False)
 def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """Forgets a session of this reactor and everything in it, a will that was not published too. It must be offline."""
+    """Forgets a session of this reactor and everything in it, a will that was not published too. It must be
+    offline.
+    """
     shared: cython.pointer[Shared] = r.shared
     if s.subscriptions != cython.NULL:
         lock_exclusive(shared.subscriptions)
@@ -148,7 +152,7 @@ def add_subscription(
     subscription_id: uint32_t,
     existed: cython.pointer[cython.bint],
 ) -> uint8_t:
-    """Adds or replaces a subscription by its whole filter. Returns the reason code: the granted QoS, or 0x97."""
+    """Adds or replaces a subscription by its whole filter; returns the reason: granted QoS, or 0x97."""
     key: string
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
     if s.subscriptions == cython.NULL:

@@ -1,20 +1,25 @@
-"""The engine's durable state as store entries ``(family, key, value)``: sessions that outlive their connection, their
-subscriptions and queues, and retained messages.
+"""The engine's durable state as store entries ``(family, key, value)``: sessions that outlive their
+connection, their subscriptions and queues, and retained messages.
 
-Taken when no reactor runs any more, restored before one does. Integers are big-endian; times are milliseconds of the
-wall clock, because the monotonic one begins anew with the machine. Layouts, with ``+`` for concatenation:
+Taken when no reactor runs any more, restored before one does. Integers are big-endian; times are milliseconds
+of the wall clock, because the monotonic one begins anew with the machine. Layouts, with ``+`` for
+concatenation:
 
-========== ============================================= ==========================================================
-family      key                                           value
-========== ============================================= ==========================================================
-payload     number (8 bytes)                              MESSAGE
-session     client id                                     expiry s (4), ends at (8, 0: not yet), received ids (2 each)
-subscription length of client id (2) + client id + filter options (1), subscription id (4)
-queue       length of client id (2) + client id + i or w + sequence (8)  ENTRY + subscription ids (4 each)
-retained    topic                                         MESSAGE
-========== ============================================= ==========================================================
+=============  ==========================================  ==================================================
+family         key                                         value
+=============  ==========================================  ==================================================
+payload        number (8 bytes)                            MESSAGE
+session        client id                                   expiry s (4), ends at (8, 0: not yet), received ids
+                                                           (2 each)
+subscription   length of client id (2) + client id +       options (1), subscription id (4)
+               filter
+queue          length of client id (2) + client id +       ENTRY + subscription ids (4 each)
+               i or w + sequence (8)
+retained       topic                                       MESSAGE
+=============  ==========================================  ==================================================
 
-A will that waits for its delay, and retained messages that a subscription had still to get, are not part of it.
+A will that waits for its delay, and retained messages that a subscription had still to get, are not part of
+it.
 
 In a queue's key ``i`` stands for in flight and ``w`` for waiting. The sequence gives the packet identifier.
 """
@@ -63,7 +68,8 @@ from cython.cimports.tidemq.engine.timers import clock_ms, time_session
 from cython.cimports.tidemq.wire.protocol import Span
 from cython.operator import dereference, preincrement
 
-MESSAGE = struct.Struct(">BBqIII")  # QoS, retain, expires at, sizes of topic, properties and payload; then these
+# QoS, retain, expires at, sizes of topic, properties and payload; then these
+MESSAGE = struct.Struct(">BBqIII")
 ENTRY = struct.Struct(">QBBBB")  # number of the payload, QoS, retain, released, was sent
 SESSION = struct.Struct(">Iq")
 SUBSCRIPTION = struct.Struct(">BI")

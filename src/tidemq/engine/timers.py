@@ -1,16 +1,24 @@
 """A reactor's timers: a binary heap, earliest first.
 
-A packet that arrives only notes the time; the timer that finds its connection alive is set again. So a timer costs
-nothing per packet, and a connection has one at most.
+A packet that arrives only notes the time; the timer that finds its connection alive is set again. So a timer
+costs nothing per packet, and a connection has one at most.
 """
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
 from cython.cimports.tidemq.engine.handles import handle_of
-from cython.cimports.tidemq.engine.state import TIMER_CONNECTION, TIMER_SESSION, Connection, Reactor, Session, Timer
+from cython.cimports.tidemq.engine.state import (
+    TIMER_CONNECTION,
+    TIMER_SESSION,
+    Connection,
+    Reactor,
+    Session,
+    Timer,
+)
 from cython.cimports.tidemq.engine.system import CLOCK_MONOTONIC, clock_gettime, timespec
 
-_LONGEST_MS = cython.declare(int64_t, 3600000)  # a timer that is stale by then goes; one that is not is set again
+# a timer that is stale by then goes; one that is not is set again
+_LONGEST_MS = cython.declare(int64_t, 3600000)
 
 
 @cython.cfunc
@@ -85,7 +93,9 @@ def take_timer(r: cython.pointer[Reactor]) -> Timer:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def time_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection], due_ms: int64_t) -> cython.void:
+def time_connection(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], due_ms: int64_t
+) -> cython.void:
     """Sets the connection's one timer; an earlier one stays, for it looks again when it is due."""
     due_ms = min(due_ms, r.now_ms + _LONGEST_MS)
     if c.timer_ms and c.timer_ms <= due_ms:

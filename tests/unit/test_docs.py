@@ -1,0 +1,119 @@
+"""The documentation names what the code has: every key, limit, flag and counter; its programs run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from tidemq.broker import decisions
+from tidemq.cli import app
+from tidemq.config import LIMIT_RANGES, Config, Listener
+from tidemq.engine.counters import NAMES
+from tidemq.limits import Limits
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="the source tree is hidden")
+
+
+def table_rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading, its own two lines left out."""
+    section = (ROOT / page).read_text().split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def bare(cell: str) -> str:
+    return cell.strip("`")
+
+
+def default_text(key: str) -> str:
+    """A default as TOML writes it."""
+    return json.dumps(Config.model_fields[key].default, default=str) if key != "listeners" else "[]"
+
+
+def serve_flags() -> dict[str, str]:
+    """The flags of `tidemq serve` by parameter."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return {parameter.name: parameter.opts[0] for parameter in commands["serve"].params}
+
+
+def test_every_key_is_documented_with_its_default_flag_and_variable():
+    documented = {bare(row[0]): row for row in table_rows("docs/configuration.md", "Keys")}
+    assert documented.keys() == Config.model_fields.keys() - {"limits"}
+    flags = serve_flags()
+    for key, (_, default, _, flag, variable, _) in documented.items():
+        assert bare(default) == default_text(key), key
+        assert bare(flag) == flags.get(key, ""), key
+        assert variable.split()[0] == f"`TIDEMQ_{key.upper()}`", key
+
+
+def test_documented_ranges_of_keys_are_accepted_to_their_ends_and_no_further():
+    for key, _, accepted, *_ in table_rows("docs/configuration.md", "Keys"):
+        if not (found := re.fullmatch(r"(\d+) to (\d+)", accepted)):
+            continue
+        name, low, high = bare(key), int(found[1]), int(found[2])
+        Config.model_validate({name: low})
+        Config.model_validate({name: high})
+        for wrong in (low - 1, high + 1):
+            with pytest.raises(ValueError, match=name):
+                Config.model_validate({name: wrong})
+
+
+def test_a_listener_has_the_documented_keys():
+    assert Listener.model_fields.keys() == {"host", "port"}
+    assert Listener() == Listener(host=Config().host, port=Config().port)
+
+
+def test_every_limit_is_documented_with_its_default_and_range():
+    documented = {bare(row[0]): row for row in table_rows("docs/configuration.md", "Limits")}
+    assert list(documented) == [field.name for field in dataclasses.fields(Limits)]
+    for field in dataclasses.fields(Limits):
+        _, default, accepted, _, _ = documented[field.name]
+        low, high = LIMIT_RANGES[field.name]
+        assert bare(default) == str(field.default), field.name
+        assert accepted == f"{low} to {high}", field.name
+
+
+def test_every_counter_is_documented():
+    text = (ROOT / "docs/counters.md").read_text()
+    documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    sources = [Path(decisions.__file__), Path(decisions.__file__).with_name("broker.py")]
+    control_plane = re.findall(r'counts\["(\w+)"\]', "".join(source.read_text() for source in sources))
+    assert len(documented) == len(set(documented))
+    assert set(documented) == {*NAMES, "retained", "subscriptions", *control_plane}
+
+
+def programs() -> list[str]:
+    """Whole programs in the pages, and the example that ends by itself."""
+    blocks = re.findall(r"```python\n(.*?)```", "".join(page.read_text() for page in PAGES), re.DOTALL)
+    return [*blocks, (ROOT / "examples/embed.py").read_text()]
+
+
+@pytest.mark.parametrize("program", programs() if PAGES else [], ids=lambda _: "program")
+def test_programs_in_the_pages_run(program):
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", linked.read_text().lower(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each).replace(" ", "-") for each in headings}, target
