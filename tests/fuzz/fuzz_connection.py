@@ -1,13 +1,13 @@
 """Fuzzes whole connections: `python tests/fuzz/fuzz_connection.py --seconds 60 [--seed N] [--runs N]`.
 
-A scenario is a list of steps on a few connections to an engine of two reactors: send these bytes, stop sending, read,
-close, reset. The corpus is played first as it is, then scenarios made from it and from packets that a client might
-send, with bytes changed, packets cut, split, joined, repeated and put in another order: always the same for a seed.
-After every scenario a good publisher and a good receiver, who live on the same engine all the time, must have lost
-nothing; after every batch the engine must be closed with nothing left.
+A scenario is a list of steps on a few connections to an engine of two reactors: send these bytes, stop
+sending, read, close, reset. The corpus is played first as it is, then scenarios made from it and from packets
+that a client might send, with bytes changed, packets cut, split, joined, repeated and put in another order:
+always the same for a seed. After every scenario a good publisher and a good receiver, who live on the same
+engine all the time, must have lost nothing; after every batch the engine is closed, and nothing may be left.
 
-A failure prints the seed and the scenario's number, and leaves the steps in a file `crash-connection-SEED-NUMBER.json`,
-which `--replay FILE` plays again. A process of its own plays, so that the steps are kept when it dies.
+A failure prints the seed and the scenario's number, and leaves the steps in a file that `--replay` plays
+again. A process of its own plays, so that the steps are kept when it dies.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from conformance.kit import (
+from conformance.kit import connected
+from conformance.packets import (
     PING,
     PUBACK,
     PUBLISH,
@@ -38,7 +39,6 @@ from conformance.kit import (
     acknowledge,
     auth,
     connect,
-    connected,
     disconnect,
     options,
     publish,
@@ -96,7 +96,7 @@ class Stage:
         self.numbers = itertools.count()
 
     def decide(self, dice: random.Random) -> None:
-        """The control plane's thread: answers, now and then twice or with something else; receives and publishes."""
+        """The control plane's thread: answers, now and then twice; receives and publishes."""
         receiver = self.engine.subscribe("+/b")
         while not self.ending.is_set():
             select.select([self.engine.fileno()], [], [], 0.05)
@@ -231,9 +231,8 @@ def make_publish(dice: random.Random, version: int) -> bytes:
         )
     qos = dice.randrange(3)
     topic = dice.choice(["a", "a/b", "a/b/c", "$own/a", "a/will", "" if "topic_alias" in named else "a/b"])
-    return publish(
-        topic, b"x" * size, qos, dice.randrange(1, 6), version, retain=dice.random() < 0.2, dup=dice.random() < 0.1 and qos > 0, **named
-    )
+    flags = {"retain": dice.random() < 0.2, "dup": qos > 0 and dice.random() < 0.1}
+    return publish(topic, b"x" * size, qos, dice.randrange(1, 6), version, **flags, **named)  # type: ignore[arg-type]
 
 
 def make_packet(dice: random.Random, version: int) -> bytes:
@@ -244,7 +243,10 @@ def make_packet(dice: random.Random, version: int) -> bytes:
         return make_publish(dice, version)
     if kind < 6:
         chosen = [
-            (dice.choice(filters), dice.randrange(3) if version < 5 else options(dice.randrange(3), handling=dice.randrange(3)))
+            (
+                dice.choice(filters),
+                options(dice.randrange(3), handling=dice.randrange(3) if version == 5 else 0),
+            )
             for _ in range(dice.randrange(1, 4))
         ]
         named = {"subscription_id": dice.randrange(1, 300)} if version == 5 and dice.random() < 0.3 else {}
@@ -252,7 +254,8 @@ def make_packet(dice: random.Random, version: int) -> bytes:
     if kind == 6:
         return unsubscribe(dice.randrange(1, 6), dice.choice(filters), version=version)
     if kind < 10:
-        return acknowledge(dice.choice([4, 5, 6, 7]), dice.randrange(1, 6), dice.choice([0, 0, 0x80]) if version == 5 else 0)
+        reason = dice.choice([0, 0, 0x80]) if version == 5 else 0
+        return acknowledge(dice.choice([4, 5, 6, 7]), dice.randrange(1, 6), reason)
     if kind == 10:
         return PING
     if version == 5 and dice.random() < 0.3:
@@ -338,8 +341,8 @@ def save(path: Path, scenario: Scenario) -> None:
     """Keeps a scenario as a file, one step a line, long runs of a byte shortened."""
     lines = []
     for what, which, data in scenario:
-        groups = [(byte, len(list(run))) for byte, run in itertools.groupby(bytes.fromhex(data))]
-        words = "".join(f" {byte:02x}*{size} " if size > 20 else f"{byte:02x}" * size for byte, size in groups)
+        runs = [(byte, len(list(run))) for byte, run in itertools.groupby(bytes.fromhex(data))]
+        words = "".join(f" {byte:02x}*{size} " if size > 20 else f"{byte:02x}" * size for byte, size in runs)
         lines.append(json.dumps([what, which, words.strip()]))
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
@@ -387,7 +390,7 @@ def guarded(command: list[str], seed: int, kept: Path, crash_dir: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--runs", type=int, default=sys.maxsize, help="scenarios in all, those of the corpus included")
+    parser.add_argument("--runs", type=int, default=sys.maxsize, help="scenarios in all, the corpus included")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--replay", type=Path, help="play this scenario only")
     parser.add_argument("--crash-dir", type=Path, default=Path())
