@@ -1,23 +1,24 @@
-"""Messages of one publisher on one topic come to every receiver in their order, whatever happens meanwhile."""
+"""Messages of one publisher on one topic keep their order for every receiver, whatever happens meanwhile."""
 
 from __future__ import annotations
 
 import collections
 import itertools
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from conformance.kit import CONNACK, DISCONNECT, PUBACK, PUBLISH, Client, acknowledge, connect, connected, publish
+from conformance.kit import Client, connected
+from conformance.packets import CONNACK, DISCONNECT, PUBACK, PUBLISH, acknowledge, connect, publish
 
 if TYPE_CHECKING:
-    from .conftest import EngineUnderTest, StartEngine
+    from adversity.conftest import EngineUnderTest, StartEngine
 
 PUBLISHERS = 4
 TOPICS = ("room/heat", "room/light", "hall/heat")
 COUNT = 600  # messages of one publisher on one topic
 PAYLOAD = bytes(400)
-KEPT = {"clean": False, "session_expiry": 100}
+KEPT: dict[str, Any] = {"clean": False, "session_expiry": 100}
 
 Seen = dict[tuple[int, str], list[int]]  # numbers in the order of arrival, by publisher and topic
 
@@ -97,7 +98,8 @@ def test_order_per_publisher_and_topic(start_engine: StartEngine, reactors: int,
     engine = start_engine(reactors, output_high_bytes=30_000, backpressure_s=30)
     receivers = [Receiver(engine, index, qos) for index in range(4)]
     publishers = [
-        threading.Thread(target=publish_numbers, args=(connected(engine), name, qos)) for name in range(PUBLISHERS)
+        threading.Thread(target=publish_numbers, args=(connected(engine), name, qos))
+        for name in range(PUBLISHERS)
     ]
     for thread in [*receivers, *publishers]:
         thread.start()

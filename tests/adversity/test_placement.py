@@ -1,10 +1,11 @@
-"""A publisher without subscriptions moves to the reactor that its messages go to, and nothing shows it but a counter."""
+"""A publisher without subscriptions moves to the reactor of its receivers; only a counter shows it."""
 
 from __future__ import annotations
 
 import pytest
 from adversity.conftest import StartEngine
-from conformance.kit import PUBACK, PUBLISH, Client, publish
+from conformance.kit import Client
+from conformance.packets import PUBACK, PUBLISH, publish
 
 MESSAGES = 3000
 
@@ -17,7 +18,9 @@ def test_a_publisher_moves_and_keeps_its_order(start_engine: StartEngine, qos: i
     receiver.subscribe("far", 0)
     publisher = engine.connected_on(0, client_id="mover", clean=False, session_expiry=100)
     for number in range(0, MESSAGES, 100):
-        publisher.send(*(publish("far", b"%d" % n, qos, n + 1 if qos else 0) for n in range(number, number + 100)))
+        publisher.send(
+            *(publish("far", b"%d" % n, qos, n + 1 if qos else 0) for n in range(number, number + 100))
+        )
         for n in range(number, number + 100):
             receiver.expect(PUBLISH, payload=b"%d" % n)
             if qos:
