@@ -1,4 +1,4 @@
-"""Messages of one publisher on one topic come to every receiver in their order, whatever happens meanwhile."""
+"""Messages of one publisher on one topic reach every receiver in order, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import CONNACK, DISCONNECT, PUBACK, PUBLISH, Client, acknowledge, connect, connected, publish
+from conformance.kit import (
+    CONNACK,
+    DISCONNECT,
+    PUBACK,
+    PUBLISH,
+    Client,
+    acknowledge,
+    connect,
+    connected,
+    publish,
+)
 
 if TYPE_CHECKING:
     from .conftest import EngineUnderTest, StartEngine
@@ -97,7 +107,8 @@ def test_order_per_publisher_and_topic(start_engine: StartEngine, reactors: int,
     engine = start_engine(reactors, output_high_bytes=30_000, backpressure_s=30)
     receivers = [Receiver(engine, index, qos) for index in range(4)]
     publishers = [
-        threading.Thread(target=publish_numbers, args=(connected(engine), name, qos)) for name in range(PUBLISHERS)
+        threading.Thread(target=publish_numbers, args=(connected(engine), name, qos))
+        for name in range(PUBLISHERS)
     ]
     for thread in [*receivers, *publishers]:
         thread.start()

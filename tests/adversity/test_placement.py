@@ -1,4 +1,4 @@
-"""A publisher without subscriptions moves to the reactor that its messages go to, and nothing shows it but a counter."""
+"""A publisher without subscriptions moves to the reactor that its messages go to; only a counter shows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def test_a_publisher_moves_and_keeps_its_order(start_engine: StartEngine, qos: i
     receiver.subscribe("far", 0)
     publisher = engine.connected_on(0, client_id="mover", clean=False, session_expiry=100)
     for number in range(0, MESSAGES, 100):
-        publisher.send(*(publish("far", b"%d" % n, qos, n + 1 if qos else 0) for n in range(number, number + 100)))
+        publisher.send(
+            *(publish("far", b"%d" % n, qos, n + 1 if qos else 0) for n in range(number, number + 100))
+        )
         for n in range(number, number + 100):
             receiver.expect(PUBLISH, payload=b"%d" % n)
             if qos:
