@@ -13,6 +13,7 @@ from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.counters import C_CACHE_MISSES
 from cython.cimports.tidemq.engine.state import (
     CacheEntry,
+    EngineLimits,
     Group,
     GroupMember,
     Reactor,
@@ -36,9 +37,7 @@ from cython.cimports.tidemq.engine.subscriptions import (
 from cython.cimports.tidemq.engine.system import ACQUIRE, load_u8
 from cython.cimports.tidemq.wire.protocol import Span
 
-_SLOTS_FIRST = cython.declare(uint32_t, 256)
-_TOPICS_MAX = cython.declare(uint32_t, 131072)  # then the cache begins anew
-_WEIGHT_MAX = cython.declare(uint64_t, 4 << 20)  # receivers in all entries, some 32 bytes each; the same then
+_SLOTS_FIRST = cython.declare(uint32_t, 256)  # of the table; it doubles
 _SCAN_MAX = cython.declare(uint32_t, 16)  # receivers looked through one by one before a map is made
 
 
@@ -270,7 +269,8 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
 def find_receivers(r: cython.pointer[Reactor], topic: Span) -> cython.pointer[CacheEntry]:
     """Who receives a topic; valid until the next call."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
-    if cache.count >= _TOPICS_MAX or cache.weight > _WEIGHT_MAX:
+    limits: cython.pointer[EngineLimits] = cython.address(r.shared.limits)
+    if cache.count >= limits.cache_topics_max or cache.weight > limits.cache_receivers_max:
         free_cache(r)
     if cache.count * 2 >= cache.slots.size():
         _grow(cache)

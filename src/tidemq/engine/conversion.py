@@ -191,3 +191,6 @@ def set_limits(own: cython.pointer[EngineLimits], limits):
     own.backpressure_ms = limits.backpressure_s * 1000
     own.shutdown_ms = limits.shutdown_s * 1000
     own.event_queue_max = limits.event_queue_max
+    own.inbox_messages_max = limits.inbox_messages_max
+    own.cache_topics_max = limits.cache_topics_max
+    own.cache_receivers_max = limits.cache_receivers_max
