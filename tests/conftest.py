@@ -110,7 +110,7 @@ StartBroker = Callable[..., RunningBroker]
 @pytest.fixture(scope="session")
 def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBroker]:
     """Starts brokers: `start_broker(settings="TOML text", reactors=2)`. Those that still run at the end are
-    stopped."""
+    stopped; none may have ended badly, or with a live object of the engine left."""
     started: list[RunningBroker] = []
 
     def start(settings: str = "", reactors: int = 1, import_from: Path | None = None) -> RunningBroker:
@@ -128,7 +128,9 @@ def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBrok
     with ThreadPoolExecutor() as pool:
         statuses = list(pool.map(RunningBroker.stop, started))
     for broker, status in zip(started, statuses, strict=True):
-        assert status == 0, f"a broker ended with status {status}:\n{broker.log.read_text()[-4000:]}"
+        log = broker.log.read_text()
+        assert status == 0, f"a broker ended with status {status}:\n{log[-4000:]}"
+        assert "left objects behind" not in log, log[-4000:]
 
 
 @pytest.fixture(scope="session")
