@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance`
 
 UNDER_TEST = os.environ.get("TIDEMQ_TEST_BROKER", "tidemq")
+INSTALL_S = 300  # for a Debian package
 START_S = 10.0  # until the broker listens
 STOP_S = 10.0  # until it has ended after SIGTERM
 
@@ -108,7 +110,7 @@ StartBroker = Callable[..., RunningBroker]
 @pytest.fixture(scope="session")
 def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBroker]:
     """Starts brokers: `start_broker(settings="TOML text", reactors=2)`. Those that still run at the end are
-    stopped."""
+    stopped; none may have ended badly, or with a live object of the engine left."""
     started: list[RunningBroker] = []
 
     def start(settings: str = "", reactors: int = 1, import_from: Path | None = None) -> RunningBroker:
@@ -126,7 +128,34 @@ def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBrok
     with ThreadPoolExecutor() as pool:
         statuses = list(pool.map(RunningBroker.stop, started))
     for broker, status in zip(started, statuses, strict=True):
-        assert status == 0, f"a broker ended with status {status}:\n{broker.log.read_text()[-4000:]}"
+        log = broker.log.read_text()
+        assert status == 0, f"a broker ended with status {status}:\n{log[-4000:]}"
+        assert "left objects behind" not in log, log[-4000:]
+
+
+@pytest.fixture(scope="session")
+def install() -> Callable[[str, str], None]:
+    """`install(command, package)` makes a command of a Debian package available."""
+
+    def need(command: str, package: str) -> None:
+        if shutil.which(command):
+            return
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            pytest.fail(f"the tests need the command {command}: install the package {package}")
+        # RUNLEVEL: the package must not start a server of its own
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+        for arguments in (["update"], ["install", "-y", "--no-install-recommends", package]):
+            done = subprocess.run(
+                ["apt-get", "-q", *arguments],
+                capture_output=True,
+                text=True,
+                timeout=INSTALL_S,
+                env=environment,
+            )
+        if done.returncode:
+            pytest.fail(f"the tests need the command {command}, and apt-get failed:\n{done.stderr[-2000:]}")
+
+    return need
 
 
 @pytest.fixture

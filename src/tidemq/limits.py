@@ -45,3 +45,8 @@ class Limits:
     backpressure_s: int = 5  # how long a publisher waits for a slow receiver before the policy applies
     shutdown_s: int = 5  # for the last writes when the broker stops
     event_queue_max: int = 100_000  # events waiting for the control plane
+    inbox_messages_max: int = 32_768  # waiting for one reactor; publishers on others are paused above it
+
+    # what a reactor remembers of who receives what; beyond, it forgets all and begins anew
+    cache_topics_max: int = 131_072  # topic names
+    cache_receivers_max: int = 4 << 20  # receivers of all these, some 32 bytes each

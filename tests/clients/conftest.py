@@ -19,25 +19,6 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def install() -> Callable[[str, str], None]:
-    """`install(command, package)` makes a command of a Debian package available."""
-
-    def need(command: str, package: str) -> None:
-        if shutil.which(command):
-            return
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            pytest.fail(f"the tests need the command {command}: install the package {package}")
-        for arguments in (["update"], ["install", "-y", "--no-install-recommends", package]):
-            done = subprocess.run(
-                ["apt-get", "-q", *arguments], capture_output=True, text=True, timeout=INSTALL_S
-            )
-        if done.returncode:
-            pytest.fail(f"the tests need the command {command}, and apt-get failed:\n{done.stderr[-2000:]}")
-
-    return need
-
-
-@pytest.fixture(scope="session")
 def mosquitto_clients(install: Callable[[str, str], None]) -> None:
     """mosquitto_pub and mosquitto_sub can be run."""
     install("mosquitto_pub", "mosquitto-clients")

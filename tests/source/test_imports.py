@@ -13,7 +13,7 @@ BELOW = {
     "config": "limits errors",
     "wire": "limits errors",
     "engine": "limits errors wire",
-    "store": "limits errors wire",
+    "store": "limits errors config wire",
     "broker": "limits errors config wire engine store",
     "bench": "limits errors wire",
     "cli": "limits errors config wire broker bench",

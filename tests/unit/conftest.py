@@ -28,6 +28,7 @@ class FakeEngine:
         self.receivers: dict[int, tuple[str, int]] = {}
         self.disconnected: list[tuple[str, int]] = []
         self.calls: list[str] = []
+        self.left: dict[str, int] = {"live_messages": 0}
         self._events: list[Event] = []
         self._fd = os.eventfd(0, os.EFD_NONBLOCK)
 
@@ -116,6 +117,9 @@ class FakeEngine:
             "dropped_slow_consumer": 2,
             "dropped_expired": 1,
         }
+
+    def live_objects(self) -> dict[str, int]:
+        return self.left
 
     def export_state(self) -> list[tuple[str, bytes, bytes]]:
         return self.state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import struct
 import subprocess
@@ -393,9 +392,8 @@ def test_what_it_cannot_check_it_refuses(change: dict[str, int]) -> None:
 
 
 @pytest.fixture(scope="module")
-def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    if not shutil.which("mosquitto"):
-        pytest.skip("mosquitto is not installed")
+def mosquitto(tmp_path_factory: pytest.TempPathFactory, install: Callable[[str, str], None]) -> Iterator[int]:
+    install("mosquitto", "mosquitto")
     port = free_port()
     settings: Path = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"
     settings.write_text(

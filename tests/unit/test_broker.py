@@ -244,6 +244,15 @@ async def test_connections_are_lines_of_the_debug_log(broker_on_fake, caplog):
     assert caplog.messages == ["client 'c1' (p) connected", "client 'c1' (p) disconnected, reason 0x8b"]
 
 
+async def test_what_the_engine_leaves_behind_is_an_error(broker_on_fake, caplog):
+    async with broker_on_fake(QUIET):
+        pass
+    assert not caplog.records
+    async with broker_on_fake(QUIET) as broker:
+        broker.engine.left = {"live_messages": 2, "live_sessions": 0}
+    assert caplog.messages == ["the engine left objects behind: {'live_messages': 2}"]
+
+
 async def test_each_fault_is_one_line(broker_on_fake, caplog):
     async with broker_on_fake(QUIET) as broker:
         broker.engine.say(Disconnected(1, "c\n1", "10.0.0.1:5", 0x81, 5), Disconnected(2, "c2", "p", 0, 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -57,8 +56,6 @@ def start_tidemq(tmp_path):
 
 
 def start_mosquitto(tmp_path):
-    if not shutil.which("mosquitto"):
-        pytest.skip("mosquitto is not installed")
     port = 21_000 + os.getpid() % 20_000
     (tmp_path / "conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
     process = subprocess.Popen(["mosquitto", "-c", tmp_path / "conf"], stderr=subprocess.PIPE)
@@ -70,6 +67,8 @@ def start_mosquitto(tmp_path):
 
 @pytest.fixture(scope="module", params=[start_tidemq, start_mosquitto], ids=["tidemq", "mosquitto"])
 def tidemq(request, tmp_path_factory):
+    if request.param is start_mosquitto:
+        request.getfixturevalue("install")("mosquitto", "mosquitto")
     process, port = request.param(tmp_path_factory.mktemp("server"))
     yield Tidemq(port)
     process.terminate()

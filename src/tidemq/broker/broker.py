@@ -177,6 +177,8 @@ class Broker:
         finally:
             engine.close()
             self._store.close()
+        if left := {name: value for name, value in engine.live_objects().items() if value}:
+            _log.error("the engine left objects behind: %s", left)  # a defect of ours: tests look for it
 
     async def publish(
         self,

@@ -17,9 +17,6 @@ from cython.cimports.tidemq.engine.output import pending_output
 from cython.cimports.tidemq.engine.state import MAIL_PAUSE, MAIL_RESUME, Connection, Reactor
 from cython.cimports.tidemq.engine.system import RELAXED, load_i64, load_int, store_int
 
-# mails that wait for a reactor before those who send more are held
-_INBOX_MAX = cython.declare(cython.int, 32768)
-
 
 @cython.cfunc
 @cython.nogil
@@ -119,7 +116,8 @@ def wait_for_inbox(r: cython.pointer[Reactor], target: uint16_t, feeder: uint64_
     caught up.
     """
     other: cython.pointer[Reactor] = r.shared.reactors[target]
-    if load_int(cython.address(other.inbox_count), RELAXED) < _INBOX_MAX or reactor_of(feeder) != r.index:
+    waiting: cython.int = load_int(cython.address(other.inbox_count), RELAXED)
+    if waiting < r.shared.limits.inbox_messages_max or reactor_of(feeder) != r.index:
         return
     c: cython.pointer[Connection] = connection_of(r, feeder)
     if c != cython.NULL and c.pause_count == 0:
@@ -136,7 +134,8 @@ def check_flooding(r: cython.pointer[Reactor]) -> cython.void:
     if r.flooding.empty():
         return
     for index in range(r.shared.reactors.size()):
-        if load_int(cython.address(r.shared.reactors[index].inbox_count), RELAXED) > _INBOX_MAX // 2:
+        waiting: cython.int = load_int(cython.address(r.shared.reactors[index].inbox_count), RELAXED)
+        if waiting > r.shared.limits.inbox_messages_max // 2:
             return
     for index in range(r.flooding.size()):
         resume_feeder(r, r.flooding[index])

@@ -38,9 +38,7 @@ from cython.cimports.tidemq.engine.subscriptions import (
 from cython.cimports.tidemq.engine.system import ACQUIRE, load_u8
 from cython.cimports.tidemq.wire.protocol import Span
 
-_SLOTS_FIRST = cython.declare(uint32_t, 256)
-_TOPICS_MAX = cython.declare(uint32_t, 131072)  # then new topics take the place of others
-_WEIGHT_MAX = cython.declare(uint64_t, 4 << 20)  # receivers in all entries, some 32 bytes each; then the cache begins anew
+_SLOTS_FIRST = cython.declare(uint32_t, 256)  # of the table; it doubles
 _SCAN_MAX = cython.declare(uint32_t, 16)  # receivers looked through one by one before a map is made
 
 
@@ -262,9 +260,13 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _choose_slot(cache: cython.pointer[TopicCache], h: uint64_t) -> cython.pointer[CacheSlot]:
+def _choose_slot(r: cython.pointer[Reactor], h: uint64_t) -> cython.pointer[CacheSlot]:
     """Where a new topic goes: a free place in its set, or that of another topic, whose memory it takes over."""
-    if cache.count * 4 >= cache.slots.size() * 3 and cache.slots.size() < _TOPICS_MAX:
+    cache: cython.pointer[TopicCache] = cython.address(r.cache)
+    if (
+        cache.count * 4 >= cache.slots.size() * 3
+        and cache.slots.size() * 2 <= r.shared.limits.cache_topics_max
+    ):
         _grow(cache)
     sets: cython.size_t = cache.slots.size() // CACHE_WAYS
     chosen: cython.pointer[CacheSlot] = cython.address(cache.slots[(h & (sets - 1)) * CACHE_WAYS])
@@ -284,7 +286,7 @@ def _choose_slot(cache: cython.pointer[TopicCache], h: uint64_t) -> cython.point
 def find_receivers(r: cython.pointer[Reactor], topic: Span) -> cython.pointer[CacheEntry]:
     """Who receives a topic; valid until the next call."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
-    if cache.weight > _WEIGHT_MAX:
+    if cache.weight > r.shared.limits.cache_receivers_max:
         free_cache(r)
     if cache.slots.empty():
         _grow(cache)
@@ -300,7 +302,7 @@ def find_receivers(r: cython.pointer[Reactor], topic: Span) -> cython.pointer[Ca
                 if entry.version != read_version(r.shared.subscriptions):
                     _match(r, entry, topic)
                 return entry
-    slot = _choose_slot(cache, h)
+    slot = _choose_slot(r, h)
     slot.hash = h
     entry = slot.entry
     entry.topic.assign(cython.cast(cython.p_char, topic.data), topic.size)

@@ -1,4 +1,4 @@
-from tidemq.engine.state cimport Event, Mail, Shared
+from tidemq.engine.state cimport Mail, Shared
 
 cdef class Engine:
     cdef Shared* shared
@@ -10,7 +10,6 @@ cdef class Engine:
     cdef object threads
     cdef object sockets
     cdef object final_counters
-    cdef object _event(self, Event* event)
     cdef object _answer(self, object connection, Mail* mail)
     cdef object _check_open(self)
     cdef object _check_topic(self, object text, object qos, object check)

@@ -6,26 +6,22 @@ Python asked for it. All methods belong to one thread; only ``close`` blocks.
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
-from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.conversion import event_of, free_event, set_limits, string_of
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT
 from cython.cimports.tidemq.engine.handles import reactor_of
 from cython.cimports.tidemq.engine.levels import LevelNode, node_at
 from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.message import (
     new_message,
-    payload_of,
-    properties_of,
     release_message,
-    topic_of,
 )
 from cython.cimports.tidemq.engine.postman import settle_mail
 from cython.cimports.tidemq.engine.reactor import add_listener, free_reactor, new_reactor, run_reactor
@@ -35,14 +31,7 @@ from cython.cimports.tidemq.engine.retained import unlock_shared as unlock_retai
 from cython.cimports.tidemq.engine.sessions import end_session
 from cython.cimports.tidemq.engine.snapshot import restore_snapshot, take_snapshot
 from cython.cimports.tidemq.engine.state import (
-    EVENT_AUTH,
-    EVENT_CONNECT,
-    EVENT_CONNECTED,
-    EVENT_DISCONNECTED,
-    EVENT_PUBLISH,
-    EVENT_RECEIVED,
     EVENT_STOPPED,
-    EVENT_SUBSCRIBE,
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
     MAIL_ANSWER_PUBLISH,
@@ -80,60 +69,15 @@ from cython.cimports.tidemq.engine.system import (
     store_i64,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms
-from cython.cimports.tidemq.wire.packets import (
-    Connect,
-    Subscribe,
-    next_filter,
-    parse_connect,
-    parse_subscribe,
-)
-from cython.cimports.tidemq.wire.properties import has_property
-from cython.cimports.tidemq.wire.protocol import PROP_AUTH_DATA, PROP_AUTH_METHOD, Span
+from cython.cimports.tidemq.wire.protocol import span_of
 from cython.operator import dereference
 
-from tidemq.engine import events as up
 from tidemq.engine.counters import NAMES
 from tidemq.errors import UsageError
 from tidemq.wire.faults import fault_text
 from tidemq.wire.topics import topic_filter_fault, topic_name_fault
 
 _LISTEN_BACKLOG = 4096
-
-
-@cython.cfunc
-def _bytes(span: Span):
-    return span.data[: span.size]
-
-
-@cython.cfunc
-def _text(span: Span):
-    return span.data[: span.size].decode()
-
-
-@cython.cfunc
-def _span(data: bytes) -> Span:
-    span: Span
-    span.data = cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, data))
-    span.size = len(data)
-    return span
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _string(data) -> cython.pointer[string]:
-    """A C++ string of bytes, or NULL for None."""
-    if data is None:
-        return cython.NULL
-    owner: unique_ptr[string] = make_unique[string]()
-    made: cython.pointer[string] = owner.release()
-    made[0] = cython.cast(bytes, data)
-    return made
-
-
-def _memory_ceiling(wanted: int) -> int:
-    if wanted:
-        return wanted
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
 
 
 @cython.cclass
@@ -148,7 +92,7 @@ class Engine:
         if not 1 <= reactors <= REACTORS_MAX:
             raise UsageError(f"reactors is {reactors}, must be 1 to {REACTORS_MAX}")
         own: EngineLimits
-        _set_limits(cython.address(own), limits)  # may raise: nothing is made yet
+        set_limits(cython.address(own), limits)  # may raise: nothing is made yet
         owner: unique_ptr[Shared] = make_unique[Shared]()
         self.shared = owner.release()
         self.threads = []
@@ -273,9 +217,11 @@ class Engine:
         read(self.shared.event_wake, cython.address(count), 8)
         pthread_mutex_unlock(cython.address(self.shared.events_lock))
         for index in range(taken.size()):
-            event = self._event(taken[index])
-            if event is not None:
-                result.append(event)
+            if taken[index].kind == EVENT_STOPPED:
+                self.running -= 1
+            if taken[index].kind != EVENT_STOPPED or self.running == 0:
+                result.append(event_of(taken[index]))
+            free_event(self.shared, taken[index])
         self._publish_tally()
         return result
 
@@ -285,60 +231,6 @@ class Engine:
         index: cython.int
         for index in range(COUNTER_COUNT):
             store_i64(cython.address(self.shared.published[index]), self.shared.tally[index], RELAXED)
-
-    @cython.cfunc
-    def _event(self, event: cython.pointer[Event]):
-        """A Python event of an engine's; frees the latter. None where there is nothing to tell yet."""
-        result = None
-        if event.kind == EVENT_CONNECT:
-            result = _connect_request(event)
-        elif event.kind == EVENT_AUTH:
-            result = up.AuthRequest(
-                event.connection,
-                event.client_id.decode(),
-                event.reason,
-                event.text.decode(),
-                bytes(event.data) if event.flag else None,
-            )
-        elif event.kind == EVENT_SUBSCRIBE:
-            result = _subscribe_request(event)
-        elif event.kind == EVENT_PUBLISH:
-            result = up.PublishRequest(
-                event.connection,
-                event.client_id.decode(),
-                event.username.decode() if event.has_username else None,
-                event.text.decode(),
-                bytes(event.data),
-                event.reason,
-                bool(event.flag),
-            )
-        elif event.kind == EVENT_CONNECTED:
-            result = up.Connected(
-                event.connection,
-                event.client_id.decode(),
-                event.peer.decode(),
-                event.version,
-                bool(event.flag),
-            )
-        elif event.kind == EVENT_DISCONNECTED:
-            result = up.Disconnected(
-                event.connection, event.client_id.decode(), event.peer.decode(), event.reason, event.fault
-            )
-        elif event.kind == EVENT_RECEIVED:
-            result = up.Received(
-                event.connection,
-                _text(topic_of(event.message)),
-                _bytes(payload_of(event.message)),
-                event.message.qos,
-                bool(event.message.retain),
-                _bytes(properties_of(event.message)),
-            )
-        elif event.kind == EVENT_STOPPED:
-            self.running -= 1
-            if self.running == 0:
-                result = up.Stopped()
-        _free_event(self.shared, event)
-        return result
 
     def answer_connect(
         self,
@@ -357,8 +249,8 @@ class Engine:
         mail: Mail = new_mail(MAIL_ANSWER_CONNECT)
         mail.reason = reason
         mail.letter = new_letter()
-        mail.letter.text = _string((client_id or "").encode())
-        mail.letter.data = _string(reason_string.encode() if reason >= 0x80 else auth_data)
+        mail.letter.text = string_of((client_id or "").encode())
+        mail.letter.data = string_of(reason_string.encode() if reason >= 0x80 else auth_data)
         self._answer(connection, cython.address(mail))
 
     def answer_auth(self, connection: int, reason: int, auth_data: bytes | None = None) -> None:
@@ -367,7 +259,7 @@ class Engine:
         mail: Mail = new_mail(MAIL_ANSWER_AUTH)
         mail.reason = reason
         mail.letter = new_letter()
-        mail.letter.data = _string(auth_data)
+        mail.letter.data = string_of(auth_data)
         self._answer(connection, cython.address(mail))
 
     def answer_subscribe(self, connection: int, reasons) -> None:
@@ -375,7 +267,7 @@ class Engine:
         self._check_open()
         mail: Mail = new_mail(MAIL_ANSWER_SUBSCRIBE)
         mail.letter = new_letter()
-        mail.letter.data = _string(bytes(reasons))
+        mail.letter.data = string_of(bytes(reasons))
         self._answer(connection, cython.address(mail))
 
     def answer_publish(self, connection: int, reason: int) -> None:
@@ -436,9 +328,9 @@ class Engine:
             )
         passage: Passage
         memset(cython.address(passage), 0, cython.sizeof(Passage))
-        passage.topic = _span(topic_bytes)
-        passage.payload = _span(payload)
-        passage.properties = _span(properties)
+        passage.topic = span_of(topic_bytes)
+        passage.payload = span_of(payload)
+        passage.properties = span_of(properties)
         passage.qos = qos
         passage.retain = retain
         if message_expiry_s is not None:
@@ -459,7 +351,7 @@ class Engine:
         mail.number = self.next_receiver
         mail.reason = qos
         mail.letter = new_letter()
-        mail.letter.text = _string(topic_filter.encode())
+        mail.letter.text = string_of(topic_filter.encode())
         post_directly(self.shared.reactors[0], cython.address(mail))
         return self.next_receiver
 
@@ -476,7 +368,7 @@ class Engine:
         mail: Mail = new_mail(MAIL_DISCONNECT)
         mail.reason = reason
         mail.letter = new_letter()
-        mail.letter.text = _string(client_id.encode())
+        mail.letter.text = string_of(client_id.encode())
         post_directly(self.shared.reactors[0], cython.address(mail))
 
     def counters(self) -> dict:
@@ -570,7 +462,7 @@ class Engine:
         shared: cython.pointer[Shared] = self.shared
         self._settle_mail()
         for index in range(shared.events.size()):
-            _free_event(shared, shared.events[index])
+            free_event(shared, shared.events[index])
         shared.events.clear()
         for index in range(shared.reactors.size()):
             r: cython.pointer[Reactor] = shared.reactors[index]
@@ -604,84 +496,3 @@ class Engine:
             if at.value != cython.NULL:
                 release_message(cython.cast(cython.pointer[Message], at.value), self.shared.tally)
         free_retained_index(self.shared.retained)
-
-
-@cython.cfunc
-def _free_event(shared: cython.pointer[Shared], event: cython.pointer[Event]):
-    if event.message != cython.NULL:
-        release_message(event.message, shared.tally)
-    del event
-
-
-@cython.cfunc
-def _connect_request(event: cython.pointer[Event]):
-    connect: Connect
-    packet: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
-    memset(cython.address(connect), 0, cython.sizeof(Connect))
-    parse_connect(packet[0], packet + 1, event.packet.size() - 1, cython.address(connect))
-    method = data = None
-    if connect.version == 5:
-        if has_property(cython.address(connect.properties), PROP_AUTH_METHOD):
-            method = _text(connect.properties.auth_method)
-        if has_property(cython.address(connect.properties), PROP_AUTH_DATA):
-            data = _bytes(connect.properties.auth_data)
-    return up.ConnectRequest(
-        event.connection,
-        _text(connect.client_id),
-        _text(connect.username) if connect.has_username else None,
-        _bytes(connect.password) if connect.has_password else None,
-        event.peer.decode(),
-        connect.version,
-        bool(connect.clean_start),
-        connect.keep_alive_s,
-        _text(connect.will_topic) if connect.has_will else None,
-        method,
-        data,
-    )
-
-
-@cython.cfunc
-def _subscribe_request(event: cython.pointer[Event]):
-    packet: Subscribe
-    data: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
-    filter: Span
-    options: uint8_t
-    parse_subscribe(data[0], data + 1, event.packet.size() - 1, event.version, 65535, cython.address(packet))
-    rest: Span = packet.filters
-    filters = []
-    while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
-        filters.append((_text(filter), options & 3))
-    return up.SubscribeRequest(
-        event.connection,
-        event.client_id.decode(),
-        event.username.decode() if event.has_username else None,
-        tuple(filters),
-    )
-
-
-@cython.cfunc
-def _set_limits(own: cython.pointer[EngineLimits], limits):
-    """Copies `limits.Limits` into the engine's units."""
-    own.packet_bytes_max = limits.packet_bytes_max
-    own.topic_bytes_max = limits.topic_bytes_max
-    own.topic_levels_max = limits.topic_levels_max
-    own.client_id_bytes_max = limits.client_id_bytes_max
-    own.keep_alive_s_max = limits.keep_alive_s_max
-    own.topic_alias_max = limits.topic_alias_max
-    own.receive_max = limits.receive_max
-    own.inflight_max = limits.inflight_max
-    own.ack_timeout_s = limits.ack_timeout_s
-    own.subscriptions_max = limits.subscriptions_max
-    own.session_expiry_s_max = limits.session_expiry_s_max
-    own.queued_messages_max = limits.queued_messages_max
-    own.queued_bytes_max = limits.queued_bytes_max
-    own.connections_max = limits.connections_max
-    own.sessions_max = limits.sessions_max
-    own.retained_messages_max = limits.retained_messages_max
-    own.memory_bytes_max = _memory_ceiling(limits.memory_bytes_max)
-    own.connect_timeout_ms = limits.connect_timeout_s * 1000
-    own.output_high_bytes = limits.output_high_bytes
-    own.output_bytes_max = limits.output_bytes_max
-    own.backpressure_ms = limits.backpressure_s * 1000
-    own.shutdown_ms = limits.shutdown_s * 1000
-    own.event_queue_max = limits.event_queue_max

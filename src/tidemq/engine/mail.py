@@ -131,7 +131,9 @@ def post_outgoing(r: cython.pointer[Reactor]) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def post_departing(r: cython.pointer[Reactor]) -> cython.void:
-    """Hands over the connections that go to other reactors; after `post_outgoing`, at the very end of the turn."""
+    """Hands over the connections that go to other reactors; after `post_outgoing`, at the very end of the
+    turn.
+    """
     index: cython.size_t
     for index in range(r.departing.size()):
         post_directly(r.shared.reactors[r.departing[index].hops], cython.address(r.departing[index]))

@@ -14,9 +14,9 @@ from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
 from cython.cimports.tidemq.engine.state import DONE, RELEASED, SENT, WAITING, Entry, Outbox
 
-_FIRST_CAPACITY = cython.declare(uint32_t, 4)
+_FIRST_CAPACITY = cython.declare(uint32_t, 4)  # of a ring; it doubles
 _KEPT_CAPACITY = cython.declare(uint32_t, 1024)  # an empty ring larger than this is given back
-_IDENTIFIERS = cython.declare(uint32_t, 65535)
+_IDENTIFIERS = cython.declare(uint32_t, 65535)  # packet identifiers: 1 to this
 
 
 @cython.cfunc

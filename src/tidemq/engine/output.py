@@ -38,9 +38,9 @@ from cython.cimports.tidemq.engine.system import (
 )
 from cython.cimports.tidemq.wire.protocol import Span
 
-_SMALL_BLOCK = cython.declare(uint32_t, 4096)
-_SPARE_BLOCKS_MAX = cython.declare(uint32_t, 64)
-_VECTOR_MAX = cython.declare(cython.int, 64)
+_SMALL_BLOCK = cython.declare(uint32_t, 4096)  # the first of a connection, in bytes
+_SPARE_BLOCKS_MAX = cython.declare(uint32_t, 64)  # kept by a reactor for the next who needs one
+_VECTOR_MAX = cython.declare(cython.int, 64)  # parts of one scatter-gather send
 
 
 @cython.cfunc

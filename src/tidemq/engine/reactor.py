@@ -89,11 +89,11 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_SERVER_SHUTTING_DOWN,
 )
 
-_EVENTS_MAX = cython.declare(cython.int, 512)
+_EVENTS_MAX = cython.declare(cython.int, 512)  # of epoll in one turn
 _ACCEPTS_MAX = cython.declare(cython.int, 64)  # of one listener in one turn
-_TICK_MS = cython.declare(int64_t, 100)
-_IDLE_MS = cython.declare(int64_t, 1000)
-_READ_CAPACITY = cython.declare(uint32_t, 262144)
+_TICK_MS = cython.declare(int64_t, 100)  # between two looks at what is slow, paused or due
+_IDLE_MS = cython.declare(int64_t, 1000)  # the longest wait when there is nothing to look at
+_READ_CAPACITY = cython.declare(uint32_t, 262144)  # bytes of one read, and of the one buffer for it
 # marks an epoll event of a listening socket
 _LISTENER = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 63)
 

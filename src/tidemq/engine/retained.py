@@ -49,7 +49,7 @@ from cython.cimports.tidemq.engine.rwlock import (
     pthread_rwlock_unlock,
     pthread_rwlock_wrlock,
 )
-from cython.cimports.tidemq.wire.protocol import Span
+from cython.cimports.tidemq.wire.protocol import Span, span_of
 
 # --- the index -------------------------------------------------------------------------------------
 
@@ -371,15 +371,6 @@ def move_walks(index: cython.pointer[RetainedIndex], node: uint32_t) -> cython.v
 
 
 # --- Python's door ---------------------------------------------------------------------------------
-
-
-@cython.cfunc
-def span_of(text: bytes) -> Span:
-    """A view of a bytes object, valid as long as the object lives."""
-    span = cython.declare(Span)
-    span.data = cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, text))
-    span.size = len(text)
-    return span
 
 
 @cython.cclass

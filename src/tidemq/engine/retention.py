@@ -60,7 +60,11 @@ def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cy
     lock_exclusive(index)
     if message == cython.NULL:
         old = remove_retained(index, p.topic)
-    elif p.publisher == 0 or index.count < r.shared.limits.retained_messages_max or find_retained(index, p.topic) != cython.NULL:
+    elif (
+        p.publisher == 0
+        or index.count < r.shared.limits.retained_messages_max
+        or find_retained(index, p.topic) != cython.NULL
+    ):
         old = put_retained(index, p.topic, message)
         r.tally[C_MESSAGES_RETAINED] += 1
     else:

@@ -25,6 +25,7 @@ from cython.cimports.tidemq.engine.state import (
     Receiver,
 )
 
+# reactors that a message to a shared group may be passed on by, each finding that its member has gone
 _HOPS_MAX = cython.declare(uint8_t, 3)
 
 

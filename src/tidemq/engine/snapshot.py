@@ -30,7 +30,7 @@ import struct
 import time
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.allocation import obtain
@@ -65,7 +65,7 @@ from cython.cimports.tidemq.engine.state import (
     Shared,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms, time_session
-from cython.cimports.tidemq.wire.protocol import Span
+from cython.cimports.tidemq.wire.protocol import bytes_of, span_of
 from cython.operator import dereference, preincrement
 
 # QoS, retain, expires at, sizes of topic, properties and payload; then these
@@ -73,19 +73,6 @@ MESSAGE = struct.Struct(">BBqIII")
 ENTRY = struct.Struct(">QBBBB")  # number of the payload, QoS, retain, released, was sent
 SESSION = struct.Struct(">Iq")
 SUBSCRIPTION = struct.Struct(">BI")
-
-
-@cython.cfunc
-def _bytes(span: Span) -> bytes:
-    return span.data[: span.size]
-
-
-@cython.cfunc
-def _span(data: bytes) -> Span:
-    span: Span
-    span.data = cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, data))
-    span.size = len(data)
-    return span
 
 
 @cython.cfunc
@@ -97,9 +84,9 @@ def _wall_offset_ms() -> int64_t:
 @cython.cfunc
 def _pack_message(message: cython.pointer[Message]) -> bytes:
     expires_ms = message.expires_ms + _wall_offset_ms() if message.expires_ms else 0
-    topic = _bytes(topic_of(message))
-    properties = _bytes(properties_of(message))
-    payload = _bytes(payload_of(message))
+    topic = bytes_of(topic_of(message))
+    properties = bytes_of(properties_of(message))
+    payload = bytes_of(payload_of(message))
     head = MESSAGE.pack(message.qos, message.retain, expires_ms, len(topic), len(properties), len(payload))
     return head + topic + properties + payload
 
@@ -116,9 +103,9 @@ def _unpack_message(r: cython.pointer[Reactor], value: bytes) -> cython.pointer[
     at += properties_size
     payload = value[at : at + payload_size]
     memset(cython.address(passage), 0, cython.sizeof(Passage))
-    passage.topic = _span(topic)
-    passage.properties = _span(properties)
-    passage.payload = _span(payload)
+    passage.topic = span_of(topic)
+    passage.properties = span_of(properties)
+    passage.payload = span_of(payload)
     passage.qos = qos
     passage.retain = retain
     if expires_ms:
@@ -206,7 +193,7 @@ def take_snapshot(shared: cython.pointer[Shared]) -> list:
         at: cython.pointer[LevelNode] = node_at(shared.retained.topics, node)
         if at.value != cython.NULL:
             message: cython.pointer[Message] = cython.cast(cython.pointer[Message], at.value)
-            result.append(("retained", _bytes(topic_of(message)), _pack_message(message)))
+            result.append(("retained", bytes_of(topic_of(message)), _pack_message(message)))
     return result
 
 
@@ -243,7 +230,7 @@ def _restore_subscription(shared: cython.pointer[Shared], key: bytes, value: byt
     found: Found = find_session(r, cython.address(name), False)
     options, subscription_id = SUBSCRIPTION.unpack(value)
     if found.session != cython.NULL:
-        add_subscription(r, found.session, _span(filter), options, subscription_id, cython.address(existed))
+        add_subscription(r, found.session, span_of(filter), options, subscription_id, cython.address(existed))
 
 
 @cython.cfunc

@@ -58,7 +58,7 @@ from cython.cimports.tidemq.engine.subscriptions import (
     Tally,
     read_version,
 )
-from cython.cimports.tidemq.wire.protocol import Span
+from cython.cimports.tidemq.wire.protocol import Span, bytes_of, span_of
 
 # --- the index -------------------------------------------------------------------------------------
 
@@ -374,21 +374,6 @@ def close_group(index: cython.pointer[SubscriptionIndex], group: cython.pointer[
 
 
 # --- Python's door ---------------------------------------------------------------------------------
-
-
-@cython.cfunc
-def span_of(text: bytes) -> Span:
-    """A view of a bytes object, valid as long as the object lives."""
-    span = cython.declare(Span)
-    span.data = cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, text))
-    span.size = len(text)
-    return span
-
-
-@cython.cfunc
-def bytes_of(text: Span) -> bytes:
-    """A copy of a view as a bytes object."""
-    return cython.cast(cython.p_char, text.data)[: text.size]
 
 
 @cython.cfunc

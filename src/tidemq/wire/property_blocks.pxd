@@ -7,5 +7,4 @@ cdef object make_properties(const Properties* p)
 cdef unsigned int as_uint(str name, object value, unsigned int value_max) except? 0xFFFFFFFF
 cdef bytes as_text(str name, object value)     # a str, as UTF-8 of at most 65,535 bytes
 cdef bytes as_binary(str name, object value)   # bytes-like, at most 65,535
-cdef Span span_of(bytes data)                 # valid while `data` lives
 cdef bytes with_length(bytes block)           # a block with its length in front

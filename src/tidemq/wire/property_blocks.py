@@ -53,6 +53,7 @@ from cython.cimports.tidemq.wire.protocol import (
     PROP_WILL_DELAY,
     PUBLISH,
     Span,
+    span_of,
 )
 
 from tidemq.errors import UsageError
@@ -96,14 +97,6 @@ def limited(name: str, data: bytes) -> bytes:
     if len(data) > 0xFFFF:
         raise UsageError(f"{name} has {len(data)} bytes; accepted: up to 65,535")
     return data
-
-
-@cython.cfunc
-def span_of(data: bytes) -> Span:
-    span = cython.declare(Span)
-    span.data = data
-    span.size = cython.cast(uint32_t, len(data))
-    return span
 
 
 # The properties with one value, in the order in which they are written: name in the dataclass, identifier,

@@ -146,3 +146,5 @@ cdef struct Span:  # a view of bytes that somebody else owns
     uint32_t size
 
 cdef uint8_t fault_reason(Fault fault) noexcept nogil  # the 5.0 reason code that answers a fault
+cdef Span span_of(bytes data)     # valid while `data` lives
+cdef bytes bytes_of(Span span)    # a copy

@@ -1,7 +1,7 @@
-"""Names and numbers of MQTT (see protocol.pxd), and the reason code that answers each fault."""
+"""Names and numbers of MQTT (see protocol.pxd), the reason code that answers each fault, views of bytes."""
 
 import cython
-from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_CLIENT_ID,
     FAULT_DUP_QOS_0,
@@ -42,6 +42,7 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_TOPIC_NAME_INVALID,
     RC_UNSUPPORTED_PROTOCOL_VERSION,
     Fault,
+    Span,
 )
 
 
@@ -96,3 +97,18 @@ def fault_reason(fault: Fault) -> uint8_t:
 def reason_of_fault(fault: cython.int) -> cython.int:
     """`fault_reason` for Python."""
     return fault_reason(cython.cast(Fault, fault))
+
+
+@cython.cfunc
+def span_of(data: bytes) -> Span:
+    """A view of a bytes object, valid as long as the object lives."""
+    span = cython.declare(Span)
+    span.data = data
+    span.size = cython.cast(uint32_t, len(data))
+    return span
+
+
+@cython.cfunc
+def bytes_of(span: Span) -> bytes:
+    """A copy of a view as a bytes object."""
+    return span.data[: span.size]

@@ -16,7 +16,7 @@ from cython.cimports.tidemq.wire.encoding import (
     encode_publish_head,
     publish_head_size,
 )
-from cython.cimports.tidemq.wire.property_blocks import as_binary, as_text, as_uint, span_of, with_length
+from cython.cimports.tidemq.wire.property_blocks import as_binary, as_text, as_uint, with_length
 from cython.cimports.tidemq.wire.protocol import (
     AUTH,
     CONNACK,
@@ -32,6 +32,7 @@ from cython.cimports.tidemq.wire.protocol import (
     SUBSCRIBE,
     UNSUBACK,
     UNSUBSCRIBE,
+    span_of,
 )
 
 from tidemq.errors import UsageError

@@ -1,0 +1,8 @@
+from libcpp.string cimport string
+
+from tidemq.engine.state cimport EngineLimits, Event, Shared
+
+cdef string* string_of(object data) noexcept              # the caller frees it; NULL for None
+cdef object event_of(Event* event)                        # a Python event; `event` stays the caller's
+cdef object free_event(Shared* shared, Event* event)
+cdef object set_limits(EngineLimits* own, object limits)  # from `limits.Limits`; may raise

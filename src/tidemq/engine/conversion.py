@@ -1,0 +1,196 @@
+"""What passes between Python's objects and the engine's structs: events up, strings and limits down.
+
+Needs the GIL; called by the façade only.
+"""
+
+from __future__ import annotations
+
+import os
+
+import cython
+from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.libc.string import memset
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.message import payload_of, properties_of, release_message, topic_of
+from cython.cimports.tidemq.engine.state import (
+    EVENT_AUTH,
+    EVENT_CONNECT,
+    EVENT_CONNECTED,
+    EVENT_DISCONNECTED,
+    EVENT_PUBLISH,
+    EVENT_RECEIVED,
+    EVENT_SUBSCRIBE,
+    EngineLimits,
+    Event,
+    Shared,
+)
+from cython.cimports.tidemq.wire.packets import (
+    Connect,
+    Subscribe,
+    next_filter,
+    parse_connect,
+    parse_subscribe,
+)
+from cython.cimports.tidemq.wire.properties import has_property
+from cython.cimports.tidemq.wire.protocol import PROP_AUTH_DATA, PROP_AUTH_METHOD, Span, bytes_of
+
+from tidemq.engine import events as up
+
+
+@cython.cfunc
+def text_of(span: Span):
+    """A copy of a view of UTF-8 as a str."""
+    return bytes_of(span).decode()
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def string_of(data) -> cython.pointer[string]:
+    """A C++ string of bytes, or NULL for None."""
+    if data is None:
+        return cython.NULL
+    owner: unique_ptr[string] = make_unique[string]()
+    made: cython.pointer[string] = owner.release()
+    made[0] = cython.cast(bytes, data)
+    return made
+
+
+@cython.cfunc
+def event_of(event: cython.pointer[Event]):
+    """The Python event that the engine's event becomes."""
+    if event.kind == EVENT_CONNECT:
+        return _connect_request(event)
+    if event.kind == EVENT_AUTH:
+        return up.AuthRequest(
+            event.connection,
+            event.client_id.decode(),
+            event.reason,
+            event.text.decode(),
+            bytes(event.data) if event.flag else None,
+        )
+    if event.kind == EVENT_SUBSCRIBE:
+        return _subscribe_request(event)
+    if event.kind == EVENT_PUBLISH:
+        return up.PublishRequest(
+            event.connection,
+            event.client_id.decode(),
+            event.username.decode() if event.has_username else None,
+            event.text.decode(),
+            bytes(event.data),
+            event.reason,
+            bool(event.flag),
+        )
+    if event.kind == EVENT_CONNECTED:
+        return up.Connected(
+            event.connection,
+            event.client_id.decode(),
+            event.peer.decode(),
+            event.version,
+            bool(event.flag),
+        )
+    if event.kind == EVENT_DISCONNECTED:
+        return up.Disconnected(
+            event.connection, event.client_id.decode(), event.peer.decode(), event.reason, event.fault
+        )
+    if event.kind == EVENT_RECEIVED:
+        return up.Received(
+            event.connection,
+            text_of(topic_of(event.message)),
+            bytes_of(payload_of(event.message)),
+            event.message.qos,
+            bool(event.message.retain),
+            bytes_of(properties_of(event.message)),
+        )
+    return up.Stopped()
+
+
+@cython.cfunc
+def _connect_request(event: cython.pointer[Event]):
+    connect: Connect
+    packet: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
+    memset(cython.address(connect), 0, cython.sizeof(Connect))
+    parse_connect(packet[0], packet + 1, event.packet.size() - 1, cython.address(connect))
+    method = data = None
+    if connect.version == 5:
+        if has_property(cython.address(connect.properties), PROP_AUTH_METHOD):
+            method = text_of(connect.properties.auth_method)
+        if has_property(cython.address(connect.properties), PROP_AUTH_DATA):
+            data = bytes_of(connect.properties.auth_data)
+    return up.ConnectRequest(
+        event.connection,
+        text_of(connect.client_id),
+        text_of(connect.username) if connect.has_username else None,
+        bytes_of(connect.password) if connect.has_password else None,
+        event.peer.decode(),
+        connect.version,
+        bool(connect.clean_start),
+        connect.keep_alive_s,
+        text_of(connect.will_topic) if connect.has_will else None,
+        method,
+        data,
+    )
+
+
+@cython.cfunc
+def _subscribe_request(event: cython.pointer[Event]):
+    packet: Subscribe
+    data: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
+    filter: Span
+    options: uint8_t
+    parse_subscribe(data[0], data + 1, event.packet.size() - 1, event.version, 65535, cython.address(packet))
+    rest: Span = packet.filters
+    filters = []
+    while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
+        filters.append((text_of(filter), options & 3))
+    return up.SubscribeRequest(
+        event.connection,
+        event.client_id.decode(),
+        event.username.decode() if event.has_username else None,
+        tuple(filters),
+    )
+
+
+@cython.cfunc
+def free_event(shared: cython.pointer[Shared], event: cython.pointer[Event]):
+    """Frees an event, and lets go of its message."""
+    if event.message != cython.NULL:
+        release_message(event.message, shared.tally)
+    del event
+
+
+def _memory_ceiling(wanted: int) -> int:
+    if wanted:
+        return wanted
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+
+
+@cython.cfunc
+def set_limits(own: cython.pointer[EngineLimits], limits):
+    """Copies `limits.Limits` into the engine's units."""
+    own.packet_bytes_max = limits.packet_bytes_max
+    own.topic_bytes_max = limits.topic_bytes_max
+    own.topic_levels_max = limits.topic_levels_max
+    own.client_id_bytes_max = limits.client_id_bytes_max
+    own.keep_alive_s_max = limits.keep_alive_s_max
+    own.topic_alias_max = limits.topic_alias_max
+    own.receive_max = limits.receive_max
+    own.inflight_max = limits.inflight_max
+    own.ack_timeout_s = limits.ack_timeout_s
+    own.subscriptions_max = limits.subscriptions_max
+    own.session_expiry_s_max = limits.session_expiry_s_max
+    own.queued_messages_max = limits.queued_messages_max
+    own.queued_bytes_max = limits.queued_bytes_max
+    own.connections_max = limits.connections_max
+    own.sessions_max = limits.sessions_max
+    own.retained_messages_max = limits.retained_messages_max
+    own.memory_bytes_max = _memory_ceiling(limits.memory_bytes_max)
+    own.connect_timeout_ms = limits.connect_timeout_s * 1000
+    own.output_high_bytes = limits.output_high_bytes
+    own.output_bytes_max = limits.output_bytes_max
+    own.backpressure_ms = limits.backpressure_s * 1000
+    own.shutdown_ms = limits.shutdown_s * 1000
+    own.event_queue_max = limits.event_queue_max
+    own.inbox_messages_max = limits.inbox_messages_max
+    own.cache_topics_max = limits.cache_topics_max
+    own.cache_receivers_max = limits.cache_receivers_max
