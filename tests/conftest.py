@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance.kit`
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance`
 
 UNDER_TEST = os.environ.get("TIDEMQ_TEST_BROKER", "tidemq")
 START_S = 10.0  # until the broker listens

@@ -1,5 +1,4 @@
-"""Real clients for the tests: what is not installed is installed, or the tests fail and say what is
-missing."""
+"""Real clients for the tests: what is missing is installed, or the tests fail and say what it is."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import CONNACK, Client, auth, connect, connected, packet, refused, unique
+from conformance.kit import Client, connected, refused, unique
+from conformance.packets import CONNACK, auth, connect, packet
 
 
 def test_unknown_method(broker):

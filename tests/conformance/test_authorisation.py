@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import (
+from conformance.kit import Client, ConnectionEnded, connected, refused, unique
+from conformance.packets import (
     AUTH,
     CONNACK,
     DISCONNECT,
@@ -13,17 +14,12 @@ from conformance.kit import (
     PUBREC,
     PUBREL,
     SUBACK,
-    Client,
-    ConnectionEnded,
     Will,
     acknowledge,
     auth,
     connect,
-    connected,
     publish,
-    refused,
     subscribe,
-    unique,
 )
 from conformance.providers import ENTRY_POINTS, NAME, SOURCE
 

@@ -6,25 +6,20 @@ import contextlib
 import string
 
 import pytest
-from conformance.kit import (
+from conformance.kit import Client, ConnectionEnded, connected, kept, refused, unique
+from conformance.packets import (
     CONNACK,
     PING,
     PINGRESP,
     PUBACK,
     PUBLISH,
     SUBACK,
-    Client,
-    ConnectionEnded,
     Will,
     connect,
-    connected,
-    kept,
     packet,
     publish,
-    refused,
     subscribe,
     text,
-    unique,
 )
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from conformance.kit import PUBLISH, SideBySide, Will, connected, kept, publish, unique
+from conformance.kit import SideBySide, connected, kept, unique
+from conformance.packets import PUBLISH, Will, publish
 
 side_by_side = SideBySide()
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import (
+from conformance.kit import Client, connected, kept, unique
+from conformance.packets import (
     PUBACK,
     PUBCOMP,
     PUBLISH,
     PUBREC,
     PUBREL,
     SUBACK,
-    Client,
     acknowledge,
-    connected,
-    kept,
     publish,
     subscribe,
-    unique,
 )
 
 

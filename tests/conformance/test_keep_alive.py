@@ -5,15 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from conformance.kit import (
-    PINGRESP,
-    Client,
-    SideBySide,
-    acknowledge,
-    connected,
-    publish,
-    unique,
-)
+from conformance.kit import Client, SideBySide, connected, unique
+from conformance.packets import PINGRESP, acknowledge, publish
 
 side_by_side = SideBySide()
 

@@ -7,26 +7,19 @@ import time
 import urllib.request
 
 import pytest
-from conformance.kit import (
+from conformance.kit import Client, ConnectionEnded, SideBySide, Silence, connected, kept, refused, unique
+from conformance.packets import (
     PUBACK,
     PUBLISH,
     PUBREC,
     SUBACK,
-    Client,
-    ConnectionEnded,
-    SideBySide,
-    Silence,
     Will,
     acknowledge,
     connect,
-    connected,
-    kept,
     packet,
     publish,
-    refused,
     subscribe,
     text,
-    unique,
 )
 
 NARROW = """

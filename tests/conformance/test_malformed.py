@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import (
+from conformance.kit import connected, unique
+from conformance.packets import (
     PUBACK,
     PUBCOMP,
     PUBLISH,
     PUBREC,
     PUBREL,
     acknowledge,
-    connected,
     disconnect,
     packet,
     publish,
     subscribe,
     text,
-    unique,
     unsubscribe,
     varint,
 )

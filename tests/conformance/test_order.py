@@ -5,18 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from conformance.kit import (
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    Client,
-    acknowledge,
-    connected,
-    publish,
-    unique,
-)
+from conformance.kit import Client, connected, unique
+from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge, publish
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda count: f"{count} reactors")

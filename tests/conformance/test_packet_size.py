@@ -5,18 +5,8 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from conformance.kit import (
-    PUBLISH,
-    Client,
-    ConnectionEnded,
-    Silence,
-    connected,
-    kept,
-    publish,
-    subscribe,
-    unique,
-    varint,
-)
+from conformance.kit import Client, ConnectionEnded, Silence, connected, kept, unique
+from conformance.packets import PUBLISH, publish, subscribe, varint
 
 
 def exact(topic: str, size: int, qos: int = 0) -> bytes:

@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import (
-    PUBACK,
-    PUBLISH,
-    SUBACK,
-    Silence,
-    acknowledge,
-    connected,
-    kept,
-    publish,
-    subscribe,
-    unique,
-)
+from conformance.kit import Silence, connected, kept, unique
+from conformance.packets import PUBACK, PUBLISH, SUBACK, acknowledge, publish, subscribe
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 

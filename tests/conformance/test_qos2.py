@@ -5,17 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from conformance.kit import (
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    acknowledge,
-    connected,
-    kept,
-    publish,
-    unique,
-)
+from conformance.kit import connected, kept, unique
+from conformance.packets import PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge, publish
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 

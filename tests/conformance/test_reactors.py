@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import (
-    PUBACK,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    Will,
-    acknowledge,
-    connected,
-    kept,
-    publish,
-    unique,
-)
+from conformance.kit import connected, kept, unique
+from conformance.packets import PUBACK, PUBLISH, PUBREC, PUBREL, Will, acknowledge, publish
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=lambda count: f"{count} reactors")

@@ -1,10 +1,10 @@
-"""Request and response: response topic, correlation data and the other properties reach the receiver
-unchanged."""
+"""Request and response: what a response needs reaches the receiver of the request unchanged."""
 
 from __future__ import annotations
 
 import pytest
-from conformance.kit import PUBLISH, connected, kept, publish, unique
+from conformance.kit import connected, kept, unique
+from conformance.packets import PUBLISH, publish
 
 SENT = {
     "payload_format": 1,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import PUBLISH, SUBACK, connected, kept, options, publish, subscribe, unique
+from conformance.kit import connected, kept, unique
+from conformance.packets import PUBLISH, SUBACK, options, publish, subscribe
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 

@@ -5,20 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from conformance.kit import (
-    CONNACK,
-    PUBACK,
-    PUBLISH,
-    Client,
-    SideBySide,
-    acknowledge,
-    connect,
-    connected,
-    kept,
-    publish,
-    subscribe,
-    unique,
-)
+from conformance.kit import Client, SideBySide, connected, kept, unique
+from conformance.packets import CONNACK, PUBACK, PUBLISH, acknowledge, connect, publish, subscribe
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 new_versions = pytest.mark.parametrize("version", [4, 5])

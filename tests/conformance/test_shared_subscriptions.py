@@ -6,22 +6,17 @@ import contextlib
 from collections import Counter
 
 import pytest
-from conformance.kit import (
+from conformance.kit import Client, ConnectionEnded, Silence, connected, kept, unique
+from conformance.packets import (
     DISCONNECT,
     PUBACK,
     PUBLISH,
     PUBREC,
     SUBACK,
-    Client,
-    ConnectionEnded,
-    Silence,
     acknowledge,
-    connected,
-    kept,
     options,
     publish,
     subscribe,
-    unique,
 )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from conformance.kit import PUBLISH, connected, publish, unique
+from conformance.kit import connected, unique
+from conformance.packets import PUBLISH, publish
 
 
 def test_goodbye(start_broker):

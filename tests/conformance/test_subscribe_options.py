@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import (
+from conformance.kit import connected, kept, unique
+from conformance.packets import (
     PINGRESP,
     PUBACK,
     PUBLISH,
@@ -11,12 +12,9 @@ from conformance.kit import (
     SUBACK,
     UNSUBACK,
     acknowledge,
-    connected,
-    kept,
     options,
     publish,
     subscribe,
-    unique,
     unsubscribe,
 )
 

@@ -5,16 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from conformance.kit import (
-    PUBLISH,
-    Client,
-    ConnectionEnded,
-    Silence,
-    connected,
-    kept,
-    publish,
-    unique,
-)
+from conformance.kit import Client, ConnectionEnded, Silence, connected, kept, unique
+from conformance.packets import PUBLISH, publish
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import CONNACK, PUBLISH, Client, connect, connected, kept, publish, unique
+from conformance.kit import Client, connected, kept, unique
+from conformance.packets import CONNACK, PUBLISH, connect, publish
 
 
 def alias_max(broker) -> int:

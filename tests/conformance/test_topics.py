@@ -5,16 +5,8 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from conformance.kit import (
-    DISCONNECT,
-    SUBACK,
-    ConnectionEnded,
-    Silence,
-    connected,
-    publish,
-    subscribe,
-    unique,
-)
+from conformance.kit import ConnectionEnded, Silence, connected, unique
+from conformance.packets import DISCONNECT, SUBACK, publish, subscribe
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 

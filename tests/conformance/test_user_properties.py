@@ -1,9 +1,9 @@
-"""User properties and reason strings: accepted everywhere, passed on in order, and not sent where
-unwanted."""
+"""User properties and reason strings: accepted everywhere, kept in order, not sent where unwanted."""
 
 from __future__ import annotations
 
-from conformance.kit import (
+from conformance.kit import Client, connected, refused, unique
+from conformance.packets import (
     DISCONNECT,
     PUBACK,
     PUBCOMP,
@@ -12,14 +12,10 @@ from conformance.kit import (
     PUBREL,
     SUBACK,
     UNSUBACK,
-    Client,
     acknowledge,
     connect,
-    connected,
     publish,
-    refused,
     subscribe,
-    unique,
     unsubscribe,
 )
 

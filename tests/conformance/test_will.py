@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from conformance.kit import PUBLISH, SideBySide, Will, connect, connected, kept, packet, unique
+from conformance.kit import SideBySide, connected, kept, unique
+from conformance.packets import PUBLISH, Will, connect, packet
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 side_by_side = SideBySide()

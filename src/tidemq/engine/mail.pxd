@@ -8,5 +8,6 @@ cdef void free_letter(Letter* letter) noexcept nogil
 cdef void send_message_mail(Reactor* r, uint16_t target, uint8_t kind, Message* message, uint64_t number, uint8_t hops) noexcept nogil
 cdef void send_number_mail(Reactor* r, uint16_t target, uint8_t kind, uint64_t number) noexcept nogil
 cdef void post_outgoing(Reactor* r) noexcept nogil
+cdef void post_departing(Reactor* r) noexcept nogil
 cdef void post_directly(Reactor* target, const Mail* mail) noexcept nogil
 cdef void take_inbox(Reactor* r) noexcept nogil

@@ -110,7 +110,7 @@ def post_directly(target: cython.pointer[Reactor], mail: cython.pointer[cython.c
 @cython.nogil
 @cython.exceptval(check=False)
 def post_outgoing(r: cython.pointer[Reactor]) -> cython.void:
-    """Hands over the turn's mail, moving connections last."""
+    """Hands over what was sent since the last time."""
     index: cython.size_t
     for index in range(r.outgoing.size()):
         if r.outgoing[index].empty():
@@ -125,6 +125,14 @@ def post_outgoing(r: cython.pointer[Reactor]) -> cython.void:
         pthread_mutex_unlock(cython.address(target.inbox_lock))
         r.outgoing[index].clear()
         _wake(target)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def post_departing(r: cython.pointer[Reactor]) -> cython.void:
+    """Hands over the connections that go to other reactors; after `post_outgoing`, at the very end of the turn."""
+    index: cython.size_t
     for index in range(r.departing.size()):
         post_directly(r.shared.reactors[r.departing[index].hops], cython.address(r.departing[index]))
     r.departing.clear()

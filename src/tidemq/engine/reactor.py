@@ -26,7 +26,7 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.mail import post_outgoing, take_inbox
+from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
 from cython.cimports.tidemq.engine.placement import work_out_load
@@ -330,12 +330,15 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     meanwhile.
     """
     index: cython.size_t = 0
-    _publish_tally(r)  # what a client is about to see is counted already
+    # before anybody can see an answer: what it answers for is counted, and on its way to the other reactors
+    _publish_tally(r)
+    post_outgoing(r)
     while index < r.touched.size():
         _settle(r, r.touched[index])
         index += 1
     r.touched.clear()
     post_outgoing(r)
+    post_departing(r)
     _publish_tally(r)
 
 

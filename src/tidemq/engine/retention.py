@@ -47,7 +47,10 @@ _SLICES = cython.declare(cython.int, 64)  # of one subscription in one turn
 @cython.nogil
 @cython.exceptval(check=False)
 def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void:
-    """Keeps the message for its topic, or forgets the topic's when the payload is empty [MQTT-3.3.1-5..8]."""
+    """Keeps the message for its topic, or forgets the topic's when the payload is empty [MQTT-3.3.1-5..8].
+
+    The limit is for clients: what the broker itself retains, its $SYS topics, always finds room.
+    """
     index: cython.pointer[RetainedIndex] = r.shared.retained
     old: cython.p_void = cython.NULL
     message: cython.pointer[Message] = cython.NULL
@@ -57,7 +60,7 @@ def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cy
     lock_exclusive(index)
     if message == cython.NULL:
         old = remove_retained(index, p.topic)
-    elif index.count < r.shared.limits.retained_messages_max or find_retained(index, p.topic) != cython.NULL:
+    elif p.publisher == 0 or index.count < r.shared.limits.retained_messages_max or find_retained(index, p.topic) != cython.NULL:
         old = put_retained(index, p.topic, message)
         r.tally[C_MESSAGES_RETAINED] += 1
     else:

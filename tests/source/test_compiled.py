@@ -1,0 +1,86 @@
+"""What is meant to be compiled is compiled, takes no GIL it need not take, and the build refuses a performance
+hint."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.machinery
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# of the data plane, what only the control plane calls and what declares names
+NOT_COMPILED = {
+    "wire/__init__.py",
+    "wire/codes.py",
+    "wire/control_packets.py",
+    "wire/faults.py",
+    "engine/__init__.py",
+    "engine/events.py",
+}
+EXCEPTION_FREE = "cython.exceptval(check=False)"
+
+
+def test_the_data_plane_is_compiled(trees: dict[Path, ast.Module], declarations: dict[Path, str]) -> None:
+    data_plane = {path for path in trees if path.parts[0] in ("wire", "engine")}
+    compiled = {path.with_suffix(".py") for path in declarations}
+    assert {str(path) for path in data_plane - compiled} == NOT_COMPILED
+
+
+def test_extensions_are_loaded(trees: dict[Path, ast.Module], declarations: dict[Path, str]) -> None:
+    compiled = [path for path in declarations if path.with_suffix(".py") in trees]
+    assert len(compiled) > 30
+    for path in compiled:
+        module = importlib.import_module(".".join(["tidemq", *path.with_suffix("").parts]))
+        assert str(module.__file__).endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)), module
+
+
+def test_functions_without_the_gil_check_no_exception(
+    trees: dict[Path, ast.Module], declarations: dict[Path, str]
+) -> None:
+    found = 0
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            decorators = [ast.unparse(each) for each in node.decorator_list]
+            if any(each.startswith("cython.nogil") for each in decorators):
+                found += 1
+                assert EXCEPTION_FREE in decorators, f"{path}:{node.lineno} {node.name}"
+    assert found > 300
+    for path, text in declarations.items():
+        for line in text.splitlines():
+            if line.rstrip().endswith("nogil") and "(" in line:
+                assert "noexcept nogil" in line, f"{path}: {line}"
+
+
+HINTING = """
+import cython
+
+@cython.cfunc
+@cython.nogil
+def add(a: cython.int) -> cython.void:
+    pass
+
+def call():
+    add(1)
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_build_refuses_a_performance_hint(root: Path, tmp_path: Path, times: int) -> None:
+    package = tmp_path / "src" / "hinting"
+    package.mkdir(parents=True)
+    shutil.copy(root / "setup.py", tmp_path)
+    (package / "__init__.py").touch()
+    (package / "module.pxd").touch()
+    (package / "module.py").write_text(HINTING)
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    for _ in range(times):  # what has failed once fails again
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0
+        assert "1 performance hints in src/hinting/module.py" in done.stderr
