@@ -5,7 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup build serve test wheel-test format bench
+SECONDS ?= 30
+SEED ?= 1
+
+.PHONY: help setup build serve test wheel-test format bench asan race fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -37,3 +40,14 @@ format: setup ## put imports and lines in order
 
 bench: setup ## compare with Mosquitto under the same load (10 minutes; Debian package mosquitto)
 	$(BIN)/python benchmarks/run.py
+
+asan: setup ## load and fuzzing with the address and leak sanitizers (SECONDS=30 each; the first build takes minutes)
+	LEAKS=1 tools/sanitize.sh address tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
+	tools/sanitize.sh address tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
+
+race: setup ## load with the thread sanitizer (SECONDS=30)
+	tools/sanitize.sh thread tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
+
+fuzz: setup ## fuzzing of the parser and of whole connections (SECONDS=30 each, SEED=1)
+	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)

@@ -80,10 +80,8 @@ class BuildExtensions(build_ext):
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
-        self.build_lib, self.build_temp = (
-            PLACES["build_lib"],
-            PLACES["build_temp"],
-        )  # also when pip says other
+        # also where pip wants it elsewhere, and compiled anew
+        self.build_lib, self.build_temp = PLACES["build_lib"], PLACES["build_temp"]
 
 
 with hints_refused():

@@ -31,7 +31,7 @@ class OwnTopics:
 
 
 async def main() -> None:
-    async with Broker(Config(port=1883), authenticator=Directory(), authoriser=OwnTopics()):
+    async with Broker(Config(host="127.0.0.1"), authenticator=Directory(), authoriser=OwnTopics()):
         await asyncio.Event().wait()
 
 

@@ -30,7 +30,7 @@ class Watcher:
 
 
 async def main() -> None:
-    async with Broker(Config(port=1883), plugins=[Watcher()]):
+    async with Broker(Config(host="127.0.0.1"), plugins=[Watcher()]):
         await asyncio.Event().wait()
 
 

@@ -23,15 +23,13 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from conformance.kit import (
+from conformance.kit import Client, ConnectionEnded, Silence
+from conformance.packets import (
     CONNACK,
     PING,
     PUBLISH,
     PUBREC,
     PUBREL,
-    Client,
-    ConnectionEnded,
-    Silence,
     Will,
     acknowledge,
     connect,
@@ -108,7 +106,7 @@ def publisher(play: Play) -> None:
         qos = play.random.randrange(3)
         burst = []
         for _ in range(play.random.randrange(1, 30)):
-            named = {}
+            named: dict[str, Any] = {}
             if version == 5 and play.random.random() < 0.2:
                 named = {"user": ("k", "v"), "message_expiry": play.random.choice((1, 60))}
             number = next(play.numbers) % 65535 + 1
@@ -165,7 +163,7 @@ def retainer(play: Play) -> None:
     client = play.open("", 5)
     for _ in range(play.random.randrange(10, 100)):
         payload = b"" if play.random.random() < 0.3 else bytes(play.random.choice((10, 1000, 40_000)))
-        named = {"message_expiry": 1} if play.random.random() < 0.3 else {}
+        named: dict[str, Any] = {"message_expiry": 1} if play.random.random() < 0.3 else {}
         topic = f"retained/{play.random.randrange(200)}"
         client.send(publish(topic, payload, 1, next(play.numbers) % 65535 + 1, retain=True, **named))
         play.take(client)

@@ -12,10 +12,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import PUBACK, PUBLISH, Client, acknowledge, connected, publish, whole
+from conformance.kit import Client, connected
+from conformance.packets import PUBACK, PUBLISH, acknowledge, publish, whole
 
 if TYPE_CHECKING:
-    from .conftest import StartEngine
+    from adversity.conftest import StartEngine
 
 HIGH = 100_000  # bytes of output above which publishers wait
 COUNT = 20_000

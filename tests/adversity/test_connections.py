@@ -7,10 +7,11 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from conformance.kit import CONNACK, Client, ConnectionEnded, connect, connected, publish, refused, unique
+from conformance.kit import Client, ConnectionEnded, connected, refused, unique
+from conformance.packets import CONNACK, connect, publish
 
 if TYPE_CHECKING:
-    from .conftest import EngineUnderTest, StartEngine
+    from adversity.conftest import EngineUnderTest, StartEngine
 
 
 def assert_it_works(engine: EngineUnderTest | Listening) -> None:

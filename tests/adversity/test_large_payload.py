@@ -6,10 +6,11 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import PUBACK, PUBLISH, acknowledge, connected, publish
+from conformance.kit import connected
+from conformance.packets import PUBACK, PUBLISH, acknowledge, publish
 
 if TYPE_CHECKING:
-    from .conftest import StartEngine
+    from adversity.conftest import StartEngine
 
 PACKET_MAX = 1 << 20
 RECEIVERS = 50

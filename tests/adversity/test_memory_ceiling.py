@@ -8,10 +8,11 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import PUBACK, PUBLISH, Client, Silence, acknowledge, connected, publish
+from conformance.kit import Client, Silence, connected
+from conformance.packets import PUBACK, PUBLISH, acknowledge, publish
 
 if TYPE_CHECKING:
-    from .conftest import EngineUnderTest, StartEngine
+    from adversity.conftest import EngineUnderTest, StartEngine
 
 CEILING = 3_000_000
 PAYLOAD = bytes(10_000)

@@ -1,33 +1,24 @@
-"""Messages of one publisher on one topic reach every receiver in order, whatever happens meanwhile."""
+"""Messages of one publisher on one topic keep their order for every receiver, whatever happens meanwhile."""
 
 from __future__ import annotations
 
 import collections
 import itertools
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from conformance.kit import (
-    CONNACK,
-    DISCONNECT,
-    PUBACK,
-    PUBLISH,
-    Client,
-    acknowledge,
-    connect,
-    connected,
-    publish,
-)
+from conformance.kit import Client, connected
+from conformance.packets import CONNACK, DISCONNECT, PUBACK, PUBLISH, acknowledge, connect, publish
 
 if TYPE_CHECKING:
-    from .conftest import EngineUnderTest, StartEngine
+    from adversity.conftest import EngineUnderTest, StartEngine
 
 PUBLISHERS = 4
 TOPICS = ("room/heat", "room/light", "hall/heat")
 COUNT = 600  # messages of one publisher on one topic
 PAYLOAD = bytes(400)
-KEPT = {"clean": False, "session_expiry": 100}
+KEPT: dict[str, Any] = {"clean": False, "session_expiry": 100}
 
 Seen = dict[tuple[int, str], list[int]]  # numbers in the order of arrival, by publisher and topic
 

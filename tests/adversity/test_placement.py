@@ -1,10 +1,11 @@
-"""A publisher without subscriptions moves to the reactor that its messages go to; only a counter shows it."""
+"""A publisher without subscriptions moves to the reactor of its receivers; only a counter shows it."""
 
 from __future__ import annotations
 
 import pytest
 from adversity.conftest import StartEngine
-from conformance.kit import PUBACK, PUBLISH, Client, publish
+from conformance.kit import Client
+from conformance.packets import PUBACK, PUBLISH, publish
 
 MESSAGES = 3000
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from conformance.kit import Client, connected
 
 if TYPE_CHECKING:
-    from .conftest import EngineUnderTest, StartEngine
+    from adversity.conftest import EngineUnderTest, StartEngine
 
 
 def leave_session(engine: EngineUnderTest, topic: str) -> str:

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from conformance.kit import (
-    CONNACK,
-    PUBACK,
-    PUBLISH,
-    Client,
-    acknowledge,
-    connect,
-    connected,
-    publish,
-    subscribe,
-)
+from conformance.kit import Client, connected
+from conformance.packets import CONNACK, PUBACK, PUBLISH, acknowledge, connect, publish, subscribe
 
 if TYPE_CHECKING:
-    from .conftest import StartEngine
+    from adversity.conftest import StartEngine
 
 TAKEOVERS = 200
 
@@ -35,10 +26,12 @@ def publish_until(publisher: Client, enough: threading.Event, sent: list[int]) -
 
 def test_two_hundred_takeovers_in_a_row_from_two_reactors(start_engine: StartEngine) -> None:
     engine = start_engine(2)
-    kept = {"clean": False, "session_expiry": 100}
+    kept: dict[str, Any] = {"clean": False, "session_expiry": 100}
     holders = [connected(engine, client_id="throne", **kept)]
     holders[0].subscribe("numbers", 1)
-    enough, sent, received = threading.Event(), [], []
+    enough = threading.Event()
+    sent: list[int] = []
+    received: list[int] = []
     sending = threading.Thread(target=publish_until, args=(connected(engine), enough, sent))
     sending.start()
     for _ in range(TAKEOVERS):

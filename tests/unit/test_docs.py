@@ -14,7 +14,7 @@ import typer
 
 from tidemq.broker import decisions
 from tidemq.cli import app
-from tidemq.config import LIMIT_RANGES, Config, Listener
+from tidemq.config import LIMIT_RANGES, Config, Listener, load_config
 from tidemq.engine.counters import NAMES
 from tidemq.limits import Limits
 
@@ -81,6 +81,15 @@ def test_every_limit_is_documented_with_its_default_and_range():
         low, high = LIMIT_RANGES[field.name]
         assert bare(default) == str(field.default), field.name
         assert accepted == f"{low} to {high}", field.name
+
+
+def test_the_files_shown_are_accepted(tmp_path):
+    shown = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/configuration.md").read_text(), re.DOTALL)
+    assert shown
+    for text in shown:
+        path = tmp_path / "tidemq.toml"
+        path.write_text(text)
+        assert load_config(path) != Config()
 
 
 def test_every_counter_is_documented():

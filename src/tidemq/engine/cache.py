@@ -12,8 +12,9 @@ from cython.cimports.libcpp.unordered_map import unordered_map
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.counters import C_CACHE_MISSES
 from cython.cimports.tidemq.engine.state import (
+    CACHE_WAYS,
     CacheEntry,
-    EngineLimits,
+    CacheSlot,
     Group,
     GroupMember,
     Reactor,
@@ -66,26 +67,19 @@ def _hash(seed: uint64_t, text: Span) -> uint64_t:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _insert(
-    slots: cython.pointer[vector[cython.pointer[CacheEntry]]], entry: cython.pointer[CacheEntry]
-) -> cython.void:
-    mask: cython.size_t = slots.size() - 1
-    at: cython.size_t = entry.hash & mask
-    while slots[0][at] != cython.NULL:
-        at = (at + 1) & mask
-    slots[0][at] = entry
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _grow(cache: cython.pointer[TopicCache]) -> cython.void:
-    larger: vector[cython.pointer[CacheEntry]]
+    """Twice as many sets; each old one is dealt out to two new ones, so none overflows."""
+    larger: vector[CacheSlot]
     larger.resize(cache.slots.size() * 2 if cache.slots.size() else _SLOTS_FIRST)
+    sets: cython.size_t = larger.size() // CACHE_WAYS
     index: cython.size_t
     for index in range(cache.slots.size()):
-        if cache.slots[index] != cython.NULL:
-            _insert(cython.address(larger), cache.slots[index])
+        slot: CacheSlot = cache.slots[index]
+        if slot.entry != cython.NULL:
+            at: cython.size_t = (slot.hash & (sets - 1)) * CACHE_WAYS
+            while larger[at].entry != cython.NULL:
+                at += 1
+            larger[at] = slot
     cache.slots.swap(larger)
 
 
@@ -96,7 +90,7 @@ def free_cache(r: cython.pointer[Reactor]) -> cython.void:
     """Forgets every topic."""
     index: cython.size_t
     for index in range(r.cache.slots.size()):
-        entry: cython.pointer[CacheEntry] = r.cache.slots[index]
+        entry: cython.pointer[CacheEntry] = r.cache.slots[index].entry
         if entry != cython.NULL:
             del entry
     r.cache.slots.clear()
@@ -266,35 +260,52 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _choose_slot(r: cython.pointer[Reactor], h: uint64_t) -> cython.pointer[CacheSlot]:
+    """Where a new topic goes: a free place in its set, or that of another topic, whose memory it takes over."""
+    cache: cython.pointer[TopicCache] = cython.address(r.cache)
+    if (
+        cache.count * 4 >= cache.slots.size() * 3
+        and cache.slots.size() * 2 <= r.shared.limits.cache_topics_max
+    ):
+        _grow(cache)
+    sets: cython.size_t = cache.slots.size() // CACHE_WAYS
+    chosen: cython.pointer[CacheSlot] = cython.address(cache.slots[(h & (sets - 1)) * CACHE_WAYS])
+    way: cython.int
+    for way in range(CACHE_WAYS):
+        if chosen[way].entry == cython.NULL:
+            owner: unique_ptr[CacheEntry] = make_unique[CacheEntry]()
+            chosen[way].entry = owner.release()
+            cache.count += 1
+            return chosen + way
+    return chosen + (h >> 62)  # as good as drawn: the set was chosen by the other end
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def find_receivers(r: cython.pointer[Reactor], topic: Span) -> cython.pointer[CacheEntry]:
     """Who receives a topic; valid until the next call."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
-    limits: cython.pointer[EngineLimits] = cython.address(r.shared.limits)
-    if cache.count >= limits.cache_topics_max or cache.weight > limits.cache_receivers_max:
+    if cache.weight > r.shared.limits.cache_receivers_max:
         free_cache(r)
-    if cache.count * 2 >= cache.slots.size():
+    if cache.slots.empty():
         _grow(cache)
     h: uint64_t = _hash(cache.seed, topic)
-    mask: cython.size_t = cache.slots.size() - 1
-    at: cython.size_t = h & mask
-    entry: cython.pointer[CacheEntry] = cache.slots[at]
-    while entry != cython.NULL:
-        if (
-            entry.hash == h
-            and entry.topic.size() == topic.size
-            and memcmp(entry.topic.data(), topic.data, topic.size) == 0
-        ):
-            if entry.version != read_version(r.shared.subscriptions):
-                _match(r, entry, topic)
-            return entry
-        at = (at + 1) & mask
-        entry = cache.slots[at]
-    owner: unique_ptr[CacheEntry] = make_unique[CacheEntry]()
-    entry = owner.release()
-    entry.hash = h
+    sets: cython.size_t = cache.slots.size() // CACHE_WAYS
+    slot: cython.pointer[CacheSlot] = cython.address(cache.slots[(h & (sets - 1)) * CACHE_WAYS])
+    entry: cython.pointer[CacheEntry]
+    way: cython.int
+    for way in range(CACHE_WAYS):
+        if slot[way].hash == h and slot[way].entry != cython.NULL:
+            entry = slot[way].entry
+            if entry.topic.size() == topic.size and memcmp(entry.topic.data(), topic.data, topic.size) == 0:
+                if entry.version != read_version(r.shared.subscriptions):
+                    _match(r, entry, topic)
+                return entry
+    slot = _choose_slot(r, h)
+    slot.hash = h
+    entry = slot.entry
     entry.topic.assign(cython.cast(cython.p_char, topic.data), topic.size)
-    cache.slots[at] = entry
-    cache.count += 1
     _match(r, entry, topic)
     return entry
 

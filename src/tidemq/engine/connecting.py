@@ -209,6 +209,8 @@ def answer_connect(
         return
     c.asked = False
     r.resumed.push_back(handle_of(r, c))
+    if reason == RC_CONTINUE_AUTHENTICATION and c.auth_method == cython.NULL:
+        reason = RC_BAD_AUTHENTICATION_METHOD  # the client named none: it cannot take part
     if reason == RC_CONTINUE_AUTHENTICATION:
         c.state = AUTHENTICATING
         write_auth(r, c, reason, data)

@@ -71,9 +71,9 @@ def _adopt(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.voi
 @cython.nogil
 @cython.exceptval(check=False)
 def _answer(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
-    """The control plane's decision; one for a connection that is gone is dropped."""
+    """The control plane's decision; one for a connection that is gone, or about to move, is dropped."""
     c: cython.pointer[Connection] = connection_of(r, mail.number)
-    if c == cython.NULL or c.doomed:
+    if c == cython.NULL or c.doomed or c.leaving:
         return
     touch(r, c)
     if mail.kind == MAIL_ANSWER_CONNECT:

@@ -58,6 +58,7 @@ from cython.cimports.tidemq.engine.system import (
     EPOLLIN,
     RELAXED,
     SEQ_CST,
+    SIOCOUTQ,
     SOCK_CLOEXEC,
     SOCK_NONBLOCK,
     accept4,
@@ -68,6 +69,7 @@ from cython.cimports.tidemq.engine.system import (
     epoll_wait,
     eventfd,
     getrandom,
+    ioctl,
     load_i64,
     load_int,
     pthread_mutex_destroy,
@@ -360,7 +362,7 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
         return 0
     watching: cython.bint = r.congested.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
     wait: int64_t = _TICK_MS if watching else _IDLE_MS
-    if r.flooding.size():
+    if r.flooding.size() or r.stopping:
         wait = 1
     if r.timers.size():
         left: int64_t = r.timers[0].due_ms - clock_ms()
@@ -389,10 +391,14 @@ def _read_mail(r: cython.pointer[Reactor]) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def _all_written(r: cython.pointer[Reactor]) -> cython.bint:
+    """Whether the peers have everything: closing a socket with input unread discards what the system has not sent."""
     index: cython.size_t
+    unsent: cython.int = 0
     for index in range(r.connections.size()):
         c: cython.pointer[Connection] = r.connections[index]
-        if c != cython.NULL and pending_output(c):
+        if c == cython.NULL:
+            continue
+        if pending_output(c) or (ioctl(c.fd, SIOCOUTQ, cython.address(unsent)) == 0 and unsent):
             return False
     return True
 

@@ -19,6 +19,7 @@ from tidemq.wire.protocol cimport Span
 
 cdef enum:
     FOR_EVER = 0xFFFFFFFF        # a session expiry that never comes (5.0 section 3.1.2.11.2)
+    CACHE_WAYS = 4
     REACTORS_MAX = 64            # a bit mask of reactors is one word
     VARIANTS = 16                # encoded heads of one message: QoS (2 bits), retain, 5.0
     OUTPUT_BLOCK = 65536         # bytes gathered for one connection before they are sent within a turn
@@ -214,7 +215,6 @@ cdef cppclass Group:             # a shared group's members as the cache saw the
     vector[GroupMember] members
 
 cdef cppclass CacheEntry:
-    uint64_t hash
     uint64_t version             # of the index when it was matched
     string topic
     uint64_t reactors            # bit mask of the other reactors that have plain subscribers
@@ -222,8 +222,12 @@ cdef cppclass CacheEntry:
     vector[uint32_t] ids
     vector[Group] groups
 
+cdef struct CacheSlot:
+    uint64_t hash                # of the topic
+    CacheEntry* entry            # NULL: free
+
 cdef cppclass TopicCache:
-    vector[CacheEntry*] slots    # open addressing, a power of two
+    vector[CacheSlot] slots      # in sets of CACHE_WAYS, a set is one line of memory
     uint32_t count
     uint64_t weight              # receivers, identifiers and members of all entries
     uint64_t seed

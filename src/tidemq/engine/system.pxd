@@ -53,6 +53,12 @@ cdef extern from "<sys/socket.h>" nogil:
     int AF_INET
     int AF_INET6
 
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int fd, unsigned long request, int* value)
+
+cdef extern from "<linux/sockios.h>" nogil:
+    unsigned long SIOCOUTQ
+
 cdef extern from "<netinet/in.h>" nogil:
     int IPPROTO_TCP
 
