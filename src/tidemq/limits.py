@@ -48,5 +48,5 @@ class Limits:
     inbox_messages_max: int = 32_768  # waiting for one reactor; publishers on others are paused above it
 
     # what a reactor remembers of who receives what
-    cache_topics_max: int = 131_072  # topic names; beyond, a new one takes the place of another
-    cache_receivers_max: int = 4 << 20  # of all these, some 32 bytes each; beyond, all is forgotten
+    cache_topics_max: int = 131_072  # topic names; beyond, new ones take the place of others
+    cache_receivers_max: int = 4 << 20  # of all these topics, some 32 bytes each; beyond, it forgets all

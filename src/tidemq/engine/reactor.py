@@ -391,7 +391,7 @@ def _read_mail(r: cython.pointer[Reactor]) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def _all_written(r: cython.pointer[Reactor]) -> cython.bint:
-    """Whether the peers have everything: closing a socket with unread input discards what is not sent."""
+    """Whether the peers have everything: to close a socket with input unread discards what is unsent."""
     index: cython.size_t
     unsent: cython.int = 0
     for index in range(r.connections.size()):
