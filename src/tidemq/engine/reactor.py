@@ -332,8 +332,8 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     meanwhile.
     """
     index: cython.size_t = 0
-    # before an answer is seen (but where an output filled up and went out in this turn): what it answers for
-    # is counted, and on its way to the other reactors
+    # before an answer is seen (but where an output filled up and went out within the turn), what it answers
+    # for is counted and on its way to the other reactors
     _publish_tally(r)
     post_outgoing(r)
     while index < r.touched.size():
