@@ -59,6 +59,7 @@ class EngineUnderTest:
             if client_id is not None:  # a kept session would draw its client to its reactor for ever
                 ended = Client(self.port, version)
                 ended.connect(client_id, clean=True)
+                self.reactor_of(ended)  # or its event would be taken for the next one's
                 ended.disconnect()
         raise AssertionError(f"the system gives no connection to reactor {reactor}")
 
