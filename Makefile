@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 30
 SEED ?= 1
 
-.PHONY: help setup build serve test bench asan race fuzz
+.PHONY: help setup build serve test wheel-test format bench asan race fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,13 @@ serve: setup ## run the broker on port 1883
 
 test: setup ## run the tests
 	$(BIN)/pytest
+
+wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
+	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel
+
+format: setup ## put imports and lines in order
+	$(BIN)/ruff check --quiet --fix
+	$(BIN)/ruff format
 
 bench: setup ## compare with Mosquitto under the same load (10 minutes; Debian package mosquitto)
 	$(BIN)/python benchmarks/run.py

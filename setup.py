@@ -21,6 +21,7 @@ SOURCE = Path("src")
 SANITIZER = os.environ.get("TIDEMQ_SANITIZE", "")
 VARIANT = "-" + SANITIZER if SANITIZER else ""
 TRANSLATED = Path("build", "cython" + VARIANT)  # the C++ files
+PLACES = {"build_lib": f"build/lib{VARIANT}", "build_temp": f"build/objects{VARIANT}"}
 
 compile_args = ["-O2", "-g", "-std=c++17", "-fno-strict-aliasing", "-Wno-unused-function"]
 link_args = []
@@ -79,8 +80,8 @@ class BuildExtensions(build_ext):
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
-        self.build_lib = str(Path("build", "lib" + VARIANT))
-        self.build_temp = str(Path("build", "objects" + VARIANT))
+        # also where pip wants it elsewhere, and compiled anew
+        self.build_lib, self.build_temp = PLACES["build_lib"], PLACES["build_temp"]
 
 
 with hints_refused():
@@ -88,6 +89,7 @@ with hints_refused():
         compiled_modules(),
         build_dir=str(TRANSLATED),
         show_all_warnings=False,
+        quiet=True,
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,
@@ -98,4 +100,4 @@ with hints_refused():
         },
     )
 
-setup(ext_modules=extensions, cmdclass={"build_ext": BuildExtensions})
+setup(ext_modules=extensions, cmdclass={"build_ext": BuildExtensions}, options={"build": PLACES})

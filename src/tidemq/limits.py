@@ -47,6 +47,6 @@ class Limits:
     event_queue_max: int = 100_000  # events waiting for the control plane
     inbox_messages_max: int = 32_768  # waiting for one reactor; publishers on others are paused above it
 
-    # what a reactor remembers of who receives what; beyond, it forgets all and begins anew
-    cache_topics_max: int = 131_072  # topic names
-    cache_receivers_max: int = 4 << 20  # receivers of all these, some 32 bytes each
+    # what a reactor remembers of who receives what
+    cache_topics_max: int = 131_072  # topic names; beyond, new ones take the place of others
+    cache_receivers_max: int = 4 << 20  # of all these topics, some 32 bytes each; beyond, it forgets all

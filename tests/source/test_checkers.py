@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+# beside the package; test functions of other folders have no annotations
+TYPED = ["benchmarks", "examples", "tests/conftest.py", "tests/adversity", "tests/source", "tests/wheel"]
+
 
 def said(root: Path, *arguments: str) -> str:
     """What a checker printed; empty where it was content."""
@@ -28,4 +31,4 @@ def test_mypy_strict(root: Path) -> None:
     source = root / "src"
     paths = [path for path in source.rglob("*.py") if not path.with_suffix(".pxd").exists()]
     paths += source.rglob("*.pyi")
-    assert not said(root, "mypy", *map(str, paths))
+    assert not said(root, "mypy", *map(str, paths), *TYPED)

@@ -261,7 +261,7 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
 @cython.nogil
 @cython.exceptval(check=False)
 def _choose_slot(r: cython.pointer[Reactor], h: uint64_t) -> cython.pointer[CacheSlot]:
-    """Where a new topic goes: a free place in its set, or that of another topic, whose memory it takes over."""
+    """Where a new topic goes: a free place of its set, or that of another topic, with its memory."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
     if (
         cache.count * 4 >= cache.slots.size() * 3

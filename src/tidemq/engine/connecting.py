@@ -68,6 +68,7 @@ from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_AUTH_UNEXPECTED,
     FAULT_CLIENT_ID,
+    FAULT_LIMIT,
     FAULT_NONE,
     FAULT_PROTOCOL_VERSION,
     FAULT_SECOND_CONNECT,
@@ -345,7 +346,7 @@ def admit(
     assigned: cython.bint = client_id.empty()
     name: string = assigned_client_id(r) if assigned else client_id[0]
     if name.size() > r.shared.limits.client_id_bytes_max:
-        _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_CLIENT_ID)
+        _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_LIMIT)
         return
     _clear_the_way(r, cython.address(name), connect.clean_start)
     found: Found = find_session(r, cython.address(name), True)

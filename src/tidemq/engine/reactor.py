@@ -332,7 +332,8 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     meanwhile.
     """
     index: cython.size_t = 0
-    # before anybody can see an answer: what it answers for is counted, and on its way to the other reactors
+    # before an answer is seen (but where an output filled up and went out within the turn), what it answers
+    # for is counted and on its way to the other reactors
     _publish_tally(r)
     post_outgoing(r)
     while index < r.touched.size():
@@ -391,7 +392,7 @@ def _read_mail(r: cython.pointer[Reactor]) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def _all_written(r: cython.pointer[Reactor]) -> cython.bint:
-    """Whether the peers have everything: closing a socket with input unread discards what the system has not sent."""
+    """Whether the peers have everything: to close a socket with input unread discards what is unsent."""
     index: cython.size_t
     unsent: cython.int = 0
     for index in range(r.connections.size()):

@@ -1,0 +1,101 @@
+"""The wheel holds what it should and nothing else, and works in its own environment, the source tree hidden.
+
+`TIDEMQ_TEST_WHEEL=whole` (`make wheel-test`) runs all tests of behaviour against it, else a short choice.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHORT = [
+    "unit/test_wire_packets.py",
+    "unit/test_engine_trees.py",
+    "unit/test_broker_engine.py",
+    "unit/test_config.py",
+    "conformance/test_qos2.py",
+    "clients/test_paho.py",
+]
+WHOLE = ["unit", "conformance", "clients", "adversity"]
+ABOUT_THE_SOURCE = "--ignore=unit/test_docs.py"
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What the command printed; it must succeed, and finds no package but those installed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this tree with what is compiled already."""
+    for stale in ROOT.joinpath("build", "lib").rglob("*"):
+        if stale.is_file() and stale.suffix != ".so":
+            stale.unlink()
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, cwd=ROOT)
+    (path,) = folder.glob("tidemq-*.whl")
+    return path
+
+
+def test_its_files(wheel: Path) -> None:
+    source = ROOT / "src"
+    python = [path for end in ("*.py", "*.pyi", "*.pxd", "py.typed") for path in source.rglob(end)]
+    wanted = {str(path.relative_to(source)) for path in python}
+    compiled = {
+        str(path.relative_to(source).with_suffix(""))
+        for path in source.rglob("*.pxd")
+        if path.stem != "__init__" and path.with_suffix(".py").exists()
+    }
+    names = zipfile.ZipFile(wheel).namelist()
+    extensions = {name for name in names if name.endswith(".so")}
+    others = {name for name in names if name not in extensions and ".dist-info/" not in name}
+    assert others == wanted
+    assert "tidemq/py.typed" in others
+    assert {name.split(".")[0] for name in extensions} == compiled, "remove the folder build"
+    (entry_points,) = [name for name in names if name.endswith(".dist-info/entry_points.txt")]
+    text = zipfile.ZipFile(wheel).read(entry_points).decode()
+    assert "tidemq = tidemq.cli:main" in text
+    assert "[tidemq.stores]\nmemory = " in text
+    assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
+
+
+def test_its_behaviour(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", environment, cwd=tmp_path)
+    python = environment / "bin" / "python"
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        f"{wheel}[test]",
+        cwd=tmp_path,
+    )
+    place = run(python, "-c", "import tidemq.engine.reactor as m; print(m.__file__)", cwd=tmp_path).strip()
+    assert Path(place).is_relative_to(environment)
+    assert place.endswith(".so")
+    for folder in ("tests", "examples"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)  # its settings of pytest
+    choice = WHOLE if os.environ.get("TIDEMQ_TEST_WHEEL") == "whole" else SHORT
+    said = run(python, "-m", "pytest", *choice, ABOUT_THE_SOURCE, cwd=tmp_path / "tests")
+    assert " passed" in said
+    print(said)
+    command = environment / "bin" / "tidemq"
+    assert "serve" in run(command, "--help", cwd=tmp_path)
