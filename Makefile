@@ -42,11 +42,11 @@ bench: setup ## compare with Mosquitto under the same load (10 minutes; Debian p
 	$(BIN)/python benchmarks/run.py
 
 asan: setup ## load and fuzzing with the address and leak sanitizers (SECONDS=30 each; the first build takes minutes)
-	LEAKS=1 tools/sanitize.sh address tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
-	tools/sanitize.sh address tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
+	LEAKS=1 PYTHON=$(BIN)/python tools/sanitize.sh address tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
+	PYTHON=$(BIN)/python tools/sanitize.sh address tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
 
 race: setup ## load with the thread sanitizer (SECONDS=30)
-	tools/sanitize.sh thread tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
+	PYTHON=$(BIN)/python tools/sanitize.sh thread tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
 
 fuzz: setup ## fuzzing of the parser and of whole connections (SECONDS=30 each, SEED=1)
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $(SECONDS) --seed $(SEED)

@@ -42,6 +42,7 @@ from conformance.packets import (
     unsubscribe,
 )
 
+COMMUTERS = 2
 READ_S = 0.3  # of silence, after which an actor goes on
 PUBACK, PUBCOMP = 4, 7
 TOPICS = [f"load/{room}/{kind}" for room in range(4) for kind in ("heat", "light")]
@@ -238,6 +239,56 @@ def half_speaker(play: Play) -> None:
     play.drop(client)
 
 
+def far_receiver(play: Play) -> None:
+    """The only receiver of what one commuter publishes: the commuter moves to its reactor."""
+    place = play.random.randrange(COMMUTERS)
+    client = play.open("", 5, keep_alive_s=1)
+    client.send(subscribe(1, (f"$far/{place}", 0)), PING)
+    latest: dict[bytes, int] = {}
+    for _ in range(play.random.randrange(100, 3000)):
+        try:
+            got = client.receive(READ_S)
+        except Silence:
+            break
+        if got.kind == PUBLISH:
+            play.seen["received from afar"] += 1
+            sender, number = got.payload.split()[:2]
+            assert latest.get(sender, 0) < int(number), f"{got} after {latest[sender]}"
+            latest[sender] = int(number)
+    play.drop(client)
+
+
+def commuter(play: Play) -> None:
+    """Publishes to one receiver only, so that it moves; others take its session over, or it dies."""
+    place = play.random.randrange(COMMUTERS)
+    will = Will("load/will", b"gone", 1, False, [("will_delay", play.random.randrange(2))])
+    client = play.open(
+        f"commuter{place}",
+        5,
+        clean=play.random.random() < 0.3,
+        will=will,
+        session_expiry=play.random.choice((0, 5)),
+    )
+    sender, number = play.random.randbytes(8).hex().encode(), 0
+    for _ in range(play.random.randrange(1, 30)):
+        burst = []
+        for _ in range(100):
+            number += 1
+            filling = b" " * play.random.choice((1, 1, 1, 2000))
+            qos = play.random.randrange(3) if number % 50 == 0 else 0
+            burst.append(
+                publish(f"$far/{place}", b"%s %d" % (sender, number) + filling, qos, number % 65535 + 1)
+            )
+        data = b"".join(burst)
+        cut = play.random.randrange(len(data))
+        client.send(data[:cut])
+        client.send(data[cut:], PING)
+        play.seen["published"] += 100
+        while play.take(client, 0.002):
+            pass
+    play.drop(client)
+
+
 ACTORS: list[Callable[[Play], None]] = [
     *(publisher,) * 6,
     *(subscriber,) * 6,
@@ -246,6 +297,8 @@ ACTORS: list[Callable[[Play], None]] = [
     *(usurper,) * 4,
     *(giant,) * 2,
     *(half_speaker,) * 2,
+    *(far_receiver,) * 3,
+    *(commuter,) * 3,
     retainer,
     mortal,
 ]

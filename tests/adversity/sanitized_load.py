@@ -95,7 +95,7 @@ def embed(engine: Engine, until: float, dice: random.Random) -> int:
         elif dice.random() < 0.1:
             engine.unsubscribe(receivers.pop(dice.randrange(4)))
         if dice.random() < 0.05:
-            engine.disconnect(f"throne{dice.randrange(3)}", 0x98)
+            engine.disconnect(dice.choice(["throne0", "throne1", "commuter0", "commuter1"]), 0x98)
         engine.counters()
     return received
 
@@ -134,7 +134,8 @@ def play_round(reactors: int, decides: bool, seconds: float, seed: int, state: l
     print(
         f"reactors {reactors}, decisions {decides}: {seen['published']} published, "
         f"{counters['messages_sent']} sent, {counters['connections_accepted']} connections, "
-        f"{counters['sessions_taken_over']} taken over, {received} received by the program",
+        f"{counters['sessions_taken_over']} taken over, {counters['publishers_moved']} publishers moved, "
+        f"{received} received by the program",
         flush=True,
     )
     return left
