@@ -4,9 +4,9 @@ million of them neither stall a turn nor fill the output of one client.
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.string import memcmp
-from cython.cimports.libcpp.deque import deque
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.unordered_map import unordered_map
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_EXPIRED,
     C_DROPPED_RETAINED_FULL,
@@ -38,6 +38,7 @@ from cython.cimports.tidemq.engine.retained import (
 )
 from cython.cimports.tidemq.engine.state import Backlog, Connection, Message, Passage, Reactor, Session
 from cython.cimports.tidemq.wire.protocol import Span
+from cython.operator import dereference, preincrement
 
 _SLICE = cython.declare(uint32_t, 4)  # messages between two looks at the receiver's output: they may be large
 _SLICES = cython.declare(cython.int, 64)  # of one subscription in one turn
@@ -104,111 +105,6 @@ def _schedule(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cyth
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def begin_backlog(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    filter: Span,
-    qos: uint8_t,
-    subscription_id: uint32_t,
-) -> cython.void:
-    """A new subscription gets what is retained under its filter, from the end of this turn on [MQTT-3.3.1-6].
-
-    What is left when the client goes away waits in its session. The same filter again begins anew.
-    """
-    backlog: Backlog
-    end_backlog(r, s, filter)
-    lock_shared(r.shared.retained)
-    empty: cython.bint = r.shared.retained.count == 0
-    if not empty:
-        backlog.walk = open_walk(r.shared.retained, filter)
-    unlock_shared(r.shared.retained)
-    if empty:
-        return
-    backlog.qos = qos
-    backlog.subscription_id = subscription_id
-    backlog.filter.assign(cython.cast(cython.p_char, filter.data), filter.size)
-    if s.internal:  # what is too much for the embedding program is counted there
-        while _send_slice(r, s, cython.address(backlog)):
-            pass
-        close_walk(backlog.walk)
-        return
-    if s.backlog == cython.NULL:
-        owner: unique_ptr[deque[Backlog]] = make_unique[deque[Backlog]]()
-        s.backlog = owner.release()
-    s.backlog.push_back(backlog)
-    _schedule(r, s.connection)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def resume_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """The client is back: subscriptions whose retained messages had not all gone out begin anew."""
-    index: cython.size_t
-    if s.backlog == cython.NULL:
-        return
-    lock_shared(r.shared.retained)
-    for index in range(s.backlog.size()):
-        waiting: cython.pointer[Backlog] = cython.address(s.backlog[0][index])
-        waiting.walk = open_walk(r.shared.retained, span_of(cython.address(waiting.filter)))
-    unlock_shared(r.shared.retained)
-    _schedule(r, s.connection)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def suspend_backlog(s: cython.pointer[Session]) -> cython.void:
-    """The client is gone: no walk stays open for it, only what it is to get is kept."""
-    index: cython.size_t
-    if s.backlog == cython.NULL:
-        return
-    for index in range(s.backlog.size()):
-        waiting: cython.pointer[Backlog] = cython.address(s.backlog[0][index])
-        close_walk(waiting.walk)
-        waiting.walk = cython.NULL
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span) -> cython.void:
-    """Nothing more that is retained goes to this subscription: it ended or begins anew [MQTT-3.10.4-2]."""
-    index: cython.size_t
-    if s.backlog == cython.NULL:
-        return
-    for index in range(s.backlog.size()):
-        waiting: cython.pointer[Backlog] = cython.address(s.backlog[0][index])
-        if (
-            waiting.filter.size() == filter.size
-            and memcmp(waiting.filter.data(), filter.data, filter.size) == 0
-        ):
-            if waiting.walk != cython.NULL:
-                close_walk(waiting.walk)
-            s.backlog.erase(s.backlog.begin() + index)
-            break
-    if s.backlog.empty():
-        free_backlog(s)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_backlog(s: cython.pointer[Session]) -> cython.void:
-    """Ends all walks of a session."""
-    index: cython.size_t
-    if s.backlog == cython.NULL:
-        return
-    for index in range(s.backlog.size()):
-        if s.backlog[0][index].walk != cython.NULL:
-            close_walk(s.backlog[0][index].walk)
-    del s.backlog
-    s.backlog = cython.NULL
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _send_slice(
     r: cython.pointer[Reactor], s: cython.pointer[Session], backlog: cython.pointer[Backlog]
 ) -> cython.bint:
@@ -246,6 +142,114 @@ def _send_slice(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def begin_backlog(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    filter: Span,
+    qos: uint8_t,
+    subscription_id: uint32_t,
+) -> cython.void:
+    """A new subscription gets what is retained under its filter [MQTT-3.3.1-6].
+
+    Most filters have few messages, which go at once; what is more goes turn by turn, and what is left when
+    the client goes away waits in its session. The same filter again begins anew.
+    """
+    backlog: Backlog
+    end_backlog(r, s, filter)
+    lock_shared(r.shared.retained)
+    empty: cython.bint = r.shared.retained.count == 0
+    if not empty:
+        backlog.walk = open_walk(r.shared.retained, filter)
+    unlock_shared(r.shared.retained)
+    if empty:
+        return
+    backlog.qos = qos
+    backlog.subscription_id = subscription_id
+    room: cython.bint = s.internal or pending_output(s.connection) <= r.shared.limits.output_high_bytes // 2
+    if room and not _send_slice(r, s, cython.address(backlog)):
+        close_walk(backlog.walk)
+        return
+    if s.internal:  # what is too much for the embedding program is counted there
+        while _send_slice(r, s, cython.address(backlog)):
+            pass
+        close_walk(backlog.walk)
+        return
+    if s.backlog == cython.NULL:
+        owner: unique_ptr[unordered_map[string, Backlog]] = make_unique[unordered_map[string, Backlog]]()
+        s.backlog = owner.release()
+    key: string
+    key.assign(cython.cast(cython.p_char, filter.data), filter.size)
+    s.backlog[0][key] = backlog
+    _schedule(r, s.connection)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def resume_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """The client is back: subscriptions whose retained messages had not all gone out begin anew."""
+    if s.backlog == cython.NULL:
+        return
+    lock_shared(r.shared.retained)
+    item = s.backlog.begin()
+    while item != s.backlog.end():
+        filter: string = dereference(item).first
+        dereference(item).second.walk = open_walk(r.shared.retained, span_of(cython.address(filter)))
+        preincrement(item)
+    unlock_shared(r.shared.retained)
+    _schedule(r, s.connection)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def suspend_backlog(s: cython.pointer[Session]) -> cython.void:
+    """The client is gone: no walk stays open for it, only what it is to get is kept."""
+    if s.backlog == cython.NULL:
+        return
+    item = s.backlog.begin()
+    while item != s.backlog.end():
+        close_walk(dereference(item).second.walk)
+        dereference(item).second.walk = cython.NULL
+        preincrement(item)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def end_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span) -> cython.void:
+    """Nothing more that is retained goes to this subscription [MQTT-3.10.4-2]."""
+    if s.backlog == cython.NULL:
+        return
+    key: string
+    key.assign(cython.cast(cython.p_char, filter.data), filter.size)
+    if s.backlog.count(key):
+        if s.backlog[0][key].walk != cython.NULL:
+            close_walk(s.backlog[0][key].walk)
+        s.backlog.erase(key)
+    if s.backlog.empty():
+        free_backlog(s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_backlog(s: cython.pointer[Session]) -> cython.void:
+    """Ends all walks of a session."""
+    if s.backlog == cython.NULL:
+        return
+    item = s.backlog.begin()
+    while item != s.backlog.end():
+        if dereference(item).second.walk != cython.NULL:
+            close_walk(dereference(item).second.walk)
+        preincrement(item)
+    del s.backlog
+    s.backlog = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _continue_backlog(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
     """Sends what the connection takes in this turn; false when nothing is left to send."""
     high: uint64_t = r.shared.limits.output_high_bytes // 2
@@ -254,9 +258,10 @@ def _continue_backlog(r: cython.pointer[Reactor], c: cython.pointer[Connection])
         if pending_output(c) > high or c.session.outbox.bytes > high:
             return True  # goes on when the client has read or acknowledged some
         s: cython.pointer[Session] = c.session
-        if not _send_slice(r, s, cython.address(s.backlog[0].front())):
-            close_walk(s.backlog[0].front().walk)
-            s.backlog.pop_front()
+        item = s.backlog.begin()
+        if not _send_slice(r, s, cython.address(dereference(item).second)):
+            close_walk(dereference(item).second.walk)
+            s.backlog.erase(item)
             if s.backlog.empty():
                 free_backlog(s)
                 return False

@@ -6,7 +6,6 @@ reactors go only Mail (under the receiver's `inbox_lock`) and Messages (constant
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool
-from libcpp.deque cimport deque
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
@@ -112,7 +111,7 @@ cdef cppclass Session:
     Outbox outbox
     uint64_t* received           # bit per packet identifier of a QoS 2 message that waits for PUBREL; NULL: none
     uint32_t received_count
-    deque[Backlog]* backlog      # NULL: none
+    unordered_map[string, Backlog]* backlog   # by filter; NULL: none
     unordered_map[string, SessionSubscription]* subscriptions   # by whole filter, $share included; NULL: none
 
 # ---------------------------------------------------------------- a connection
@@ -186,8 +185,7 @@ cdef cppclass Connection:
     string peer                  # "host:port", filled when first asked for
 
 cdef cppclass Backlog:            # retained messages that a new subscription still has to get
-    RetainedWalk* walk
-    string filter
+    RetainedWalk* walk           # NULL while the client is away
     uint32_t subscription_id
     uint8_t qos
 
