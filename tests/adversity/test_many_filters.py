@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from adversity.conftest import StartEngine
-from conformance.kit import SUBACK, Client, subscribe
+from conformance.kit import Client
+from conformance.packets import SUBACK, subscribe
 
 FILTERS = 40_000
 BATCH = 500

@@ -153,7 +153,8 @@ def sub(
     printer = Printer(count=count, verbose=verbose, no_eol=no_eol, fresh=no_retained, retained=retained_only)
 
     def subscribe() -> int:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs begin with SIGINT ignored
+            signal.signal(number, signal.default_int_handler)
         client = options.make_client(context.params, ("subscribe", "unsubscribe"))
         requests = _make_requests(client, topics, unsubscribe, qos)
         connection: Connection | None = client.open()
