@@ -38,7 +38,7 @@ format: setup ## put imports and lines in order
 	$(BIN)/ruff check --quiet --fix
 	$(BIN)/ruff format
 
-bench: setup ## compare with Mosquitto under the same load (10 minutes; Debian package mosquitto)
+bench: setup ## compare with Mosquitto under the same load (15 to 20 minutes; Debian package mosquitto)
 	$(BIN)/python benchmarks/run.py
 
 asan: setup ## load and fuzzing with the address and leak sanitizers (SECONDS=30 each; the first build takes minutes)
