@@ -35,6 +35,9 @@ class DataDirectory:
             self._lock = _lock(self.path)
             self._claim()
             self.files.mkdir(mode=0o700, exist_ok=True)
+            # what is synced in a folder is safe only once the folder itself is
+            sync_directory(self.path)
+            sync_directory(self.path.absolute().parent)
         except OSError as error:
             self.release()
             raise explain(f"the data directory {self.path} cannot be used", error) from error
