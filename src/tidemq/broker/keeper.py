@@ -192,8 +192,8 @@ class Keeper:
         time.sleep(RETRY_S)
 
     def _fix_references(self) -> None:
-        """Turns what is left to be counted into absolute counts, from those before the batch: it is open whether
-        the failed batch is in the store, so nothing may be counted from there.
+        """Turns what is left to be counted into absolute counts, from those before the batch: it is open
+        whether the failed batch is in the store, so nothing may be counted from there.
         """
         try:
             counts = self._count(self._left_references)

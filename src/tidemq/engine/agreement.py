@@ -1,4 +1,4 @@
-"""What becomes of an offer: recorded when all have answered, and closed when that is committed (``offers``)."""
+"""What becomes of an offer (``offers``): recorded when all have answered, closed when that is committed."""
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t

@@ -1,11 +1,11 @@
 """QoS 2 messages of a stored session with stored receivers on several reactors.
 
-That the message came, and everybody's row of it, must be committed at once: rows without the note that it came
-would be delivered twice when the publisher sends it again, the note without a row would lose it. So only the
-publisher's reactor writes. It offers the message to the others; each says who of its own takes it, and keeps
-it apart; the publisher's reactor writes all rows and the note into one section; and when that is committed,
-everybody puts it into the queues. What a receiver takes at QoS 1 its own reactor writes, before it answers: of
-that a second copy does no harm.
+That the message came, and everybody's row of it, must be committed at once: rows without the note that it
+came would be delivered twice when the publisher sends it again, the note without a row would lose it. So only
+the publisher's reactor writes. It offers the message to the others; each says who of its own takes it, and
+keeps it apart; the publisher's reactor writes all rows and the note into one section; and when that is
+committed, everybody puts it into the queues. What a receiver takes at QoS 1 its own reactor writes, before it
+answers: of that a second copy does no harm.
 """
 
 import cython
