@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidemq.errors import StoreError
-from tidemq.store import Store
+from tidemq.store import FAMILIES, Store
 from tidemq.store.manifest import encode_dropped_table, parse_manifest, rewrite_manifest
 from tidemq.store.rocksdb import RocksDBStore
 from tidemq.store.sqlite import SQLiteStore
@@ -204,6 +204,32 @@ def test_a_rebuilding_that_a_crash_interrupted_is_finished(data):
     store.close()
 
 
+def test_without_manifest_and_families_the_log_is_set_aside(data):
+    log = find(data, "*.log").read_bytes()
+    find(data, "MANIFEST-*").unlink()
+    (data / "families").write_text("garbage")
+    store = RocksDBStore(data)
+    lines = store.open()
+    assert any("cannot be read without the file `families`" in line for line in lines)
+    assert count(store) == (ROWS * GENERATIONS, 0, 0)
+    store.close()
+    assert log in [path.read_bytes() for path in (data / "corrupt").iterdir()]
+
+
+def test_a_manifest_is_made_anew_twice(data):
+    """The second time the families are not in the order in which they were made."""
+    for index in range(3):
+        find(data, "MANIFEST-*").unlink()
+        store = RocksDBStore(data)
+        assert store.open()
+        assert count(store) == (*WHOLE[:2], WHOLE[2] + index)
+        store.write([("retained", b"new%d" % index, b"1")], sync=True)
+        store._database.cancel_all_background(True)  # no file may go while it is copied
+        shutil.copytree(data, copy := data.with_name(f"copy{index}"))
+        store.close()
+        data = copy
+
+
 def damage_block(data: Path) -> RocksDBStore:
     """A store with a table whose middle cannot be read, which opening does not see."""
     flip_middle(find(data, "*.sst"))
@@ -271,7 +297,8 @@ def test_edits_of_a_manifest_that_span_blocks_are_read_back(tmp_path, snapshot):
     path = tmp_path / "MANIFEST"
     original = parse_manifest(find(snapshot, "MANIFEST-*").read_bytes())
     assert len(original.tables) == GENERATIONS
-    assert list(original.families)[:3] == ["default", "payload", "reference"]
+    assert sorted(original.families) == sorted(["default", *FAMILIES])
+    assert sorted(original.families.values()) == list(range(len(FAMILIES) + 1))
     edits = [encode_dropped_table(300, 6, 1_000_000 + index) for index in range(8000)]
     for kept in range(20):  # each a place further, so that headers and parts meet the block's end everywhere
         number = next(iter(original.tables))

@@ -37,6 +37,7 @@ from tidemq.store.damage import (
     is_log_damage,
     is_new,
     mend_manifest,
+    record_families,
 )
 from tidemq.store.directory import DataDirectory, explain, sync_directory
 from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, Row, Write, prefix_end
@@ -192,7 +193,7 @@ class RocksDBStore:
     def _open_mending(self) -> list[str]:
         """Opens the database, taking out one damaged thing after the other until that succeeds."""
         if (self._directory.files / HELD).exists():
-            lines = mend_manifest(self._directory, FAMILIES)
+            lines = mend_manifest(self._directory)
         else:
             lines = [drop_table(self._directory, number) for number in sorted(self._damaged)]
         recovery = DBRecoveryMode.tolerate_corrupted_tail_records()
@@ -217,7 +218,7 @@ class RocksDBStore:
             elif tables := find_tables(text):
                 lines += [drop_table(self._directory, number) for number in tables]
             else:
-                lines += mend_manifest(self._directory, FAMILIES)
+                lines += mend_manifest(self._directory)
 
     def _is_log_cut_off(self) -> bool:
         """Whether nothing of the log can be read behind the place where it is damaged: so a power failure
@@ -241,18 +242,14 @@ class RocksDBStore:
             database.close()
 
     def _open_database(self, recovery: DBRecoveryMode) -> None:
-        """Opens the database; makes what is missing of it, families in their order, which gives their ids."""
         options = self._make_options(recovery)
-        path = str(self._directory.files)
+        options.create_if_missing(is_new(self._directory.files))  # not where CURRENT alone is missing
+        families = dict.fromkeys(FAMILIES, options)
         try:
-            found = ["default"] if is_new(self._directory.files) else Rdict.list_cf(path)
-            known = {name: options for name in found if name != "default"}
-            self._database = Rdict(path, options, column_families=known)
-            for name in FAMILIES:
-                if name not in found:
-                    self._database.create_column_family(name, options)
+            self._database = Rdict(str(self._directory.files), options, column_families=families)
             self._families = {name: self._database.get_column_family(name) for name in FAMILIES}
             self._handles = {name: self._database.get_column_family_handle(name) for name in FAMILIES}
+            record_families(self._directory, FAMILIES)
         except Exception as error:
             self._close_database()
             raise explain(f"the store in {self._directory.path} cannot be opened", error) from error
@@ -345,7 +342,7 @@ class RocksDBStore:
         tables.set_block_size(16 << 10)
         options = Options(raw_mode=True)
         options.set_block_based_table_factory(tables)
-        options.create_if_missing(True)
+        options.create_missing_column_families(True)
         options.set_wal_recovery_mode(recovery)
         options.set_max_total_wal_size(WAL_BYTES_MAX)
         options.set_db_write_buffer_size(MEMTABLES_BYTES)
