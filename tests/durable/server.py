@@ -52,9 +52,7 @@ class StoreDouble:
     def __init__(self, kind: str, folder: Path, inner: Store | None = None) -> None:
         self.kind = kind
         self.folder = folder
-        self.inner = inner or (
-            MemoryStore() if kind == "memory" else MAKERS[kind](Config(data=folder))
-        )
+        self.inner = inner or (MemoryStore() if kind == "memory" else MAKERS[kind](Config(data=folder)))
         self.failure: StoreError | None = None
         self.read_failure: StoreError | None = None
         self.applied = False
@@ -221,15 +219,13 @@ class Server:
 
     def wait_until_empty(self) -> None:
         """Waits until nothing is left of any message, and so of any queue."""
-        families = [family for family in FAMILIES if family not in KEPT]
-        wait_until(
-            lambda: not any(self.rows(family) for family in families),
-            f"no rows but {self.left()}",
-        )
+        wait_until(lambda: not self.left(), f"no rows but {self.left()}")
 
     def left(self) -> dict[str, int]:
         """How many rows the families have that are empty when all is delivered."""
-        return {family: len(rows) for family in FAMILIES if family not in KEPT and (rows := self.rows(family))}
+        return {
+            family: len(rows) for family in FAMILIES if family not in KEPT and (rows := self.rows(family))
+        }
 
     def reactor_of(self, client: Client) -> int:
         """The reactor that a client which has just connected lives on."""

@@ -38,7 +38,7 @@ def leave_session(server: Server, topic: str, qos: int = 2) -> str:
 
 
 def expect_after_commit(server: Server, client: Client, packet: bytes, kind: int, packet_id: int) -> None:
-    """The packet is handled, as the PINGRESP behind it shows, but answered only when the store has written."""
+    """The packet is handled, as the PINGRESP behind it shows, but answered when the store has written."""
     server.store.hold()
     client.send(packet, PING)
     client.expect(PINGRESP)

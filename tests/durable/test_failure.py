@@ -104,6 +104,23 @@ def test_publishers_are_told(server: Server, applied: bool, qos: int, failure: S
     assert server.count("dropped_store_failed") == 9
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_publishers_on_another_reactor_are_told(servers: Servers, applied: bool, qos: int) -> None:
+    """At once, whatever else waits there for the store."""
+    server = servers("memory", 2)
+    client = server.connected_on(0, **kept(5))
+    client.subscribe("t", 2)
+    publisher = server.connected_on(1)
+    break_store(server, applied)
+    client.send(subscribe(99, ("another", 1)), PING)
+    client.expect(PINGRESP)
+    refuse(publisher, 1, qos)
+    refuse(publisher, 2, qos)
+    assert server.keeper.failure
+    mend_store(server)
+    publisher.publish("t", b"after", 2)
+
+
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_3_x_gets_no_acknowledgement_and_is_disconnected(

@@ -1,4 +1,4 @@
-"""A session comes back after a restart, with its subscriptions as they were made; one that has ended does not."""
+"""A session comes back after a restart with its subscriptions as they were; one that has ended does not."""
 
 from __future__ import annotations
 
