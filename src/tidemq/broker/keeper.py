@@ -97,6 +97,8 @@ class Keeper:
         self._load_each("session", access.load_session)
         self._load_each("subscription", access.load_subscription)
         self._load_received()
+        gone = [key for key, value in self._store.scan("shared") if not access.load_shared(key, value)]
+        store.write([("shared", key, None) for key in gone], sync=False)
         self._load_each("retained", access.load_retained)
         self._load_queues()
         access.loaded()
@@ -114,7 +116,9 @@ class Keeper:
     def _load_queues(self) -> None:
         orphans: set[int] = set()
         corrupt: list[bytes] = []
-        inflight = self._access.load_queue(self._store.scan("queue"), orphans, corrupt)
+        held: list[tuple[bytes, bytes]] = []
+        inflight = self._access.load_queue(self._store.scan("queue"), orphans, held, corrupt)
+        self._store.write([write for key, value in held for write in _returned(key, value)], sync=False)
         for rows in _chunks(inflight, 1000):
             payloads = self._store.get_many("payload", [key[_ID] for key, _ in rows])
             for (key, value), payload in zip(rows, payloads, strict=True):
@@ -425,6 +429,12 @@ def _count_writes(counts: Counts) -> list[Write]:
         if not count:
             writes.append(("payload", message_id, None))
     return writes
+
+
+def _returned(key: bytes, value: bytes) -> Iterator[Write]:
+    """A row that a member of a shared group had taken is idle again, without its place in an outbox."""
+    yield ("queue", key, None)
+    yield ("queue", key[:8] + bytes([_IDLE]) + key[9:], value[:14] + bytes(8) + value[22:])
 
 
 def _chunks(items: list[tuple[bytes, bytes]], size: int) -> Iterator[list[tuple[bytes, bytes]]]:

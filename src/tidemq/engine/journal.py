@@ -26,6 +26,7 @@ from cython.cimports.tidemq.engine.state import (
     RECORD_RELEASE,
     RECORD_REMOVE,
     RECORD_RETAIN,
+    RECORD_RETURN,
     RECORD_SEND,
     RECORD_VOID,
     ROW_IDLE,
@@ -37,6 +38,7 @@ from cython.cimports.tidemq.engine.state import (
     Reactor,
     Record,
     Section,
+    Session,
 )
 from cython.cimports.tidemq.engine.system import (
     RELAXED,
@@ -227,6 +229,37 @@ def note_sent(
         entry.row = ROW_INFLIGHT
     else:
         _change_row(r, queue, entry, RECORD_SEND, place)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def note_returned(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> cython.void:
+    """The entry goes back to its shard: its row is idle again, and in the store alone."""
+    if entry.row == ROW_NONE:
+        return
+    record: cython.pointer[Record] = _open_record(r, entry)
+    if record != cython.NULL and record.kind == RECORD_ADD:
+        record.status = ROW_IDLE
+        record.spilled = True
+    elif record != cython.NULL and record.kind == RECORD_SEND:
+        _clear_record(r, record)
+        record.kind = RECORD_VOID
+        r.section.live -= 1
+    elif entry.row == ROW_INFLIGHT:
+        _change_row(r, entry.queue, entry, RECORD_RETURN, 0)
+        r.section.records.back().status = ROW_IDLE
+    entry.row = ROW_NONE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def row_queue(
+    s: cython.pointer[cython.const[Session]], entry: cython.pointer[cython.const[Entry]]
+) -> uint64_t:
+    """The queue that an entry's row is under."""
+    return entry.queue if entry.queue else s.number
 
 
 @cython.cfunc

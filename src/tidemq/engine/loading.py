@@ -31,6 +31,7 @@ from cython.cimports.tidemq.engine.rows import (
     read_u64,
 )
 from cython.cimports.tidemq.engine.sessions import Found, add_subscription, find_session
+from cython.cimports.tidemq.engine.shards import load_shard
 from cython.cimports.tidemq.engine.state import (
     DONE,
     FOR_EVER,
@@ -48,8 +49,10 @@ from cython.cimports.tidemq.engine.state import (
     StoredRows,
     Will,
 )
+from cython.cimports.tidemq.engine.subscriptions import SharedGroup, find_group_by_name
 from cython.cimports.tidemq.engine.timers import time_session
 from cython.cimports.tidemq.wire.protocol import span_of
+from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
 
 
 @cython.cfunc
@@ -146,6 +149,22 @@ def load_subscription(shared: cython.pointer[Shared], key: bytes, value: bytes) 
 
 
 @cython.cfunc
+def load_shared(shared: cython.pointer[Shared], key: bytes, value: bytes) -> cython.bint:
+    """A shard of a shared group's queue; one whose group has no member any more is left to be purged."""
+    if len(key) != 8 or not value.startswith(b"$share/"):
+        return False
+    number: uint64_t = read_u64(_bytes_at(key, 0))
+    if number > shared.next_session:
+        shared.next_session = number
+    parts: SharedFilter = split_shared(span_of(value))
+    found: cython.pointer[SharedGroup] = find_group_by_name(shared.subscriptions, parts.filter, parts.group)
+    if found == cython.NULL or shared.queue_owners.count(number):
+        return False
+    load_shard(shared.reactors[number % shared.reactors.size()], number, found.id)
+    return True
+
+
+@cython.cfunc
 def load_received(shared: cython.pointer[Shared], key: bytes) -> cython.bint:
     """A packet identifier (in 10 bytes of key) of a QoS 2 message that waits for its PUBREL; False where the
     session is gone.
@@ -179,11 +198,11 @@ def load_retained(shared: cython.pointer[Shared], topic: bytes, value: bytes) ->
 
 
 @cython.cfunc
-def load_queue_rows(shared: cython.pointer[Shared], rows, orphans: set, corrupt: list) -> list:
+def load_queue_rows(shared: cython.pointer[Shared], rows, orphans: set, held: list, corrupt: list) -> list:
     """Counts the idle rows, which stay in the store; returns those in flight.
 
-    ``rows``: pairs of key and value. ``orphans`` gets the queues that have no session, ``corrupt`` the keys
-    of rows that cannot be read.
+    ``rows``: pairs of key and value. ``orphans`` gets the queues that have no session, ``held`` the rows
+    that members of a shared group had taken, ``corrupt`` the keys of rows that cannot be read.
     """
     inflight: list = []
     s: cython.pointer[Session] = cython.NULL
@@ -202,7 +221,9 @@ def load_queue_rows(shared: cython.pointer[Shared], rows, orphans: set, corrupt:
                 shared.next_session = queue
         if s == cython.NULL:
             orphans.add(queue)
-        elif key_bytes[8] == ROW_IDLE:
+        elif key_bytes[8] == ROW_IDLE or (s.group and key_bytes[8] == ROW_INFLIGHT):
+            if key_bytes[8] == ROW_INFLIGHT:
+                held.append((key_bytes, value_bytes))
             s.stored.waiting += 1
             s.stored.bytes += read_u32(_bytes_at(value_bytes, 2))
         elif key_bytes[8] == ROW_INFLIGHT:

@@ -34,6 +34,7 @@ from cython.cimports.tidemq.engine.state import (
     RECORD_RELEASE,
     RECORD_REMOVE,
     RECORD_RETAIN,
+    RECORD_RETURN,
     RECORD_SEND,
     RECORD_TRIM,
     ROW_IDLE,
@@ -249,6 +250,9 @@ def _convert_change(
     if record.kind == RECORD_SEND:
         writes.append(("queue", _queue_key(record, ROW_IDLE), None))
         writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, False)))
+    elif record.kind == RECORD_RETURN:
+        writes.append(("queue", _queue_key(record, ROW_INFLIGHT), None))
+        writes.append(("queue", _queue_key(record, ROW_IDLE), _queue_value(shared, record, False)))
     elif record.kind == RECORD_RELEASE:
         writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, True)))
     elif record.kind == RECORD_REMOVE:
