@@ -262,13 +262,17 @@ def test_a_read_that_meets_a_damaged_block_sets_its_table_aside(data, read, capl
 @pytest.mark.parametrize("read", READS)
 def test_in_a_strict_store_such_a_read_fails_and_no_other(data, read):
     store = damage_block(data, strict=True)
-    for _ in range(2):
-        with pytest.raises(StoreError, match=r"cannot be read: Corruption: .*\.sst"):
-            read(store)
+    with pytest.raises(StoreError, match=r"cannot be read: Corruption: .*\.sst") as held:
+        read(store)
+    with pytest.raises(StoreError, match=r"cannot be read: Corruption: .*\.sst"):
+        read(store)
     assert store.get("queue", KEYS[0]) is not None
     assert len(list(store.scan("queue", b"1"))) == ROWS
     store.write([("retained", b"new", b"1")], sync=True)
     assert not (data / "corrupt").exists()
+    store.close()
+    assert store.open() == []  # though what an error's traceback holds is still there
+    assert held.tb
     store.close()
 
 
@@ -350,9 +354,24 @@ def test_a_sqlite_file_that_is_none_is_set_aside_unless_strict(sqlite_data):
     with pytest.raises(StoreError, match="not a database"):
         SQLiteStore(sqlite_data, strict=True).open()
     store = SQLiteStore(sqlite_data)
-    (line,) = store.open()
-    assert "0 rows" in line
+    lines = store.open()
+    assert "0 rows" in lines[0]
+    assert "set aside" in lines[1]
     store.write([("queue", b"a", b"1")], sync=True)
     store.close()
     (kept,) = (sqlite_data / "corrupt").iterdir()
     assert kept.read_bytes() == b"x" * 8192
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_sqlite_file_whose_replacement_a_crash_interrupted_is_replaced(sqlite_data, moved):
+    files = sqlite_data / "sqlite"
+    shutil.copy(files / "tidemq.db", files / "mended.db")
+    (files / "tidemq.db").write_bytes(b"x" * 8192)
+    if moved:
+        (files / "tidemq.db").unlink()
+    (files / "unfinished").write_bytes(b"y")
+    store = SQLiteStore(sqlite_data)
+    assert len(store.open()) == (not moved)
+    assert [len(list(store.scan(family))) for family in ("queue", "session")] == [ROWS, ROWS]
+    store.close()

@@ -31,11 +31,16 @@ class DataDirectory:
 
     def acquire(self) -> None:
         """Makes the directory if there is none, and locks it; StoreError when it cannot be used."""
+        if self._lock is not None:
+            raise StoreError(f"the store in {self.path} is open already")
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _lock(self.path)
             self._claim()
-            self.files.mkdir(mode=0o700, exist_ok=True)
+            if not self.files.exists():
+                self.files.mkdir(mode=0o700)
+                sync_directory(self.path)
+                sync_directory(self.path.parent)
         except OSError as error:
             self.release()
             raise explain(f"the data directory {self.path} cannot be used", error) from error
