@@ -106,18 +106,19 @@ def test_a_disk_that_cannot_be_forced_is_said_and_overcome(make, tmp_path, monke
 
 def test_a_stalled_rocksdb_is_waited_for_without_the_gil(tmp_path, monkeypatch):
     """RocksDB refuses writes while flushing is behind; the batch goes in when it takes them again."""
-    store = RocksDBStore(tmp_path / "data")
-    store.open()
+    monkeypatch.setattr("tidemq.store.rocksdb.MEMTABLE_BYTES", 64 << 10)  # each write fills one
     waited: list[float] = []
     sleep = time.sleep
     monkeypatch.setattr("tidemq.store.rocksdb.time.sleep", lambda s: (waited.append(s), sleep(s)))
+    store = RocksDBStore(tmp_path / "data")
+    store.open()
     value = os.urandom(1 << 20)
-    for index in range(600):
-        store.write([("payload", b"%06d" % index, value)], sync=False)
-        if waited and index > 100:
-            break
+    written = 0
+    while not waited and written < 1000:
+        store.write([("payload", b"%06d" % written, value)], sync=False)
+        written += 1
     assert waited
-    assert len(list(store.scan("payload"))) == index + 1
+    assert [key for key, _ in store.scan("payload")] == [b"%06d" % index for index in range(written)]
     store.close()
 
 

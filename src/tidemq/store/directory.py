@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -37,10 +38,10 @@ class DataDirectory:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _lock(self.path)
             self._claim()
-            if not self.files.exists():
-                self.files.mkdir(mode=0o700)
-                sync_directory(self.path)
-                sync_directory(self.path.parent)
+            self.files.mkdir(mode=0o700, exist_ok=True)
+            # what is synced in a folder is safe only once the folder itself is
+            sync_directory(self.path)
+            sync_directory(self.path.absolute().parent)
         except OSError as error:
             self.release()
             raise explain(f"the data directory {self.path} cannot be used", error) from error
@@ -60,7 +61,7 @@ class DataDirectory:
         folder.mkdir(mode=0o700, exist_ok=True)
         place = folder / f"{time.time_ns()}-{path.name}"
         if keep:
-            place.write_bytes(path.read_bytes())
+            shutil.copyfile(path, place)
         else:
             path.rename(place)
         return place
