@@ -192,6 +192,26 @@ def test_damage_in_the_middle_of_the_log_costs_a_part_of_it(data):
     assert len(copies[log.name]) == len(text)
 
 
+@pytest.mark.parametrize("pattern", ["MANIFEST-*", "*.log"])
+@pytest.mark.parametrize("kind", [5, 8])
+def test_a_record_that_rocksdb_would_read_without_end_is_only_damaged(data, pattern, kind):
+    """The type of a recycled log's record, behind the first record, keeps RocksDB 9.8 busy for ever."""
+    path = find(data, pattern)
+    text = bytearray(path.read_bytes())
+    second = 7 + int.from_bytes(text[4:6], "little")
+    text[second + 6] = kind
+    path.write_bytes(text)
+    with pytest.raises(StoreError, match="Corruption"):
+        RocksDBStore(data, strict=True).open()
+    assert path.read_bytes() == text
+    store = RocksDBStore(data)
+    assert "is damaged" in store.open()[0]
+    found = count(store)
+    assert found == WHOLE if pattern == "MANIFEST-*" else WHOLE[0] <= sum(found) < sum(WHOLE)
+    store.close()
+    assert text in [path.read_bytes() for path in (data / "corrupt").iterdir()]
+
+
 def test_a_rebuilding_that_a_crash_interrupted_is_finished(data):
     files = data / "rocksdb"
     find(data, "MANIFEST-*").unlink()

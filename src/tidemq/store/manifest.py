@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
 
 from tidemq.errors import StoreError
@@ -19,6 +20,7 @@ from tidemq.store.directory import replace_file
 _BLOCK = 32 << 10
 _HEADER = struct.Struct("<IHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_RECYCLED = (5, 6, 7, 8)
 
 # tags of an edit
 _COMPARATOR, _COMPACT_POINTER, _DELETED_FILE, _NEW_FILE = 1, 5, 6, 103
@@ -69,6 +71,25 @@ def rewrite_manifest(path: Path, manifest: Manifest, edits: Iterable[bytes]) -> 
     for edit in edits:
         _append_record(text, edit)
     replace_file(path, bytes(text))
+
+
+def find_endless_records(text: bytes | mmap) -> list[int]:
+    """Where the types of records stand that a log of ours never has: of recycled logs.
+
+    RocksDB 9.8 reads such a record again and again, without end, so it must not come across one.
+    """
+    found = []
+    at = 0
+    while at + _HEADER.size <= len(text):
+        room = _BLOCK - at % _BLOCK
+        _, size, kind = _HEADER.unpack_from(text, at)
+        if room >= _HEADER.size and kind in _RECYCLED:
+            found.append(at + _HEADER.size - 1)
+        if room < _HEADER.size or _HEADER.size + size > room or not kind or kind in _RECYCLED:
+            at += room  # as RocksDB does with what it cannot read
+        else:
+            at += _HEADER.size + size
+    return found
 
 
 def _records(text: bytes) -> Iterator[tuple[bytes, int]]:

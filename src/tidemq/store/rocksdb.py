@@ -33,6 +33,7 @@ from tidemq.errors import StoreError, StoreFullError
 from tidemq.store.damage import (
     HELD,
     copy_logs,
+    defuse_logs,
     drop_table,
     find_tables,
     is_damage,
@@ -201,10 +202,11 @@ class RocksDBStore:
 
     def _mend_until_open(self) -> list[str]:
         """Opens the database, taking out one damaged thing after the other until that succeeds."""
+        lines = defuse_logs(self._directory, strict=self._strict)
         if (self._directory.files / HELD).exists():
-            lines = mend_manifest(self._directory)
+            lines += mend_manifest(self._directory)
         else:
-            lines = [drop_table(self._directory, number) for number in sorted(self._damaged)]
+            lines += [drop_table(self._directory, number) for number in sorted(self._damaged)]
         recovery = DBRecoveryMode.tolerate_corrupted_tail_records()
         mended: set[str] = set()
         while True:
