@@ -19,6 +19,7 @@ from tidemq.store.directory import replace_file
 
 _BLOCK = 32 << 10
 _HEADER = struct.Struct("<IHB")
+_SIZE_AND_TYPE = struct.Struct("<4xHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _RECYCLED = (5, 6, 7, 8)
 
@@ -79,16 +80,19 @@ def find_endless_records(text: bytes | mmap) -> list[int]:
     RocksDB 9.8 reads such a record again and again, without end, so it must not come across one.
     """
     found = []
-    at = 0
-    while at + _HEADER.size <= len(text):
-        room = _BLOCK - at % _BLOCK
-        _, size, kind = _HEADER.unpack_from(text, at)
-        if room >= _HEADER.size and kind in _RECYCLED:
-            found.append(at + _HEADER.size - 1)
-        if room < _HEADER.size or _HEADER.size + size > room or not kind or kind in _RECYCLED:
-            at += room  # as RocksDB does with what it cannot read
-        else:
-            at += _HEADER.size + size
+    unpack, head = _SIZE_AND_TYPE.unpack_from, _HEADER.size  # a million records take a second
+    at, block_end = 0, _BLOCK
+    while at + head <= len(text):
+        size, kind = unpack(text, at)
+        after = at + head + size
+        if 0 < kind < 5 and after <= block_end:
+            at = after
+            if block_end - at >= head:
+                continue
+        elif kind in _RECYCLED:
+            found.append(at + head - 1)
+        at = block_end  # as RocksDB does with what it cannot read
+        block_end += _BLOCK
     return found
 
 
