@@ -23,8 +23,9 @@ cdef class Generator:
     cdef uint64_t outstanding_max         # each publisher; 0: no bound
     cdef uint64_t interval_ns             # paced: between two messages of all; 0: not paced
     cdef size_t frame_size, topic_digits_at, packet_id_at, payload_at, block_size
-    cdef uint32_t opened, ready_count, closed_count
-    cdef bint publishing, polls
+    cdef uint32_t opened, open_start, open_end, ready_count, closed_count   # connections that take part
+    cdef bint publishing, polls, draining
+    cdef uint64_t deliveries
     cdef uint64_t due                     # paced: messages encoded, all publishers
     cdef int64_t started_ns, progress_ns, cpu_ns
 
