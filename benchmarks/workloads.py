@@ -124,6 +124,29 @@ SCENARIOS = (
 )
 
 
+def persistent(name: str, text: str, qos: int, publishers: int, subscribers: int, messages: int) -> Scenario:
+    """Sessions that outlive their connections; 16 bytes, as in others' published durable benchmarks."""
+    workload = Workload(
+        name=name,
+        publishers=publishers,
+        subscribers=subscribers,
+        pairs=publishers > 1,
+        qos=qos,
+        messages=messages,
+        payload_bytes=16,
+        persistent=True,
+    )
+    return Scenario(workload=workload, text=text)
+
+
+# What `durable.py` runs with each way of keeping things.
+PERSISTENT = (
+    persistent("pairs-qos1", "100 publishers to 100 subscribers, QoS 1", 1, 100, 100, 100),
+    persistent("pairs-qos2", "100 publishers to 100 subscribers, QoS 2", 2, 100, 100, 50),
+    persistent("fan-out-qos1", "1 publisher to 20 subscribers, QoS 1", 1, 1, 20, 500),
+)
+
+
 def named(names: list[str]) -> list[Scenario]:
     """The scenarios of these names, in the order above; KeyError names one that does not exist."""
     unknown = set(names) - {scenario.name for scenario in SCENARIOS}
