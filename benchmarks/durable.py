@@ -19,7 +19,6 @@ from pathlib import Path
 
 import durable_report
 import machine
-import report
 from disk import measure_disk
 from durable_report import Results, Wait
 from keeping import Load, measure_queue, measure_retained
@@ -70,12 +69,12 @@ class Run:
                 with self.failing(f"{load.clients:,} absent clients"):
                     queued = measure_queue(load, self.plan.seconds, self.plan.parent, self.plan.reactors)
                     self.results.queues.append(queued)
-                    print(queued, flush=True)
+                    print(*durable_report.queue_lines([queued]), sep="\n", flush=True)
         if "retained" in self.plan.parts:
             with self.failing("retained messages"):
                 retained = measure_retained(self.plan.retained, self.plan.parent, self.plan.reactors)
                 self.results.retained.append(retained)
-                print(retained, flush=True)
+                print(*durable_report.retained_lines([retained]), sep="\n", flush=True)
 
     def rates(self, scenario: Scenario) -> None:
         """All brokers side by side, a warm-up each, then in turn for some rounds."""
@@ -84,6 +83,8 @@ class Run:
             for variant in self.plan.variants:
                 with self.failing(f"{scenario.name}, {variant.name}"):
                     running = stack.enter_context(self.started(variant))
+                    if scenario.workload.part == "enqueue":
+                        run_load(replace(scenario.workload, part="whole", messages=1), running)
                     first = measure(scenario, scenario.workload, variant.name, 0, running)
                     ready[variant.name] = running, sized(scenario.workload, first, self.plan.seconds)
             for _round in range(self.plan.rounds):
@@ -91,7 +92,7 @@ class Run:
                     del ready[name]
                     with self.failing(f"{scenario.name}, {name}"):
                         sample = measure(scenario, workload, name, self.plan.reactors, running)
-                        report.print_sample(sample)
+                        durable_report.print_sample(sample)
                         self.results.rates.append(sample)
                         ready[name] = running, workload
 
@@ -110,7 +111,7 @@ class Run:
                 for name, (running, sequence) in ready.items():
                     with self.failing(f"one at a time, {name}"):
                         wait = Wait(variant=name, absent=absent, outcome=run_load(sequence, running))
-                        print(wait, flush=True)
+                        durable_report.print_wait(wait)
                         self.results.waits.append(wait)
 
     def started(self, variant: Variant, *, nodelay: bool = False) -> AbstractContextManager[Running]:

@@ -14,7 +14,7 @@ from machine import Machine
 from measurement import Sample
 from peers.durable import MEMORY, MOSQUITTO, SYNC, VARIANTS
 from report import faults, remarks, short, table, verdict
-from workloads import PERSISTENT
+from workloads import PAIRS, PERSISTENT
 
 from tidemq.bench.workload import Latency, Outcome
 
@@ -24,13 +24,14 @@ DRAIN_SHARE_GOAL = 1 / 4  # of the live rate
 RISE_BYTES_GOAL = 200e6
 RESTART_S_GOAL = 5.0
 DISK_BYTES_GOAL = 1.5 * PAYLOAD_BYTES + 100  # a message, once compacted
-GOAL_WORKLOAD = "pairs-qos1"
 
 CONDITIONS = (
     "Loopback TCP, MQTT 3.1.1; every session, publishers' too, is persistent; 100 messages in flight a "
     "publisher, at most 20,000 sent and not yet received. The generator (one thread) shares the cores with "
     "the broker. CPU is user and system time of all the broker's threads. `sync`, `interval` and `os` are "
-    "TideMQ's durability: with `sync` no message is acknowledged before it is on the disk. Mosquitto runs "
+    "TideMQ's durability: with `sync` no message is acknowledged before it is on the disk, or before all who "
+    "wait for it have acknowledged it, which spares the disk where they are quick; with absent subscribers "
+    "every message is written. Mosquitto runs "
     "with `persistence true`: it writes its state when it stops and every half hour, and acknowledges "
     "without waiting for the disk."
 )
@@ -74,6 +75,20 @@ def per_s(sample: Sample) -> float:
 def per_cpu_s(sample: Sample) -> float:
     """Messages in and out a second of the broker's CPU."""
     return in_and_out(sample) / sample.broker_cpu_s if sample.broker_cpu_s else 0.0
+
+
+def print_sample(sample: Sample) -> None:
+    """One line on the terminal."""
+    line = f"{sample.scenario:18} {sample.broker:17} {per_s(sample):12,.0f} in and out/s "
+    line += f"{per_cpu_s(sample):12,.0f} per broker CPU-second"
+    print(line + "".join(f"  [{remark}]" for remark in remarks(sample)), flush=True)
+
+
+def print_wait(wait: Wait) -> None:
+    """One line on the terminal."""
+    where = "away" if wait.absent else "connected"
+    line = f"one at a time, subscriber {where:10} {wait.variant:17}"
+    print(f"{line} p50 {wait.latency.p50_us:,.0f} us, p99 {wait.latency.p99_us:,.0f} us", flush=True)
 
 
 def spread(figures: Iterable[float]) -> str:
@@ -126,7 +141,7 @@ def rate_lines(results: Results, cores: int) -> list[str]:
         lines += table(
             ["", "in and out / s", "and core", "and broker CPU-s", "to memory", "to Mosquitto"], rows
         )
-        if scenario.name == GOAL_WORKLOAD:
+        if scenario is PAIRS:
             lines += rate_goals(rates, cores)
     return lines
 
@@ -215,9 +230,9 @@ def megabytes(count: float) -> str:
     return f"{count / 1e6:,.1f} MB"
 
 
-def queue_lines(results: Results) -> list[str]:
+def queue_lines(queues: Iterable[Queued]) -> list[str]:
     lines = []
-    for queued in results.queues:
+    for queued in queues:
         load = queued.kept.load
         rows = kept_rows(queued.kept)
         rows[1][2:] = [f"< {RISE_BYTES_GOAL / 1e6:g} MB", verdict(queued.kept.rise_bytes < RISE_BYTES_GOAL)]
@@ -251,9 +266,9 @@ def queue_lines(results: Results) -> list[str]:
     return lines
 
 
-def retained_lines(results: Results) -> list[str]:
+def retained_lines(found: Iterable[Retained]) -> list[str]:
     lines = []
-    for retained in results.retained:
+    for retained in found:
         rows = [
             *kept_rows(retained.kept),
             ["found by a wildcard that matches 10", f"{retained.found}", "10", verdict(retained.found == 10)],
@@ -309,8 +324,8 @@ def markdown(
         "",
         *rate_lines(results, machine.cores),
         *wait_lines(results),
-        *queue_lines(results),
-        *retained_lines(results),
+        *queue_lines(results.queues),
+        *retained_lines(results.retained),
         *remark_lines(results),
     ]
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tidemq.bench.workload import Workload
@@ -139,9 +139,15 @@ def persistent(name: str, text: str, qos: int, publishers: int, subscribers: int
     return Scenario(workload=workload, text=text)
 
 
+PAIRS = persistent("pairs-qos1", "100 publishers to 100 subscribers, QoS 1", 1, 100, 100, 100)
+
 # What `durable.py` runs with each way of keeping things.
 PERSISTENT = (
-    persistent("pairs-qos1", "100 publishers to 100 subscribers, QoS 1", 1, 100, 100, 100),
+    PAIRS,
+    Scenario(
+        workload=replace(PAIRS.workload, name="pairs-qos1-absent", part="enqueue"),
+        text="100 publishers to 100 absent subscribers, QoS 1",
+    ),
     persistent("pairs-qos2", "100 publishers to 100 subscribers, QoS 2", 2, 100, 100, 50),
     persistent("fan-out-qos1", "1 publisher to 20 subscribers, QoS 1", 1, 1, 20, 500),
 )
