@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from getpass import getuser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -39,6 +40,7 @@ max_inflight_messages 0
 set_tcp_nodelay {nodelay}
 persistence true
 persistence_location {folder}/
+user {user}
 """
 
 
@@ -54,8 +56,9 @@ class Variant:
         """What starts it, with its settings written to `folder`; `reactors` 0: its default."""
         settings = folder / "settings"
         if not self.store:
-            text = MOSQUITTO_SETTINGS.format(port=port, folder=folder, nodelay=str(nodelay).lower())
-            settings.write_text(text)
+            # started by root it would become a user who may not write here
+            values = {"port": port, "folder": folder, "user": getuser(), "nodelay": str(nodelay).lower()}
+            settings.write_text(MOSQUITTO_SETTINGS.format_map(values))
             return ["mosquitto", "-c", str(settings)]
         settings.write_text(LIMITS)
         command = [str(Path(sys.executable).parent / "tidemq"), "serve", "--config", str(settings)]

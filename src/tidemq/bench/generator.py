@@ -161,7 +161,7 @@ class Generator:
                 c, cython.cast(cython.p_const_uchar, cython.cast(cython.p_const_char, packet)), len(packet)
             )
             c.answers_due = 1
-            if c.subscribes and not self.draining:
+            if c.subscribes and self.workload.part == "whole":
                 packets = encode_subscribes(self.workload, c.subscriber)
                 packet = b"".join(packets)
                 c.answers_due += len(packets)
