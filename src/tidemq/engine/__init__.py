@@ -12,6 +12,8 @@ from tidemq.engine.events import (
     Stopped,
     SubscribeRequest,
 )
+from tidemq.engine.store_access import StoreAccess
+from tidemq.engine.storing import StoreWork
 
 __all__ = [
     "AuthRequest",
@@ -23,5 +25,7 @@ __all__ = [
     "PublishRequest",
     "Received",
     "Stopped",
+    "StoreAccess",
+    "StoreWork",
     "SubscribeRequest",
 ]

@@ -31,6 +31,7 @@ NAMES = (
     "dropped_receiver_full",
     "dropped_retained_full",
     "dropped_memory",
+    "dropped_store_failed",
     "refused_not_authorised",
     "publishers_paused",
     "events_dropped",
