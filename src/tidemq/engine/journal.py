@@ -1,16 +1,17 @@
 """What a reactor wants to have in the store: records, gathered in one open section, handed over as a whole.
 
-The section is the reactor's own until it is handed over, at the end of a turn and only when the store waits
-for something to do. So sections grow while the store is busy (group commit), nothing waits when it is idle,
-and what is done and undone meanwhile never reaches the disk: an entry that was acknowledged while its row was
-still in the open section takes the row back.
+The section is the reactor's own until it is handed over, when the reactor has nothing more to read and the
+store waits for something to do. So sections grow while there is work (group commit), nothing waits when there
+is none, and what is done and undone meanwhile never reaches the disk: an entry that was acknowledged while its
+row was still in the open section takes the row back, and a section with nothing left in it needs no store. A
+reactor that has always something to read hands over after some milliseconds all the same.
 
 A section's number rises by one. Sections of one reactor are committed in their order, each as a whole, and
 ``Reactor.committed`` is the last one that the store has answered for.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
@@ -47,6 +48,8 @@ from cython.cimports.tidemq.engine.system import (
     store_int,
 )
 
+_LATE_MS = cython.declare(int64_t, 3)
+_LIVE_MAX = cython.declare(uint32_t, 32768)  # records
 _CLOCK_STEP = cython.declare(uint64_t, 64)  # ns between two ids of one reactor: the low bits name the reactor
 
 
@@ -130,6 +133,8 @@ def _append_record(
         hold_message(message)
         record.message = message
         record.id = message.id
+    if r.section.records.empty():
+        r.section.began_ms = r.now_ms
     r.section.records.push_back(record)
     r.section.live += 1
     return cython.address(r.section.records.back())
@@ -332,8 +337,18 @@ def ask_store(r: cython.pointer[Reactor], kind: uint8_t, queue: uint64_t) -> cyt
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def is_late(r: cython.pointer[cython.const[Reactor]]) -> cython.bint:
+    """Whether the open section has waited so long, or is so large, that it goes even in the midst of work."""
+    if r.section == cython.NULL or r.section.records.empty():
+        return False
+    return r.now_ms - r.section.began_ms >= _LATE_MS or r.section.live >= _LIVE_MAX
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def hand_over(r: cython.pointer[Reactor]) -> cython.bint:
-    """At the end of a turn: gives the open section to the store if that is idle.
+    """Gives the open section to the store if that is idle.
 
     True: nothing of the section is left to be stored and nothing before it is under way, so it counts as
     committed at once.

@@ -27,7 +27,7 @@ from cython.cimports.tidemq.engine.counters import (
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.fulfilment import keep_promises
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.journal import free_section, hand_over
+from cython.cimports.tidemq.engine.journal import free_section, hand_over, is_late
 from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
@@ -341,7 +341,7 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     index: cython.size_t = 0
     # before an answer is seen (but where an output filled up and went out within the turn), what it answers
     # for is counted and on its way to the other reactors
-    if hand_over(r):
+    if is_late(r) and hand_over(r):
         keep_promises(r)
     _publish_tally(r)
     post_outgoing(r)
@@ -349,7 +349,6 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
         _settle(r, r.touched[index])
         index += 1
     r.touched.clear()
-    hand_over(r)  # what closing has recorded
     post_outgoing(r)
     post_departing(r)
     _publish_tally(r)
@@ -429,7 +428,14 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
     events: epoll_event[512]
     index: cython.int
     while not (r.stopping and (r.now_ms >= r.stop_ms or _all_written(r))):
-        count: cython.int = epoll_wait(r.epoll, events, _EVENTS_MAX, _wait_ms(r))
+        count: cython.int = 0
+        if r.section != cython.NULL and not r.section.records.empty():
+            count = epoll_wait(r.epoll, events, _EVENTS_MAX, 0)
+            if count == 0 and hand_over(r):
+                keep_promises(r)
+                _end_turn(r)
+        if count == 0:
+            count = epoll_wait(r.epoll, events, _EVENTS_MAX, _wait_ms(r))
         store_int(cython.address(r.sleeping), 0, SEQ_CST)
         began_ns: int64_t = clock_ns()
         r.now_ns = began_ns

@@ -380,6 +380,7 @@ cdef cppclass Section:            # what one reactor wants to have in the store,
     uint64_t number
     uint16_t reactor
     uint32_t live                # records that were not taken back
+    int64_t began_ms             # when the first record came
     vector[Record] records
 
 cdef struct StoredRow:           # a queue row as it was read
