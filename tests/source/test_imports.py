@@ -16,7 +16,7 @@ BELOW = {
     "store": "limits errors config wire",
     "broker": "limits errors config wire engine store",
     "bench": "limits errors wire",
-    "cli": "limits errors config wire broker bench",
+    "cli": "limits errors config wire store broker bench",
     "__init__": "limits errors config wire broker",  # what the package offers
 }
 CIMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+c?import|c?import[ \t]+([\w., \t]+))", re.MULTILINE)

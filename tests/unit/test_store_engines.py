@@ -93,6 +93,7 @@ def test_a_scan_of_many_pages_is_whole_and_stays_in_its_prefix(store):
     assert list(store.scan("queue", b"a")) == rows
     assert list(store.scan("queue", b"a", b"a002000")) == rows[2001:]
     assert list(store.scan("queue", b"b")) == big
+    assert store.get_many("queue", [key for key, _ in big]) == [value for _, value in big]
     assert list(store.scan("queue", b"\xff\xff")) == neighbours[1:]
     assert list(store.scan("queue", b"b", b"a")) == big
     assert list(store.scan("queue", b"a", b"b")) == []

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
-from tidemq.errors import StoreError, StoreFullError
+from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR
+from tidemq.errors import StoreError
 from tidemq.store import Store, Write
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ _COUNTED = 4  # flag in a queue row: the payload has a count of its references
 _ID = slice(9, 25)  # the message id in a queue row's key
 
 _log = logging.getLogger("tidemq")
+
+Counts = dict[bytes, int]
+"""References of each payload, by its message id."""
 
 
 class Keeper:
@@ -64,10 +67,11 @@ class Keeper:
         self._interval_s = interval_s if durability == "interval" else 0.0
         self._bytes_max = bytes_max
         self._thread = threading.Thread(target=self._run, name="tidemq-keeper", daemon=True)
-        self._counts: OrderedDict[bytes, int] = OrderedDict()  # references of payloads that have a count
+        self._counts: OrderedDict[bytes, int] = OrderedDict()  # of references, of payloads that have a count
         self._left: list[Write] = []  # of batches that failed, to go before the next
         self._left_references: list[tuple[bytes, int]] = []
         self._purges: list[int] = []
+        self._trims: list[tuple[int, bytes, int]] = []
         self._expiry_after = b""
         self._swept = self._synced = self._logged = time.monotonic()
         self._full = False
@@ -155,13 +159,15 @@ class Keeper:
         if not (work.writes or work.references or self._left):
             self._access.answer(work)
             return
-        batch = self._left + work.writes
+        counts: Counts = {}
         try:
-            batch += self._count_references(self._left_references + work.references)
+            counts = self._count(self._left_references + work.references)
+            batch = self._left + work.writes + _count_writes(counts)
             self._store.write(batch, sync=self._sync)
         except StoreError as error:
             self._fail(work, error)
             return
+        self._remember(counts)
         self.counts["store_batches"] += 1
         self.counts["store_writes"] += len(batch)
         if self.failure:
@@ -172,7 +178,6 @@ class Keeper:
         self._access.answer(work)
 
     def _fail(self, work: StoreWork, error: StoreError) -> None:
-        self._counts.clear()  # they are as the batch would have left them
         self.counts["store_failures"] += 1
         now = time.monotonic()
         if not self.failure or now - self._logged > LOG_S:
@@ -182,45 +187,64 @@ class Keeper:
         rest = self._access.rest_of(work)
         self._left += rest.writes
         self._left_references += rest.references
-        full = isinstance(error, StoreFullError)
-        self._access.answer(work, QUOTA_EXCEEDED if full else IMPLEMENTATION_SPECIFIC_ERROR)
+        self._fix_references()
+        self._access.answer(work, IMPLEMENTATION_SPECIFIC_ERROR)
         time.sleep(RETRY_S)
+
+    def _fix_references(self) -> None:
+        """Turns what is left to be counted into absolute counts, from those before the batch: it is open
+        whether the failed batch is in the store, so nothing may be counted from there.
+        """
+        try:
+            counts = self._count(self._left_references)
+        except StoreError:
+            return  # then they were not read before the batch either, and it was not written
+        self._left += _count_writes(counts)
+        self._left_references.clear()
+        self._remember(counts)
 
     def _write_left(self) -> None:
         """One last try: without it what was removed comes again after the start."""
         try:
-            self._store.write(self._left + self._count_references(self._left_references), sync=self._sync)
+            counts = self._count(self._left_references)
+            self._store.write(self._left + _count_writes(counts), sync=self._sync)
         except StoreError as error:
             _log.error("what could not be stored is lost: %s", error)
 
-    def _count_references(self, changes: Iterable[tuple[bytes, int]]) -> list[Write]:
-        """The writes that bring the counts up to date, and remove payloads that nothing refers to."""
-        totals: dict[bytes, int] = {}
+    def _count(self, changes: Iterable[tuple[bytes, int]]) -> Counts:
+        """How many references each of these payloads has after the changes; 0: it goes."""
+        counts: Counts = {}
         for message_id, change in changes:
-            totals[message_id] = totals.get(message_id, 0) + change
-        unknown = [message_id for message_id in totals if message_id not in self._counts]
+            counts[message_id] = counts.get(message_id, 0) + change
+        unknown = [message_id for message_id in counts if message_id not in self._counts]
         for message_id, value in zip(unknown, self._store.get_many("reference", unknown), strict=True):
             self._counts[message_id] = int.from_bytes(value) if value else 0
-        writes: list[Write] = []
-        for message_id, change in totals.items():
-            count = self._counts[message_id] + change
-            if count > 0:
+        for message_id, change in counts.items():
+            counts[message_id] = max(0, self._counts[message_id] + change)
+        return counts
+
+    def _remember(self, counts: Counts) -> None:
+        """The counts that the store has now, or will have before anything is read from it."""
+        for message_id, count in counts.items():
+            if count:
                 self._counts[message_id] = count
                 self._counts.move_to_end(message_id)
-                writes.append(("reference", message_id, struct.pack(">I", count)))
             else:
                 del self._counts[message_id]
-                writes.append(("reference", message_id, None))
-                writes.append(("payload", message_id, None))
-        while len(self._counts) > COUNTS_MAX:
+        while len(self._counts) > COUNTS_MAX and not self._left:
             self._counts.popitem(last=False)
-        return writes
 
     # --- what comes after the writes ---------------------------------------------------------------
 
     def _do_the_rest(self, work: StoreWork) -> None:
         self._purges += work.purges
-        for queue, after, count in work.trims:
+        if self._left:  # rows are found as they were: ask again later
+            self._trims += work.trims
+            for reactor, queue, _, _ in work.reads:
+                self._access.deliver_rows(reactor, queue, [], True)
+            return
+        trims, self._trims = self._trims + work.trims, []
+        for queue, after, count in trims:
             self._attempt(partial(self._trim, queue, after, count))
         for reactor, queue, after, count in work.reads:
             self._read(reactor, queue, after, count)
@@ -277,8 +301,17 @@ class Keeper:
             expires = value[6:14]
             if any(expires):
                 writes.append(("expiry", expires + key[:8] + message_id, None))
-        if writes:
-            self._store.write(writes + self._count_references(references), sync=False)
+        if not writes:
+            return
+        counts = self._count(references)
+        writes += _count_writes(counts)
+        try:
+            self._store.write(writes, sync=False)
+        except StoreError:
+            self._left += writes  # before anything else: to count again would be to count twice
+            raise
+        finally:
+            self._remember(counts)
 
     def _purge(self) -> None:
         """Removes some rows of the first queue that goes; the rest when other work is done."""
@@ -348,6 +381,16 @@ class Keeper:
                 _log.error("the store has reached store_bytes_max: what would have to be stored is refused")
             else:
                 _log.warning("the store is below store_bytes_max again")
+
+
+def _count_writes(counts: Counts) -> list[Write]:
+    """The writes that bring the counts up to date, and remove payloads that nothing refers to."""
+    writes: list[Write] = []
+    for message_id, count in counts.items():
+        writes.append(("reference", message_id, struct.pack(">I", count) if count else None))
+        if not count:
+            writes.append(("payload", message_id, None))
+    return writes
 
 
 def _chunks(items: list[tuple[bytes, bytes]], size: int) -> Iterator[list[tuple[bytes, bytes]]]:

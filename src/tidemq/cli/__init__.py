@@ -1,4 +1,4 @@
-"""The command `tidemq`. Only `serve` imports the broker, so that the other commands start quickly."""
+"""The command `tidemq`. A command imports the parts it needs when it runs, so that each starts quickly."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 from tidemq.cli.options import EXIT_FAILED
 from tidemq.cli.properties import join_properties
 from tidemq.cli.pub import pub
+from tidemq.cli.store import app as store_app
 from tidemq.cli.sub import sub
 
 app = typer.Typer(
@@ -21,7 +22,7 @@ app = typer.Typer(
 
 @app.callback()
 def describe() -> None:
-    """An MQTT 3.1, 3.1.1 and 5.0 broker, and a publisher and a subscriber to try it with."""
+    """An MQTT 3.1, 3.1.1 and 5.0 broker, a publisher and a subscriber to try it with, tools for its store."""
 
 
 @app.command()
@@ -70,6 +71,7 @@ def serve(
 
 app.command()(pub)
 app.command()(sub)
+app.add_typer(store_app, name="store")
 
 
 def main() -> None:

@@ -25,8 +25,9 @@ from cython.cimports.tidemq.engine.mail import new_letter, new_mail
 from cython.cimports.tidemq.engine.message import new_message
 from cython.cimports.tidemq.engine.outbox import rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, touch
+from cython.cimports.tidemq.engine.promises import promise_connack
 from cython.cimports.tidemq.engine.queueing import make_stored
-from cython.cimports.tidemq.engine.replies import span_of, write_auth, write_connack
+from cython.cimports.tidemq.engine.replies import append_packet, encode_connack, span_of, write_auth
 from cython.cimports.tidemq.engine.reports import connection_event, post_event, post_report
 from cython.cimports.tidemq.engine.retention import resume_backlog
 from cython.cimports.tidemq.engine.sessions import (
@@ -139,7 +140,9 @@ def _refuse_with(
     if why != cython.NULL and not why.empty():
         append_string_property(PROP_REASON_STRING, span_of(why), cython.address(properties))
     if reason:
-        write_connack(r, c, False, reason, cython.address(properties))
+        packet: string
+        encode_connack(c, False, reason, cython.address(properties), cython.address(packet))
+        append_packet(r, c, cython.address(packet))
     r.tally[C_CONNECTIONS_REFUSED] += 1
     doom(r, c, reason, fault)
 
@@ -350,14 +353,16 @@ def admit(
     if name.size() > r.shared.limits.client_id_bytes_max:
         _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_LIMIT)
         return
-    _clear_the_way(r, cython.address(name), connect.clean_start)
+    discarded: cython.bint = _clear_the_way(r, cython.address(name), connect.clean_start)
     found: Found = find_session(r, cython.address(name), True)
     if found.session == cython.NULL:
         _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
     elif found.reactor != r.index or found.moving:
         _send_elsewhere(r, c, found.reactor, cython.address(name), auth_data)
     else:
-        _attach(r, c, found.session, cython.address(connect), not found.created, assigned, auth_data)
+        _attach(
+            r, c, found.session, cython.address(connect), not found.created, assigned, discarded, auth_data
+        )
 
 
 @cython.cfunc
@@ -365,16 +370,16 @@ def admit(
 @cython.exceptval(check=False)
 def _clear_the_way(
     r: cython.pointer[Reactor], client_id: cython.pointer[cython.const[string]], clean_start: cython.bint
-) -> cython.void:
+) -> cython.bint:
     """Ends the client's earlier connection, and its session if it wants a new one; both only if they live
-    here.
+    here. Returns whether the store has to forget a session.
 
     The will of the earlier connection goes out, unless a delay lets the session's going on cancel it
     [MQTT-3.1.4-3] [MQTT-3.1.4-4].
     """
     found: Found = find_session(r, client_id, False)
     if found.session == cython.NULL or found.reactor != r.index or found.moving:
-        return
+        return False
     if found.session.connection != cython.NULL:
         r.tally[C_SESSIONS_TAKEN_OVER] += 1
         doom(r, found.session.connection, RC_SESSION_TAKEN_OVER, FAULT_NONE)
@@ -383,10 +388,35 @@ def _clear_the_way(
         # a session that ended with its connection is gone; another reactor may have made the next one already
         found = find_session(r, client_id, False)
         if found.session == cython.NULL or found.reactor != r.index or found.moving:
-            return
-    if clean_start:
-        publish_will(r, found.session)
-        end_session(r, found.session)
+            return False
+    if not clean_start:
+        return False
+    stored: cython.bint = found.session.stored != cython.NULL
+    publish_will(r, found.session)
+    end_session(r, found.session)
+    return stored
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _answer_connack(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    present: cython.bint,
+    properties: cython.pointer[cython.const[string]],
+    discarded: cython.bint,
+) -> cython.void:
+    """CONNACK; where it says that a stored session is gone, once the store has forgotten it. Until then the
+    client is not read from, so that nothing comes before its CONNACK.
+    """
+    packet: string
+    encode_connack(c, present, RC_SUCCESS, properties, cython.address(packet))
+    if discarded and packet.size() <= c.packet_bytes_max:
+        c.pause_count += 1
+        promise_connack(r, c, cython.address(packet))
+    else:
+        append_packet(r, c, cython.address(packet))
 
 
 @cython.cfunc
@@ -399,6 +429,7 @@ def _attach(
     connect: cython.pointer[Connect],
     present: cython.bint,
     assigned: cython.bint,
+    discarded: cython.bint,
     auth_data: cython.pointer[cython.const[string]],
 ) -> cython.void:
     """Joins connection and session, answers with CONNACK, and resumes what was in flight."""
@@ -426,7 +457,7 @@ def _attach(
         owner: unique_ptr[string] = make_unique[string]()
         c.username = owner.release()
         c.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
-    write_connack(r, c, present, RC_SUCCESS, cython.address(properties))
+    _answer_connack(r, c, present, cython.address(properties), discarded)
     c.state = CONNECTED
     c.clean_disconnect = c.doomed  # a client that takes no CONNACK was never there: no will
     if c.doomed:

@@ -21,7 +21,7 @@ from cython.cimports.tidemq.engine.counters import (
     C_MESSAGES_SENT,
 )
 from cython.cimports.tidemq.engine.handles import handle_of
-from cython.cimports.tidemq.engine.journal import add_row, is_committed, note_sent, remove_row
+from cython.cimports.tidemq.engine.journal import NO_RECORD, add_row, is_committed, note_sent, remove_row
 from cython.cimports.tidemq.engine.message import (
     hold_message,
     message_bytes,
@@ -29,10 +29,11 @@ from cython.cimports.tidemq.engine.message import (
     passage_message,
     release_message,
 )
+from cython.cimports.tidemq.engine.offers import note_offer
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry, packet_id_of
 from cython.cimports.tidemq.engine.output import append_large, pending_output, reserve_output
 from cython.cimports.tidemq.engine.promises import promise_sending
-from cython.cimports.tidemq.engine.queueing import goes_to_store, has_room, request_rows, spill
+from cython.cimports.tidemq.engine.queueing import goes_to_store, has_room, note_spilled, request_rows, spill
 from cython.cimports.tidemq.engine.reports import report_received
 from cython.cimports.tidemq.engine.state import (
     DONE,
@@ -282,8 +283,11 @@ def deliver(
         return
     message: cython.pointer[Message] = passage_message(p, r.tally)
     if s.stored != cython.NULL:
-        p.kept = True
         p.places += 1
+        if p.offered and qos == 2:
+            note_offer(r, s, message, qos, retain, ids, ids_count)
+            return
+        p.kept = True
         if goes_to_store(r, s, cython.address(message.id)):
             spill(r, s, message, qos, retain, ids, ids_count)
             return
@@ -311,6 +315,35 @@ def deliver(
     # a receiver that is paused itself cannot acknowledge: to wait for it would be to wait for each other
     if box.bytes > r.shared.limits.output_high_bytes and c.pause_count == 0 and p.feeder != handle_of(r, c):
         congest(r, c, p.feeder)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def arrive(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    message: cython.pointer[Message],
+    qos: uint8_t,
+    retain: cython.bint,
+    ids: cython.pointer[cython.const[uint32_t]],
+) -> cython.void:
+    """A message whose row is committed already. ``ids``: a count, then so many; or NULL."""
+    if goes_to_store(r, s, cython.address(message.id)):
+        note_spilled(s, message)
+        return
+    entry: cython.pointer[Entry] = append_entry(cython.address(s.outbox), r.tally)
+    entry.message = message
+    hold_message(message)
+    entry.qos = qos
+    entry.retain = retain
+    entry.row = ROW_IDLE
+    entry.section = 0
+    entry.record = NO_RECORD
+    s.outbox.bytes += message_bytes(message)
+    if ids != cython.NULL:
+        entry.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain((ids[0] + 1) * 4))
+        memcpy(entry.subscription_ids, ids, (ids[0] + 1) * 4)
 
 
 @cython.cfunc

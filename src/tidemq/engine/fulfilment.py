@@ -6,6 +6,7 @@ is tried again with the next section, and its promises wait for that.
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.tidemq.engine.agreement import accept_offer, close_offer, record_offer
 from cython.cimports.tidemq.engine.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.delivery import send_waiting
@@ -24,6 +25,7 @@ from cython.cimports.tidemq.engine.state import (
     FULL_REJECT,
     PROMISE_ACK,
     PROMISE_BACKLOG,
+    PROMISE_CONNACK,
     PROMISE_KEPT,
     PROMISE_SEND,
     RECORD_ADD,
@@ -34,6 +36,7 @@ from cython.cimports.tidemq.engine.state import (
     WAITING,
     Connection,
     Entry,
+    Mail,
     Promise,
     Reactor,
     Record,
@@ -46,15 +49,23 @@ from cython.cimports.tidemq.wire.protocol import FAULT_LIMIT, PUBREC, RC_QUOTA_E
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def answer_kept(r: cython.pointer[Reactor], token: uint64_t, reason: uint8_t) -> cython.void:
-    """Another reactor has kept, or refused, what was mailed to it."""
-    place: uint64_t = token - 1 - r.acknowledged
+def answer_kept(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+    """Another reactor has kept, or refused, what was mailed to it; or it says who takes what was offered."""
+    place: uint64_t = mail.number - 1 - r.acknowledged
     if place >= r.acknowledgements.size():
         return
     promise: cython.pointer[Promise] = cython.address(r.acknowledgements[place])
     promise.answers -= 1
-    if reason:
-        promise.reason = reason
+    if mail.reason:
+        promise.reason = mail.reason
+    if promise.message != cython.NULL:
+        if mail.letter != cython.NULL:
+            accept_offer(r, promise, mail.letter.data, mail.hops)
+        if promise.answers == 0:
+            s: cython.pointer[Session] = cython.NULL
+            if r.sessions.count(promise.number):
+                s = r.sessions[promise.number]
+            record_offer(r, s, promise)
     keep_promises(r)
 
 
@@ -75,14 +86,19 @@ def settle_published(
     the connection; but a message that was dropped because a queue is full is acknowledged, unless the policy
     is to reject it.
     """
-    if reason >= 0x80 and packet_type == PUBREC and s != cython.NULL:
+    untold: cython.bint = (
+        c != cython.NULL
+        and c.version < 5
+        and reason == RC_QUOTA_EXCEEDED
+        and r.shared.queue_full != FULL_REJECT
+    )
+    if reason >= 0x80 and packet_type == PUBREC and s != cython.NULL and not untold:
         forget_received(r, s, packet_id)
     if c == cython.NULL or c.doomed:
         return
-    if reason >= 0x80 and c.version < 5:
-        if reason != RC_QUOTA_EXCEEDED or r.shared.queue_full == FULL_REJECT:
-            doom(r, c, reason, FAULT_LIMIT)
-            return
+    if reason >= 0x80 and c.version < 5 and not untold:
+        doom(r, c, reason, FAULT_LIMIT)
+        return
     write_ack(r, c, packet_type, packet_id, reason)
 
 
@@ -106,6 +122,8 @@ def _settle_debt(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
 def _keep_published(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
     c: cython.pointer[Connection] = connection_of(r, promise.connection)
     s: cython.pointer[Session] = cython.NULL
+    if promise.message != cython.NULL:
+        close_offer(r, promise)
     if c != cython.NULL:
         s = c.session
     elif r.sessions.count(promise.number):
@@ -123,7 +141,7 @@ def _keep_published(r: cython.pointer[Reactor], promise: cython.pointer[Promise]
 @cython.exceptval(check=False)
 def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
     if promise.kind == PROMISE_KEPT:
-        mail_kept(r, reactor_of(promise.connection), promise.number, promise.reason)
+        mail_kept(r, reactor_of(promise.connection), promise.number, promise.reason, promise.packet)
         return
     c: cython.pointer[Connection] = connection_of(r, promise.connection)
     if c != cython.NULL and not c.doomed:
@@ -137,6 +155,8 @@ def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) ->
             )
         else:
             append_output(r, c, promise.packet.data(), cython.cast(cython.uint, promise.packet.size()))
+            if promise.kind == PROMISE_CONNACK:
+                resume_feeder(r, promise.connection)
     if c != cython.NULL:
         _settle_debt(r, c)
     del promise.packet
@@ -210,14 +230,15 @@ def _section_failed(
     index: cython.size_t
     for index in range(section.records.size()):
         record: cython.pointer[Record] = cython.address(section.records[index])
-        if record.kind == RECORD_ADD:
+        if record.kind == RECORD_ADD and not record.offered:
             _undo_added(r, record, section.number)
         elif record.kind in (RECORD_SEND, RECORD_RELEASE):
             _renew_row(r, record, section.number)
     for index in range(r.acknowledgements.size()):
         published: cython.pointer[Promise] = cython.address(r.acknowledgements[index])
-        if published.kept and published.section == section.number:
+        if published.kept and section.number in (published.section, published.early):
             published.reason = reason
+            published.undone = True
     for index in range(r.promises.size()):
         promise: cython.pointer[Promise] = cython.address(r.promises[index])
         if promise.section == section.number:

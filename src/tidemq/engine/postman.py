@@ -4,6 +4,7 @@ above.
 
 import cython
 from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.tidemq.engine.agreement import settle_offer
 from cython.cimports.tidemq.engine.backpressure import pause_feeder, resume_feeder
 from cython.cimports.tidemq.engine.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.connecting import admit, answer_auth, answer_connect
@@ -35,6 +36,7 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_CONNECTION,
     MAIL_DISCONNECT,
     MAIL_EXPIRED,
+    MAIL_GO,
     MAIL_GROUP,
     MAIL_KEPT,
     MAIL_MESSAGE,
@@ -203,13 +205,15 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     """Acts on one mail and frees what came with it."""
     kind: uint8_t = mail.kind
     if kind == MAIL_MESSAGE:
-        deliver_mailed(r, mail.message, mail.token)
+        deliver_mailed(r, mail.message, mail.token, mail.offered)
     elif kind == MAIL_GROUP:
         deliver_to_group(r, mail.message, mail.number, mail.hops, mail.token)
     elif kind == MAIL_PUBLISH:
         route_message(r, mail.message)
     elif kind == MAIL_KEPT:
-        answer_kept(r, mail.number, mail.reason)
+        answer_kept(r, mail)
+    elif kind == MAIL_GO:
+        settle_offer(r, mail.number, mail.reason)
     elif kind == MAIL_COMMITTED:
         section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
     elif kind in (MAIL_ROWS, MAIL_EXPIRED):

@@ -11,12 +11,15 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.handles import handle_of, reactor_of
-from cython.cimports.tidemq.engine.mail import new_mail
+from cython.cimports.tidemq.engine.mail import new_letter, new_mail
+from cython.cimports.tidemq.engine.message import hold_message, release_message
+from cython.cimports.tidemq.engine.offers import describe_offer
 from cython.cimports.tidemq.engine.output import touch
 from cython.cimports.tidemq.engine.state import (
     MAIL_KEPT,
     PROMISE_ACK,
     PROMISE_BACKLOG,
+    PROMISE_CONNACK,
     PROMISE_KEPT,
     PROMISE_PACKET,
     PROMISE_PUBLISHED,
@@ -75,7 +78,11 @@ def promise_published(
     promise.number = c.session.number
     if p != cython.NULL:
         promise.kept = p.kept
+        promise.early = promise.section if p.kept else 0
         promise.answers = p.answers
+        if p.offered:
+            promise.message = p.message
+            hold_message(p.message)
     if not promise.kept and not again:
         promise.section = 0
     r.acknowledgements.push_back(promise)
@@ -119,6 +126,17 @@ def promise_packet(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def promise_connack(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], packet: cython.pointer[cython.const[string]]
+) -> cython.void:
+    """CONNACK after the open section; then the pause that the caller has begun ends."""
+    promise_packet(r, c, packet)
+    r.promises.back().kind = PROMISE_CONNACK
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def promise_backlog(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
@@ -149,11 +167,24 @@ def promise_sending(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def mail_kept(r: cython.pointer[Reactor], reactor: uint16_t, token: uint64_t, reason: uint8_t) -> cython.void:
-    """Tells another reactor that a message it mailed is kept, or with a reason refused."""
+def mail_kept(
+    r: cython.pointer[Reactor],
+    reactor: uint16_t,
+    token: uint64_t,
+    reason: uint8_t,
+    takers: cython.pointer[string],
+) -> cython.void:
+    """Tells another reactor that a message it mailed is kept, or with a reason refused.
+
+    ``takers``: who takes what was offered, or NULL; the mail owns it.
+    """
     mail: Mail = new_mail(MAIL_KEPT)
     mail.number = token
     mail.reason = reason
+    mail.hops = cython.cast(uint8_t, r.index)
+    if takers != cython.NULL:
+        mail.letter = new_letter()
+        mail.letter.data = takers
     r.outgoing[reactor].push_back(mail)
 
 
@@ -166,14 +197,18 @@ def promise_kept(
     """Tells the publisher's reactor that a mailed message is kept here: at once where nothing had to be."""
     if token == 0:
         return
+    takers: cython.pointer[string] = cython.NULL
+    if p.offered:
+        takers = describe_offer(r, p)
     if not p.kept:
-        mail_kept(r, reactor_of(p.feeder), token, p.refused)
+        mail_kept(r, reactor_of(p.feeder), token, p.refused, takers)
         return
     promise: Promise = _new_promise(r, cython.NULL, PROMISE_KEPT)
     promise.connection = p.feeder
     promise.number = token
     promise.reason = p.refused
     promise.kept = True
+    promise.packet = takers
     r.promises.push_back(promise)
 
 
@@ -185,5 +220,9 @@ def free_promises(r: cython.pointer[Reactor]) -> cython.void:
     index: cython.size_t
     for index in range(r.promises.size()):
         del r.promises[index].packet
+    for index in range(r.acknowledgements.size()):
+        if r.acknowledgements[index].message != cython.NULL:
+            release_message(r.acknowledgements[index].message, r.tally)
+        del r.acknowledgements[index].takers
     r.promises.clear()
     r.acknowledgements.clear()

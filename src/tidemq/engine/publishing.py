@@ -229,7 +229,7 @@ def _acknowledge(
         reason = RC_NO_MATCHING_SUBSCRIBERS
     if p.qos == 2:
         note_received(c.session, packet_id)
-        if c.session.stored != cython.NULL and (p.kept or p.answers):
+        if c.session.stored != cython.NULL and (p.kept or p.answers) and not p.offered:
             store_received(r, c.session, packet_id)
             p.kept = True
     if p.kept or p.answers or c.owed:
@@ -275,6 +275,8 @@ def _accept_publish(
         passage.id = next_id(r)
         if publish.qos:
             passage.token = next_token(r)
+            # only a client whose session is stored can send it again after a crash
+            passage.offered = publish.qos == 2 and c.session.stored != cython.NULL
     r.tally[C_MESSAGES_RECEIVED] += 1
     route(r, cython.address(passage))
     if publish.qos:

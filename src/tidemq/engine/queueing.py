@@ -197,9 +197,17 @@ def spill(
     ids_count: uint32_t,
 ) -> cython.void:
     """A new message that is in the store alone."""
-    q: cython.pointer[StoredQueue] = s.stored
     record: uint32_t = add_row(r, s.number, message, 0, ROW_IDLE, qos, retain, ids, ids_count)
     r.section.records[record].spilled = True
+    note_spilled(s, message)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def note_spilled(s: cython.pointer[Session], message: cython.pointer[Message]) -> cython.void:
+    """A message that `goes_to_store` is there, or on its way there."""
+    q: cython.pointer[StoredQueue] = s.stored
     q.waiting += 1
     q.bytes += message_bytes(message)
     _changed(q, cython.address(message.id))

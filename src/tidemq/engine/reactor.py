@@ -29,6 +29,7 @@ from cython.cimports.tidemq.engine.fulfilment import keep_promises
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.journal import free_section, hand_over, is_late
 from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
+from cython.cimports.tidemq.engine.offers import free_offers
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
 from cython.cimports.tidemq.engine.placement import work_out_load
@@ -146,6 +147,7 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     r.tally[MEMORY_BUFFERS] -= cython.cast(int64_t, r.spare_blocks.size()) * OUTPUT_BLOCK
     r.spare_blocks.clear()
     free_promises(r)
+    free_offers(r)
     if r.section != cython.NULL:
         free_section(r, r.section)
     free_cache(r)

@@ -6,7 +6,7 @@ from tidemq.wire.protocol cimport Span
 
 cdef Span span_of(const string* text) noexcept nogil
 cdef void write_ack(Reactor* r, Connection* c, uint8_t packet_type, uint16_t packet_id, uint8_t reason) noexcept nogil
-cdef void write_connack(Reactor* r, Connection* c, bint session_present, uint8_t reason, const string* properties) noexcept nogil
+cdef void encode_connack(const Connection* c, bint session_present, uint8_t reason, const string* properties, string* packet) noexcept nogil
 cdef void write_disconnect(Reactor* r, Connection* c, uint8_t reason) noexcept nogil
 cdef void write_auth(Reactor* r, Connection* c, uint8_t reason, const string* data) noexcept nogil
 cdef void append_packet(Reactor* r, Connection* c, const string* packet) noexcept nogil

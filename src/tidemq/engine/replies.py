@@ -95,25 +95,21 @@ def _old_return_code(reason: uint8_t) -> uint8_t:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def write_connack(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
+def encode_connack(
+    c: cython.pointer[cython.const[Connection]],
     session_present: cython.bint,
     reason: uint8_t,
     properties: cython.pointer[cython.const[string]],
+    packet: cython.pointer[string],
 ) -> cython.void:
     """CONNACK; MQTT 3.1 knows no session present flag."""
-    packet: string
     body: uint8_t[2]
     body[0] = session_present and c.version > 3
     body[1] = reason if c.version == 5 else _old_return_code(reason)
     head: Span
     head.data = body
     head.size = 2
-    encode_packet(
-        CONNACK << 4, head, span_of(properties), c.version == 5, _no_bytes(), cython.address(packet)
-    )
-    append_packet(r, c, cython.address(packet))
+    encode_packet(CONNACK << 4, head, span_of(properties), c.version == 5, _no_bytes(), packet)
 
 
 @cython.cfunc

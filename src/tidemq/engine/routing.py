@@ -114,6 +114,7 @@ def _deliver_to_member(
         own.message = cython.NULL
         own.id = next_id(r)
         own.places = 0
+        own.offered = False
     deliver(
         r,
         member.session,
@@ -142,6 +143,8 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     if p.retain:
         retain_passage(r, p)
     entry: cython.pointer[CacheEntry] = find_receivers(r, p.topic)
+    if not entry.stored_reactors:
+        p.offered = False
     _deliver_plain(r, p, entry)
     others: uint64_t = entry.reactors
     p.only_reactors = others if p.receivers == 0 and entry.groups.empty() else 0
@@ -153,6 +156,7 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
             )
             if p.token and entry.stored_reactors >> target & 1:
                 mail.token = p.token
+                mail.offered = p.offered
                 p.answers += 1
             p.places += 1
             wait_for_inbox(r, target, p.feeder)
@@ -183,11 +187,12 @@ def route_message(r: cython.pointer[Reactor], message: cython.pointer[Message]) 
 @cython.nogil
 @cython.exceptval(check=False)
 def deliver_mailed(
-    r: cython.pointer[Reactor], message: cython.pointer[Message], token: uint64_t
+    r: cython.pointer[Reactor], message: cython.pointer[Message], token: uint64_t, offered: cython.bint
 ) -> cython.void:
     """A message from another reactor, for the plain subscribers of this one."""
     passage: Passage
     open_passage(cython.address(passage), message)
+    passage.offered = offered
     _deliver_plain(r, cython.address(passage), find_receivers(r, topic_of(message)))
     promise_kept(r, cython.address(passage), token)
     close_passage(cython.address(passage), r.tally)

@@ -66,6 +66,7 @@ cdef struct Passage:
     uint32_t places              # sessions here, and other reactors, that may keep it in the store
     uint16_t answers             # other reactors that will say when they have kept it
     uint64_t token               # what they say it with; 0: nobody waits for it
+    bool offered                 # rows at QoS 2 are written when all reactors have answered
     bool kept                    # something of it is in this reactor's open section
     uint8_t refused              # the reason, where a queue was full; 0: none was
 
@@ -285,6 +286,7 @@ cdef enum:   # the kind of a Mail
     MAIL_SUBSCRIBE               # an internal receiver: `number`, `text`: filter, `reason`: QoS
     MAIL_UNSUBSCRIBE
     MAIL_KEPT                    # `number`: token of a message that its receiver has kept; `reason`: or not
+    MAIL_GO                      # `number`: clock of an offered message's id; `reason`: or nobody takes it
     MAIL_COMMITTED               # `pointer`: a Section that the store has, or with `reason` has not
     MAIL_ROWS                    # `number`: queue; `pointer`: StoredRows that were read for it
     MAIL_EXPIRED                 # `number`: queue; `pointer`: StoredRows without messages whose time is over
@@ -298,6 +300,7 @@ cdef struct Mail:
     uint8_t kind                 # MailKind
     uint8_t reason
     uint8_t hops
+    bool offered                 # a message, see offers
     uint64_t number
     uint64_t token               # of a message whose publisher waits until it is kept; 0: nobody waits
     Message* message
@@ -367,6 +370,7 @@ cdef struct Record:
     uint8_t qos
     bool retain
     bool was_sent
+    bool offered                 # ADD: of an offer, in no queue yet
     bool spilled                 # ADD: the message is in the store alone
     uint64_t queue
     uint64_t sequence            # the entry's place
@@ -398,10 +402,21 @@ cdef cppclass StoredRows:
 cdef enum:   # the kind of a Promise
     PROMISE_PUBLISHED            # PUBACK or PUBREC
     PROMISE_ACK                  # PUBREL or PUBCOMP
+    PROMISE_CONNACK              # a whole packet, before which the client is not read from
     PROMISE_PACKET               # a whole packet: SUBACK, UNSUBACK
     PROMISE_BACKLOG              # the retained messages of a subscription: `packet`: filter, `reason`: QoS
     PROMISE_SEND                 # what the connection's outbox has
     PROMISE_KEPT                 # MAIL_KEPT
+
+cdef struct Taker:               # of an offered message, see offers
+    uint64_t queue
+    uint8_t qos
+    bool retain
+    uint32_t* subscription_ids   # a count, then so many; NULL: none
+
+cdef cppclass Offer:
+    Message* message             # held
+    vector[Taker] takers         # sessions of this reactor
 
 cdef struct Promise:             # what is done when a section is committed
     uint8_t kind                 # PromiseKind
@@ -415,6 +430,11 @@ cdef struct Promise:             # what is done when a section is committed
     uint64_t connection
     uint64_t number              # session of the publisher; token
     string* packet
+    Message* message             # of an offer, held; NULL: it is none, or it is closed
+    string* takers               # of the offer, on other reactors
+    uint64_t reactors            # bit mask of those
+    uint64_t early               # of an offer: the section that holds what was kept before the answers; 0: none
+    bool undone                  # the store did not take it
 
 # ---------------------------------------------------------------- a reactor, an engine
 
@@ -468,6 +488,7 @@ cdef cppclass Reactor:
     deque[Promise] acknowledgements   # to publishers, in their order; numbered on from `acknowledged`
     uint64_t acknowledged        # how many have left it
     deque[Promise] promises      # all others
+    unordered_map[uint64_t, Offer] offers   # by the clock of the message's id
     int64_t tally[COUNTER_COUNT]
     int64_t published[COUNTER_COUNT]   # atomic
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from rocksdict import Options, Rdict
 
 from tidemq.errors import StoreError
-from tidemq.store.directory import DataDirectory, sync_directory
+from tidemq.store.directory import DataDirectory, replace_file, sync_directory
 from tidemq.store.manifest import (
     encode_added_family,
     encode_dropped_table,
@@ -27,8 +27,8 @@ HELD = "held"  # folder of the logs while the MANIFEST is made anew; found at a 
 
 def is_damage(error: str) -> bool:
     """Whether an error of RocksDB's says that a file is damaged or missing."""
-    missing = "No such file" in error and re.search(r"\d+\.sst|MANIFEST|CURRENT", error)
-    return "Corruption" in error or bool(missing)
+    missing = "No such file" in error or "does not exist" in error
+    return "Corruption" in error or (missing and bool(re.search(r"\d+\.sst|MANIFEST|CURRENT", error)))
 
 
 def is_log_damage(error: str) -> bool:
@@ -60,25 +60,30 @@ def drop_table(directory: DataDirectory, number: int) -> str:
     return f"{what}; set aside as {directory.set_aside(table)}" if table.exists() else what
 
 
-def mend_manifest(directory: DataDirectory, families: Sequence[str]) -> list[str]:
-    """Makes CURRENT name a MANIFEST again, or makes a MANIFEST from the tables; loses no row.
-
-    `families` are all that the database had, in the order of their ids from 1 on.
-    """
+def mend_manifest(directory: DataDirectory) -> list[str]:
+    """Makes CURRENT name a MANIFEST again, or makes a MANIFEST from the tables; loses no row."""
     files = directory.files
     current = files / "CURRENT"
+    lines = []
     try:
         _find_manifest(files)
     except StoreError:
-        newest = sorted(files.glob("MANIFEST-*"), key=lambda path: (len(path.name), path.name))
-        lines = ["CURRENT was missing"]
+        lines.append("CURRENT was missing")
         if current.exists():
             lines = [f"CURRENT was damaged; set aside as {directory.set_aside(current)}"]
+        newest = sorted(files.glob("MANIFEST-*"), key=lambda path: (len(path.name), path.name))
         if newest and not (files / HELD).exists():
-            _write_current(files, newest[-1].name)
+            replace_file(current, f"{newest[-1].name}\n".encode())
             return lines
-        return [*lines, *_rebuild(directory, families)]
-    return _rebuild(directory, families)
+    return lines + _rebuild(directory)
+
+
+def record_families(directory: DataDirectory, families: Sequence[str]) -> None:
+    """Keeps the ids that RocksDB gave to families: those in the log need the same in a rebuilt MANIFEST."""
+    path = directory.path / "families"
+    if not path.exists() or _read_families(path).keys() != set(families):
+        found = parse_manifest(_find_manifest(directory.files).read_bytes()).families
+        replace_file(path, "".join(f"{name} {found[name]}\n" for name in families).encode())
 
 
 def copy_logs(directory: DataDirectory) -> str:
@@ -99,17 +104,7 @@ def _find_manifest(files: Path) -> Path:
     raise StoreError(f"{files / 'CURRENT'} names no MANIFEST")
 
 
-def _write_current(files: Path, name: str) -> None:
-    written = files / "CURRENT.new"
-    with written.open("w") as file:
-        file.write(f"{name}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    written.rename(files / "CURRENT")
-    sync_directory(files)
-
-
-def _rebuild(directory: DataDirectory, families: Sequence[str]) -> list[str]:
+def _rebuild(directory: DataDirectory) -> list[str]:
     """Has RocksDB make a MANIFEST from the tables, adds the families that have none, leaves the logs as is.
 
     The logs stay away meanwhile: RocksDB would turn them into tables, but only of families that have one.
@@ -122,21 +117,40 @@ def _rebuild(directory: DataDirectory, families: Sequence[str]) -> list[str]:
         Rdict.repair(str(files), Options(raw_mode=True))
     except Exception as error:
         raise StoreError(f"the MANIFEST in {files} cannot be made anew: {error}") from error
-    path = _find_manifest(files)
-    manifest = parse_manifest(path.read_bytes())
-    expected = {"default": 0, **{name: number for number, name in enumerate(families, 1)}}
-    if any(expected.get(name) != number for name, number in manifest.families.items()):
-        raise StoreError(f"the families in {files} have unexpected numbers: {manifest.families}")
-    missing = {name: number for name, number in expected.items() if name not in manifest.families}
-    highest = max(expected.values())
-    edits = [encode_added_family(name, number, highest) for name, number in missing.items()]
-    rewrite_manifest(path, manifest, edits)
-    for each in held.iterdir():
-        each.rename(files / each.name)
+    lines = ["the MANIFEST was damaged or missing, and was made anew from the tables"]
+    known = _add_families(directory)
+    for path in sorted(held.iterdir()):
+        if known:
+            path.rename(files / path.name)
+        else:
+            place = directory.set_aside(path)
+            lines.append(f"{path.name} cannot be read without the file `families`; set aside as {place}")
     held.rmdir()
     sync_directory(files)
-    lines = ["the MANIFEST was damaged or missing, and was made anew from the tables"]
     lost = files / "lost"  # where RocksDB's repair puts the old MANIFEST and tables that it cannot read
-    for each in sorted(lost.iterdir()) if lost.is_dir() else []:
-        lines.append(f"{each.name} is set aside as {directory.set_aside(each)}")
+    for path in sorted(lost.iterdir()) if lost.is_dir() else []:
+        lines.append(f"{path.name} is set aside as {directory.set_aside(path)}")
     return lines
+
+
+def _add_families(directory: DataDirectory) -> bool:
+    """Adds to a rebuilt MANIFEST the families that it lacks, under their ids; False without knowing these."""
+    path = _find_manifest(directory.files)
+    manifest = parse_manifest(path.read_bytes())
+    ids = _read_families(directory.path / "families")
+    if any(ids.get(name) != number for name, number in manifest.families.items() if name != "default"):
+        return False
+    highest = max(ids.values(), default=0)
+    missing = {name: number for name, number in ids.items() if name not in manifest.families}
+    edits = [encode_added_family(name, number, highest) for name, number in missing.items()]
+    rewrite_manifest(path, manifest, edits)
+    return bool(ids)
+
+
+def _read_families(path: Path) -> dict[str, int]:
+    """The ids of families as `record_families` wrote them; none when they cannot be read."""
+    try:
+        lines = path.read_text().splitlines()
+        return {name: int(number) for name, number in (line.split() for line in lines)}
+    except (OSError, ValueError):
+        return {}

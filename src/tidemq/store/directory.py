@@ -2,6 +2,7 @@
 
 lock        locked while a process uses the directory; its text is that process's id
 engine      name of the engine whose files these are
+families    ids of RocksDB's column families, without which its log cannot be read
 rocksdb/    files of the engine `rocksdb`
 sqlite/     files of the engine `sqlite`
 corrupt/    damaged files, kept for whoever wants to look at them
@@ -35,6 +36,9 @@ class DataDirectory:
             self._lock = _lock(self.path)
             self._claim()
             self.files.mkdir(mode=0o700, exist_ok=True)
+            # what is synced in a folder is safe only once the folder itself is
+            sync_directory(self.path)
+            sync_directory(self.path.absolute().parent)
         except OSError as error:
             self.release()
             raise explain(f"the data directory {self.path} cannot be used", error) from error
@@ -80,13 +84,7 @@ class DataDirectory:
                 f"the data directory {self.path} belongs to the store {found!r}, not to {self._engine!r}; "
                 "`tidemq store migrate` brings it from one to the other"
             )
-        written = self.path / "engine.new"
-        with written.open("w") as file:
-            file.write(self._engine)
-            file.flush()
-            os.fsync(file.fileno())
-        written.rename(self.path / "engine")
-        sync_directory(self.path)
+        replace_file(self.path / "engine", self._engine.encode())
 
 
 def find_engine(path: Path) -> str | None:
@@ -114,6 +112,17 @@ def explain(what: str, error: Exception) -> StoreError:
     full = ("No space left", "Disk quota exceeded", "disk is full")
     kind = StoreFullError if any(each in text for each in full) else StoreError
     return kind(f"{what}: {text}")
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a whole file, durably; after a crash it is as before or as meant."""
+    written = path.with_name(f"{path.name}.new")
+    with written.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    written.rename(path)
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -37,10 +37,13 @@ Row = tuple[bytes, bytes]
 class Store(Protocol):
     """Keeps keys and values in families. Used from one thread at a time.
 
-    StoreError, from any method, when durability is in doubt or data cannot be read; StoreFullError when there
-    is no room. After a failed write it is open whether the batch is in the store, but it is so whole or
-    not at all: writing it again is right. A write first repairs what an earlier one left broken, so that
-    the store recovers by itself when the cause has gone.
+    StoreError, from any method, when durability is in doubt or data cannot be read; StoreFullError when
+    there is no room. After a failed write it is open whether the batch is in the store, but it is so whole or
+    not at all: writing it again is right. A write first repairs what an earlier one left broken, so that the
+    store recovers by itself when the cause has gone.
+
+    What a read finds damaged is set aside and logged, and the read goes on with the rest; that of a strict
+    store raises StoreError.
 
     Found by name through the entry points `tidemq.stores`.
     """
@@ -48,9 +51,8 @@ class Store(Protocol):
     def open(self) -> list[str]:
         """Makes the store ready; gives a line for each thing set aside because it was damaged.
 
-        A store that was closed may be opened again. Opening one that is open sets aside what reads have found
-        damaged since. StoreError: the directory is in use, its format is of another version, or something is
-        damaged and the store is strict.
+        A store that was closed may be opened again. StoreError: the directory is in use, its format is of
+        another version, or something is damaged and the store is strict.
         """
 
     def write(self, batch: Sequence[Write], *, sync: bool) -> None:

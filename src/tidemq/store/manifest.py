@@ -8,14 +8,13 @@ and `db/version_edit.h`.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemq.errors import StoreError
-from tidemq.store.directory import sync_directory
+from tidemq.store.directory import replace_file
 
 _BLOCK = 32 << 10
 _HEADER = struct.Struct("<IHB")
@@ -69,13 +68,7 @@ def rewrite_manifest(path: Path, manifest: Manifest, edits: Iterable[bytes]) -> 
     text = bytearray(manifest.text)
     for edit in edits:
         _append_record(text, edit)
-    written = path.with_name(f"{path.name}.new")
-    with written.open("wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    written.rename(path)
-    sync_directory(path.parent)
+    replace_file(path, bytes(text))
 
 
 def _records(text: bytes) -> Iterator[tuple[bytes, int]]:

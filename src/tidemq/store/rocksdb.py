@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rocksdict import (
     AccessType,
@@ -37,6 +39,7 @@ from tidemq.store.damage import (
     is_log_damage,
     is_new,
     mend_manifest,
+    record_families,
 )
 from tidemq.store.directory import DataDirectory, explain, sync_directory
 from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, Row, Write, prefix_end
@@ -58,6 +61,8 @@ L0_FILES_MAX = 36
 
 log = logging.getLogger("tidemq")
 
+T = TypeVar("T")
+
 
 class RocksDBStore:
     """Keeps rows in RocksDB below a data directory. `strict` refuses to open what is damaged."""
@@ -77,8 +82,6 @@ class RocksDBStore:
 
     def open(self) -> list[str]:
         """Locks the directory and opens the database; gives a line for each thing set aside."""
-        if self._database is not None:
-            return self._open_anew() if self._damaged else []
         self._directory.acquire()
         try:
             lines = self._open_mending()
@@ -119,23 +122,14 @@ class RocksDBStore:
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of a key; None when there is none."""
-        self._opened()
-        rows = self._families[family]
-        try:
-            value: bytes | None = rows.get(key)
-        except Exception as error:
-            raise self._explain("the store cannot be read", error) from error
+        value: bytes | None = self._read(family, lambda rows: rows.get(key))
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of many keys, in their order."""
-        self._opened()
-        rows = self._families[family]
-        try:
-            values: list[bytes | None] = rows.get(list(keys))  # type: ignore[assignment]
-        except Exception as error:
-            raise self._explain("the store cannot be read", error) from error
-        return values
+        wanted: list[Any] = list(keys)
+        values: Any = self._read(family, lambda rows: rows.get(wanted))
+        return list(values)
 
     def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[Row]:
         """Keys that start with `prefix` and come after `after`, in order."""
@@ -143,19 +137,12 @@ class RocksDBStore:
         if (end := prefix_end(prefix)) is not None:
             options.set_iterate_upper_bound(end)
         start = max(prefix, after + b"\0") if after else prefix
-        rows: list[Row] = []
         whole = False
         while not whole:
-            self._opened()
-            source = self._families[family]
-            try:
-                whole = _read_page(source, start, options, rows)
-            except Exception as error:
-                raise self._explain("the store cannot be read", error) from error
-            if rows:
-                start = rows[-1][0] + b"\0"
-            yield from rows
-            rows.clear()
+            page, whole = self._read(family, partial(_read_page, start=start, options=options))
+            if page:
+                start = page[-1][0] + b"\0"
+            yield from page
 
     def size_bytes(self) -> int:
         """The sizes of tables and logs."""
@@ -184,6 +171,20 @@ class RocksDBStore:
             raise self._failure or StoreError(f"the store in {self._directory.path} is not open")
         return self._database
 
+    def _read(self, family: str, read: Callable[[Rdict], T]) -> T:
+        """What `read` gives of a family; a damaged table that it meets is set aside, and it tries again."""
+        while True:
+            self._opened()
+            rows = self._families[family]
+            try:
+                return read(rows)
+            except Exception as error:
+                failure = self._explain("the store cannot be read", error)
+                if self._strict or not self._damaged:
+                    raise failure from error
+            del rows  # it keeps the database open
+            self._open_anew()
+
     def _explain(self, what: str, error: Exception) -> StoreError:
         """The StoreError for an error of RocksDB's; a damaged table that it names is remembered."""
         self._damaged.update(find_tables(str(error)))
@@ -192,7 +193,7 @@ class RocksDBStore:
     def _open_mending(self) -> list[str]:
         """Opens the database, taking out one damaged thing after the other until that succeeds."""
         if (self._directory.files / HELD).exists():
-            lines = mend_manifest(self._directory, FAMILIES)
+            lines = mend_manifest(self._directory)
         else:
             lines = [drop_table(self._directory, number) for number in sorted(self._damaged)]
         recovery = DBRecoveryMode.tolerate_corrupted_tail_records()
@@ -217,7 +218,7 @@ class RocksDBStore:
             elif tables := find_tables(text):
                 lines += [drop_table(self._directory, number) for number in tables]
             else:
-                lines += mend_manifest(self._directory, FAMILIES)
+                lines += mend_manifest(self._directory)
 
     def _is_log_cut_off(self) -> bool:
         """Whether nothing of the log can be read behind the place where it is damaged: so a power failure
@@ -241,18 +242,14 @@ class RocksDBStore:
             database.close()
 
     def _open_database(self, recovery: DBRecoveryMode) -> None:
-        """Opens the database; makes what is missing of it, families in their order, which gives their ids."""
         options = self._make_options(recovery)
-        path = str(self._directory.files)
+        options.create_if_missing(is_new(self._directory.files))  # not where CURRENT alone is missing
+        families = dict.fromkeys(FAMILIES, options)
         try:
-            found = ["default"] if is_new(self._directory.files) else Rdict.list_cf(path)
-            known = {name: options for name in found if name != "default"}
-            self._database = Rdict(path, options, column_families=known)
-            for name in FAMILIES:
-                if name not in found:
-                    self._database.create_column_family(name, options)
+            self._database = Rdict(str(self._directory.files), options, column_families=families)
             self._families = {name: self._database.get_column_family(name) for name in FAMILIES}
             self._handles = {name: self._database.get_column_family_handle(name) for name in FAMILIES}
+            record_families(self._directory, FAMILIES)
         except Exception as error:
             self._close_database()
             raise explain(f"the store in {self._directory.path} cannot be opened", error) from error
@@ -276,16 +273,22 @@ class RocksDBStore:
         assert self._failure is not None
         if isinstance(self._failure, StoreFullError):
             self._require_room()
-        for line in self._open_anew():
-            log.warning("%s", line)
+        self._open_anew()
         log.info("the store in %s takes writes again", self._directory.path)
 
-    def _open_anew(self) -> list[str]:
+    def _open_anew(self) -> None:
+        """Opens the database again, without tables that are known to be damaged."""
         if self._damaged and self._strict:
             tables = ", ".join(f"{number:06}.sst" for number in sorted(self._damaged))
             raise StoreError(f"the store in {self._directory.path} is damaged: {tables}")
         self._close_database()
-        return self._open_mending()
+        try:
+            lines = self._open_mending()
+        except StoreError as error:
+            self._failure = error
+            raise
+        for line in lines:
+            log.warning("%s", line)
 
     def _require_room(self) -> None:
         """StoreFullError without room to open the database again: failing in it would end reading as well."""
@@ -345,7 +348,7 @@ class RocksDBStore:
         tables.set_block_size(16 << 10)
         options = Options(raw_mode=True)
         options.set_block_based_table_factory(tables)
-        options.create_if_missing(True)
+        options.create_missing_column_families(True)
         options.set_wal_recovery_mode(recovery)
         options.set_max_total_wal_size(WAL_BYTES_MAX)
         options.set_db_write_buffer_size(MEMTABLES_BYTES)
@@ -374,8 +377,8 @@ def make_rocksdb_store(config: Config) -> RocksDBStore:
     return RocksDBStore(config.data, strict=config.store_strict)
 
 
-def _read_page(family: Rdict, start: bytes, options: ReadOptions, rows: list[Row]) -> bool:
-    """Appends rows from `start` on; True when there are no more.
+def _read_page(family: Rdict, start: bytes, options: ReadOptions) -> tuple[list[Row], bool]:
+    """Rows from `start` on, and whether that is all of them.
 
     `Rdict.items` is faster, but ends at a damaged block as if there were no more. The iterator must not be
     reachable from an exception's traceback, for it keeps the database open.
@@ -383,16 +386,17 @@ def _read_page(family: Rdict, start: bytes, options: ReadOptions, rows: list[Row
     found = family.iter(options)
     try:
         valid, key, value, step = found.valid, found.key, found.value, found.next
-        found.seek(start)
+        rows: list[Row] = []
         size = 0
+        found.seek(start)
         while valid():
             if len(rows) == PAGE_ROWS or size >= PAGE_BYTES:
-                return False
+                return rows, False
             rows.append((key(), value()))
             size += len(rows[-1][1])
             step()
         found.status()
-        return True
+        return rows, True
     finally:
         del found, valid, key, value, step
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from tidemq.config import Config
 from tidemq.errors import StoreError
@@ -23,6 +25,8 @@ KEYS_MAX = 500  # of one SELECT
 
 log = logging.getLogger("tidemq")
 
+T = TypeVar("T")
+
 
 class SQLiteStore:
     """Keeps rows in a SQLite file below a data directory. `strict` refuses to open what is damaged."""
@@ -36,8 +40,6 @@ class SQLiteStore:
 
     def open(self) -> list[str]:
         """Locks the directory and opens the file; gives a line for each thing set aside."""
-        if self._database is not None:
-            return self._open_anew() if self._damaged else []
         self._directory.acquire()
         try:
             lines = self._open_mending()
@@ -88,36 +90,27 @@ class SQLiteStore:
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of many keys, in their order."""
-        database, table = self._opened(), _table(family)
+        table = _table(family)
         found: dict[bytes, bytes] = {}
-        try:
-            for start in range(0, len(keys), KEYS_MAX):
-                some = keys[start : start + KEYS_MAX]
-                marks = ",".join("?" * len(some))
-                query = f"SELECT key, value FROM {table} WHERE key IN ({marks})"
-                found.update(database.execute(query, some))
-        except sqlite3.Error as error:
-            raise self._explain("the store cannot be read", error) from error
+        for start in range(0, len(keys), KEYS_MAX):
+            some = keys[start : start + KEYS_MAX]
+            query = f"SELECT key, value FROM {table} WHERE key IN ({','.join('?' * len(some))})"
+            found.update(self._read(partial(_fetch_all, query=query, values=some)))
         return [found.get(key) for key in keys]
 
     def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[Row]:
         """Keys that start with `prefix` and come after `after`, in order."""
-        table, end = _table(family), prefix_end(prefix)
-        query = f"SELECT key, value FROM {table} WHERE key >= ?"
+        end = prefix_end(prefix)
         bounds = [] if end is None else [end]
-        query += " ORDER BY key" if end is None else " AND key < ? ORDER BY key"
+        before_end = "AND key < ?" if bounds else ""
+        query = f"SELECT key, value FROM {_table(family)} WHERE key >= ? {before_end} ORDER BY key"
         start = max(prefix, after + b"\0") if after else prefix
-        rows: list[Row] = []
         whole = False
         while not whole:
-            try:
-                whole = _read_page(self._opened().execute(query, [start, *bounds]), rows)
-            except sqlite3.Error as error:
-                raise self._explain("the store cannot be read", error) from error
-            if rows:
-                start = rows[-1][0] + b"\0"
-            yield from rows
-            rows.clear()
+            page, whole = self._read(partial(_fetch_page, query=query, values=[start, *bounds]))
+            if page:
+                start = page[-1][0] + b"\0"
+            yield from page
 
     def size_bytes(self) -> int:
         """The sizes of the file and its log."""
@@ -148,6 +141,18 @@ class SQLiteStore:
         if self._database is None:
             raise self._failure or StoreError(f"the store in {self._directory.path} is not open")
         return self._database
+
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """What `read` gives. A damaged file is replaced by one with what can be read of it, and it is tried
+        again."""
+        while True:
+            try:
+                return read(self._opened())
+            except sqlite3.Error as error:
+                failure = self._explain("the store cannot be read", error)
+                if self._strict or not self._damaged:
+                    raise failure from error
+            self._open_anew()
 
     def _explain(self, what: str, error: sqlite3.Error) -> StoreError:
         """The StoreError for an error of SQLite's; that the file is damaged is remembered."""
@@ -204,15 +209,21 @@ class SQLiteStore:
 
     def _repair(self) -> None:
         """Opens the file anew, which rolls back what was not committed."""
-        for line in self._open_anew():
-            log.warning("%s", line)
+        self._open_anew()
         log.info("the store in %s is opened anew after a failed write", self._directory.path)
 
-    def _open_anew(self) -> list[str]:
+    def _open_anew(self) -> None:
+        """Opens the file again, or one with what can be read of it where it is known to be damaged."""
         if self._damaged and self._strict:
             raise StoreError(f"the store in {self._directory.path} is damaged: {self._file}")
         self._close_database()
-        return self._open_mending()
+        try:
+            lines = self._open_mending()
+        except StoreError as error:
+            self._failure = error
+            raise
+        for line in lines:
+            log.warning("%s", line)
 
     def _check_format(self) -> None:
         found = self.get("meta", FORMAT_KEY)
@@ -244,18 +255,20 @@ def _apply(database: sqlite3.Connection, family: str, rows: dict[bytes, bytes | 
     database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", put)
 
 
-def _read_page(found: sqlite3.Cursor, rows: list[Row]) -> bool:
-    """Appends the rows that are found; True when there are no more."""
+def _fetch_all(database: sqlite3.Connection, query: str, values: Sequence[bytes]) -> list[Row]:
+    return database.execute(query, values).fetchall()
+
+
+def _fetch_page(database: sqlite3.Connection, query: str, values: Sequence[bytes]) -> tuple[list[Row], bool]:
+    """The rows that a query finds, up to a page; and whether that is all of them."""
+    rows: list[Row] = []
     size = 0
-    try:
-        for row in found:
-            rows.append(row)
-            size += len(row[1])
-            if len(rows) == PAGE_ROWS or size >= PAGE_BYTES:
-                return False
-        return True
-    finally:
-        found.close()
+    for row in database.execute(query, values):
+        if len(rows) == PAGE_ROWS or size >= PAGE_BYTES:
+            return rows, False
+        rows.append(row)
+        size += len(row[1])
+    return rows, True
 
 
 def _read_damaged(path: Path) -> Iterator[Write]:

@@ -1,0 +1,155 @@
+"""`tidemq store`: looks into a data directory that no broker uses, and moves what is in it.
+
+The parts of the store are imported when a command runs, so that the other commands start quickly.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemq.errors import StoreError
+
+EXIT_CORRUPT = 1
+EXIT_FAILED = 2
+
+app = typer.Typer(
+    help="Look into a data directory that no broker uses; copy it, move it to another engine.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Data = Annotated[Path, typer.Option(metavar="DIR", help="The data directory.")]
+Engine = Annotated[str, typer.Option("--store", help="Engine of the new store: rocksdb or sqlite.")]
+
+
+@app.command()
+def check(data: Data = Path("tidemq-data")) -> None:
+    """Read every row. Exit code 1 when one is corrupt, 2 when the store cannot be opened.
+
+    Leftovers of a crash are named, but they are harmless: the broker removes them when it comes across them.
+    """
+    from tidemq.store.engines import open_existing
+    from tidemq.store.inspection import check_store
+
+    def run() -> int:
+        with closing(open_existing(data)) as store:
+            findings = check_store(store)
+        for line in findings.corrupt:
+            print(f"corrupt: {line}")
+        for kind, count in sorted(findings.leftovers.items()):
+            print(f"leftover: {kind}: {count}")
+        left = findings.leftovers.total()
+        print(f"{findings.rows} rows, {findings.corrupt_rows} corrupt, {left} leftovers")
+        return EXIT_CORRUPT if findings.corrupt else 0
+
+    _exit_with(run)
+
+
+@app.command()
+def stats(
+    data: Data = Path("tidemq-data"),
+    queues: Annotated[int, typer.Option(min=0, help="How many queues to show, the longest first.")] = 20,
+) -> None:
+    """Show how much of what there is: rows and bytes by family, the longest queues, the oldest message."""
+    from tidemq.store.engines import open_existing
+    from tidemq.store.inspection import measure_store
+
+    def run() -> int:
+        with closing(open_existing(data)) as store:
+            found = measure_store(store, queues)
+        print(f"{'family':12} {'rows':>12} {'bytes':>16}")
+        for name, size in found.families.items():
+            print(f"{name:12} {size.rows:12} {size.bytes:16}")
+        print(f"{'on disk':12} {'':12} {found.disk_bytes:16}")
+        print(f"queues: {found.queue_count}")
+        for each in found.queues:
+            owner = each.name or f"queue {each.queue}, which nobody has"
+            print(f"{each.idle:12} idle {each.in_flight:8} in flight {each.message_bytes:14} bytes  {owner}")
+        if found.oldest_ns is not None:
+            came = datetime.fromtimestamp(found.oldest_ns / 1e9, UTC)
+            age_s = time.time() - found.oldest_ns / 1e9
+            print(f"oldest message: {came:%Y-%m-%d %H:%M:%S} UTC, {age_s:.0f} s ago")
+        return 0
+
+    _exit_with(run)
+
+
+@app.command()
+def dump(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File to write; -: standard output.")],
+    data: Data = Path("tidemq-data"),
+) -> None:
+    """Write all rows to one file, which `restore` takes with either engine."""
+    from tidemq.store.engines import open_existing
+    from tidemq.store.portable import read_store, write_dump
+
+    def run() -> int:
+        with closing(open_existing(data)) as store:
+            if file == "-":
+                count = write_dump(read_store(store), sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+            else:
+                with open(file, "xb") as written:
+                    count = write_dump(read_store(store), written)
+        print(f"{count} rows", file=sys.stderr)
+        return 0
+
+    _exit_with(run)
+
+
+@app.command()
+def restore(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File of `dump`; -: standard input.")],
+    data: Data = Path("tidemq-data"),
+    engine: Engine = "rocksdb",
+) -> None:
+    """Make a store of a file that `dump` wrote, in a directory that is empty or does not exist."""
+    from tidemq.store.engines import open_empty
+    from tidemq.store.portable import fill_store, read_dump
+
+    def run() -> int:
+        with open(0 if file == "-" else file, "rb") as written:
+            rows = read_dump(written)
+            with closing(open_empty(data, engine)) as store:
+                count = fill_store(store, rows)
+        print(f"{count} rows", file=sys.stderr)
+        return 0
+
+    _exit_with(run)
+
+
+@app.command()
+def migrate(
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the new store, empty or missing.")],
+    engine: Engine,
+    data: Data = Path("tidemq-data"),
+) -> None:
+    """Copy a store to another engine, into another directory; the old one stays as it is."""
+    from tidemq.store.engines import open_empty, open_existing
+    from tidemq.store.portable import fill_store, read_store
+
+    def run() -> int:
+        with closing(open_existing(data)) as old, closing(open_empty(to, engine)) as new:
+            count = fill_store(new, read_store(old))
+        print(f"{count} rows", file=sys.stderr)
+        return 0
+
+    _exit_with(run)
+
+
+def _exit_with(run: Callable[[], int]) -> None:
+    """Ends the command with what it returns; an error is one line on stderr and code 2."""
+    try:
+        code = run()
+    except (StoreError, OSError) as error:
+        print(f"tidemq: {error}", file=sys.stderr)
+        code = EXIT_FAILED
+    raise typer.Exit(code)

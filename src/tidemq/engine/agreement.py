@@ -1,0 +1,158 @@
+"""What becomes of an offer (``offers``): recorded when all have answered, closed when that is committed."""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
+from cython.cimports.tidemq.engine.delivery import arrive, send_waiting
+from cython.cimports.tidemq.engine.journal import add_row, ask_store
+from cython.cimports.tidemq.engine.mail import new_mail
+from cython.cimports.tidemq.engine.message import release_message
+from cython.cimports.tidemq.engine.received import store_received
+from cython.cimports.tidemq.engine.replies import span_of
+from cython.cimports.tidemq.engine.rows import read_u32, read_u64
+from cython.cimports.tidemq.engine.state import (
+    FULL_REJECT,
+    MAIL_GO,
+    RECORD_PURGE,
+    ROW_IDLE,
+    Mail,
+    Offer,
+    Promise,
+    Reactor,
+    Session,
+    Taker,
+)
+
+# of one taker in an answer: queue (8), QoS, retain, count of identifiers (4); then these
+_TAKER_BYTES = cython.declare(uint32_t, 14)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def accept_offer(
+    r: cython.pointer[Reactor],
+    promise: cython.pointer[Promise],
+    takers: cython.pointer[cython.const[string]],
+    reactor: uint16_t,
+) -> cython.void:
+    """Another reactor has said who takes it there."""
+    if promise.takers == cython.NULL:
+        owner: unique_ptr[string] = make_unique[string]()
+        promise.takers = owner.release()
+    promise.takers.append(takers[0])
+    promise.reactors |= cython.cast(uint64_t, 1) << reactor
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _record_others(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+    ids: vector[uint32_t]
+    each: uint32_t
+    at: cython.pointer[cython.const[uint8_t]] = span_of(promise.takers).data
+    end: cython.pointer[cython.const[uint8_t]] = at + promise.takers.size()
+    while at < end:
+        count: uint32_t = read_u32(at + 10)
+        ids.clear()
+        for each in range(count):
+            ids.push_back(read_u32(at + _TAKER_BYTES + each * 4))
+        add_row(r, read_u64(at), promise.message, 0, ROW_IDLE, at[8], at[9], ids.data(), count)
+        at += _TAKER_BYTES + count * 4
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def record_offer(
+    r: cython.pointer[Reactor], publisher: cython.pointer[Session], promise: cython.pointer[Promise]
+) -> cython.void:
+    """All have answered: every row, and that the message came, goes into the open section.
+
+    Nobody takes it where one has refused it and the policy is to reject, or where the publisher's session is
+    gone (NULL).
+    """
+    before: cython.size_t = r.section.records.size()
+    index: cython.size_t
+    clock: uint64_t = promise.message.id.clock
+    refused: cython.bint = promise.reason >= 0x80 and r.shared.queue_full == FULL_REJECT
+    if publisher == cython.NULL or refused or promise.undone:
+        return
+    if r.offers.count(clock):
+        offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+        for index in range(offer.takers.size()):
+            taker: Taker = offer.takers[index]
+            count: uint32_t = taker.subscription_ids[0] if taker.subscription_ids != cython.NULL else 0
+            add_row(
+                r,
+                taker.queue,
+                promise.message,
+                0,
+                ROW_IDLE,
+                taker.qos,
+                taker.retain,
+                taker.subscription_ids + 1,
+                count,
+            )
+    if promise.takers != cython.NULL:
+        _record_others(r, promise)
+    for index in range(before, r.section.records.size()):
+        r.section.records[index].offered = True
+    if r.section.records.size() - before > 1:
+        promise.message.counted = True
+    store_received(r, publisher, promise.packet_id)
+    promise.section = r.section.number
+    promise.kept = True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def close_offer(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+    """The rows are committed, or the message is refused: everybody is told, here and elsewhere."""
+    target: uint16_t = 0
+    reactors: uint64_t = promise.reactors
+    clock: uint64_t = promise.message.id.clock
+    reason: uint8_t = 0 if promise.kept and not promise.undone else 0x80
+    while reactors:
+        if reactors & 1:
+            mail: Mail = new_mail(MAIL_GO)
+            mail.number = clock
+            mail.reason = reason
+            r.outgoing[target].push_back(mail)
+        reactors >>= 1
+        target += 1
+    settle_offer(r, clock, reason)
+    release_message(promise.message, r.tally)
+    promise.message = cython.NULL
+    del promise.takers
+    promise.takers = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def settle_offer(r: cython.pointer[Reactor], clock: uint64_t, reason: uint8_t) -> cython.void:
+    """What was kept apart here goes into the queues, or is forgotten with a reason."""
+    index: cython.size_t
+    if not r.offers.count(clock):
+        return
+    offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+    for index in range(offer.takers.size()):
+        taker: Taker = offer.takers[index]
+        if reason:
+            r.tally[C_DROPPED_STORE_FAILED] += 1
+        elif r.sessions.count(taker.queue):
+            s: cython.pointer[Session] = r.sessions[taker.queue]
+            arrive(r, s, offer.message, taker.qos, taker.retain, taker.subscription_ids)
+            if s.connection != cython.NULL:
+                send_waiting(r, s)
+        else:
+            ask_store(r, RECORD_PURGE, taker.queue)  # it ended before the row came
+        free(taker.subscription_ids)
+    release_message(offer.message, r.tally)
+    r.offers.erase(clock)

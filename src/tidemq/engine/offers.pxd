@@ -1,0 +1,10 @@
+from libc.stdint cimport uint8_t, uint32_t
+from libcpp.string cimport string
+
+from tidemq.engine.state cimport Message, Passage, Reactor, Session
+
+cdef void note_offer(
+    Reactor* r, Session* s, Message* message, uint8_t qos, bint retain, const uint32_t* ids, uint32_t ids_count
+) noexcept nogil
+cdef string* describe_offer(Reactor* r, const Passage* p) noexcept nogil
+cdef void free_offers(Reactor* r) noexcept nogil

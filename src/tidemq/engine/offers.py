@@ -1,0 +1,91 @@
+"""QoS 2 messages of a stored session with stored receivers on several reactors.
+
+That the message came, and everybody's row of it, must be committed at once: rows without the note that it
+came would be delivered twice when the publisher sends it again, the note without a row would lose it. So only
+the publisher's reactor writes. It offers the message to the others; each says who of its own takes it, and
+keeps it apart; the publisher's reactor writes all rows and the note into one section; and when that is
+committed, everybody puts it into the queues. What a receiver takes at QoS 1 its own reactor writes, before it
+answers: of that a second copy does no harm.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdlib import free
+from cython.cimports.libc.string import memcpy
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.allocation import obtain
+from cython.cimports.tidemq.engine.message import hold_message, release_message
+from cython.cimports.tidemq.engine.rows import append_u32, append_u64
+from cython.cimports.tidemq.engine.state import Message, Offer, Passage, Reactor, Session, Taker
+from cython.operator import dereference, preincrement
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def note_offer(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    message: cython.pointer[Message],
+    qos: uint8_t,
+    retain: cython.bint,
+    ids: cython.pointer[cython.const[uint32_t]],
+    ids_count: uint32_t,
+) -> cython.void:
+    """A session of this reactor will take the message."""
+    offer: cython.pointer[Offer] = cython.address(r.offers[message.id.clock])
+    if offer.message == cython.NULL:
+        hold_message(message)
+        offer.message = message
+    taker: Taker
+    taker.queue = s.number
+    taker.qos = qos
+    taker.retain = retain
+    taker.subscription_ids = cython.NULL
+    if ids_count:
+        taker.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain((ids_count + 1) * 4))
+        taker.subscription_ids[0] = ids_count
+        memcpy(taker.subscription_ids + 1, ids, ids_count * 4)
+    offer.takers.push_back(taker)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def describe_offer(
+    r: cython.pointer[Reactor], p: cython.pointer[cython.const[Passage]]
+) -> cython.pointer[string]:
+    """Who takes it here, for the publisher's reactor; NULL where nobody does."""
+    index: cython.size_t
+    each: uint32_t
+    if p.id.clock == 0 or not r.offers.count(p.id.clock):
+        return cython.NULL
+    owner: unique_ptr[string] = make_unique[string]()
+    takers: cython.pointer[string] = owner.release()
+    offer: cython.pointer[Offer] = cython.address(r.offers[p.id.clock])
+    for index in range(offer.takers.size()):
+        taker: Taker = offer.takers[index]
+        append_u64(takers, taker.queue)
+        takers.push_back(cython.cast(cython.char, taker.qos))
+        takers.push_back(1 if taker.retain else 0)
+        count: uint32_t = taker.subscription_ids[0] if taker.subscription_ids != cython.NULL else 0
+        append_u32(takers, count)
+        for each in range(count):
+            append_u32(takers, taker.subscription_ids[each + 1])
+    return takers
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_offers(r: cython.pointer[Reactor]) -> cython.void:
+    """Forgets what was never decided: the reactor has ended."""
+    index: cython.size_t
+    item = r.offers.begin()
+    while item != r.offers.end():
+        for index in range(dereference(item).second.takers.size()):
+            free(dereference(item).second.takers[index].subscription_ids)
+        release_message(dereference(item).second.message, r.tally)
+        preincrement(item)
+    r.offers.clear()

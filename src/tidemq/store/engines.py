@@ -1,0 +1,43 @@
+"""Stores by the name of their engine, for tools; the broker finds its own by entry point.
+
+Tools open strictly: it is the broker that sets damaged files aside.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemq.errors import StoreError
+from tidemq.store.directory import ENGINES, find_engine
+from tidemq.store.interface import Store
+
+
+def open_existing(path: Path) -> Store:
+    """Opens the store of a data directory; StoreError when there is none or it cannot be opened."""
+    engine = find_engine(path)
+    if engine is None:
+        raise StoreError(f"there is no store in {path}")
+    store = _make(engine, path)
+    store.open()
+    return store
+
+
+def open_empty(path: Path, engine: str) -> Store:
+    """Makes a store in a directory that is empty or does not exist yet; StoreError when it is neither."""
+    if engine not in ENGINES:
+        raise StoreError(f"the store {engine!r} is unknown; accepted: {', '.join(ENGINES)}")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreError(f"{path} is not an empty directory")
+    store = _make(engine, path)
+    store.open()
+    return store
+
+
+def _make(engine: str, path: Path) -> Store:
+    if engine == "rocksdb":
+        from tidemq.store.rocksdb import RocksDBStore
+
+        return RocksDBStore(path, strict=True)
+    from tidemq.store.sqlite import SQLiteStore
+
+    return SQLiteStore(path, strict=True)

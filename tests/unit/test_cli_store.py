@@ -1,0 +1,159 @@
+"""`tidemq store`: what each command prints and exits with, on directories of both engines."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from unit.test_store_inspection import GOOD, make_id, message
+
+from tidemq.store import Store
+from tidemq.store.engines import open_empty, open_existing
+from tidemq.store.portable import read_store
+
+ENGINES = ("rocksdb", "sqlite")
+COMMAND = [sys.executable, "-c", "from tidemq.cli import main; main()", "store"]
+COUNT = len(GOOD) + 1  # the row with the format
+
+
+def run(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=60)
+
+
+def fill(path: Path, engine: str, *more: tuple[str, bytes, bytes]) -> Path:
+    store = open_empty(path, engine)
+    store.write([*GOOD, *more], sync=True)
+    store.close()
+    return path
+
+
+def content(path: Path) -> list[tuple[str, bytes, bytes]]:
+    store: Store = open_existing(path)
+    rows = list(read_store(store))
+    store.close()
+    return rows
+
+
+@pytest.fixture(params=ENGINES)
+def data(request, tmp_path) -> Path:
+    return fill(tmp_path / "data", request.param)
+
+
+def test_check_of_a_clean_store(data):
+    done = run("check", "--data", data)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode() == f"{COUNT} rows, 0 corrupt, 0 leftovers\n"
+
+
+def test_check_names_leftovers_and_corrupt_rows(tmp_path):
+    leftover = ("payload", make_id(4), message())
+    done = run("check", "--data", fill(tmp_path / "a", "rocksdb", leftover))
+    assert done.returncode == 0
+    assert done.stdout.decode().splitlines() == [
+        "leftover: payload without entry: 1", f"{COUNT + 1} rows, 0 corrupt, 1 leftovers"
+    ]  # fmt: skip
+    done = run("check", "--data", fill(tmp_path / "b", "sqlite", leftover, ("shared", b"x", b"")))
+    assert done.returncode == 1
+    assert b"corrupt: shared 78: its key has 1 bytes, not 8\n" in done.stdout
+
+
+def test_check_finds_a_damaged_block(tmp_path):
+    data = fill(tmp_path / "data", "rocksdb")
+    table = max((data / "rocksdb").glob("*.sst"), key=lambda path: path.stat().st_size)
+    text = bytearray(table.read_bytes())
+    text[5] ^= 0xFF
+    table.write_bytes(text)
+    done = run("check", "--data", data)
+    assert done.returncode == 1
+    assert re.search(rb"corrupt: \w+: the store cannot be read: Corruption: .*\.sst", done.stdout)
+    assert table.read_bytes() == text
+
+
+@pytest.mark.parametrize("command", [["check"], ["stats"], ["dump", "-"]])
+def test_what_cannot_be_opened_exits_with_2_and_is_not_made(tmp_path, command):
+    done = run(*command, "--data", tmp_path / "none")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"there is no store in {tmp_path}/none" in done.stderr.decode()
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "empty").mkdir()
+    assert run(*command, "--data", tmp_path / "empty").returncode == 2
+    assert not list((tmp_path / "empty").iterdir())
+
+
+def test_a_directory_in_use_is_refused(data, tmp_path):
+    store = open_existing(data)
+    (tmp_path / "file").write_bytes(b"")
+    new = tmp_path / "new"
+    for command in (["check"], ["stats"], ["dump", "-"], ["migrate", "--to", new, "--store", "sqlite"]):
+        done = run(*command, "--data", data)
+        assert done.returncode == 2
+        assert b"in use by process" in done.stderr
+    assert not new.exists()
+    store.close()
+
+
+def test_stats(data):
+    done = run("stats", "--data", data, "--queues", 1)
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = done.stdout.decode().splitlines()
+    assert re.fullmatch(r"family +rows +bytes", lines[0])
+    sizes = dict(re.fullmatch(r"(\w+) +(\d+) +\d+", line).groups() for line in lines[1:12])
+    assert (sizes["queue"], sizes["payload"], sizes["stream"]) == ("3", "2", "0")
+    assert int(re.fullmatch(r"on disk +(\d+)", lines[12])[1]) > 0
+    assert lines[13] == "queues: 2"
+    assert lines[14].split() == ["1", "idle", "1", "in", "flight", "200", "bytes", "client"]
+    age_s = re.fullmatch(r"oldest message: 1970-01-01 00:00:02 UTC, (\d+) s ago", lines[15])[1]
+    assert 0 <= time.time() - int(age_s) < 60
+    assert len(lines) == 16
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_dump_is_restored_by_either_engine(data, tmp_path, engine):
+    file = tmp_path / "file"
+    done = run("dump", file, "--data", data)
+    assert (done.returncode, done.stderr.decode()) == (0, f"{COUNT} rows\n")
+    done = run("restore", file, "--data", tmp_path / "new", "--store", engine)
+    assert (done.returncode, done.stderr.decode()) == (0, f"{COUNT} rows\n")
+    assert (tmp_path / "new/engine").read_text() == engine
+    assert content(tmp_path / "new") == content(data)
+    assert run("dump", file, "--data", data).returncode == 2  # it is there already
+
+
+def test_a_dump_goes_through_a_pipe(tmp_path):
+    data = fill(tmp_path / "data", "rocksdb")
+    done = run("dump", "-", "--data", data)
+    assert run("restore", "-", "--data", tmp_path / "new", stdin=done.stdout).returncode == 0
+    assert content(tmp_path / "new") == content(data)
+
+
+def test_restore_refuses_directories_with_something_in_them_and_broken_files(tmp_path):
+    data = fill(tmp_path / "data", "sqlite")
+    text = run("dump", "-", "--data", data).stdout
+    before = content(data)
+    done = run("restore", "-", "--data", data, stdin=text)
+    assert (done.returncode, content(data)) == (2, before)
+    assert b"not an empty directory" in done.stderr
+    done = run("restore", "-", "--data", tmp_path / "new", stdin=b"nonsense")
+    assert (done.returncode, (tmp_path / "new").exists()) == (2, False)
+    done = run("restore", "-", "--data", tmp_path / "new", stdin=text[:-3])
+    assert done.returncode == 2
+    assert b"cut off" in done.stderr
+    done = run("check", "--data", tmp_path / "new")
+    assert done.returncode == 2
+    assert b"has format b'incomplete'" in done.stderr
+    done = run("restore", "-", "--data", tmp_path / "other", "--store", "mysql", stdin=text)
+    assert (done.returncode, (tmp_path / "other").exists()) == (2, False)
+    assert b"accepted: rocksdb, sqlite" in done.stderr
+
+
+def test_migrate_copies_to_the_other_engine(data, tmp_path):
+    engine = ENGINES[1 - ENGINES.index((data / "engine").read_text())]
+    before = content(data)
+    done = run("migrate", "--data", data, "--to", tmp_path / "new", "--store", engine)
+    assert (done.returncode, done.stderr.decode()) == (0, f"{COUNT} rows\n")
+    assert (tmp_path / "new/engine").read_text() == engine
+    assert content(tmp_path / "new") == content(data) == before
