@@ -89,8 +89,8 @@ def queue_workload(load: Load) -> Workload:
         qos=1,
         messages=load.messages,
         payload_bytes=PAYLOAD_BYTES,
+        random=True,
         persistent=True,
-        window=load.window,
     )
 
 
@@ -103,7 +103,9 @@ def measure_queue(load: Load, seconds: float, parent: Path, reactors: int) -> Qu
         first = run_load(replace(workload, messages=max(load.messages // 10, 1)), broker.running)
         rate_per_s = first.messages_per_s / load.clients
         live = run_load(replace(workload, messages=max(int(rate_per_s * seconds), 1)), broker.running)
-        kept = keep(load, replace(workload, part="enqueue"), broker, empty_s, before_bytes)
+        kept = keep(
+            load, replace(workload, part="enqueue", window=load.window), broker, empty_s, before_bytes
+        )
         drained = run_load(replace(workload, part="drain"), broker.running, IDLE_LIMIT_S)
         return Queued(kept=kept, live=live, drained=drained)
 
@@ -119,6 +121,7 @@ def measure_retained(load: Load, parent: Path, reactors: int) -> Retained:
         messages=load.messages,
         topics=load.messages,
         payload_bytes=PAYLOAD_BYTES,
+        random=True,
         retain=True,
         persistent=True,
         part="enqueue",

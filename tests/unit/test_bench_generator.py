@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -327,6 +328,22 @@ def test_a_stalled_broker_is_charged_for_the_wait() -> None:
     assert outcome.intact
     assert outcome.latency is not None
     assert outcome.latency.p50_us > 50_000
+
+
+@pytest.mark.parametrize("payload_bytes", [16, 19, 100])
+def test_random_payloads_differ_and_are_still_checked(payload_bytes: int) -> None:
+    payloads = []
+
+    def note(number: int, frame: bytes) -> list[bytes]:
+        payloads.append(frame[-payload_bytes:])
+        return [frame]
+
+    assert load_fake(FakeBroker(note), replace(ONE, payload_bytes=payload_bytes, random=True)).intact
+    rest = b"".join(payload[16:] for payload in payloads)
+    assert len(zlib.compress(rest)) >= len(rest)
+    payloads.clear()
+    assert load_fake(FakeBroker(note), replace(ONE, payload_bytes=payload_bytes)).intact
+    assert {payload[16:] for payload in payloads} == {b"x" * (payload_bytes - 16)}
 
 
 def test_frame_is_a_publish_with_room_for_its_numbers() -> None:

@@ -94,6 +94,7 @@ class Generator:
         self.outstanding_max = -(-workload.outstanding_max // max(workload.publishers, 1))
         if workload.part == "enqueue":
             self.outstanding_max = 0
+        self.random, self.noise = workload.random, 0x9E3779B97F4A7C15  # any seed but 0
         self.draining, self.deliveries = workload.part == "drain", workload.deliveries
         self.interval_ns = 1_000_000_000 // workload.rate_per_s if workload.rate_per_s else 0
         self.polls = workload.poll
@@ -548,6 +549,19 @@ class Generator:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
+    def fill(self, data: cython.pointer[uint8_t], size: cython.size_t) -> cython.void:
+        """Random bytes (xorshift of 64 bits)."""
+        at: cython.size_t = 0
+        while at < size:
+            self.noise ^= self.noise << 13
+            self.noise ^= self.noise >> 7
+            self.noise ^= self.noise << 17
+            memcpy(data + at, cython.address(self.noise), min(size - at, cython.cast(cython.size_t, 8)))
+            at += 8
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
     def append_messages(self, c: cython.pointer[Connection], count: uint64_t) -> cython.void:
         """Copy the frame `count` times and write into each what is its own."""
         at: cython.pointer[uint8_t]
@@ -566,6 +580,8 @@ class Generator:
             memcpy(at, c.frame, size)
             cython.cast(cython.pointer[uint32_t], at + self.payload_at)[0] = c.sent
             cython.cast(cython.pointer[int64_t], at + self.payload_at + 8)[0] = self.tally.now_ns
+            if self.random:
+                self.fill(at + self.payload_at + 16, self.load.payload_size - 16)
             if self.load.qos:
                 at[self.packet_id_at] = c.packet_id >> 8
                 at[self.packet_id_at + 1] = c.packet_id & 0xFF

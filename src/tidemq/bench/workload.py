@@ -30,6 +30,7 @@ class Workload:
     version: int = 4  # protocol version of CONNECT: 4 is MQTT 3.1.1, 5 is MQTT 5.0
     messages: int = 100_000  # each publisher sends
     payload_bytes: int = 64
+    random: bool = False  # payloads that compression makes no smaller
     retain: bool = False
     persistent: bool = False  # sessions outlive their connections
     part: Part = "whole"
