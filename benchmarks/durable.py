@@ -11,8 +11,8 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -28,6 +28,7 @@ from peers.durable import VARIANTS, Variant, started
 from peers.running import Running
 from workloads import PERSISTENT, Scenario
 
+from tidemq.bench.generator import Generator
 from tidemq.bench.workload import Workload
 
 RESULTS = Path(__file__).parent / "results"
@@ -58,12 +59,13 @@ class Run:
         self.results = Results(disk=measure_disk(plan.parent, DISK_RECORDS))
 
     def all(self) -> None:
-        if "rates" in self.plan.parts:
-            for scenario in PERSISTENT:
-                self.rates(scenario)
-        if "waits" in self.plan.parts:
-            for absent in (False, True):
-                self.waits(absent)
+        if {"rates", "waits"} & set(self.plan.parts):
+            with self.brokers() as brokers:
+                if "waits" in self.plan.parts:
+                    self.waits(brokers)
+                if "rates" in self.plan.parts:
+                    for scenario in PERSISTENT:
+                        self.rates(scenario, brokers)
         if "queues" in self.plan.parts:
             for load in self.plan.queues:
                 with self.failing(f"{load.clients:,} absent clients"):
@@ -76,46 +78,53 @@ class Run:
                 self.results.retained.append(retained)
                 print(*durable_report.retained_lines([retained]), sep="\n", flush=True)
 
-    def rates(self, scenario: Scenario) -> None:
-        """All brokers side by side, a warm-up each, then in turn for some rounds."""
-        ready: dict[str, tuple[Running, Workload]] = {}
+    @contextmanager
+    def brokers(self) -> Iterator[dict[str, Running]]:
+        """All of them side by side, one process each for the whole run; by name."""
+        brokers: dict[str, Running] = {}
         with ExitStack() as stack:
             for variant in self.plan.variants:
-                with self.failing(f"{scenario.name}, {variant.name}"):
-                    running = stack.enter_context(self.started(variant))
-                    if scenario.workload.part == "enqueue":
-                        run_load(replace(scenario.workload, part="whole", messages=1), running)
-                    first = measure(scenario, scenario.workload, variant.name, 0, running)
-                    ready[variant.name] = running, sized(scenario.workload, first, self.plan.seconds)
-            for _round in range(self.plan.rounds):
-                for name, (running, workload) in list(ready.items()):
-                    del ready[name]
-                    with self.failing(f"{scenario.name}, {name}"):
-                        sample = measure(scenario, workload, name, self.plan.reactors, running)
-                        durable_report.print_sample(sample)
-                        self.results.rates.append(sample)
-                        ready[name] = running, workload
+                with self.failing(f"start of {variant.name}"):
+                    running = stack.enter_context(
+                        started(variant, self.plan.parent, reactors=self.plan.reactors)
+                    )
+                    brokers[variant.name] = running
+            yield brokers
 
-    def waits(self, absent: bool) -> None:
-        """One message at a time to each broker, in turn for some rounds; the subscriber there, or away."""
-        workload = replace(ONE_AT_A_TIME, part="enqueue") if absent else ONE_AT_A_TIME
-        ready: dict[str, tuple[Running, Workload]] = {}
-        with ExitStack() as stack:
-            for variant in self.plan.variants:
-                with self.failing(f"one at a time, {variant.name}"):
-                    running = stack.enter_context(self.started(variant, nodelay=True))
+    def rates(self, scenario: Scenario, brokers: Mapping[str, Running]) -> None:
+        """A warm-up each, then all brokers in turn for some rounds."""
+        workloads: dict[str, Workload] = {}
+        for name, running in brokers.items():
+            with self.failing(f"{scenario.name}, {name}"):
+                forget_sessions(running)
+                if scenario.workload.part == "enqueue":
+                    run_load(replace(scenario.workload, part="whole", messages=1), running)
+                first = measure(scenario, scenario.workload, name, self.plan.reactors, running)
+                workloads[name] = sized(scenario.workload, first, self.plan.seconds)
+        for _round in range(self.plan.rounds):
+            for name, workload in list(workloads.items()):
+                del workloads[name]
+                with self.failing(f"{scenario.name}, {name}"):
+                    sample = measure(scenario, workload, name, self.plan.reactors, brokers[name])
+                    durable_report.print_sample(sample)
+                    self.results.rates.append(sample)
+                    workloads[name] = workload
+
+    def waits(self, brokers: Mapping[str, Running]) -> None:
+        """One message at a time to each broker, in turn for some rounds: the subscriber there, then away."""
+        for absent in (False, True):
+            workload = replace(ONE_AT_A_TIME, part="enqueue") if absent else ONE_AT_A_TIME
+            counts: dict[str, int] = {}
+            for name, running in brokers.items():
+                with self.failing(f"one at a time, {name}"):
                     first = run_load(ONE_AT_A_TIME, running)
-                    messages = int(first.sent_per_s * self.plan.seconds) + 1
-                    ready[variant.name] = running, replace(workload, messages=messages)
+                    counts[name] = int(first.sent_per_s * self.plan.seconds) + 1
             for _round in range(self.plan.rounds):
-                for name, (running, sequence) in ready.items():
+                for name, messages in counts.items():
                     with self.failing(f"one at a time, {name}"):
-                        wait = Wait(variant=name, absent=absent, outcome=run_load(sequence, running))
-                        durable_report.print_wait(wait)
-                        self.results.waits.append(wait)
-
-    def started(self, variant: Variant, *, nodelay: bool = False) -> AbstractContextManager[Running]:
-        return started(variant, self.plan.parent, reactors=self.plan.reactors, nodelay=nodelay)
+                        outcome = run_load(replace(workload, messages=messages), brokers[name])
+                        self.results.waits.append(Wait(variant=name, absent=absent, outcome=outcome))
+                        durable_report.print_wait(self.results.waits[-1])
 
     @contextmanager
     def failing(self, what: str) -> Iterator[None]:
@@ -125,6 +134,17 @@ class Run:
         except (OSError, RuntimeError) as error:
             self.results.failures.append(f"{what}: {error}")
             print(self.results.failures[-1], flush=True)
+
+
+def forget_sessions(running: Running) -> None:
+    """End the sessions of every workload before: the same client identifiers connect without any."""
+    count = max(scenario.workload.publishers + scenario.workload.subscribers for scenario in PERSISTENT)
+    connections = Workload(name="forget", publishers=0, subscribers=0, idle_connections=count)
+    generator = Generator(connections, running.port)
+    try:
+        generator.connect()
+    finally:
+        generator.close()
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:

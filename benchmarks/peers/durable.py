@@ -37,7 +37,6 @@ allow_anonymous true
 log_type error
 max_queued_messages 0
 max_inflight_messages 0
-set_tcp_nodelay {nodelay}
 persistence true
 persistence_location {folder}/
 user {user}
@@ -52,13 +51,12 @@ class Variant:
     store: str = ""  # TideMQ's; empty: this is Mosquitto
     durability: str = ""
 
-    def command(self, port: int, folder: Path, reactors: int, *, nodelay: bool) -> list[str]:
+    def command(self, port: int, folder: Path, reactors: int) -> list[str]:
         """What starts it, with its settings written to `folder`; `reactors` 0: its default."""
         settings = folder / "settings"
         if not self.store:
             # started by root it would become a user who may not write here
-            values = {"port": port, "folder": folder, "user": getuser(), "nodelay": str(nodelay).lower()}
-            settings.write_text(MOSQUITTO_SETTINGS.format_map(values))
+            settings.write_text(MOSQUITTO_SETTINGS.format(port=port, folder=folder, user=getuser()))
             return ["mosquitto", "-c", str(settings)]
         settings.write_text(LIMITS)
         command = [str(Path(sys.executable).parent / "tidemq"), "serve", "--config", str(settings)]
@@ -141,12 +139,12 @@ def accepts(port: int) -> bool:
 
 
 @contextmanager
-def prepared(variant: Variant, parent: Path, *, reactors: int = 0, nodelay: bool = False) -> Iterator[Broker]:
+def prepared(variant: Variant, parent: Path, *, reactors: int = 0) -> Iterator[Broker]:
     """A broker that is not started yet, with an empty directory, which is removed in the end."""
     port = free_port()
     with TemporaryDirectory(dir=parent, prefix=f"{variant.name.replace(' ', '-')}-") as name:
         folder = Path(name)
-        broker = Broker(variant.command(port, folder, reactors, nodelay=nodelay), port, folder / "data")
+        broker = Broker(variant.command(port, folder, reactors), port, folder / "data")
         try:
             yield broker
         finally:
@@ -154,8 +152,8 @@ def prepared(variant: Variant, parent: Path, *, reactors: int = 0, nodelay: bool
 
 
 @contextmanager
-def started(variant: Variant, parent: Path, *, reactors: int = 0, nodelay: bool = False) -> Iterator[Running]:
+def started(variant: Variant, parent: Path, *, reactors: int = 0) -> Iterator[Running]:
     """A broker that runs while the block does."""
-    with prepared(variant, parent, reactors=reactors, nodelay=nodelay) as broker:
+    with prepared(variant, parent, reactors=reactors) as broker:
         broker.start()
         yield broker.running

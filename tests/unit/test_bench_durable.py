@@ -19,7 +19,7 @@ RATES = [
     "100 publishers to 100 subscribers, QoS 1",
     "100 publishers to 100 absent subscribers, QoS 1",
     "100 publishers to 100 subscribers, QoS 2",
-    "1 publisher to 20 subscribers, QoS 1",
+    "1 publisher to 20 subscribers, QoS 1, 1,000 in flight",
 ]
 KEPT = [
     "stored / s",
