@@ -29,9 +29,9 @@ CONDITIONS = (
     "Loopback TCP, MQTT 3.1.1; every session, publishers' too, is persistent; 100 messages in flight a "
     "publisher where no other number is named, at most 20,000 sent and not yet received. The generator (one "
     "thread) shares the cores with the broker. CPU is user and system time of all the broker's threads. "
-    "`sync`, `interval` and `os` are TideMQ's durability: with `sync` no message is acknowledged before it is "
-    "on the disk, or before all who wait for it have acknowledged it, which spares the disk where they are "
-    "quick; with absent subscribers every message is written. Mosquitto runs with `persistence true`: it "
+    "`sync`, `interval` and `os` are TideMQ's durability: with `sync` no message is acknowledged before it "
+    "is on the disk, or before all who wait for it have acknowledged it, which spares the disk where they "
+    "are quick; with absent subscribers every message is written. Mosquitto runs with `persistence true`: it "
     "writes its state when it stops and every half hour, and acknowledges without waiting for the disk."
 )
 
