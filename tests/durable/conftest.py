@@ -1,0 +1,54 @@
+"""Servers on real stores, and afterwards the proof that their engines left nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from durable.server import Server, StoreDouble
+
+KINDS_AND_REACTORS = [("rocksdb", 2), ("sqlite", 1)]
+
+
+class Servers:
+    """Starts servers and remembers them, those that `restart` starts too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[Server] = []
+
+    def __call__(self, kind: str = "memory", reactors: int = 1, **settings: Any) -> Server:
+        store = StoreDouble(kind, self.folder / f"data{len(self.started)}")
+        return self._remember(Server(store, reactors, **settings))
+
+    def restart(self, server: Server, crash: bool, **changes: Any) -> Server:
+        return self._remember(server.restart(crash, **changes))
+
+    def _remember(self, server: Server) -> Server:
+        self.started.append(server)
+        return server
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """Starts servers on stores: `servers("rocksdb", 2, queued_messages_max=10)`."""
+    servers = Servers(tmp_path)
+    yield servers
+    for server in servers.started:
+        server.stop()
+
+
+@pytest.fixture(params=KINDS_AND_REACTORS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
+def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
+    """A server on each engine, with one reactor or two."""
+    kind, reactors = request.param
+    return servers(kind, reactors)
+
+
+@pytest.fixture(params=[False, True], ids=["stop", "crash"])
+def crash(request: pytest.FixtureRequest) -> bool:
+    """Whether a restart comes after a crash, else after a clean stop."""
+    value: bool = request.param
+    return value

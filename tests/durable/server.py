@@ -1,0 +1,258 @@
+"""An engine with its keeper on a real store, as the broker runs them, but for tests that look into the store,
+make it fail or wait, and take its state away as a crash leaves it.
+"""
+
+from __future__ import annotations
+
+import copy
+import select
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance.kit import WAIT_S, Client, connected, kept
+
+from tidemq.broker.keeper import Keeper
+from tidemq.config import Config
+from tidemq.engine import Connected, Engine, Stopped, StoreAccess
+from tidemq.errors import StoreError
+from tidemq.limits import Limits
+from tidemq.store import FAMILIES, MemoryStore, Store, Write
+from tidemq.store.rocksdb import make_rocksdb_store
+from tidemq.store.sqlite import make_sqlite_store
+
+KINDS = ("rocksdb", "sqlite", "memory")
+MAKERS: dict[str, Callable[[Config], Store]] = {
+    "rocksdb": make_rocksdb_store,
+    "sqlite": make_sqlite_store,
+}
+KEPT = ("meta", "session", "subscription", "retained")  # families that may hold rows when all is delivered
+
+Rows = dict[bytes, bytes]
+
+
+def wait_until(holds: Callable[[], Any], what: str, wait_s: float = WAIT_S) -> None:
+    """Looks again and again until it holds."""
+    deadline = time.monotonic() + wait_s
+    while not holds():
+        assert time.monotonic() < deadline, f"after {wait_s} s still not: {what}"
+        time.sleep(0.002)
+
+
+class StoreDouble:
+    """A real store behind a lock, so that a test may look into it; it fails and waits when it is told to.
+
+    `failure`: what a write raises; `applied`: after the store has taken the batch all the same, as it is when
+    only the sync failed. `hold()` makes writes wait, before the store sees them, until `let_go()`.
+    """
+
+    def __init__(self, kind: str, folder: Path, inner: Store | None = None) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.inner = inner or (MemoryStore() if kind == "memory" else MAKERS[kind](Config(data=folder)))
+        self.failure: StoreError | None = None
+        self.read_failure: StoreError | None = None
+        self.applied = False
+        self.delay_s = 0.0  # before each write
+        self.failed = 0  # writes
+        self.at_gate = threading.Event()  # a write waits
+        self._gate = threading.Event()
+        self._gate.set()
+        self._lock = threading.RLock()
+
+    def hold(self) -> None:
+        self.at_gate.clear()
+        self._gate.clear()
+
+    def let_go(self) -> None:
+        self._gate.set()
+
+    def open(self) -> list[str]:
+        return self.inner.open()
+
+    def write(self, batch: Sequence[Write], *, sync: bool) -> None:
+        if not self._gate.is_set():
+            self.at_gate.set()
+            assert self._gate.wait(30), "nobody lets the store go"
+        if self.delay_s:
+            time.sleep(self.delay_s)
+        with self._lock:
+            if self.failure is None or self.applied:
+                self.inner.write(batch, sync=sync)
+            if self.failure is not None:
+                self.failed += 1
+                raise self.failure
+
+    def sync(self) -> None:
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            self.inner.sync()
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        self._check_read()
+        with self._lock:
+            return self.inner.get(family, key)
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._check_read()
+        with self._lock:
+            return self.inner.get_many(family, keys)
+
+    def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        self._check_read()
+        with self._lock:
+            return iter(list(self.inner.scan(family, prefix, after)))
+
+    def size_bytes(self) -> int:
+        return self.inner.size_bytes()
+
+    def compact(self) -> None:
+        self.inner.compact()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def rows(self, family: str) -> Rows:
+        """All rows of a family, as they are now."""
+        with self._lock:
+            return dict(self.inner.scan(family))
+
+    def copied(self) -> StoreDouble:
+        """Another one, on the state of this moment, between two writes."""
+        place = self.folder.with_name(self.folder.name + "x")
+        with self._lock:
+            if self.kind == "memory":
+                return StoreDouble(self.kind, place, copy.deepcopy(self.inner))
+            shutil.copytree(self.folder, place)
+        return StoreDouble(self.kind, place)
+
+    def reopened(self) -> StoreDouble:
+        """Another one on the same state, which this one has left."""
+        return StoreDouble(self.kind, self.folder, self.inner)
+
+    def _check_read(self) -> None:
+        if self.read_failure is not None:
+            raise self.read_failure
+
+
+class Server:
+    """A running engine and keeper; `port` is where it listens. Further keywords are limits."""
+
+    def __init__(
+        self,
+        store: StoreDouble,
+        reactors: int = 1,
+        *,
+        queue_full: str = "drop_newest",
+        store_bytes_max: int = 0,
+        **limits: int,
+    ) -> None:
+        self.store = store
+        self.reactors = reactors
+        self.settings: dict[str, Any] = {"queue_full": queue_full, **limits}
+        self.running = False
+        self.damage = store.open()
+        self.engine = Engine(Limits(**limits), reactors=reactors, queue_full=queue_full)
+        self.engine.report_connections = True
+        self.keeper = Keeper(store, StoreAccess(self.engine), bytes_max=store_bytes_max)
+        self.keeper.load()
+        self.port: int = self.engine.listen("127.0.0.1", 0)
+        self.engine.start()
+        self.keeper.start()
+        self.running = True
+
+    def stop(self) -> None:
+        """Ends as the broker does; nothing of the engine may be left."""
+        if not self.running:
+            return
+        self.running = False
+        self.store.let_go()
+        self.engine.stop()
+        self._wait_for_goodbye()
+        self.keeper.finish()
+        self.engine.close()
+        self.store.close()
+        left = {name: value for name, value in self.engine.live_objects().items() if value}
+        assert not left, f"left after close(): {left}"
+
+    def _wait_for_goodbye(self) -> None:
+        deadline = time.monotonic() + 15
+        while not any(isinstance(event, Stopped) for event in self.engine.events()):
+            left = deadline - time.monotonic()
+            assert left > 0, "the engine does not stop"
+            select.select([self.engine.fileno()], [], [], left)
+
+    def restart(self, crash: bool, reactors: int | None = None, **changes: Any) -> Server:
+        """The next one on the same state. `crash`: on what the store holds now, of which the engine says
+        nothing to anybody; else after a clean stop."""
+        if crash:
+            store = self.store.copied()
+            self.store.failure = None
+            self.stop()
+        else:
+            self.stop()
+            store = self.store.reopened()
+        return Server(store, reactors or self.reactors, **(self.settings | changes))
+
+    # --- what the test asks ------------------------------------------------------------------------
+
+    def count(self, name: str) -> int:
+        counters: dict[str, int] = self.engine.counters() | self.keeper.counts
+        return counters[name]
+
+    def wait_for(self, name: str, least: int = 1) -> int:
+        """Waits until a counter has reached a value; returns what it has."""
+        wait_until(lambda: self.count(name) >= least, f"{name} is {least}")
+        return self.count(name)
+
+    def rows(self, family: str) -> Rows:
+        return self.store.rows(family)
+
+    def wait_for_rows(self, family: str, count: int) -> Rows:
+        """Waits until a family has so many rows: an acknowledgement of a client's is answered by nothing."""
+        wait_until(lambda: len(self.rows(family)) == count, f"{count} rows in {family}")
+        return self.rows(family)
+
+    def wait_until_empty(self) -> None:
+        """Waits until nothing is left of any message, and so of any queue."""
+        wait_until(lambda: not self.left(), f"no rows but {self.left()}")
+
+    def left(self) -> dict[str, int]:
+        """How many rows the families have that are empty when all is delivered."""
+        return {
+            family: len(rows) for family in FAMILIES if family not in KEPT and (rows := self.rows(family))
+        }
+
+    def reactor_of(self, client: Client) -> int:
+        """The reactor that a client which has just connected lives on."""
+        found: list[int] = []
+
+        def look() -> bool:
+            for event in self.engine.events():
+                if isinstance(event, Connected) and event.client_id == client.client_id:
+                    found.append(event.connection >> 48)
+            return bool(found)
+
+        wait_until(look, f"an event tells of {client.client_id}")
+        return found[-1]
+
+    def back(self, client_id: str, version: int = 5, *, present: bool = True, **settings: Any) -> Client:
+        """A client that resumes its session, which is there or not."""
+        client = Client(self.port, version)
+        connack = client.connect(client_id, **(kept(version) | settings))
+        if version > 3:  # MQTT 3.1 does not say
+            assert connack.session_present == present
+        return client
+
+    def connected_on(self, reactor: int, version: int = 5, **settings: Any) -> Client:
+        """A client with a new session of its own on this reactor."""
+        for _ in range(200):
+            client = connected(self, version, **settings)
+            if self.reactor_of(client) == reactor:
+                return client
+            client.disconnect(**({"session_expiry": 0} if settings.get("session_expiry") else {}))
+        raise AssertionError(f"the system gives no connection to reactor {reactor}")
