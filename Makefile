@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 30
 SEED ?= 1
 
-.PHONY: help setup build serve test wheel-test format bench asan race fuzz
+.PHONY: help setup build serve test wheel-test format bench bench-store asan race fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ format: setup ## put imports and lines in order
 
 bench: setup ## compare with Mosquitto under the same load (15 to 20 minutes; Debian package mosquitto)
 	$(BIN)/python benchmarks/run.py
+
+bench-store: setup ## what it costs to keep messages on disk, beside Mosquitto (10 minutes; Debian package mosquitto)
+	$(BIN)/python benchmarks/durable.py
 
 asan: setup ## load and fuzzing with the address and leak sanitizers (SECONDS=30 each; the first build takes minutes)
 	LEAKS=1 PYTHON=$(BIN)/python tools/sanitize.sh address tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
