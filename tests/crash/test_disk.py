@@ -230,7 +230,7 @@ def count(): return store.execute("SELECT count(*) FROM t").fetchone()[0]
 
 @pytest.mark.parametrize("engine", [ROCKSDB, SQLITE], ids=["rocksdb", "sqlite"])
 def test_engines_keep_what_they_synced_and_lose_the_rest(disk: Disk, engine: str) -> None:
-    """Also proof that their calls pass through the layer: what they wrote unsynced would survive otherwise."""
+    """Proof also that their calls pass through the layer: else what they did not sync would survive."""
     done = run(
         disk,
         engine
