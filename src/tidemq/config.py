@@ -53,10 +53,13 @@ LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
     "session_expiry_s_max": (0, _U32_MAX),
     "queued_messages_max": (1, 1_000_000_000),
     "queued_bytes_max": (1024, 1 << 40),
+    "queue_window_messages": (1, 1_000_000),
     "connections_max": (1, 100_000_000),
     "sessions_max": (1, 1_000_000_000),
     "retained_messages_max": (0, 1_000_000_000),
+    "retained_ttl_s": (0, _U32_MAX),
     "memory_bytes_max": (0, 1 << 50),
+    "store_bytes_max": (0, 1 << 60),
     "connect_timeout_s": (1, 3600),
     "output_high_bytes": (4096, 1 << 31),
     "output_bytes_max": (4096, 1 << 32),
@@ -121,6 +124,10 @@ class Config(BaseModel):
     store: str = "memory"  # name of an entry point in `tidemq.stores`, and so on
     store_options: dict[str, Any] = {}
     data: Path = Path("tidemq-data")  # directory of stores that keep files
+    store_strict: bool = False  # refuse to start on damaged data, rather than set it aside
+    durability: Literal["sync", "interval", "os"] = "sync"  # when a commit is forced to the disk
+    durability_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 100  # of `interval`
+    queue_full: Literal["drop_oldest", "drop_newest", "reject"] = "drop_newest"  # beyond a queue's limits
     authenticator: str = "anonymous"
     authenticator_options: dict[str, Any] = {}
     authoriser: str = "allow"

@@ -34,7 +34,12 @@ class RefusedError(TideMQError):
 
 
 class StoreError(TideMQError):
-    """Durability is in doubt. Caught by the broker, which never acknowledges anything afterwards."""
+    """Durability is in doubt, or stored data cannot be read. Caught by the broker, which acknowledges nothing
+    until a write has succeeded again."""
+
+
+class StoreFullError(StoreError):
+    """There is no room for a write. Caught as StoreError; told apart to say why."""
 
 
 class ClusterError(TideMQError):

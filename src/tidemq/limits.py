@@ -31,12 +31,15 @@ class Limits:
     session_expiry_s_max: int = 0xFFFFFFFF  # 0xFFFFFFFF: for ever
     queued_messages_max: int = 100_000  # a session, in flight included
     queued_bytes_max: int = 256 << 20  # a session
+    queue_window_messages: int = 1000  # waiting for a connected client, in memory; the rest is in the store
 
     # what the broker holds
     connections_max: int = 1_000_000
     sessions_max: int = 10_000_000
     retained_messages_max: int = 10_000_000
+    retained_ttl_s: int = 0  # after which a retained message goes; 0: never
     memory_bytes_max: int = 0  # messages and buffers; 0: three quarters of the machine's memory
+    store_bytes_max: int = 0  # on disk; 0: as much as the disk has
 
     # time-outs and buffers
     connect_timeout_s: int = 10  # from accept to CONNECT

@@ -1,4 +1,4 @@
-"""The memory store keeps batches, in families, in key order, for as long as its object lives."""
+"""The memory store, the model of the others, keeps batches in families, in key order, as a dict would."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemq.store import FAMILIES, MemoryStore
+from tidemq.config import Config
+from tidemq.store import FAMILIES, MemoryStore, make_memory_store
 
 FAMILY = st.sampled_from(FAMILIES)
 KEY = st.binary(max_size=3)
 WRITE = st.tuples(FAMILY, KEY, st.none() | st.binary(max_size=4))
 
 
-@given(st.lists(st.lists(WRITE, max_size=8), max_size=8), FAMILY, KEY)
-def test_scan_and_get_agree_with_a_dict(batches, family, prefix):
+@given(st.lists(st.lists(WRITE, max_size=8), max_size=8), FAMILY, KEY, KEY)
+def test_scan_and_get_agree_with_a_dict(batches, family, prefix, after):
     store, model = MemoryStore(), {}
-    store.open()
     for batch in batches:
-        store.write(batch)
+        store.write(batch, sync=True)
         for name, key, value in batch:
             model.pop((name, key), None)
             if value is not None:
                 model[name, key] = value
-        expected = sorted((k, v) for (f, k), v in model.items() if f == family and k.startswith(prefix))
-        assert list(store.scan(family, prefix)) == expected
+        rows = sorted((k, v) for (f, k), v in model.items() if f == family and k.startswith(prefix))
+        assert list(store.scan(family, prefix)) == rows
+        behind = [row for row in rows if not after or row[0] > after]
+        assert list(store.scan(family, prefix, after)) == behind
         assert store.get(family, prefix) == model.get((family, prefix))
-
-
-def test_a_scan_is_of_the_moment_it_was_asked():
-    store = MemoryStore()
-    store.write([("queue", b"a", b"1"), ("queue", b"b", b"2")])
-    scan = store.scan("queue")
-    store.write([("queue", b"b", None), ("queue", b"c", b"3")])
-    assert list(scan) == [(b"a", b"1"), (b"b", b"2")]
+        assert store.get_many(family, [after, prefix]) == [model.get((family, k)) for k in (after, prefix)]
 
 
 def test_a_batch_with_an_unknown_family_changes_nothing():
     store = MemoryStore()
     with pytest.raises(KeyError):
-        store.write([("queue", b"a", b"1"), ("quue", b"a", b"1")])
+        store.write([("queue", b"a", b"1"), ("quue", b"a", b"1")], sync=True)
     assert store.get("queue", b"a") is None
 
 
 def test_values_survive_close_and_open():
     store = MemoryStore()
-    store.open()
-    store.write([("session", b"c", b"1")])
+    assert store.open() == []
+    store.write([("session", b"c", b"1")], sync=True)
     store.close()
     store.close()
-    store.open()
+    assert store.open() == []
     assert store.get("session", b"c") == b"1"
+    assert store.size_bytes() == 0
+
+
+def test_the_broker_s_store_of_that_name_is_none():
+    assert make_memory_store(Config()) is None

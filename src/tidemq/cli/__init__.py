@@ -32,8 +32,14 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 0.0.0.0]")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. [default: 1883]")] = None,
     reactors: Annotated[int | None, typer.Option(help="Event loops; 0: one per core. [default: 0]")] = None,
-    store: Annotated[str | None, typer.Option(help="Where sessions are kept. [default: memory]")] = None,
+    store: Annotated[str | None, typer.Option(help="rocksdb, sqlite or memory. [default: memory]")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of stores with files.")] = None,
+    durability: Annotated[
+        str | None, typer.Option(help="When a commit is on the disk: sync, interval or os. [default: sync]")
+    ] = None,
+    store_strict: Annotated[
+        bool | None, typer.Option("--store-strict", help="Refuse to start on damaged data.")
+    ] = None,
     log_level: Annotated[
         str | None, typer.Option(help="debug, info, warning or error. [default: info]")
     ] = None,
@@ -54,6 +60,8 @@ def serve(
         "reactors": reactors,
         "store": store,
         "data": data,
+        "durability": durability,
+        "store_strict": store_strict,
         "log_level": log_level,
         "admin_port": admin_port,
     }

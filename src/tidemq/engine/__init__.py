@@ -13,6 +13,9 @@ from tidemq.engine.events import (
     SubscribeRequest,
 )
 
+from tidemq.engine.store_access import StoreAccess
+from tidemq.engine.storing import StoreWork
+
 __all__ = [
     "AuthRequest",
     "ConnectRequest",
@@ -23,5 +26,7 @@ __all__ = [
     "PublishRequest",
     "Received",
     "Stopped",
+    "StoreAccess",
+    "StoreWork",
     "SubscribeRequest",
 ]

@@ -26,6 +26,7 @@ from cython.cimports.tidemq.engine.subscribers import (
     OPTION_NO_LOCAL,
     OPTION_QOS,
     OPTION_RETAIN_AS_PUBLISHED,
+    OPTION_STORED,
     Subscription,
 )
 from cython.cimports.tidemq.engine.subscriptions import (
@@ -238,22 +239,28 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
     entry.receivers.clear()
     entry.ids.clear()
     entry.groups.clear()
-    entry.reactors = 0
+    entry.reactors = entry.stored_reactors = 0
+    entry.stored = False
     r.matches.subscriptions.clear()
     r.matches.groups.clear()
     r.tally[C_CACHE_MISSES] += 1
     lock_shared(r.shared.subscriptions)
     entry.version = read_version(r.shared.subscriptions)
     match_topic(r.shared.subscriptions, topic, cython.address(r.matches))
+    entry.stored = not r.matches.groups.empty()
     for index in range(r.matches.groups.size()):
         _add_group(r, entry, r.matches.groups[index])
     unlock_shared(r.shared.subscriptions)
     for index in range(r.matches.subscriptions.size()):
         subscription: cython.pointer[Subscription] = cython.address(r.matches.subscriptions[index])
+        stored: cython.bint = subscription.options & OPTION_STORED
+        entry.stored = entry.stored or stored
         if subscription.reactor == r.index:
             _add_receiver(entry, cython.address(places), subscription)
         else:
             entry.reactors |= cython.cast(uint64_t, 1) << subscription.reactor
+            if stored:
+                entry.stored_reactors |= cython.cast(uint64_t, 1) << subscription.reactor
     r.cache.weight += _weigh(entry)
 
 

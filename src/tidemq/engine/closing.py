@@ -17,11 +17,12 @@ from cython.cimports.tidemq.engine.counters import (
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import flush_output, free_output
+from cython.cimports.tidemq.engine.queueing import evict_waiting
 from cython.cimports.tidemq.engine.replies import write_disconnect
 from cython.cimports.tidemq.engine.reports import connection_event, post_report
 from cython.cimports.tidemq.engine.retention import suspend_backlog
 from cython.cimports.tidemq.engine.routing import route_message
-from cython.cimports.tidemq.engine.sessions import end_session, set_online
+from cython.cimports.tidemq.engine.sessions import end_session, set_online, store_session
 from cython.cimports.tidemq.engine.state import (
     CLOSING,
     CONNECTED,
@@ -115,6 +116,9 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
     c.overloaded = False
     c.backlogged = False
     c.pause_count = 0
+    c.owed = 0
+    c.in_debt = False
+    c.homing = 0
 
 
 @cython.cfunc
@@ -188,6 +192,9 @@ def _leave_session(
     if s.expiry_s != FOR_EVER:
         s.ends_ms = r.now_ms + cython.cast(int64_t, s.expiry_s) * 1000
     time_session(r, s)
+    if s.stored != cython.NULL:
+        evict_waiting(r, s)
+        store_session(r, s)
 
 
 @cython.cfunc
@@ -202,7 +209,8 @@ def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -
         return
     s.timer_ms = 0
     if s.connection != cython.NULL:
-        r.sessions.erase(number)
+        if s.stored == cython.NULL:
+            r.sessions.erase(number)
         return
     ends: cython.bint = s.ends_ms and s.ends_ms <= r.now_ms
     if s.will_ms and (s.will_ms <= r.now_ms or ends):
@@ -210,6 +218,7 @@ def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -
     if ends:
         end_session(r, s)
     else:
+        store_session(r, s)
         time_session(r, s)
 
 

@@ -25,6 +25,7 @@ from cython.cimports.tidemq.engine.mail import new_letter, new_mail
 from cython.cimports.tidemq.engine.message import new_message
 from cython.cimports.tidemq.engine.outbox import rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, touch
+from cython.cimports.tidemq.engine.queueing import make_stored
 from cython.cimports.tidemq.engine.replies import span_of, write_auth, write_connack
 from cython.cimports.tidemq.engine.reports import connection_event, post_event, post_report
 from cython.cimports.tidemq.engine.retention import resume_backlog
@@ -34,6 +35,7 @@ from cython.cimports.tidemq.engine.sessions import (
     end_session,
     find_session,
     set_online,
+    store_session,
 )
 from cython.cimports.tidemq.engine.state import (
     AUTHENTICATING,
@@ -409,6 +411,9 @@ def _attach(
     _apply_wishes(r, c, s, connect, cython.address(properties))
     if connect.has_will:
         _keep_will(r, s, connect)
+    if r.shared.durable and s.expiry_s and s.stored == cython.NULL:
+        make_stored(r, s)
+    store_session(r, s)
     if c.version == 5 and assigned:
         append_string_property(
             PROP_ASSIGNED_CLIENT_ID, span_of(cython.address(s.client_id)), cython.address(properties)

@@ -194,3 +194,5 @@ def set_limits(own: cython.pointer[EngineLimits], limits):
     own.inbox_messages_max = limits.inbox_messages_max
     own.cache_topics_max = limits.cache_topics_max
     own.cache_receivers_max = limits.cache_receivers_max
+    own.queue_window_messages = limits.queue_window_messages
+    own.retained_ttl_ms = limits.retained_ttl_s * 1000

@@ -31,6 +31,8 @@ NAMES = (
     "dropped_receiver_full",
     "dropped_retained_full",
     "dropped_memory",
+    "dropped_store_failed",
+    "store_sections",
     "refused_not_authorised",
     "publishers_paused",
     "events_dropped",

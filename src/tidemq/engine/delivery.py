@@ -5,7 +5,7 @@ leave from there in order, as many as the client takes.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
@@ -16,12 +16,12 @@ from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_EXPIRED,
     C_DROPPED_OFFLINE_QOS_0,
     C_DROPPED_PACKET_TOO_LARGE,
-    C_DROPPED_QUEUE_FULL,
     C_DROPPED_SLOW_CONSUMER,
     C_MESSAGES_RESENT,
     C_MESSAGES_SENT,
 )
 from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.journal import add_row, is_committed, note_sent, remove_row
 from cython.cimports.tidemq.engine.message import (
     hold_message,
     message_bytes,
@@ -31,14 +31,21 @@ from cython.cimports.tidemq.engine.message import (
 )
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry, packet_id_of
 from cython.cimports.tidemq.engine.output import append_large, pending_output, reserve_output
+from cython.cimports.tidemq.engine.promises import promise_sending
+from cython.cimports.tidemq.engine.queueing import goes_to_store, has_room, request_rows, spill
 from cython.cimports.tidemq.engine.reports import report_received
 from cython.cimports.tidemq.engine.state import (
     DONE,
     LARGE_PAYLOAD,
     RELEASED,
+    ROW_IDLE,
+    ROW_INFLIGHT,
+    ROW_NONE,
     SENT,
+    WAITING,
     Connection,
     Entry,
+    Message,
     Outbox,
     Passage,
     Reactor,
@@ -271,24 +278,31 @@ def deliver(
     if qos == 0:
         _deliver_now(r, s, p, retain, ids, ids_count)
         return
-    box: cython.pointer[Outbox] = cython.address(s.outbox)
-    if (
-        box.inflight + box.waiting >= r.shared.limits.queued_messages_max
-        or box.bytes >= r.shared.limits.queued_bytes_max
-    ):
-        r.tally[C_DROPPED_QUEUE_FULL] += 1
+    if not has_room(r, s, p):
         return
+    message: cython.pointer[Message] = passage_message(p, r.tally)
+    if s.stored != cython.NULL:
+        p.kept = True
+        p.places += 1
+        if goes_to_store(r, s, cython.address(message.id)):
+            spill(r, s, message, qos, retain, ids, ids_count)
+            return
+    box: cython.pointer[Outbox] = cython.address(s.outbox)
     entry: cython.pointer[Entry] = append_entry(box, r.tally)
-    entry.message = passage_message(p, r.tally)
-    hold_message(entry.message)
+    entry.message = message
+    hold_message(message)
     entry.qos = qos
     entry.retain = retain
-    box.bytes += message_bytes(entry.message)
+    box.bytes += message_bytes(message)
     if ids_count:
         kept: cython.pointer[uint32_t] = cython.cast(cython.pointer[uint32_t], obtain((ids_count + 1) * 4))
         kept[0] = ids_count
         memcpy(kept + 1, ids, ids_count * 4)
         entry.subscription_ids = kept
+    if s.stored != cython.NULL:
+        entry.row = ROW_IDLE
+        entry.section = r.section.number
+        entry.record = add_row(r, s.number, message, box.tail - 1, ROW_IDLE, qos, retain, ids, ids_count)
     c: cython.pointer[Connection] = s.connection
     if c == cython.NULL or c.doomed:
         return
@@ -297,6 +311,34 @@ def deliver(
     # a receiver that is paused itself cannot acknowledge: to wait for it would be to wait for each other
     if box.bytes > r.shared.limits.output_high_bytes and c.pause_count == 0 and p.feeder != handle_of(r, c):
         congest(r, c, p.feeder)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _may_send_twice(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    c: cython.pointer[Connection],
+    entry: cython.pointer[Entry],
+) -> cython.bint:
+    """Whether a QoS 2 message can go out: the store has it in flight at its place, so that after a crash it
+    goes out with the same packet identifier and is known as the same message. If not, it and those that go
+    out with it are put in flight, and sent once the store has that.
+    """
+    box: cython.pointer[Outbox] = cython.address(s.outbox)
+    if entry.row == ROW_INFLIGHT and is_committed(r, entry):
+        return True
+    sequence: uint64_t = box.next
+    room: uint32_t = c.send_max - box.inflight
+    while sequence < box.tail and room:
+        following: cython.pointer[Entry] = entry_at(box, sequence)
+        if following.state == WAITING and following.qos == 2:
+            note_sent(r, s.number, following, sequence)
+        room -= 1
+        sequence += 1
+    promise_sending(r, c)
+    return False
 
 
 @cython.cfunc
@@ -315,6 +357,8 @@ def _send_entry(
         return False
     if pending_output(c) > r.shared.limits.output_high_bytes:
         return False
+    if entry.qos == 2 and entry.row != ROW_NONE and not _may_send_twice(r, s, c, entry):
+        return False
     ids: cython.pointer[uint32_t] = entry.subscription_ids
     written: cython.bint
     if ids == cython.NULL:
@@ -327,8 +371,10 @@ def _send_entry(
         )
     if not written:
         # as if it had been delivered [MQTT-3.1.2-25]
+        remove_row(r, s.number, entry)
         forget_entry(box, entry, r.tally)
         return True
+    note_sent(r, s.number, entry, box.next)
     entry.state = SENT
     entry.sent_s = cython.cast(uint32_t, r.now_ms // 1000)
     box.waiting -= 1
@@ -354,14 +400,19 @@ def send_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
         entry: cython.pointer[Entry] = entry_at(box, box.next)
         if entry.state == DONE:
             box.next += 1
+        elif entry.state == RELEASED and not is_committed(r, entry):
+            promise_sending(r, c)
+            more = False
         elif entry.state == RELEASED:
             encode_ack(PUBREL, packet_id_of(box.next), RC_SUCCESS, c.version, reserve_output(r, c, 4))
             box.next += 1
             box.inflight += 1
         elif entry.message.expires_ms and entry.message.expires_ms <= r.now_ms and not entry.was_sent:
             r.tally[C_DROPPED_EXPIRED] += 1
+            remove_row(r, s.number, entry)
             forget_entry(box, entry, r.tally)
         else:
             open_passage(cython.address(passage), entry.message)
             more = _send_entry(r, s, c, cython.address(passage), entry)
             release_message(passage.message, r.tally)
+    request_rows(r, s)

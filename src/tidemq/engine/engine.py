@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
@@ -18,6 +19,7 @@ from cython.cimports.tidemq.engine.conversion import event_of, free_event, set_l
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT
 from cython.cimports.tidemq.engine.handles import reactor_of
 from cython.cimports.tidemq.engine.levels import LevelNode, node_at
+from cython.cimports.tidemq.engine.journal import free_section
 from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.message import (
     new_message,
@@ -29,9 +31,11 @@ from cython.cimports.tidemq.engine.retained import free_retained_index, new_reta
 from cython.cimports.tidemq.engine.retained import lock_shared as lock_retained
 from cython.cimports.tidemq.engine.retained import unlock_shared as unlock_retained
 from cython.cimports.tidemq.engine.sessions import end_session
-from cython.cimports.tidemq.engine.snapshot import restore_snapshot, take_snapshot
 from cython.cimports.tidemq.engine.state import (
     EVENT_STOPPED,
+    FULL_DROP_NEWEST,
+    FULL_DROP_OLDEST,
+    FULL_REJECT,
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
     MAIL_ANSWER_PUBLISH,
@@ -61,6 +65,7 @@ from cython.cimports.tidemq.engine.system import (
     close,
     eventfd,
     load_i64,
+    pthread_cond_destroy,
     pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
@@ -68,7 +73,8 @@ from cython.cimports.tidemq.engine.system import (
     read,
     store_i64,
 )
-from cython.cimports.tidemq.engine.timers import clock_ms
+from cython.cimports.tidemq.engine.storing import init_journal
+from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns
 from cython.cimports.tidemq.wire.protocol import span_of
 from cython.operator import dereference
 
@@ -79,16 +85,20 @@ from tidemq.wire.topics import topic_filter_fault, topic_name_fault
 
 _LISTEN_BACKLOG = 4096
 
+# what happens to a message for a queue that is full
+QUEUE_FULL = {"drop_newest": FULL_DROP_NEWEST, "drop_oldest": FULL_DROP_OLDEST, "reject": FULL_REJECT}
+
 
 @cython.cclass
 class Engine:
     """The reactors, their sessions and messages.
 
     ``reactors``: 1 to 64. The ``ask_*`` and ``report_connections`` attributes say what the control plane
-    wants to decide and to know; they are set before ``start``.
+    wants to decide and to know; they are set before ``start``. ``queue_full``: what happens to a message for
+    a queue that is full, "drop_newest", "drop_oldest" or "reject".
     """
 
-    def __cinit__(self, limits, *, reactors: int) -> None:
+    def __cinit__(self, limits, *, reactors: int, queue_full: str = "drop_newest") -> None:
         if not 1 <= reactors <= REACTORS_MAX:
             raise UsageError(f"reactors is {reactors}, must be 1 to {REACTORS_MAX}")
         own: EngineLimits
@@ -105,6 +115,9 @@ class Engine:
         pthread_mutex_init(cython.address(self.shared.registry_lock), cython.NULL)
         pthread_mutex_init(cython.address(self.shared.events_lock), cython.NULL)
         self.shared.event_wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        self.shared.wall_offset_ns = time.time_ns() - clock_ns()
+        self.shared.queue_full = QUEUE_FULL[queue_full]
+        init_journal(self.shared)
         index: cython.int
         for index in range(reactors):
             self.shared.reactors.push_back(new_reactor(self.shared, index))
@@ -400,21 +413,6 @@ class Engine:
             if name.startswith(("live_", "memory_")) or name in ("retained", "subscriptions")
         }
 
-    def export_state(self) -> list:
-        """Sessions, subscriptions, queues, retained messages as ``(family, key, value)``; after Stopped."""
-        if self.closed or self.running or not self.stopped:
-            raise UsageError("state is exported after the reactors have stopped and before close")
-        for thread in self.threads:
-            thread.join()
-        self._settle_mail()
-        return take_snapshot(self.shared)
-
-    def import_state(self, entries) -> None:
-        """Takes what ``export_state`` gave; before ``start``."""
-        if self.started or self.closed:
-            raise UsageError("state is imported before start")
-        restore_snapshot(self.shared, entries)
-
     def stop(self) -> None:
         """Says goodbye to all clients; the reactors end after their last writes, then comes Stopped."""
         index: cython.uint
@@ -466,11 +464,17 @@ class Engine:
         shared.events.clear()
         for index in range(shared.reactors.size()):
             r: cython.pointer[Reactor] = shared.reactors[index]
+            if r.section != cython.NULL:  # what ends with the engine stays in the store
+                free_section(r, r.section)
+                r.section = cython.NULL
             while not r.sessions.empty():
                 end_session(r, dereference(r.sessions.begin()).second)
         while not shared.registry.empty():
             s: cython.pointer[Session] = dereference(shared.registry.begin()).second
             end_session(shared.reactors[s.reactor], s)
+        for index in range(shared.journal.size()):
+            free_section(shared.reactors[shared.journal[index].reactor], shared.journal[index])
+        shared.journal.clear()
         self._free_retained()
         free_subscription_index(shared.subscriptions)
         for index in range(shared.reactors.size()):
@@ -486,6 +490,8 @@ class Engine:
         shared.reactors.clear()
         pthread_mutex_destroy(cython.address(shared.registry_lock))
         pthread_mutex_destroy(cython.address(shared.events_lock))
+        pthread_mutex_destroy(cython.address(shared.journal_lock))
+        pthread_cond_destroy(cython.address(shared.journal_ready))
         close(shared.event_wake)
 
     @cython.cfunc

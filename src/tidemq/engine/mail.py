@@ -55,21 +55,15 @@ def free_letter(letter: cython.pointer[Letter]) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def send_message_mail(
-    r: cython.pointer[Reactor],
-    target: uint16_t,
-    kind: uint8_t,
-    message: cython.pointer[Message],
-    number: uint64_t,
-    hops: uint8_t,
-) -> cython.void:
-    """Mails a message; the mail holds it."""
+    r: cython.pointer[Reactor], target: uint16_t, kind: uint8_t, message: cython.pointer[Message]
+) -> cython.pointer[Mail]:
+    """Mails a message; the mail holds it. Returns the mail, to be filled in before another is sent."""
     mail: Mail = new_mail(kind)
     hold_message(message)
     mail.message = message
-    mail.number = number
-    mail.hops = hops
     r.tally[C_MESSAGES_MAILED] += 1
     r.outgoing[target].push_back(mail)
+    return cython.address(r.outgoing[target].back())
 
 
 @cython.cfunc
@@ -87,7 +81,8 @@ def send_number_mail(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _wake(target: cython.pointer[Reactor]) -> cython.void:
+def wake(target: cython.pointer[Reactor]) -> cython.void:
+    """Ends the reactor's wait, if it waits; from any thread."""
     if load_int(cython.address(target.sleeping), SEQ_CST):
         store_int(cython.address(target.sleeping), 0, SEQ_CST)
         one: uint64_t = 1
@@ -103,7 +98,7 @@ def post_directly(target: cython.pointer[Reactor], mail: cython.pointer[cython.c
     target.inbox.push_back(mail[0])
     store_int(cython.address(target.inbox_count), cython.cast(cython.int, target.inbox.size()), RELAXED)
     pthread_mutex_unlock(cython.address(target.inbox_lock))
-    _wake(target)
+    wake(target)
 
 
 @cython.cfunc
@@ -124,7 +119,7 @@ def post_outgoing(r: cython.pointer[Reactor]) -> cython.void:
         store_int(cython.address(target.inbox_count), cython.cast(cython.int, target.inbox.size()), RELAXED)
         pthread_mutex_unlock(cython.address(target.inbox_lock))
         r.outgoing[index].clear()
-        _wake(target)
+        wake(target)
 
 
 @cython.cfunc

@@ -12,4 +12,5 @@ cdef Span payload_of(const Message* message) noexcept nogil
 cdef uint8_t* bytes_of(const Message* message) noexcept nogil
 cdef Message* passage_message(Passage* passage, int64_t* tally) noexcept nogil
 cdef void open_passage(Passage* passage, Message* message) noexcept nogil
+cdef void close_passage(Passage* passage, int64_t* tally) noexcept nogil
 cdef int64_t message_bytes(const Message* message) noexcept nogil

@@ -85,6 +85,8 @@ def new_message(
     message.publisher = passage.publisher
     message.feeder = passage.feeder
     message.expires_ms = passage.expires_ms
+    message.id = passage.id
+    message.counted = False
     at: cython.pointer[uint8_t] = bytes_of(message)
     memcpy(at, passage.topic.data, passage.topic.size)
     at += passage.topic.size
@@ -96,6 +98,20 @@ def new_message(
     tally[LIVE_MESSAGES] += 1
     tally[MEMORY_MESSAGES] += size
     return message
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def close_passage(passage: cython.pointer[Passage], tally: cython.pointer[int64_t]) -> cython.void:
+    """Lets go of the passage's message, if one was made. It knows by now whether several may keep it: nobody
+    else looks at that before the turn ends.
+    """
+    if passage.message != cython.NULL:
+        if passage.places > 1:
+            passage.message.counted = True
+        release_message(passage.message, tally)
+        passage.message = cython.NULL
 
 
 @cython.cfunc
@@ -143,5 +159,6 @@ def open_passage(passage: cython.pointer[Passage], message: cython.pointer[Messa
     passage.publisher = message.publisher
     passage.feeder = message.feeder
     passage.expires_ms = message.expires_ms
+    passage.id = message.id
     hold_message(message)
     passage.message = message

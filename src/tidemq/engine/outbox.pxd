@@ -5,6 +5,7 @@ from tidemq.engine.state cimport Entry, Outbox
 cdef Entry* append_entry(Outbox* box, int64_t* tally) noexcept nogil
 cdef Entry* entry_at(const Outbox* box, uint64_t sequence) noexcept nogil
 cdef Entry* find_entry(const Outbox* box, uint16_t packet_id) noexcept nogil
+cdef uint64_t place_of(const Outbox* box, uint16_t packet_id) noexcept nogil
 cdef uint16_t packet_id_of(uint64_t sequence) noexcept nogil
 cdef void forget_entry(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil
 cdef void release_payload(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil

@@ -12,7 +12,15 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.tidemq.engine.allocation import allocate, release
 from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
-from cython.cimports.tidemq.engine.state import DONE, RELEASED, SENT, WAITING, Entry, Outbox
+from cython.cimports.tidemq.engine.state import (
+    DONE,
+    RELEASED,
+    ROW_NONE,
+    SENT,
+    WAITING,
+    Entry,
+    Outbox,
+)
 
 _FIRST_CAPACITY = cython.declare(uint32_t, 4)  # of a ring; it doubles
 _KEPT_CAPACITY = cython.declare(uint32_t, 1024)  # an empty ring larger than this is given back
@@ -65,6 +73,7 @@ def append_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) ->
     entry.subscription_ids = cython.NULL
     entry.state = WAITING
     entry.was_sent = False
+    entry.row = ROW_NONE
     box.tail += 1
     box.waiting += 1
     tally[LIVE_ENTRIES] += 1
@@ -83,6 +92,15 @@ def find_entry(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -
     if distance >= box.next - box.head:
         return cython.NULL
     return entry_at(box, box.head + distance)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def place_of(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -> uint64_t:
+    """The place of the entry that `find_entry` finds."""
+    first: uint32_t = packet_id_of(box.head)
+    return box.head + (packet_id + _IDENTIFIERS - first) % _IDENTIFIERS
 
 
 @cython.cfunc

@@ -5,3 +5,4 @@ from tidemq.engine.state cimport Connection, Reactor
 cdef void consider_moving(Reactor* r, Connection* c, uint64_t reactors) noexcept nogil
 cdef void welcome(Reactor* r, Connection* c) noexcept nogil
 cdef void work_out_load(Reactor* r, int64_t now_ns) noexcept nogil
+cdef void go_home(Reactor* r, Connection* c) noexcept nogil

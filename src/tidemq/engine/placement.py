@@ -56,6 +56,8 @@ def _may_move(c: cython.pointer[Connection]) -> cython.bint:
         return False
     if s.outbox.head != s.outbox.tail or s.backlog != cython.NULL:
         return False
+    if s.stored != cython.NULL and (s.stored.waiting or s.stored.reading):
+        return False
     return not (c.asked or c.doomed or c.leaving or c.pause_count or c.congested)
 
 
@@ -81,9 +83,26 @@ def consider_moving(
     there: cython.int = load_int(cython.address(r.shared.reactors[target].load), RELAXED)
     here: cython.int = load_int(cython.address(r.load), RELAXED)
     if (there < _BUSY or there <= here + _BUSIER) and _may_move(c):
-        _move(r, c, target)
+        if c.owed:  # what it is owed names this reactor: first it gets that
+            c.homing = cython.cast(cython.uchar, target + 1)
+            c.pause_count += 1
+            touch(r, c)
+        else:
+            _move(r, c, target)
     else:
         c.away = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def go_home(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """The client is owed nothing any more: it moves, if nothing has come in its way meanwhile."""
+    target: uint16_t = c.homing - 1
+    c.homing = 0
+    c.away = 0
+    if _may_move(c) and not r.stopping:
+        _move(r, c, target)
 
 
 @cython.cfunc
@@ -97,6 +116,8 @@ def _move(r: cython.pointer[Reactor], c: cython.pointer[Connection], target: uin
     pthread_mutex_lock(cython.address(r.shared.registry_lock))
     c.session.reactor = target
     c.session.moving = True
+    if c.session.stored != cython.NULL:
+        r.shared.queue_owners[c.session.number] = target
     pthread_mutex_unlock(cython.address(r.shared.registry_lock))
     r.sessions.erase(c.session.number)
     c.session.timer_ms = 0
@@ -116,6 +137,8 @@ def welcome(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
     pthread_mutex_lock(cython.address(r.shared.registry_lock))
     c.session.moving = False
     pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+    if c.session.stored != cython.NULL:
+        r.sessions[c.session.number] = c.session
     c.leaving = False
     c.asked = r.stopping  # then nothing more is read
     c.clean_disconnect = r.stopping

@@ -7,12 +7,15 @@ from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.tidemq.engine.backpressure import pause_feeder, resume_feeder
 from cython.cimports.tidemq.engine.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.connecting import admit, answer_auth, answer_connect
+from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.fulfilment import answer_kept, section_answered
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.mail import free_letter
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.placement import welcome
 from cython.cimports.tidemq.engine.publishing import answer_publish
+from cython.cimports.tidemq.engine.queueing import accept_rows, expire_rows, free_rows
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retention import begin_backlog
 from cython.cimports.tidemq.engine.routing import deliver_mailed, deliver_to_group, route_message
@@ -28,21 +31,27 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
     MAIL_ANSWER_SUBSCRIBE,
+    MAIL_COMMITTED,
     MAIL_CONNECTION,
     MAIL_DISCONNECT,
+    MAIL_EXPIRED,
     MAIL_GROUP,
+    MAIL_KEPT,
     MAIL_MESSAGE,
     MAIL_MOVED,
     MAIL_PAUSE,
     MAIL_PUBLISH,
     MAIL_RESUME,
+    MAIL_ROWS,
     MAIL_STOP,
     MAIL_SUBSCRIBE,
     MAIL_UNSUBSCRIBE,
     Connection,
     Mail,
     Reactor,
+    Section,
     Session,
+    StoredRows,
 )
 from cython.cimports.tidemq.engine.subscribing import answer_subscribe
 from cython.cimports.tidemq.engine.system import EPOLL_CTL_DEL, epoll_ctl
@@ -120,6 +129,24 @@ def _subscribe(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _take_rows(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+    """Rows that the store found for a queue, which may be gone by now."""
+    rows: cython.pointer[StoredRows] = cython.cast(cython.pointer[StoredRows], mail.pointer)
+    if not r.sessions.count(mail.number) or r.sessions[mail.number].stored == cython.NULL:
+        free_rows(r, rows)
+        return
+    s: cython.pointer[Session] = r.sessions[mail.number]
+    if mail.kind == MAIL_EXPIRED:
+        expire_rows(r, s, rows)
+        return
+    accept_rows(r, s, rows)
+    if s.connection != cython.NULL:
+        send_waiting(r, s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _stop(r: cython.pointer[Reactor]) -> cython.void:
     """Reads nothing more; what is written still goes out, then comes the goodbye."""
     index: cython.size_t
@@ -158,6 +185,10 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     if mail.kind == MAIL_MOVED:
         welcome(r, cython.cast(cython.pointer[Connection], mail.pointer))
         close_connection(r, cython.cast(cython.pointer[Connection], mail.pointer))
+    if mail.kind == MAIL_COMMITTED:
+        section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
+    if mail.kind in (MAIL_ROWS, MAIL_EXPIRED):
+        free_rows(r, cython.cast(cython.pointer[StoredRows], mail.pointer))
     if mail.kind == MAIL_CONNECTION:
         c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
         place_connection(r, c)
@@ -172,11 +203,17 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     """Acts on one mail and frees what came with it."""
     kind: uint8_t = mail.kind
     if kind == MAIL_MESSAGE:
-        deliver_mailed(r, mail.message)
+        deliver_mailed(r, mail.message, mail.token)
     elif kind == MAIL_GROUP:
-        deliver_to_group(r, mail.message, mail.number, mail.hops)
+        deliver_to_group(r, mail.message, mail.number, mail.hops, mail.token)
     elif kind == MAIL_PUBLISH:
         route_message(r, mail.message)
+    elif kind == MAIL_KEPT:
+        answer_kept(r, mail.number, mail.reason)
+    elif kind == MAIL_COMMITTED:
+        section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
+    elif kind in (MAIL_ROWS, MAIL_EXPIRED):
+        _take_rows(r, mail)
     elif kind == MAIL_PAUSE:
         pause_feeder(r, mail.number)
     elif kind == MAIL_RESUME:

@@ -4,5 +4,4 @@ from tidemq.engine.state cimport Connection, Reactor, Session
 
 cdef void handle_publish(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size, const uint8_t* frame, uint32_t frame_size) noexcept nogil
 cdef void answer_publish(Reactor* r, Connection* c, uint8_t reason) noexcept nogil
-cdef void note_received(Session* s, uint16_t packet_id) noexcept nogil
 cdef void handle_ack(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil

@@ -1,12 +1,11 @@
 """PUBLISH as it comes from a client, and the acknowledgements of both directions."""
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
-from cython.cimports.tidemq.engine.allocation import allocate
 from cython.cimports.tidemq.engine.backpressure import refused_by_memory
 from cython.cimports.tidemq.engine.connecting import keep_packet
 from cython.cimports.tidemq.engine.counters import (
@@ -15,16 +14,23 @@ from cython.cimports.tidemq.engine.counters import (
     C_REFUSED_NOT_AUTHORISED,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.fulfilment import settle_published
 from cython.cimports.tidemq.engine.handles import handle_of
-from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, release_payload
+from cython.cimports.tidemq.engine.journal import is_committed, next_id, note_released, remove_row
+from cython.cimports.tidemq.engine.message import close_passage
+from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, place_of, release_payload
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.placement import consider_moving
+from cython.cimports.tidemq.engine.promises import next_token, promise_ack, promise_published
+from cython.cimports.tidemq.engine.queueing import request_rows
+from cython.cimports.tidemq.engine.received import forget_received, is_received, note_received, store_received
 from cython.cimports.tidemq.engine.replies import span_of, write_ack
 from cython.cimports.tidemq.engine.reports import connection_event, post_event
-from cython.cimports.tidemq.engine.routing import close_passage, route
+from cython.cimports.tidemq.engine.routing import route
 from cython.cimports.tidemq.engine.state import (
     EVENT_PUBLISH,
     RELEASED,
+    ROW_NONE,
     SENT,
     Connection,
     Entry,
@@ -107,37 +113,6 @@ def _check_publish(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _is_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.bint:
-    """Whether a QoS 2 message with this identifier waits for its PUBREL."""
-    return s.received != cython.NULL and s.received[packet_id >> 6] >> (packet_id & 63) & 1
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.void:
-    """A QoS 2 message has come and waits for its PUBREL. Its bitmap of 8 KiB stays while the client is
-    connected.
-    """
-    if _is_received(s, packet_id):
-        return
-    if s.received == cython.NULL:
-        s.received = cython.cast(cython.pointer[uint64_t], allocate(8192))
-    s.received[packet_id >> 6] |= cython.cast(uint64_t, 1) << (packet_id & 63)
-    s.received_count += 1
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.void:
-    s.received[packet_id >> 6] &= ~(cython.cast(uint64_t, 1) << (packet_id & 63))
-    s.received_count -= 1
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def handle_publish(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
@@ -152,9 +127,12 @@ def handle_publish(
     fault: Fault = parse_publish(first, body, size, c.version, cython.address(publish))
     if fault == FAULT_NONE:
         fault = _check_publish(r, c, cython.address(publish))
-    if fault == FAULT_NONE and publish.qos == 2 and _is_received(c.session, publish.packet_id):
+    if fault == FAULT_NONE and publish.qos == 2 and is_received(c.session, publish.packet_id):
         # sent again, not a new message [MQTT-4.3.3-10]
-        write_ack(r, c, PUBREC, publish.packet_id, RC_SUCCESS)
+        if c.session.stored != cython.NULL:
+            promise_published(r, c, cython.NULL, PUBREC, publish.packet_id, RC_SUCCESS, True)
+        else:
+            write_ack(r, c, PUBREC, publish.packet_id, RC_SUCCESS)
         return
     if (
         fault == FAULT_NONE
@@ -237,6 +215,32 @@ def answer_publish(r: cython.pointer[Reactor], c: cython.pointer[Connection], re
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _acknowledge(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], p: cython.pointer[Passage], packet_id: uint16_t
+) -> cython.void:
+    """PUBACK or PUBREC: now where nobody keeps the message and nothing before it waits, else when all have
+    kept it.
+    """
+    packet_type: uint8_t = PUBACK if p.qos == 1 else PUBREC
+    reason: uint8_t = RC_SUCCESS
+    if p.refused:
+        reason = p.refused
+    elif p.receivers == 0 and c.version == 5:
+        reason = RC_NO_MATCHING_SUBSCRIBERS
+    if p.qos == 2:
+        note_received(c.session, packet_id)
+        if c.session.stored != cython.NULL and (p.kept or p.answers):
+            store_received(r, c.session, packet_id)
+            p.kept = True
+    if p.kept or p.answers or c.owed:
+        promise_published(r, c, p, packet_type, packet_id, reason, False)
+    else:
+        settle_published(r, c, c.session, packet_type, packet_id, reason)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _accept_publish(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
@@ -267,18 +271,15 @@ def _accept_publish(
         passage.frame = frame
         passage.frame_size = frame_size
         passage.frame_is_5 = c.version == 5
+    if r.shared.durable and (publish.qos or publish.retain):
+        passage.id = next_id(r)
+        if publish.qos:
+            passage.token = next_token(r)
     r.tally[C_MESSAGES_RECEIVED] += 1
     route(r, cython.address(passage))
     if publish.qos:
-        reason: uint8_t = RC_SUCCESS
-        if passage.receivers == 0 and c.version == 5:
-            reason = RC_NO_MATCHING_SUBSCRIBERS
-        if publish.qos == 1:
-            write_ack(r, c, PUBACK, publish.packet_id, reason)
-        else:
-            note_received(c.session, publish.packet_id)
-            write_ack(r, c, PUBREC, publish.packet_id, reason)
-    close_passage(r, cython.address(passage))
+        _acknowledge(r, c, cython.address(passage), publish.packet_id)
+    close_passage(cython.address(passage), r.tally)
     if passage.only_reactors:
         consider_moving(r, c, passage.only_reactors)
     else:
@@ -291,11 +292,37 @@ def _accept_publish(
 def _handle_pubrel(
     r: cython.pointer[Reactor], c: cython.pointer[Connection], packet_id: uint16_t
 ) -> cython.void:
-    """PUBREL ends a QoS 2 message from the client [MQTT-4.3.3-11]."""
-    known: cython.bint = _is_received(c.session, packet_id)
-    if known:
-        _forget_received(c.session, packet_id)
-    write_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS if known else RC_PACKET_IDENTIFIER_NOT_FOUND)
+    """PUBREL ends a QoS 2 message from the client [MQTT-4.3.3-11].
+
+    PUBCOMP lets the client use the identifier for another message: the store must not know it any more.
+    """
+    known: cython.bint = is_received(c.session, packet_id)
+    if forget_received(r, c.session, packet_id):
+        promise_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS)
+    else:
+        write_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS if known else RC_PACKET_IDENTIFIER_NOT_FOUND)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _release_entry(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], entry: cython.pointer[Entry], packet_id: uint16_t
+) -> cython.void:
+    """PUBREC has come: PUBREL follows [MQTT-4.3.3-4]. Where the entry is stored, the store has to know before
+    the client does, for it forgets the identifier then; and the message stays, since it names the row.
+    """
+    s: cython.pointer[Session] = c.session
+    if entry.state == SENT:
+        entry.state = RELEASED
+        if entry.row == ROW_NONE:
+            release_payload(cython.address(s.outbox), entry, r.tally)
+        else:
+            note_released(r, s.number, entry, place_of(cython.address(s.outbox), packet_id))
+    if is_committed(r, entry):
+        write_ack(r, c, PUBREL, packet_id, RC_SUCCESS)
+    else:
+        promise_ack(r, c, PUBREL, packet_id, RC_SUCCESS)
 
 
 @cython.cfunc
@@ -325,10 +352,7 @@ def handle_ack(
             write_ack(r, c, PUBREL, ack.packet_id, RC_PACKET_IDENTIFIER_NOT_FOUND)
             return
         if ack.reason < 0x80:
-            if entry.state == SENT:
-                release_payload(cython.address(s.outbox), entry, r.tally)
-                entry.state = RELEASED
-            write_ack(r, c, PUBREL, ack.packet_id, RC_SUCCESS)  # [MQTT-4.3.3-4]
+            _release_entry(r, c, entry, ack.packet_id)
             return
     elif (
         entry == cython.NULL
@@ -336,8 +360,11 @@ def handle_ack(
         or entry.state != (SENT if kind == PUBACK else RELEASED)
     ):
         return
+    remove_row(r, s.number, entry)
     forget_entry(cython.address(s.outbox), entry, r.tally)
     if c.congested:
         touch(r, c)  # it may be below its mark now
     if s.outbox.next < s.outbox.tail:
         send_waiting(r, s)
+    else:
+        request_rows(r, s)

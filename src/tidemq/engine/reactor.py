@@ -25,12 +25,15 @@ from cython.cimports.tidemq.engine.counters import (
     MEMORY_BUFFERS,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.fulfilment import keep_promises
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
+from cython.cimports.tidemq.engine.journal import free_section, hand_over
 from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
 from cython.cimports.tidemq.engine.placement import work_out_load
 from cython.cimports.tidemq.engine.postman import handle_mail
+from cython.cimports.tidemq.engine.promises import free_promises
 from cython.cimports.tidemq.engine.reading import parse_kept, read_connection
 from cython.cimports.tidemq.engine.reports import new_event, post_event
 from cython.cimports.tidemq.engine.retention import continue_backlogs
@@ -80,7 +83,7 @@ from cython.cimports.tidemq.engine.system import (
     store_i64,
     store_int,
 )
-from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns, take_timer, time_connection
+from cython.cimports.tidemq.engine.timers import clock_ns, take_timer, time_connection
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_CONNECT_TIMEOUT,
     FAULT_KEEP_ALIVE,
@@ -126,7 +129,8 @@ def new_reactor(shared: cython.pointer[Shared], index: uint16_t) -> cython.point
     r.heads.resize(16)
     getrandom(cython.address(r.cache.seed), 8, 0)
     pthread_mutex_init(cython.address(r.inbox_lock), cython.NULL)
-    r.now_ms = clock_ms()
+    r.now_ns = clock_ns()
+    r.now_ms = r.now_ns // 1000000
     return r
 
 
@@ -141,6 +145,9 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     r.tally[LIVE_BUFFERS] -= r.spare_blocks.size()
     r.tally[MEMORY_BUFFERS] -= cython.cast(int64_t, r.spare_blocks.size()) * OUTPUT_BLOCK
     r.spare_blocks.clear()
+    free_promises(r)
+    if r.section != cython.NULL:
+        free_section(r, r.section)
     free_cache(r)
     free(r.read_buffer)
     close(r.epoll)
@@ -334,12 +341,15 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     index: cython.size_t = 0
     # before an answer is seen (but where an output filled up and went out within the turn), what it answers
     # for is counted and on its way to the other reactors
+    if hand_over(r):
+        keep_promises(r)
     _publish_tally(r)
     post_outgoing(r)
     while index < r.touched.size():
         _settle(r, r.touched[index])
         index += 1
     r.touched.clear()
+    hand_over(r)  # what closing has recorded
     post_outgoing(r)
     post_departing(r)
     _publish_tally(r)
@@ -373,6 +383,9 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     pthread_mutex_lock(cython.address(r.inbox_lock))
     if not r.inbox.empty():
         wait = 0
+    # the store may have run out of work after it was last offered some
+    if load_int(cython.address(r.unhanded), SEQ_CST) and load_int(cython.address(r.shared.journal_idle), SEQ_CST):
+        wait = 0
     pthread_mutex_unlock(cython.address(r.inbox_lock))
     return cython.cast(cython.int, wait)
 
@@ -395,6 +408,8 @@ def _all_written(r: cython.pointer[Reactor]) -> cython.bint:
     """Whether the peers have everything: to close a socket with input unread discards what is unsent."""
     index: cython.size_t
     unsent: cython.int = 0
+    if not (r.acknowledgements.empty() and r.promises.empty()):
+        return False
     for index in range(r.connections.size()):
         c: cython.pointer[Connection] = r.connections[index]
         if c == cython.NULL:
@@ -415,6 +430,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         count: cython.int = epoll_wait(r.epoll, events, _EVENTS_MAX, _wait_ms(r))
         store_int(cython.address(r.sleeping), 0, SEQ_CST)
         began_ns: int64_t = clock_ns()
+        r.now_ns = began_ns
         r.now_ms = began_ns // 1000000
         r.tally[C_TURNS] += 1
         _read_mail(r)

@@ -9,4 +9,5 @@ cdef void write_ack(Reactor* r, Connection* c, uint8_t packet_type, uint16_t pac
 cdef void write_connack(Reactor* r, Connection* c, bint session_present, uint8_t reason, const string* properties) noexcept nogil
 cdef void write_disconnect(Reactor* r, Connection* c, uint8_t reason) noexcept nogil
 cdef void write_auth(Reactor* r, Connection* c, uint8_t reason, const string* data) noexcept nogil
-cdef void write_reasons(Reactor* r, Connection* c, uint8_t packet_type, uint16_t packet_id, string* reasons) noexcept nogil
+cdef void append_packet(Reactor* r, Connection* c, const string* packet) noexcept nogil
+cdef void encode_reasons(uint8_t version, uint8_t packet_type, uint16_t packet_id, string* reasons, string* packet) noexcept nogil

@@ -64,7 +64,7 @@ def write_ack(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _append_packet(
+def append_packet(
     r: cython.pointer[Reactor], c: cython.pointer[Connection], packet: cython.pointer[cython.const[string]]
 ) -> cython.void:
     """Sends a rare packet; a client that takes no packet of this size cannot go on [MQTT-3.1.2-24]."""
@@ -113,7 +113,7 @@ def write_connack(
     encode_packet(
         CONNACK << 4, head, span_of(properties), c.version == 5, _no_bytes(), cython.address(packet)
     )
-    _append_packet(r, c, cython.address(packet))
+    append_packet(r, c, cython.address(packet))
 
 
 @cython.cfunc
@@ -152,21 +152,20 @@ def write_auth(
     encode_packet(
         AUTH << 4, head, span_of(cython.address(properties)), True, _no_bytes(), cython.address(packet)
     )
-    _append_packet(r, c, cython.address(packet))
+    append_packet(r, c, cython.address(packet))
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def write_reasons(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
+def encode_reasons(
+    version: uint8_t,
     packet_type: uint8_t,
     packet_id: uint16_t,
     reasons: cython.pointer[string],
+    packet: cython.pointer[string],
 ) -> cython.void:
     """SUBACK or UNSUBACK; 3.x knows 0x80 as the only failure and no reasons in UNSUBACK."""
-    packet: string
     identifier: uint8_t[2]
     identifier[0] = cython.cast(uint8_t, packet_id >> 8)
     identifier[1] = cython.cast(uint8_t, packet_id)
@@ -176,10 +175,9 @@ def write_reasons(
     tail: Span = span_of(reasons)
     index: uint32_t
     old: string
-    if c.version < 5:
+    if version < 5:
         for index in range(tail.size):
             if packet_type == SUBACK:
                 old.push_back(0x80 if tail.data[index] & 0x80 else tail.data[index])
         tail = span_of(cython.address(old))
-    encode_packet(packet_type << 4, head, _no_bytes(), c.version == 5, tail, cython.address(packet))
-    _append_packet(r, c, cython.address(packet))
+    encode_packet(packet_type << 4, head, _no_bytes(), version == 5, tail, packet)

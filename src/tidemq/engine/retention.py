@@ -14,7 +14,9 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.delivery import deliver
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
+from cython.cimports.tidemq.engine.journal import next_id, note_retained
 from cython.cimports.tidemq.engine.message import (
+    close_passage,
     hold_message,
     open_passage,
     passage_message,
@@ -58,6 +60,9 @@ def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cy
     if p.payload.size:
         message = passage_message(p, r.tally)
         hold_message(message)
+    if r.shared.durable and p.topic.data[0] != 0x24:  # '$': what the broker says of itself is not kept
+        note_retained(r, passage_message(p, r.tally))
+        p.kept = True
     lock_exclusive(index)
     if message == cython.NULL:
         old = remove_retained(index, p.topic)
@@ -88,6 +93,8 @@ def _forget_expired(r: cython.pointer[Reactor], message: cython.pointer[Message]
         remove_retained(index, topic_of(message))
     unlock_exclusive(index)
     if same:
+        if r.shared.durable:
+            note_retained(r, message)
         r.tally[C_DROPPED_EXPIRED] += 1
         release_message(message, r.tally)
 
@@ -125,6 +132,10 @@ def _send_slice(
         else:
             open_passage(cython.address(passage), message)
             passage.feeder = 0
+            if r.shared.durable and backlog.qos and message.qos:
+                # a copy with an id of its own: in the queue it comes after what is there, and may be there twice
+                passage.message = cython.NULL
+                passage.id = next_id(r)
             deliver(
                 r,
                 s,
@@ -134,7 +145,9 @@ def _send_slice(
                 cython.address(backlog.subscription_id),
                 ids_count,
             )
-            release_message(message, r.tally)
+            if passage.message != message:
+                release_message(message, r.tally)
+            close_passage(cython.address(passage), r.tally)
         release_message(message, r.tally)
     return more
 

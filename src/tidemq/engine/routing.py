@@ -10,8 +10,10 @@ from cython.cimports.tidemq.engine.backpressure import wait_for_inbox
 from cython.cimports.tidemq.engine.cache import find_cached_group, find_receivers
 from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER, C_MESSAGES_UNROUTED
 from cython.cimports.tidemq.engine.delivery import deliver
+from cython.cimports.tidemq.engine.journal import next_id
 from cython.cimports.tidemq.engine.mail import send_message_mail
-from cython.cimports.tidemq.engine.message import open_passage, passage_message, release_message, topic_of
+from cython.cimports.tidemq.engine.message import close_passage, open_passage, passage_message, topic_of
+from cython.cimports.tidemq.engine.promises import promise_kept
 from cython.cimports.tidemq.engine.retention import retain_passage
 from cython.cimports.tidemq.engine.state import (
     MAIL_GROUP,
@@ -19,6 +21,7 @@ from cython.cimports.tidemq.engine.state import (
     CacheEntry,
     Group,
     GroupMember,
+    Mail,
     Message,
     Passage,
     Reactor,
@@ -93,19 +96,38 @@ def _deliver_to_member(
     member: cython.pointer[GroupMember] = _choose_member(r, group, hops > 0)
     p.receivers += 1
     if member.session == cython.NULL:
-        send_message_mail(r, member.reactor, MAIL_GROUP, passage_message(p, r.tally), group.number, hops + 1)
+        mail: cython.pointer[Mail] = send_message_mail(r, member.reactor, MAIL_GROUP, passage_message(p, r.tally))
+        mail.number = group.number
+        mail.hops = hops + 1
+        mail.token = p.token
+        p.places += 1
+        if p.token:
+            p.answers += 1
         wait_for_inbox(r, member.reactor, p.feeder)
         return
     ids_count: uint32_t = 1 if member.subscription_id else 0
+    own: Passage = p[0]
+    if r.shared.durable:
+        # a copy with an id of its own: the member may get the message by another subscription too
+        own.message = cython.NULL
+        own.id = next_id(r)
+        own.places = 0
     deliver(
         r,
         member.session,
-        p,
+        cython.address(own),
         member.qos,
         p.retain and member.retain_as_published,
         cython.address(member.subscription_id),
         ids_count,
     )
+    p.heads_ready = own.heads_ready
+    p.kept = own.kept
+    p.refused = own.refused
+    if r.shared.durable:
+        close_passage(cython.address(own), r.tally)
+    else:
+        p.message = own.message
 
 
 @cython.cfunc
@@ -124,7 +146,11 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     target: uint16_t = 0
     while others:
         if others & 1:
-            send_message_mail(r, target, MAIL_MESSAGE, passage_message(p, r.tally), 0, 0)
+            mail: cython.pointer[Mail] = send_message_mail(r, target, MAIL_MESSAGE, passage_message(p, r.tally))
+            if p.token and entry.stored_reactors >> target & 1:
+                mail.token = p.token
+                p.answers += 1
+            p.places += 1
             wait_for_inbox(r, target, p.feeder)
             p.receivers += 1
         others >>= 1
@@ -139,40 +165,39 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def close_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void:
-    """Lets go of the passage's message, if one was made."""
-    if p.message != cython.NULL:
-        release_message(p.message, r.tally)
-        p.message = cython.NULL
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def route_message(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.void:
     """Routes a message that somebody already holds: a will, or one of the control plane's."""
     passage: Passage
+    if r.shared.durable and message.id.clock == 0:
+        message.id = next_id(r)
     open_passage(cython.address(passage), message)
     route(r, cython.address(passage))
-    close_passage(r, cython.address(passage))
+    close_passage(cython.address(passage), r.tally)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def deliver_mailed(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.void:
+def deliver_mailed(
+    r: cython.pointer[Reactor], message: cython.pointer[Message], token: uint64_t
+) -> cython.void:
     """A message from another reactor, for the plain subscribers of this one."""
     passage: Passage
     open_passage(cython.address(passage), message)
     _deliver_plain(r, cython.address(passage), find_receivers(r, topic_of(message)))
-    close_passage(r, cython.address(passage))
+    promise_kept(r, cython.address(passage), token)
+    close_passage(cython.address(passage), r.tally)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def deliver_to_group(
-    r: cython.pointer[Reactor], message: cython.pointer[Message], group: uint32_t, hops: uint8_t
+    r: cython.pointer[Reactor],
+    message: cython.pointer[Message],
+    group: uint32_t,
+    hops: uint8_t,
+    token: uint64_t,
 ) -> cython.void:
     """A message from another reactor, which thought that a member of the group lives here.
 
@@ -181,9 +206,12 @@ def deliver_to_group(
     passage: Passage
     entry: cython.pointer[CacheEntry] = find_receivers(r, topic_of(message))
     known: cython.pointer[Group] = find_cached_group(entry, group)
+    open_passage(cython.address(passage), message)
+    passage.token = token
     if known == cython.NULL:
         r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
-        return
-    open_passage(cython.address(passage), message)
-    _deliver_to_member(r, cython.address(passage), known, hops)
-    close_passage(r, cython.address(passage))
+    else:
+        _deliver_to_member(r, cython.address(passage), known, hops)
+    if passage.answers == 0:  # else who it was passed on to answers
+        promise_kept(r, cython.address(passage), token)
+    close_passage(cython.address(passage), r.tally)

@@ -12,6 +12,7 @@ cdef struct Found:
 
 cdef Found find_session(Reactor* r, const string* client_id, bint create) noexcept nogil
 cdef Session* new_session(Reactor* r) noexcept nogil
+cdef void store_session(Reactor* r, Session* s) noexcept nogil
 cdef void end_session(Reactor* r, Session* s) noexcept nogil
 cdef void set_online(Reactor* r, Session* s, bint online) noexcept nogil
 cdef uint8_t add_subscription(Reactor* r, Session* s, Span filter, uint8_t options, uint32_t subscription_id, bint* existed) noexcept nogil

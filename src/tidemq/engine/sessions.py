@@ -3,7 +3,7 @@ owns them.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.unordered_map import unordered_map
@@ -15,12 +15,22 @@ from cython.cimports.tidemq.engine.counters import (
     LIVE_SESSIONS,
     LIVE_SUBSCRIPTIONS,
 )
+from cython.cimports.tidemq.engine.journal import ask_store, delete_value, put_value
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.outbox import free_outbox
 from cython.cimports.tidemq.engine.retention import free_backlog
+from cython.cimports.tidemq.engine.rows import append_session, append_subscription, append_subscription_key
 from cython.cimports.tidemq.engine.rwlock import atomic_store_u64
-from cython.cimports.tidemq.engine.state import Reactor, Session, SessionSubscription, Shared
-from cython.cimports.tidemq.engine.subscribers import Subscription
+from cython.cimports.tidemq.engine.state import (
+    FAMILY_SESSION,
+    FAMILY_SUBSCRIPTION,
+    RECORD_PURGE,
+    Reactor,
+    Session,
+    SessionSubscription,
+    Shared,
+)
+from cython.cimports.tidemq.engine.subscribers import OPTION_STORED, Subscription
 from cython.cimports.tidemq.engine.subscriptions import (
     lock_exclusive,
     put_subscription,
@@ -91,6 +101,63 @@ def find_session(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def store_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Brings the session's own row up to date, where the store holds it."""
+    row: string
+    if s.stored != cython.NULL and r.section != cython.NULL:
+        append_session(r.shared, s, cython.address(row))
+        put_value(r, FAMILY_SESSION, cython.address(s.client_id), cython.address(row))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _unstore_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Removes everything that the store has of it: the rows of its queue last, for they may be many, and what
+    a crash leaves of them is found by their having no session.
+    """
+    if r.section == cython.NULL:
+        return
+    r.tally[C_DROPPED_SESSION_ENDED] += cython.cast(int64_t, s.stored.waiting)
+    delete_value(r, FAMILY_SESSION, cython.address(s.client_id))
+    if s.subscriptions != cython.NULL:
+        item = s.subscriptions.begin()
+        while item != s.subscriptions.end():
+            _delete_subscription(r, s, cython.address(dereference(item).first))
+            preincrement(item)
+    ask_store(r, RECORD_PURGE, s.number)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _delete_subscription(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], filter: cython.pointer[cython.const[string]]
+) -> cython.void:
+    key: string
+    append_subscription_key(cython.address(s.client_id), filter, cython.address(key))
+    delete_value(r, FAMILY_SUBSCRIPTION, cython.address(key))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_subscription(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    filter: cython.pointer[cython.const[string]],
+    subscription: cython.pointer[cython.const[SessionSubscription]],
+) -> cython.void:
+    key: string
+    value: string
+    append_subscription_key(cython.address(s.client_id), filter, cython.address(key))
+    append_subscription(subscription, cython.address(value))
+    put_value(r, FAMILY_SUBSCRIPTION, cython.address(key), cython.address(value))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
     """Forgets a session of this reactor and everything in it, a will that was not published too. It must be
     offline.
@@ -108,15 +175,19 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
             preincrement(item)
         unlock_exclusive(shared.subscriptions)
         r.tally[LIVE_SUBSCRIPTIONS] -= s.subscriptions.size()
-        del s.subscriptions
+    if s.stored != cython.NULL:
+        _unstore_session(r, s)
     if not s.internal:
         pthread_mutex_lock(cython.address(shared.registry_lock))
         shared.registry.erase(s.client_id)
+        shared.queue_owners.erase(s.number)
         pthread_mutex_unlock(cython.address(shared.registry_lock))
         add_i64(cython.address(shared.session_count), -1, RELAXED)
         r.tally[C_SESSIONS_ENDED] += 1
+    del s.subscriptions
     free_backlog(s)
     release(s.received)
+    release(s.stored)
     if s.will != cython.NULL:
         release_message(s.will.message, r.tally)
         del s.will
@@ -175,7 +246,11 @@ def add_subscription(
     stored.session = s
     stored.subscription_id = subscription_id
     stored.reactor = r.index
-    stored.options = options
+    stored.options = options & ~OPTION_STORED
+    if s.stored != cython.NULL:
+        stored.options |= OPTION_STORED
+        if r.section != cython.NULL:
+            _put_subscription(r, s, cython.address(key), cython.address(kept))
     lock_exclusive(r.shared.subscriptions)
     put_subscription(r.shared.subscriptions, parts.filter, parts.group, stored)
     unlock_exclusive(r.shared.subscriptions)
@@ -193,6 +268,8 @@ def drop_subscription(r: cython.pointer[Reactor], s: cython.pointer[Session], fi
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
     if s.subscriptions == cython.NULL or s.subscriptions.erase(key) == 0:
         return False
+    if s.stored != cython.NULL:
+        _delete_subscription(r, s, cython.address(key))
     parts: SharedFilter = split_shared(filter)
     lock_exclusive(r.shared.subscriptions)
     remove_subscription(r.shared.subscriptions, parts.filter, parts.group, s)

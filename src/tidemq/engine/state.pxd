@@ -6,6 +6,7 @@ reactors go only Mail (under the receiver's `inbox_lock`) and Messages (constant
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool
+from libcpp.deque cimport deque
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
@@ -13,7 +14,7 @@ from libcpp.vector cimport vector
 from tidemq.engine.counters cimport COUNTER_COUNT
 from tidemq.engine.retained cimport RetainedIndex, RetainedWalk
 from tidemq.engine.subscriptions cimport Matches, SubscriptionIndex
-from tidemq.engine.system cimport pthread_mutex_t
+from tidemq.engine.system cimport pthread_cond_t, pthread_mutex_t
 from tidemq.wire.protocol cimport Span
 
 cdef enum:
@@ -26,16 +27,22 @@ cdef enum:
 
 # ---------------------------------------------------------------- a message
 
+cdef struct MessageId:           # unique in a cluster; the order of ids is the order of every queue in the store
+    uint64_t clock               # wall clock in ns, never the same or less than before; low 6 bits: the reactor
+    uint64_t origin              # the server's incarnation
+
 cdef struct Message:             # one allocation: this, then topic, properties, payload
     int references               # atomic
     uint8_t qos                  # the publisher's
     bint retain                  # the publisher's
+    bool counted                 # more than one queue entry in the store may refer to its payload
     uint32_t topic_size
     uint32_t properties_size     # 5.0 properties as they are forwarded
     uint32_t payload_size
     uint64_t publisher           # session number, for no-local; 0: the broker itself
     uint64_t feeder              # connection to pause when a receiver is slow; 0: none
     int64_t expires_ms           # on the monotonic clock; 0: never
+    MessageId id                 # all 0: none, nobody keeps it
 
 # A message on its way through one reactor. It points into the read buffer or into a Message, and becomes a
 # Message only when somebody has to keep it.
@@ -55,6 +62,12 @@ cdef struct Passage:
     uint32_t heads_ready         # bit per variant in Reactor.heads
     uint32_t receivers           # how many sessions and reactors took it
     uint64_t only_reactors       # bit mask of the other reactors that took it; 0 where a session here took it too
+    MessageId id
+    uint32_t places              # sessions here, and other reactors, that may keep it in the store
+    uint16_t answers             # other reactors that will say when they have kept it
+    uint64_t token               # what they say it with; 0: nobody waits for it
+    bool kept                    # something of it is in this reactor's open section
+    uint8_t refused              # the reason, where a queue was full; 0: none was
 
 # ---------------------------------------------------------------- a session
 
@@ -71,7 +84,10 @@ cdef struct Entry:
     uint8_t qos                  # 1 or 2
     bool retain
     bool was_sent                # on an earlier connection: goes out with DUP, or as PUBREL
+    uint8_t row                  # status of its row in the store, committed or on its way; ROW_NONE: it has none
     uint32_t sent_s              # when, in seconds of the monotonic clock, for the acknowledgement time-out
+    uint32_t record              # of its row in the section: it can still be taken back
+    uint64_t section             # that its row is in, or was last changed in
 
 # QoS 1 and 2 messages towards one client, oldest first, in a ring. Entry `sequence` carries packet identifier
 # sequence % 65535 + 1. head <= next <= tail: [head, next) is in flight, [next, tail) waits.
@@ -84,6 +100,20 @@ cdef struct Outbox:
     uint32_t inflight            # entries SENT or RELEASED
     uint32_t waiting             # entries WAITING
     uint64_t bytes               # of the messages held
+
+cdef enum:   # the status in a queue row's key
+    ROW_NONE = 0
+    ROW_IDLE = 1
+    ROW_INFLIGHT = 2
+
+# The part of a session's queue that is only in the store. All those rows have an id above `edge`, and everything
+# in the outbox is older for its publisher than they are.
+cdef struct StoredQueue:
+    uint64_t waiting             # rows
+    uint64_t bytes               # of their messages
+    MessageId edge
+    MessageId late               # while `reading`: rows from here on came or changed too late for the read
+    bool reading                 # a window is on its way from the store
 
 cdef struct SessionSubscription:
     uint32_t subscription_id
@@ -109,6 +139,7 @@ cdef cppclass Session:
     Connection* connection       # NULL while offline
     Will* will
     Outbox outbox
+    StoredQueue* stored          # of a session that outlives its connection; NULL: nothing of it is stored
     uint64_t* received           # bit per packet identifier of a QoS 2 message that waits for PUBREL; NULL: none
     uint32_t received_count
     unordered_map[string, Backlog]* backlog   # by filter; NULL: none
@@ -158,6 +189,10 @@ cdef cppclass Connection:
     int64_t overloaded_ms        # since when
     uint8_t doom_reason
     uint8_t doom_fault
+    uint64_t resumes             # the last section whose commitment lets its outbox go on
+    uint32_t owed                # acknowledgements of its messages that wait for the store
+    uint8_t homing               # 1 + the reactor that it moves to once it is owed nothing; 0: none
+    bool in_debt                 # it is owed so many that it is not read from
     uint32_t pause_count         # receivers (and the memory ceiling) that want this publisher not to be read
     uint32_t interest            # epoll events asked for
     uint32_t keep_alive_ms       # 0: none
@@ -216,6 +251,8 @@ cdef cppclass CacheEntry:
     uint64_t version             # of the index when it was matched
     string topic
     uint64_t reactors            # bit mask of the other reactors that have plain subscribers
+    uint64_t stored_reactors     # those among them with subscribers that the store holds
+    bool stored                  # the store holds a receiver of it, here or elsewhere, or a group's
     vector[Receiver] receivers
     vector[uint32_t] ids
     vector[Group] groups
@@ -247,6 +284,10 @@ cdef enum:   # the kind of a Mail
     MAIL_DISCONNECT              # `text`: client id; `reason`
     MAIL_SUBSCRIBE               # an internal receiver: `number`, `text`: filter, `reason`: QoS
     MAIL_UNSUBSCRIBE
+    MAIL_KEPT                    # `number`: token of a message that its receiver has kept; `reason`: or not
+    MAIL_COMMITTED               # `pointer`: a Section that the store has, or with `reason` has not
+    MAIL_ROWS                    # `number`: queue; `pointer`: StoredRows that were read for it
+    MAIL_EXPIRED                 # `number`: queue; `pointer`: StoredRows without messages whose time is over
     MAIL_STOP
 
 cdef cppclass Letter:             # what comes with the rare kinds
@@ -258,6 +299,7 @@ cdef struct Mail:
     uint8_t reason
     uint8_t hops
     uint64_t number
+    uint64_t token               # of a message whose publisher waits until it is kept; 0: nobody waits
     Message* message
     void* pointer
     Letter* letter
@@ -298,6 +340,81 @@ cdef cppclass Event:
     string text                  # auth method, topic
     Message* message
 
+# ---------------------------------------------------------------- the journal
+
+cdef enum:   # the kind of a Record
+    RECORD_VOID                  # taken back
+    RECORD_ADD                   # a queue row, and the payload
+    RECORD_SEND                  # the row goes from idle to in flight
+    RECORD_RELEASE               # PUBREC came for the row
+    RECORD_REMOVE                # the row goes, and the payload with the last of its rows
+    RECORD_RETAIN                # whatever is retained now for the message's topic
+    RECORD_PUT                   # `status`: family; key and value
+    RECORD_DELETE
+    RECORD_READ                  # `sequence` rows of the queue after `id`, once all before is in the store
+    RECORD_TRIM                  # `sequence` oldest idle rows of the queue after `id` go
+    RECORD_PURGE                 # everything that the store has of the queue
+
+cdef enum:   # families that RECORD_PUT and RECORD_DELETE name, in the order of the façade's names
+    FAMILY_SESSION
+    FAMILY_SUBSCRIPTION
+    FAMILY_RECEIVED
+    FAMILY_SHARED
+
+cdef struct Record:
+    uint8_t kind                 # RecordKind
+    uint8_t status               # of the row before (REMOVE) or now; family
+    uint8_t qos
+    bool retain
+    bool was_sent
+    bool spilled                 # ADD: the message is in the store alone
+    uint64_t queue
+    uint64_t sequence            # the entry's place
+    MessageId id
+    Message* message             # held; NULL: none
+    uint32_t* subscription_ids   # own copy: a count, then so many; NULL: none
+    string* key
+    string* value
+
+cdef cppclass Section:            # what one reactor wants to have in the store, in order; committed as a whole
+    uint64_t number
+    uint16_t reactor
+    uint32_t live                # records that were not taken back
+    vector[Record] records
+
+cdef struct StoredRow:           # a queue row as it was read
+    Message* message             # held
+    uint32_t* subscription_ids
+    MessageId id
+    uint8_t qos
+    bool retain
+    uint32_t bytes
+
+cdef cppclass StoredRows:
+    vector[StoredRow] rows
+    bool more                    # rows were left
+
+cdef enum:   # the kind of a Promise
+    PROMISE_PUBLISHED            # PUBACK or PUBREC
+    PROMISE_ACK                  # PUBREL or PUBCOMP
+    PROMISE_PACKET               # a whole packet: SUBACK, UNSUBACK
+    PROMISE_BACKLOG              # the retained messages of a subscription: `packet`: filter, `reason`: QoS
+    PROMISE_SEND                 # what the connection's outbox has
+    PROMISE_KEPT                 # MAIL_KEPT
+
+cdef struct Promise:             # what is done when a section is committed
+    uint8_t kind                 # PromiseKind
+    uint8_t packet_type
+    uint8_t reason
+    bool kept                    # it is about something in the section, and fails with it
+    bool again                   # PUBREC for a message that came before
+    uint16_t packet_id
+    uint16_t answers             # MAIL_KEPT that are still to come
+    uint64_t section
+    uint64_t connection
+    uint64_t number              # session of the publisher; token
+    string* packet
+
 # ---------------------------------------------------------------- a reactor, an engine
 
 cdef cppclass Reactor:
@@ -308,6 +425,7 @@ cdef cppclass Reactor:
     int sleeping                 # atomic: waits in epoll with an empty inbox
     int reserve                  # a descriptor to give up when none is left, so that accept can refuse
     int64_t now_ms               # of this turn
+    int64_t now_ns
     int64_t tick_ms              # when the slow work was last done
     int64_t busy_ns              # spent in turns since `load` was last worked out
     int64_t load_ns              # when that was
@@ -324,7 +442,7 @@ cdef cppclass Reactor:
     vector[uint64_t] backlogged  # connections with retained messages still to be sent
     bool backlog_ready           # one of them can take more now
     vector[uint64_t] resumed     # connections whose kept input is to be parsed again
-    unordered_map[uint64_t, Session*] sessions   # by number, only those that a timer or receiver number names
+    unordered_map[uint64_t, Session*] sessions   # by number: those that a timer or receiver number names or the store holds
     vector[Timer] timers         # a binary heap, earliest first
     TopicCache cache
     uint32_t group_turn          # the state of the draw among the members of shared groups
@@ -342,6 +460,13 @@ cdef cppclass Reactor:
     vector[Mail] reading         # the inbox as taken
     pthread_mutex_t inbox_lock
     vector[Mail] inbox           # under inbox_lock
+    Section* section             # open: only this reactor knows it; NULL without a store
+    uint64_t committed           # the last section that the store has answered for
+    int unhanded                 # atomic: the open section waits to be handed over
+    uint64_t clock               # the last that was given to a message
+    deque[Promise] acknowledgements   # to publishers, in their order; numbered on from `acknowledged`
+    uint64_t acknowledged        # how many have left it
+    deque[Promise] promises      # all others
     int64_t tally[COUNTER_COUNT]
     int64_t published[COUNTER_COUNT]   # atomic
 
@@ -372,6 +497,13 @@ cdef struct EngineLimits:        # limits.Limits, in the engine's units
     int inbox_messages_max
     uint32_t cache_topics_max
     uint64_t cache_receivers_max
+    uint32_t queue_window_messages
+    int64_t retained_ttl_ms
+
+cdef enum:   # what happens to a message for a queue that is full
+    FULL_DROP_NEWEST
+    FULL_DROP_OLDEST
+    FULL_REJECT
 
 cdef cppclass Shared:
     EngineLimits limits
@@ -385,9 +517,20 @@ cdef cppclass Shared:
     pthread_mutex_t registry_lock
     unordered_map[string, Session*] registry   # by client id
     uint64_t next_session        # under registry_lock
+    unordered_map[uint64_t, uint16_t] queue_owners   # reactor of each stored session; under registry_lock
     int64_t connection_count     # atomic
     int64_t session_count        # atomic
     int overloaded               # atomic: the memory ceiling is passed
+    bool durable                 # there is a store; set before the reactors run
+    uint8_t queue_full           # FULL_*
+    int store_full               # atomic: the store has reached its limit
+    int64_t wall_offset_ns       # wall clock less monotonic clock, as of the start
+    uint64_t incarnation
+    pthread_mutex_t journal_lock
+    pthread_cond_t journal_ready
+    vector[Section*] journal     # handed over; under journal_lock
+    int journal_idle             # atomic: the store waits for something to do
+    bool journal_closed          # nothing more comes; under journal_lock
     pthread_mutex_t events_lock
     vector[Event*] events        # under events_lock
     int event_wake               # eventfd

@@ -1,13 +1,14 @@
 """SUBSCRIBE and UNSUBSCRIBE."""
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.connecting import keep_packet
 from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.output import doom, touch
-from cython.cimports.tidemq.engine.replies import span_of, write_reasons
+from cython.cimports.tidemq.engine.promises import promise_backlog, promise_packet
+from cython.cimports.tidemq.engine.replies import append_packet, encode_reasons, span_of
 from cython.cimports.tidemq.engine.reports import connection_event, post_event
 from cython.cimports.tidemq.engine.retention import begin_backlog, end_backlog
 from cython.cimports.tidemq.engine.sessions import add_subscription, drop_subscription
@@ -118,6 +119,25 @@ def _apply_one(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _answer(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    packet_type: uint8_t,
+    packet_id: uint16_t,
+    reasons: cython.pointer[string],
+) -> cython.void:
+    """SUBACK or UNSUBACK: of a session that is stored once the store has what it says."""
+    packet: string
+    encode_reasons(c.version, packet_type, packet_id, reasons, cython.address(packet))
+    if c.session.stored != cython.NULL and packet.size() <= c.packet_bytes_max:
+        promise_packet(r, c, cython.address(packet))
+    else:
+        append_packet(r, c, cython.address(packet))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _apply_subscribe(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
@@ -147,11 +167,14 @@ def _apply_subscribe(
         reasons.push_back(cython.cast(cython.char, reason))
         wanted.push_back(retained)
         index += 1
-    write_reasons(r, c, SUBACK, packet.packet_id, cython.address(reasons))
+    stored: cython.bint = c.session.stored != cython.NULL
+    _answer(r, c, SUBACK, packet.packet_id, cython.address(reasons))
     rest = packet.filters
     index = 0
     while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
-        if wanted[index]:
+        if wanted[index] and stored:
+            promise_backlog(r, c, filter, options & 3, subscription_id)
+        elif wanted[index]:
             begin_backlog(r, c.session, filter, options & 3, subscription_id)
         index += 1
 
@@ -182,4 +205,4 @@ def handle_unsubscribe(
         end_backlog(r, c.session, filter)
         found: cython.bint = drop_subscription(r, c.session, filter)
         reasons.push_back(RC_SUCCESS if found else RC_NO_SUBSCRIPTION_EXISTED)
-    write_reasons(r, c, UNSUBACK, packet.packet_id, cython.address(reasons))
+    _answer(r, c, UNSUBACK, packet.packet_id, cython.address(reasons))

@@ -93,6 +93,16 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_lock(pthread_mutex_t* mutex)
     int pthread_mutex_unlock(pthread_mutex_t* mutex)
     int pthread_mutex_destroy(pthread_mutex_t* mutex)
+    ctypedef struct pthread_cond_t:
+        pass
+    ctypedef struct pthread_condattr_t:
+        pass
+    int pthread_condattr_init(pthread_condattr_t* attributes)
+    int pthread_condattr_setclock(pthread_condattr_t* attributes, int clock)
+    int pthread_cond_init(pthread_cond_t* condition, const pthread_condattr_t* attributes)
+    int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* until)
+    int pthread_cond_signal(pthread_cond_t* condition)
+    int pthread_cond_destroy(pthread_cond_t* condition)
 
 cdef extern from * nogil:  # builtins of GCC and Clang
     int add_int "__atomic_add_fetch"(int* value, int amount, int order)

@@ -1,6 +1,9 @@
-"""Durable state behind one small interface; `memory` is the engine that comes with it."""
+"""Durable state behind one small interface: RocksDB, SQLite, and a model of both in memory.
 
-from tidemq.store.interface import FAMILIES, Store, Write
+The engines are modules of their own, `rocksdb` and `sqlite`, so that only the one in use is loaded.
+"""
+
+from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, Row, Store, Write
 from tidemq.store.memory import MemoryStore, make_memory_store
 
-__all__ = ["FAMILIES", "MemoryStore", "Store", "Write", "make_memory_store"]
+__all__ = ["FAMILIES", "FORMAT", "FORMAT_KEY", "MemoryStore", "Row", "Store", "Write", "make_memory_store"]

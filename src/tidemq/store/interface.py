@@ -1,39 +1,88 @@
 """What the broker asks of a store: batches of writes, point reads and ordered scans over byte keys.
 
-A store knows nothing of MQTT. Keys and values are the engine's; a family is a name out of `FAMILIES`.
+A store knows nothing of MQTT. Keys and values are the engine's (`rows.py` parses them); a family is a name
+out of `FAMILIES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-# payload: message id -> message; queue: queue id, status, message id -> options; session: client id -> its
-# state; subscription: client id, filter -> options; retained: topic -> message; stream: its settings; meta:
-# format and server
-FAMILIES = ("payload", "queue", "session", "subscription", "retained", "stream", "meta")
+# what each holds, and the layouts of keys and values: docs/store.md
+FAMILIES = (
+    "payload",
+    "reference",
+    "queue",
+    "expiry",
+    "session",
+    "received",
+    "subscription",
+    "shared",
+    "retained",
+    "stream",
+    "meta",
+)
+
+FORMAT_KEY = b"format"  # in the family `meta`
+FORMAT = b"2"  # of all rows
 
 Write = tuple[str, bytes, bytes | None]
 """Family, key and value; None deletes the key."""
 
+Row = tuple[bytes, bytes]
+"""Key and value."""
+
 
 class Store(Protocol):
-    """Keeps keys and values in families. Raises StoreError when durability is in doubt.
+    """Keeps keys and values in families. Used from one thread at a time.
 
-    Used from one thread at a time. Found by name through the entry points `tidemq.stores`.
+    StoreError, from any method, when durability is in doubt or data cannot be read; StoreFullError when there
+    is no room. After a failed write it is open whether the batch is in the store, but it is so whole or
+    not at all: writing it again is right. A write first repairs what an earlier one left broken, so that
+    the store recovers by itself when the cause has gone.
+
+    Found by name through the entry points `tidemq.stores`.
     """
 
-    def open(self) -> None:
-        """Makes the store ready; a store that was closed may be opened again."""
+    def open(self) -> list[str]:
+        """Makes the store ready; gives a line for each thing set aside because it was damaged.
 
-    def write(self, batch: Iterable[Write]) -> None:
-        """Applies all of the batch or nothing, in order."""
+        A store that was closed may be opened again. Opening one that is open sets aside what reads have found
+        damaged since. StoreError: the directory is in use, its format is of another version, or something is
+        damaged and the store is strict.
+        """
+
+    def write(self, batch: Sequence[Write], *, sync: bool) -> None:
+        """Applies all of the batch or nothing, in order; durable on return when `sync`."""
+
+    def sync(self) -> None:
+        """Makes every earlier write durable."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of a key; None when there is none."""
 
-    def scan(self, family: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Keys that start with `prefix` and their values, in the order of the keys' bytes, as of the call."""
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of many keys, in their order."""
+
+    def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[Row]:
+        """Keys that start with `prefix` and come after `after` (empty: all), in the order of their bytes.
+
+        A key that is written or deleted while the scan is read may be seen or not; every other one is seen
+        once.
+        """
+
+    def size_bytes(self) -> int:
+        """What the store takes on disk."""
+
+    def compact(self) -> None:
+        """Gives the room of deleted rows back to the disk; reads and writes everything, so it takes long."""
 
     def close(self) -> None:
         """Releases what `open` took; may be called twice."""
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """The first key behind all that start with `prefix`; None when there is no such key."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None

@@ -1,0 +1,243 @@
+"""Promises kept, or what becomes of them when the store fails.
+
+When the store could not take a section, the messages in it are undone and their publishers told so; all else
+is tried again with the next section, and its promises wait for that.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
+from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.backpressure import resume_feeder
+from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
+from cython.cimports.tidemq.engine.journal import NO_RECORD, ask_store, free_section
+from cython.cimports.tidemq.engine.message import message_bytes
+from cython.cimports.tidemq.engine.outbox import entry_at, forget_entry
+from cython.cimports.tidemq.engine.output import append_output, doom
+from cython.cimports.tidemq.engine.placement import go_home
+from cython.cimports.tidemq.engine.promises import mail_kept
+from cython.cimports.tidemq.engine.received import forget_received, is_received
+from cython.cimports.tidemq.engine.replies import span_of, write_ack
+from cython.cimports.tidemq.engine.retention import begin_backlog
+from cython.cimports.tidemq.engine.state import (
+    DONE,
+    FULL_REJECT,
+    PROMISE_ACK,
+    PROMISE_BACKLOG,
+    PROMISE_KEPT,
+    PROMISE_SEND,
+    RECORD_ADD,
+    RECORD_RELEASE,
+    RECORD_SEND,
+    RECORD_VOID,
+    ROW_NONE,
+    WAITING,
+    Connection,
+    Entry,
+    Promise,
+    Reactor,
+    Record,
+    Section,
+    Session,
+)
+from cython.cimports.tidemq.wire.protocol import FAULT_LIMIT, PUBREC, RC_QUOTA_EXCEEDED
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def answer_kept(r: cython.pointer[Reactor], token: uint64_t, reason: uint8_t) -> cython.void:
+    """Another reactor has kept, or refused, what was mailed to it."""
+    place: uint64_t = token - 1 - r.acknowledged
+    if place >= r.acknowledgements.size():
+        return
+    promise: cython.pointer[Promise] = cython.address(r.acknowledgements[place])
+    promise.answers -= 1
+    if reason:
+        promise.reason = reason
+    keep_promises(r)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def settle_published(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    s: cython.pointer[Session],
+    packet_type: uint8_t,
+    packet_id: uint16_t,
+    reason: uint8_t,
+) -> cython.void:
+    """The publisher's answer. ``c``: NULL when it has gone; ``s``: its session, or NULL.
+
+    What was refused is no QoS 2 message under way. 3.x knows no refusal: no acknowledgement and the end of
+    the connection; but a message that was dropped because a queue is full is acknowledged, unless the policy
+    is to reject it.
+    """
+    if reason >= 0x80 and packet_type == PUBREC and s != cython.NULL:
+        forget_received(r, s, packet_id)
+    if c == cython.NULL or c.doomed:
+        return
+    if reason >= 0x80 and c.version < 5:
+        if reason != RC_QUOTA_EXCEEDED or r.shared.queue_full == FULL_REJECT:
+            doom(r, c, reason, FAULT_LIMIT)
+            return
+    write_ack(r, c, packet_type, packet_id, reason)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _settle_debt(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """The client is owed one thing less: it may be read from again, or go to another reactor."""
+    c.owed -= 1
+    if c.in_debt and c.owed <= r.shared.limits.receive_max // 2:
+        c.in_debt = False
+        resume_feeder(r, handle_of(r, c))
+    if c.homing and c.owed == 0:
+        resume_feeder(r, handle_of(r, c))
+        go_home(r, c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _keep_published(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+    c: cython.pointer[Connection] = connection_of(r, promise.connection)
+    s: cython.pointer[Session] = cython.NULL
+    if c != cython.NULL:
+        s = c.session
+    elif r.sessions.count(promise.number):
+        s = r.sessions[promise.number]
+    reason: uint8_t = promise.reason
+    if promise.again and s != cython.NULL and not is_received(s, promise.packet_id):
+        reason = RC_QUOTA_EXCEEDED  # the message that it repeats was refused meanwhile
+    settle_published(r, c, s, promise.packet_type, promise.packet_id, reason)
+    if c != cython.NULL:
+        _settle_debt(r, c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+    if promise.kind == PROMISE_KEPT:
+        mail_kept(r, reactor_of(promise.connection), promise.number, promise.reason)
+        return
+    c: cython.pointer[Connection] = connection_of(r, promise.connection)
+    if c != cython.NULL and not c.doomed:
+        if promise.kind == PROMISE_ACK:
+            write_ack(r, c, promise.packet_type, promise.packet_id, promise.reason)
+        elif promise.kind == PROMISE_SEND:
+            send_waiting(r, c.session)
+        elif promise.kind == PROMISE_BACKLOG:
+            begin_backlog(
+                r, c.session, span_of(promise.packet), promise.reason, cython.cast(uint32_t, promise.number)
+            )
+        else:
+            append_output(r, c, promise.packet.data(), cython.cast(cython.uint, promise.packet.size()))
+    if c != cython.NULL:
+        _settle_debt(r, c)
+    del promise.packet
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def keep_promises(r: cython.pointer[Reactor]) -> cython.void:
+    """Keeps every promise whose section is committed."""
+    promise: Promise
+    while not r.acknowledgements.empty():
+        promise = r.acknowledgements.front()
+        if promise.section > r.committed or promise.answers:
+            break
+        r.acknowledgements.pop_front()
+        r.acknowledged += 1
+        _keep_published(r, cython.address(promise))
+    while not r.promises.empty() and r.promises.front().section <= r.committed:
+        promise = r.promises.front()
+        r.promises.pop_front()
+        _keep_other(r, cython.address(promise))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _undo_added(r: cython.pointer[Reactor], record: cython.pointer[Record], number: uint64_t) -> cython.void:
+    """A message that the store did not take leaves its queue, unless it has gone out already."""
+    if not r.sessions.count(record.queue):
+        return
+    s: cython.pointer[Session] = r.sessions[record.queue]
+    r.tally[C_DROPPED_STORE_FAILED] += 1
+    if record.spilled:
+        if s.stored.waiting:
+            s.stored.waiting -= 1
+            s.stored.bytes -= min(s.stored.bytes, message_bytes(record.message))
+        return
+    if record.sequence < s.outbox.head or record.sequence >= s.outbox.tail:
+        return
+    entry: cython.pointer[Entry] = entry_at(cython.address(s.outbox), record.sequence)
+    if entry.state == DONE or entry.message != record.message or entry.section != number:
+        return
+    entry.row = ROW_NONE
+    if entry.state == WAITING:
+        forget_entry(cython.address(s.outbox), entry, r.tally)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _renew_row(r: cython.pointer[Reactor], record: cython.pointer[Record], number: uint64_t) -> cython.void:
+    """A change that is tried again with the open section: until then the entry does not go on."""
+    if not r.sessions.count(record.queue):
+        return
+    s: cython.pointer[Session] = r.sessions[record.queue]
+    if record.sequence < s.outbox.head or record.sequence >= s.outbox.tail:
+        return
+    entry: cython.pointer[Entry] = entry_at(cython.address(s.outbox), record.sequence)
+    if entry.state != DONE and entry.message == record.message and entry.section == number:
+        entry.section = r.section.number
+        entry.record = NO_RECORD
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _section_failed(
+    r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
+) -> cython.void:
+    index: cython.size_t
+    for index in range(section.records.size()):
+        record: cython.pointer[Record] = cython.address(section.records[index])
+        if record.kind == RECORD_ADD:
+            _undo_added(r, record, section.number)
+        elif record.kind in (RECORD_SEND, RECORD_RELEASE):
+            _renew_row(r, record, section.number)
+    for index in range(r.acknowledgements.size()):
+        published: cython.pointer[Promise] = cython.address(r.acknowledgements[index])
+        if published.kept and published.section == section.number:
+            published.reason = reason
+    for index in range(r.promises.size()):
+        promise: cython.pointer[Promise] = cython.address(r.promises[index])
+        if promise.section == section.number:
+            if promise.kind == PROMISE_KEPT:
+                promise.reason = reason
+            else:
+                promise.section = r.section.number
+    # the other promises wait for the open section, which has to be committed even if nothing more comes
+    ask_store(r, RECORD_VOID, 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def section_answered(
+    r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
+) -> cython.void:
+    """The store has a section, or with ``reason`` it has not. Frees the section."""
+    if reason:
+        _section_failed(r, section, reason)
+    r.committed = section.number
+    free_section(r, section)
+    keep_promises(r)

@@ -1,0 +1,28 @@
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libcpp cimport bool
+from libcpp.string cimport string
+
+from tidemq.engine.state cimport Entry, Message, MessageId, Reactor, Record, Section, Session
+
+cdef enum:
+    NO_RECORD = 0xFFFFFFFF        # what an entry's row was last changed by is not in the open section any more
+
+cdef void open_journal(Reactor* r) noexcept nogil
+cdef void free_section(Reactor* r, Section* section) noexcept nogil
+cdef MessageId next_id(Reactor* r) noexcept nogil
+cdef bint precedes(const MessageId* a, const MessageId* b) noexcept nogil
+
+cdef uint32_t add_row(
+    Reactor* r, uint64_t queue, Message* message, uint64_t place, uint8_t status, uint8_t qos, bint retain,
+    const uint32_t* ids, uint32_t ids_count,
+) noexcept nogil
+cdef bint is_committed(const Reactor* r, const Entry* entry) noexcept nogil
+cdef void note_sent(Reactor* r, uint64_t queue, Entry* entry, uint64_t place) noexcept nogil
+cdef void note_released(Reactor* r, uint64_t queue, Entry* entry, uint64_t place) noexcept nogil
+cdef void remove_row(Reactor* r, uint64_t queue, Entry* entry) noexcept nogil
+cdef void remove_stored(Reactor* r, uint64_t queue, Message* message) noexcept nogil
+cdef void note_retained(Reactor* r, Message* message) noexcept nogil
+cdef void put_value(Reactor* r, uint8_t family, const string* key, const string* value) noexcept nogil
+cdef void delete_value(Reactor* r, uint8_t family, const string* key) noexcept nogil
+cdef Record* ask_store(Reactor* r, uint8_t kind, uint64_t queue) noexcept nogil
+cdef bint hand_over(Reactor* r) noexcept nogil

@@ -1,0 +1,358 @@
+"""What a reactor wants to have in the store: records, gathered in one open section and handed over as a whole.
+
+The section is the reactor's own until it is handed over, at the end of a turn and only when the store waits
+for something to do. So sections grow while the store is busy (group commit), nothing waits when it is idle,
+and what is done and undone meanwhile never reaches the disk: an entry that was acknowledged while its row was
+still in the open section takes the row back.
+
+A section's number rises by one. Sections of one reactor are committed in their order, each as a whole, and
+``Reactor.committed`` is the last one that the store has answered for.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free
+from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.allocation import obtain
+from cython.cimports.tidemq.engine.journal import NO_RECORD
+from cython.cimports.tidemq.engine.message import hold_message, release_message
+from cython.cimports.tidemq.engine.state import (
+    RECORD_ADD,
+    RECORD_DELETE,
+    RECORD_PUT,
+    RECORD_RELEASE,
+    RECORD_REMOVE,
+    RECORD_RETAIN,
+    RECORD_SEND,
+    RECORD_VOID,
+    ROW_IDLE,
+    ROW_INFLIGHT,
+    ROW_NONE,
+    Entry,
+    Message,
+    MessageId,
+    Reactor,
+    Record,
+    Section,
+)
+from cython.cimports.tidemq.engine.system import (
+    RELAXED,
+    SEQ_CST,
+    load_int,
+    pthread_cond_signal,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    store_int,
+)
+
+_CLOCK_STEP = cython.declare(uint64_t, 64)  # ns between two ids of one reactor: the low bits name the reactor
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def open_journal(r: cython.pointer[Reactor]) -> cython.void:
+    """Opens the next section."""
+    owner: unique_ptr[Section] = make_unique[Section]()
+    section: cython.pointer[Section] = owner.release()
+    section.number = r.section.number + 1 if r.section != cython.NULL else 1
+    section.reactor = r.index
+    r.section = section
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _clear_record(r: cython.pointer[Reactor], record: cython.pointer[Record]) -> cython.void:
+    if record.message != cython.NULL:
+        release_message(record.message, r.tally)
+        record.message = cython.NULL
+    if record.subscription_ids != cython.NULL:
+        free(record.subscription_ids)
+        record.subscription_ids = cython.NULL
+    del record.key
+    del record.value
+    record.key = cython.NULL
+    record.value = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_section(r: cython.pointer[Reactor], section: cython.pointer[Section]) -> cython.void:
+    """Frees a section that nobody reads any more."""
+    index: cython.size_t
+    for index in range(section.records.size()):
+        _clear_record(r, cython.address(section.records[index]))
+    del section
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def next_id(r: cython.pointer[Reactor]) -> MessageId:
+    """An id that is larger than every one before it on this reactor, and than those that a publisher which
+    has moved here was given elsewhere: each message takes longer than a step of the clock.
+    """
+    now: uint64_t = cython.cast(uint64_t, r.now_ns + r.shared.wall_offset_ns)
+    now -= now % _CLOCK_STEP
+    if now <= r.clock:
+        now = r.clock + _CLOCK_STEP
+    r.clock = now
+    result: MessageId
+    result.clock = now | r.index
+    result.origin = r.shared.incarnation
+    return result
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def precedes(
+    a: cython.pointer[cython.const[MessageId]], b: cython.pointer[cython.const[MessageId]]
+) -> cython.bint:
+    """Whether ``a`` comes before ``b``."""
+    return a.clock < b.clock or (a.clock == b.clock and a.origin < b.origin)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _append_record(
+    r: cython.pointer[Reactor], kind: uint8_t, message: cython.pointer[Message]
+) -> cython.pointer[Record]:
+    record: Record
+    memset(cython.address(record), 0, cython.sizeof(Record))
+    record.kind = kind
+    if message != cython.NULL:
+        hold_message(message)
+        record.message = message
+        record.id = message.id
+    r.section.records.push_back(record)
+    r.section.live += 1
+    return cython.address(r.section.records.back())
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def add_row(
+    r: cython.pointer[Reactor],
+    queue: uint64_t,
+    message: cython.pointer[Message],
+    place: uint64_t,
+    status: uint8_t,
+    qos: uint8_t,
+    retain: cython.bint,
+    ids: cython.pointer[cython.const[uint32_t]],
+    ids_count: uint32_t,
+) -> uint32_t:
+    """A new row, with the payload; ``place`` in the outbox is kept where it is in flight. Returns which
+    record of the section it is.
+    """
+    record: cython.pointer[Record] = _append_record(r, RECORD_ADD, message)
+    record.queue = queue
+    record.sequence = place
+    record.status = status
+    record.qos = qos
+    record.retain = retain
+    if ids_count:
+        record.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain((ids_count + 1) * 4))
+        record.subscription_ids[0] = ids_count
+        memcpy(record.subscription_ids + 1, ids, ids_count * 4)
+    return cython.cast(uint32_t, r.section.records.size() - 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_committed(r: cython.pointer[cython.const[Reactor]], entry: cython.pointer[cython.const[Entry]]) -> cython.bint:
+    """Whether the store has the entry's row as it is now, or is not to have one."""
+    return entry.row == ROW_NONE or entry.section <= r.committed
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _open_record(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> cython.pointer[Record]:
+    """The record that last changed the entry's row, if it can still be changed; else NULL."""
+    if entry.section != r.section.number or entry.record == NO_RECORD:
+        return cython.NULL
+    return cython.address(r.section.records[entry.record])
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _change_row(
+    r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry], kind: uint8_t, place: uint64_t
+) -> cython.void:
+    record: cython.pointer[Record] = _append_record(r, kind, entry.message)
+    record.queue = queue
+    record.sequence = place
+    record.status = ROW_INFLIGHT
+    record.qos = entry.qos
+    record.retain = entry.retain
+    if entry.subscription_ids != cython.NULL:
+        size: uint32_t = (entry.subscription_ids[0] + 1) * 4
+        record.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain(size))
+        memcpy(record.subscription_ids, entry.subscription_ids, size)
+    entry.row = ROW_INFLIGHT
+    entry.section = r.section.number
+    entry.record = cython.cast(uint32_t, r.section.records.size() - 1)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def note_sent(
+    r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry], place: uint64_t
+) -> cython.void:
+    """The entry goes in flight at this place; a row that is idle is moved."""
+    if entry.row != ROW_IDLE:
+        return
+    record: cython.pointer[Record] = _open_record(r, entry)
+    if record != cython.NULL and record.kind == RECORD_ADD:
+        record.status = ROW_INFLIGHT
+        record.sequence = place
+        entry.row = ROW_INFLIGHT
+    else:
+        _change_row(r, queue, entry, RECORD_SEND, place)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def note_released(
+    r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry], place: uint64_t
+) -> cython.void:
+    """PUBREC has come: from now on PUBREL is what is sent again."""
+    if entry.row != ROW_NONE:
+        _change_row(r, queue, entry, RECORD_RELEASE, place)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def remove_row(r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry]) -> cython.void:
+    """The entry is done: its row goes, or is taken back where the store has never heard of it."""
+    if entry.row == ROW_NONE:
+        return
+    status: uint8_t = entry.row
+    open: cython.pointer[Record] = _open_record(r, entry)
+    entry.row = ROW_NONE
+    if open != cython.NULL:
+        kind: uint8_t = open.kind
+        _clear_record(r, open)
+        open.kind = RECORD_VOID
+        r.section.live -= 1
+        if kind == RECORD_ADD:
+            return
+        if kind == RECORD_SEND:
+            status = ROW_IDLE
+    record: cython.pointer[Record] = _append_record(r, RECORD_REMOVE, entry.message)
+    record.queue = queue
+    record.status = status
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def remove_stored(
+    r: cython.pointer[Reactor], queue: uint64_t, message: cython.pointer[Message]
+) -> cython.void:
+    """An idle row that has no entry goes."""
+    record: cython.pointer[Record] = _append_record(r, RECORD_REMOVE, message)
+    record.queue = queue
+    record.status = ROW_IDLE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def note_retained(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.void:
+    """What is retained for the message's topic has changed; the store takes what it is by then, so that two
+    reactors cannot leave the older of two messages behind.
+    """
+    _append_record(r, RECORD_RETAIN, message)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy_of(text: cython.pointer[cython.const[string]]) -> cython.pointer[string]:
+    owner: unique_ptr[string] = make_unique[string](text[0])
+    return owner.release()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def put_value(
+    r: cython.pointer[Reactor],
+    family: uint8_t,
+    key: cython.pointer[cython.const[string]],
+    value: cython.pointer[cython.const[string]],
+) -> cython.void:
+    """A key of a family gets a value; both are copied."""
+    record: cython.pointer[Record] = _append_record(r, RECORD_PUT, cython.NULL)
+    record.status = family
+    record.key = _copy_of(key)
+    record.value = _copy_of(value)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def delete_value(
+    r: cython.pointer[Reactor], family: uint8_t, key: cython.pointer[cython.const[string]]
+) -> cython.void:
+    """A key of a family goes."""
+    record: cython.pointer[Record] = _append_record(r, RECORD_DELETE, cython.NULL)
+    record.status = family
+    record.key = _copy_of(key)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def ask_store(r: cython.pointer[Reactor], kind: uint8_t, queue: uint64_t) -> cython.pointer[Record]:
+    """Something that the store does for a queue after all that was recorded before: the caller fills in the
+    rest.
+    """
+    record: cython.pointer[Record] = _append_record(r, kind, cython.NULL)
+    record.queue = queue
+    return record
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def hand_over(r: cython.pointer[Reactor]) -> cython.bint:
+    """At the end of a turn: gives the open section to the store if that is idle.
+
+    True: nothing of the section is left to be stored and nothing before it is under way, so it counts as
+    committed at once.
+    """
+    if r.section == cython.NULL or r.section.records.empty():
+        return False
+    if r.section.live == 0 and r.committed + 1 == r.section.number:
+        r.section.records.clear()
+        r.committed = r.section.number
+        r.section.number += 1
+        store_int(cython.address(r.unhanded), 0, RELAXED)
+        return True
+    store_int(cython.address(r.unhanded), 1, SEQ_CST)
+    if not load_int(cython.address(r.shared.journal_idle), SEQ_CST):
+        return False
+    section: cython.pointer[Section] = r.section
+    open_journal(r)
+    pthread_mutex_lock(cython.address(r.shared.journal_lock))
+    r.shared.journal.push_back(section)
+    store_int(cython.address(r.shared.journal_idle), 0, RELAXED)
+    pthread_cond_signal(cython.address(r.shared.journal_ready))
+    pthread_mutex_unlock(cython.address(r.shared.journal_lock))
+    store_int(cython.address(r.unhanded), 0, RELAXED)
+    return False

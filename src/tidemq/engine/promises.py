@@ -1,0 +1,191 @@
+"""What is said only when the store has it: acknowledgements, and QoS 2 messages on their way out.
+
+A promise names the section that has to be committed first. Those to publishers stand in a queue of their own,
+in the order of what they published, since some also wait for other reactors to keep the message; all others
+are kept in the order of their sections (``fulfilment``).
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memset
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.handles import handle_of, reactor_of
+from cython.cimports.tidemq.engine.mail import new_mail
+from cython.cimports.tidemq.engine.output import touch
+from cython.cimports.tidemq.engine.state import (
+    MAIL_KEPT,
+    PROMISE_ACK,
+    PROMISE_BACKLOG,
+    PROMISE_KEPT,
+    PROMISE_PACKET,
+    PROMISE_PUBLISHED,
+    PROMISE_SEND,
+    Connection,
+    Mail,
+    Passage,
+    Promise,
+    Reactor,
+)
+from cython.cimports.tidemq.wire.protocol import Span
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _new_promise(r: cython.pointer[Reactor], c: cython.pointer[Connection], kind: uint8_t) -> Promise:
+    promise: Promise
+    memset(cython.address(promise), 0, cython.sizeof(Promise))
+    promise.kind = kind
+    promise.section = r.section.number
+    if c != cython.NULL:
+        promise.connection = handle_of(r, c)
+        c.owed += 1
+    return promise
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def next_token(r: cython.pointer[cython.const[Reactor]]) -> uint64_t:
+    """What the next promise to a publisher will be known by to other reactors; never 0."""
+    return r.acknowledged + r.acknowledgements.size() + 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def promise_published(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    p: cython.pointer[cython.const[Passage]],
+    packet_type: uint8_t,
+    packet_id: uint16_t,
+    reason: uint8_t,
+    again: cython.bint,
+) -> cython.void:
+    """PUBACK or PUBREC, once everybody has kept the message. A publisher that is owed as many as it may have
+    under way is not read from until half of them have gone out.
+    """
+    promise: Promise = _new_promise(r, c, PROMISE_PUBLISHED)
+    promise.packet_type = packet_type
+    promise.packet_id = packet_id
+    promise.reason = reason
+    promise.again = again
+    promise.number = c.session.number
+    if p != cython.NULL:
+        promise.kept = p.kept
+        promise.answers = p.answers
+    if not promise.kept and not again:
+        promise.section = 0
+    r.acknowledgements.push_back(promise)
+    if c.owed >= r.shared.limits.receive_max and not c.in_debt:
+        c.in_debt = True
+        c.pause_count += 1
+        touch(r, c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def promise_ack(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    packet_type: uint8_t,
+    packet_id: uint16_t,
+    reason: uint8_t,
+) -> cython.void:
+    """PUBREL or PUBCOMP after the open section."""
+    promise: Promise = _new_promise(r, c, PROMISE_ACK)
+    promise.packet_type = packet_type
+    promise.packet_id = packet_id
+    promise.reason = reason
+    r.promises.push_back(promise)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def promise_packet(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], packet: cython.pointer[cython.const[string]]
+) -> cython.void:
+    """A whole packet after the open section; it is copied."""
+    promise: Promise = _new_promise(r, c, PROMISE_PACKET)
+    owner: unique_ptr[string] = make_unique[string](packet[0])
+    promise.packet = owner.release()
+    r.promises.push_back(promise)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def promise_backlog(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    filter: Span,
+    qos: uint8_t,
+    subscription_id: uint32_t,
+) -> cython.void:
+    """The retained messages of a new subscription, after its SUBACK."""
+    promise: Promise = _new_promise(r, c, PROMISE_BACKLOG)
+    owner: unique_ptr[string] = make_unique[string]()
+    promise.packet = owner.release()
+    promise.packet.assign(cython.cast(cython.p_char, filter.data), filter.size)
+    promise.reason = qos
+    promise.number = subscription_id
+    r.promises.push_back(promise)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def promise_sending(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """The outbox goes on after the open section; asked for many times it is done once."""
+    if c.resumes != r.section.number:
+        c.resumes = r.section.number
+        r.promises.push_back(_new_promise(r, c, PROMISE_SEND))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def mail_kept(
+    r: cython.pointer[Reactor], reactor: uint16_t, token: uint64_t, reason: uint8_t
+) -> cython.void:
+    """Tells another reactor that a message it mailed is kept, or with a reason refused."""
+    mail: Mail = new_mail(MAIL_KEPT)
+    mail.number = token
+    mail.reason = reason
+    r.outgoing[reactor].push_back(mail)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def promise_kept(
+    r: cython.pointer[Reactor], p: cython.pointer[cython.const[Passage]], token: uint64_t
+) -> cython.void:
+    """Tells the publisher's reactor that a mailed message is kept here: at once where nothing had to be."""
+    if token == 0:
+        return
+    if not p.kept:
+        mail_kept(r, reactor_of(p.feeder), token, p.refused)
+        return
+    promise: Promise = _new_promise(r, cython.NULL, PROMISE_KEPT)
+    promise.connection = p.feeder
+    promise.number = token
+    promise.reason = p.refused
+    promise.kept = True
+    r.promises.push_back(promise)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_promises(r: cython.pointer[Reactor]) -> cython.void:
+    """Forgets what can be kept no more: the reactor has ended."""
+    index: cython.size_t
+    for index in range(r.promises.size()):
+        del r.promises[index].packet
+    r.promises.clear()
+    r.acknowledgements.clear()

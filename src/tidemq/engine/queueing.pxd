@@ -1,0 +1,16 @@
+from libc.stdint cimport uint8_t, uint32_t
+
+from tidemq.engine.state cimport Message, MessageId, Passage, Reactor, Session, StoredRows
+
+cdef StoredRows* new_rows() noexcept nogil
+cdef void free_rows(Reactor* r, StoredRows* rows) noexcept nogil
+cdef bint has_room(Reactor* r, Session* s, Passage* p) noexcept nogil
+cdef bint goes_to_store(Reactor* r, Session* s, const MessageId* id) noexcept nogil
+cdef void spill(
+    Reactor* r, Session* s, Message* message, uint8_t qos, bint retain, const uint32_t* ids, uint32_t ids_count,
+) noexcept nogil
+cdef void evict_waiting(Reactor* r, Session* s) noexcept nogil
+cdef void request_rows(Reactor* r, Session* s) noexcept nogil
+cdef void accept_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
+cdef void expire_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
+cdef void make_stored(Reactor* r, Session* s) noexcept nogil

@@ -1,0 +1,321 @@
+"""A queue that the store holds: of it only a window is in memory, in the session's outbox, while the client is
+connected; all else are rows in the store.
+
+Invariants. Rows that are only in the store have ids above ``StoredQueue.edge``, and whatever waits in the
+outbox has an id up to it; so the next window is one scan from the edge on, and a publisher's messages stay in
+order. Messages come in the order of their ids but for those of other reactors, which may be some milliseconds
+late: one below the edge goes into the outbox, however full, or, where nothing waits there, lowers the edge.
+While a window is being read, ``late`` is the smallest id that changed meanwhile: what was read from there on
+is read again.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdlib import free
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.allocation import allocate
+from cython.cimports.tidemq.engine.counters import C_DROPPED_EXPIRED, C_DROPPED_QUEUE_FULL
+from cython.cimports.tidemq.engine.journal import NO_RECORD, add_row, ask_store, precedes, remove_row, remove_stored
+from cython.cimports.tidemq.engine.message import message_bytes, release_message
+from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry
+from cython.cimports.tidemq.engine.state import (
+    FULL_DROP_OLDEST,
+    FULL_REJECT,
+    RECORD_READ,
+    RECORD_TRIM,
+    ROW_IDLE,
+    ROW_NONE,
+    WAITING,
+    Entry,
+    Message,
+    MessageId,
+    Outbox,
+    Passage,
+    Reactor,
+    Record,
+    Session,
+    StoredQueue,
+    StoredRow,
+    StoredRows,
+)
+from cython.cimports.tidemq.engine.system import pthread_mutex_lock, pthread_mutex_unlock
+from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
+
+_READ_BYTES_MAX = cython.declare(uint64_t, 4194304)  # waiting in the outbox beyond which no window is read
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def new_rows() -> cython.pointer[StoredRows]:
+    """No rows."""
+    owner: unique_ptr[StoredRows] = make_unique[StoredRows]()
+    return owner.release()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_rows(r: cython.pointer[Reactor], rows: cython.pointer[StoredRows]) -> cython.void:
+    """Lets go of what was read and not taken."""
+    index: cython.size_t
+    for index in range(rows.rows.size()):
+        if rows.rows[index].message != cython.NULL:
+            release_message(rows.rows[index].message, r.tally)
+        free(rows.rows[index].subscription_ids)
+    del rows
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def make_stored(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """From now on, and for all its life, the session is one that the store holds."""
+    s.stored = cython.cast(cython.pointer[StoredQueue], allocate(cython.sizeof(StoredQueue)))
+    r.sessions[s.number] = s
+    pthread_mutex_lock(cython.address(r.shared.registry_lock))
+    r.shared.queue_owners[s.number] = r.index
+    pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _before(id: cython.pointer[cython.const[MessageId]]) -> MessageId:
+    """An id below this one and above all that precede it by a step of the clock."""
+    result: MessageId = id[0]
+    result.clock -= 1
+    return result
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _changed(q: cython.pointer[StoredQueue], id: cython.pointer[cython.const[MessageId]]) -> cython.void:
+    """Rows from here on are not as the read under way finds them."""
+    if q.reading and (q.late.clock == 0 or precedes(id, cython.address(q.late))):
+        q.late = id[0]
+
+
+# --- limits ----------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _drop_oldest(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.bint:
+    """Drops the oldest message that was never sent; false when there is none."""
+    box: cython.pointer[Outbox] = cython.address(s.outbox)
+    sequence: uint64_t = box.next
+    while sequence < box.tail:
+        entry: cython.pointer[Entry] = entry_at(box, sequence)
+        if entry.state == WAITING and not entry.was_sent and (entry.row == ROW_IDLE or entry.row == ROW_NONE):
+            remove_row(r, s.number, entry)
+            forget_entry(box, entry, r.tally)
+            return True
+        sequence += 1
+    q: cython.pointer[StoredQueue] = s.stored
+    if q == cython.NULL or q.waiting == 0:
+        return False
+    record: cython.pointer[Record] = ask_store(r, RECORD_TRIM, s.number)
+    record.id = q.edge
+    record.sequence = 1
+    q.bytes -= q.bytes // q.waiting  # the row's own size is not known here
+    q.waiting -= 1
+    _changed(q, cython.address(q.edge))
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def has_room(r: cython.pointer[Reactor], s: cython.pointer[Session], p: cython.pointer[Passage]) -> cython.bint:
+    """Whether the queue takes one message more; where it is full the policy applies, and the passage says what
+    the publisher is told.
+    """
+    count: uint64_t = s.outbox.inflight + s.outbox.waiting
+    size: uint64_t = s.outbox.bytes
+    if s.stored != cython.NULL:
+        count += s.stored.waiting
+        size += s.stored.bytes
+    if count < r.shared.limits.queued_messages_max and size < r.shared.limits.queued_bytes_max:
+        return True
+    r.tally[C_DROPPED_QUEUE_FULL] += 1
+    if r.shared.queue_full == FULL_DROP_OLDEST and _drop_oldest(r, s):
+        return True
+    p.refused = RC_QUOTA_EXCEEDED
+    return False
+
+
+# --- out of memory, into the store -----------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def goes_to_store(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], id: cython.pointer[cython.const[MessageId]]
+) -> cython.bint:
+    """Whether a new message is left to the store alone; if not it is about to be put into the outbox."""
+    q: cython.pointer[StoredQueue] = s.stored
+    window: cython.bint = (
+        s.connection != cython.NULL
+        and not s.connection.doomed
+        and q.waiting == 0
+        and s.outbox.waiting < r.shared.limits.queue_window_messages
+        and s.outbox.bytes <= r.shared.limits.output_high_bytes
+    )
+    above: cython.bint = precedes(cython.address(q.edge), id)
+    if not window and above:
+        return True
+    if not window and s.outbox.waiting == 0:
+        q.edge = _before(id)
+        return True
+    if above:
+        q.edge = id[0]
+    return False
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def spill(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    message: cython.pointer[Message],
+    qos: uint8_t,
+    retain: cython.bint,
+    ids: cython.pointer[cython.const[uint32_t]],
+    ids_count: uint32_t,
+) -> cython.void:
+    """A new message that is in the store alone."""
+    q: cython.pointer[StoredQueue] = s.stored
+    record: uint32_t = add_row(r, s.number, message, 0, ROW_IDLE, qos, retain, ids, ids_count)
+    r.section.records[record].spilled = True
+    q.waiting += 1
+    q.bytes += message_bytes(message)
+    _changed(q, cython.address(message.id))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def evict_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """The client is gone: what was never sent to it leaves memory. Its rows stay."""
+    box: cython.pointer[Outbox] = cython.address(s.outbox)
+    q: cython.pointer[StoredQueue] = s.stored
+    sequence: uint64_t = box.next
+    end: uint64_t = box.tail
+    lowest: MessageId
+    while sequence < end:
+        entry: cython.pointer[Entry] = entry_at(box, sequence)
+        sequence += 1
+        if entry.state != WAITING or entry.row != ROW_IDLE:
+            continue
+        if entry.section == r.section.number and entry.record != NO_RECORD:
+            r.section.records[entry.record].spilled = True
+        lowest = _before(cython.address(entry.message.id))
+        if precedes(cython.address(lowest), cython.address(q.edge)):
+            q.edge = lowest
+        _changed(q, cython.address(entry.message.id))
+        q.waiting += 1
+        q.bytes += message_bytes(entry.message)
+        entry.row = ROW_NONE
+        forget_entry(box, entry, r.tally)
+
+
+# --- back into memory ------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def request_rows(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Asks for the next window when less than half of one is left and the client is there to take it."""
+    q: cython.pointer[StoredQueue] = s.stored
+    window: uint32_t = r.shared.limits.queue_window_messages
+    if q == cython.NULL or q.waiting == 0 or q.reading or s.connection == cython.NULL or r.stopping:
+        return
+    if s.outbox.waiting > window // 2 or s.outbox.bytes > _READ_BYTES_MAX:
+        return
+    q.reading = True
+    q.late.clock = 0
+    record: cython.pointer[Record] = ask_store(r, RECORD_READ, s.number)
+    record.id = q.edge
+    record.sequence = window
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _forget_stored(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], row: cython.pointer[StoredRow]
+) -> cython.void:
+    q: cython.pointer[StoredQueue] = s.stored
+    if q.waiting:
+        q.waiting -= 1
+    q.bytes -= min(q.bytes, row.bytes)
+    if q.waiting == 0:
+        q.bytes = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def accept_rows(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], rows: cython.pointer[StoredRows]
+) -> cython.void:
+    """A window has come: it waits in the outbox, in the order of the store. Takes the rows over."""
+    q: cython.pointer[StoredQueue] = s.stored
+    index: cython.size_t
+    again: cython.bint = False
+    q.reading = False
+    for index in range(rows.rows.size()):
+        row: cython.pointer[StoredRow] = cython.address(rows.rows[index])
+        if q.late.clock and not precedes(cython.address(row.id), cython.address(q.late)):
+            again = True
+            break
+        q.edge = row.id
+        _forget_stored(r, s, row)
+        if row.message.expires_ms and row.message.expires_ms <= r.now_ms:
+            r.tally[C_DROPPED_EXPIRED] += 1
+            remove_stored(r, s.number, row.message)
+            continue
+        entry: cython.pointer[Entry] = append_entry(cython.address(s.outbox), r.tally)
+        entry.message = row.message
+        entry.subscription_ids = row.subscription_ids
+        entry.qos = row.qos
+        entry.retain = row.retain
+        entry.row = ROW_IDLE
+        entry.section = 0
+        entry.record = NO_RECORD
+        s.outbox.bytes += message_bytes(entry.message)
+        row.message = cython.NULL
+        row.subscription_ids = cython.NULL
+    if not again and not rows.more and q.late.clock == 0:
+        q.waiting = q.bytes = 0  # whatever was counted, the store has no more
+    q.late.clock = 0
+    free_rows(r, rows)
+    if s.connection == cython.NULL:
+        evict_waiting(r, s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def expire_rows(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], rows: cython.pointer[StoredRows]
+) -> cython.void:
+    """The time of these idle rows is over: what waits only in the store goes. What is in the outbox is found
+    there when its turn comes, what is in flight is completed.
+    """
+    index: cython.size_t
+    for index in range(rows.rows.size()):
+        row: cython.pointer[StoredRow] = cython.address(rows.rows[index])
+        if not precedes(cython.address(s.stored.edge), cython.address(row.id)) or s.stored.waiting == 0:
+            continue
+        _changed(s.stored, cython.address(row.id))
+        _forget_stored(r, s, row)
+        r.tally[C_DROPPED_EXPIRED] += 1
+        remove_stored(r, s.number, row.message)
+    free_rows(r, rows)

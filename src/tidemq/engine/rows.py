@@ -1,0 +1,273 @@
+"""The layouts of what the store holds: integers big-endian, times in milliseconds of the wall clock, because
+the monotonic one begins anew with the machine. docs/store.md has them as tables.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memset
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.message import message_bytes, new_message, payload_of, properties_of, topic_of
+from cython.cimports.tidemq.engine.rows import (
+    MESSAGE_HEAD_BYTES,
+    ROW_FLAG_COUNTED,
+    ROW_FLAG_RELEASED,
+    ROW_FLAG_RETAIN,
+    ROW_FLAG_WAS_SENT,
+)
+from cython.cimports.tidemq.engine.state import (
+    ROW_INFLIGHT,
+    Message,
+    MessageId,
+    Passage,
+    Record,
+    Session,
+    SessionSubscription,
+    Shared,
+)
+from cython.cimports.tidemq.wire.protocol import Span
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _append_number(out: cython.pointer[string], value: uint64_t, size: cython.int) -> cython.void:
+    index: cython.int
+    for index in range(size):
+        out.push_back(cython.cast(cython.char, value >> (8 * (size - 1 - index)) & 0xFF))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_u16(out: cython.pointer[string], value: uint16_t) -> cython.void:
+    """Two bytes."""
+    _append_number(out, value, 2)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_u32(out: cython.pointer[string], value: uint32_t) -> cython.void:
+    """Four bytes."""
+    _append_number(out, value, 4)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_u64(out: cython.pointer[string], value: uint64_t) -> cython.void:
+    """Eight bytes."""
+    _append_number(out, value, 8)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_id(out: cython.pointer[string], id: cython.pointer[cython.const[MessageId]]) -> cython.void:
+    """A message id: 16 bytes whose order is the ids' order."""
+    append_u64(out, id.clock)
+    append_u64(out, id.origin)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def read_u32(at: cython.pointer[cython.const[uint8_t]]) -> uint32_t:
+    """Four bytes."""
+    return cython.cast(uint32_t, at[0]) << 24 | cython.cast(uint32_t, at[1]) << 16 | at[2] << 8 | at[3]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def read_u64(at: cython.pointer[cython.const[uint8_t]]) -> uint64_t:
+    """Eight bytes."""
+    return cython.cast(uint64_t, read_u32(at)) << 32 | read_u32(at + 4)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def read_id(at: cython.pointer[cython.const[uint8_t]]) -> MessageId:
+    """16 bytes."""
+    id: MessageId
+    id.clock = read_u64(at)
+    id.origin = read_u64(at + 8)
+    return id
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def wall_ms(shared: cython.pointer[cython.const[Shared]], monotonic_ms: int64_t) -> int64_t:
+    """A time of the monotonic clock on the wall clock; 0 (never) stays 0."""
+    return monotonic_ms + shared.wall_offset_ns // 1000000 if monotonic_ms else 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def monotonic_ms(shared: cython.pointer[cython.const[Shared]], wall: int64_t) -> int64_t:
+    """The reverse; what is past becomes 1, for 0 means never."""
+    if wall == 0:
+        return 0
+    left: int64_t = wall - shared.wall_offset_ns // 1000000
+    return left if left > 0 else 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _append_span(out: cython.pointer[string], span: Span) -> cython.void:
+    if span.size:
+        out.append(cython.cast(cython.p_char, span.data), span.size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_message(
+    shared: cython.pointer[cython.const[Shared]],
+    message: cython.pointer[cython.const[Message]],
+    out: cython.pointer[string],
+) -> cython.void:
+    """QoS (1), retain (1), expires at (8), sizes of topic, properties and payload (4 each); then these."""
+    out.push_back(cython.cast(cython.char, message.qos))
+    out.push_back(1 if message.retain else 0)
+    append_u64(out, wall_ms(shared, message.expires_ms))
+    append_u32(out, message.topic_size)
+    append_u32(out, message.properties_size)
+    append_u32(out, message.payload_size)
+    _append_span(out, topic_of(message))
+    _append_span(out, properties_of(message))
+    _append_span(out, payload_of(message))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def read_message(
+    shared: cython.pointer[Shared],
+    data: cython.pointer[cython.const[uint8_t]],
+    size: cython.size_t,
+    id: cython.pointer[cython.const[MessageId]],
+    tally: cython.pointer[int64_t],
+) -> cython.pointer[Message]:
+    """The message, held once by the caller; NULL when the bytes are not one."""
+    passage: Passage
+    if size < MESSAGE_HEAD_BYTES:
+        return cython.NULL
+    memset(cython.address(passage), 0, cython.sizeof(Passage))
+    passage.qos = data[0]
+    passage.retain = data[1] != 0
+    passage.expires_ms = monotonic_ms(shared, cython.cast(int64_t, read_u64(data + 2)))
+    passage.id = id[0]
+    passage.topic.size = read_u32(data + 10)
+    passage.properties.size = read_u32(data + 14)
+    passage.payload.size = read_u32(data + 18)
+    total: uint64_t = MESSAGE_HEAD_BYTES
+    total += passage.topic.size
+    total += passage.properties.size
+    total += passage.payload.size
+    if total != size or passage.qos > 2 or passage.topic.size == 0:
+        return cython.NULL
+    passage.topic.data = data + MESSAGE_HEAD_BYTES
+    passage.properties.data = passage.topic.data + passage.topic.size
+    passage.payload.data = passage.properties.data + passage.properties.size
+    return new_message(cython.address(passage), tally)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_queue_key(
+    queue: uint64_t,
+    status: uint8_t,
+    id: cython.pointer[cython.const[MessageId]],
+    out: cython.pointer[string],
+) -> cython.void:
+    """Queue (8), status (1), id (16)."""
+    append_u64(out, queue)
+    out.push_back(cython.cast(cython.char, status))
+    append_id(out, id)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_queue_value(
+    shared: cython.pointer[cython.const[Shared]],
+    record: cython.pointer[cython.const[Record]],
+    released: cython.bint,
+    out: cython.pointer[string],
+) -> cython.void:
+    """Flags (1), QoS (1), bytes of the message (4), expires at (8), place in the outbox (8; 0 while idle); then
+    subscription identifiers (4 each).
+    """
+    flags: uint8_t = 0
+    index: uint32_t
+    if record.retain:
+        flags |= ROW_FLAG_RETAIN
+    if released:
+        flags |= ROW_FLAG_RELEASED
+    if record.message.counted:
+        flags |= ROW_FLAG_COUNTED
+    if record.status == ROW_INFLIGHT:
+        flags |= ROW_FLAG_WAS_SENT
+    out.push_back(cython.cast(cython.char, flags))
+    out.push_back(cython.cast(cython.char, record.qos))
+    append_u32(out, cython.cast(uint32_t, message_bytes(record.message)))
+    append_u64(out, wall_ms(shared, record.message.expires_ms))
+    append_u64(out, record.sequence if record.status == ROW_INFLIGHT else 0)
+    if record.subscription_ids != cython.NULL:
+        for index in range(record.subscription_ids[0]):
+            append_u32(out, record.subscription_ids[index + 1])
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_session(
+    shared: cython.pointer[cython.const[Shared]],
+    s: cython.pointer[cython.const[Session]],
+    out: cython.pointer[string],
+) -> cython.void:
+    """Queue number (8), expiry s (4), ends at (8; 0: it is online, or never), will due at (8; 0: it is online),
+    will delay s (4), will's message expiry s (8; -1: none), size of the will (4); then the will's message.
+    """
+    will: string
+    append_u64(out, s.number)
+    append_u32(out, s.expiry_s)
+    append_u64(out, wall_ms(shared, s.ends_ms))
+    append_u64(out, wall_ms(shared, s.will_ms))
+    if s.will != cython.NULL:
+        append_message(shared, s.will.message, cython.address(will))
+    append_u32(out, s.will.delay_s if s.will != cython.NULL else 0)
+    append_u64(out, s.will.expiry_s if s.will != cython.NULL else 0)
+    append_u32(out, cython.cast(uint32_t, will.size()))
+    out.append(will)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_subscription_key(
+    client_id: cython.pointer[cython.const[string]],
+    filter: cython.pointer[cython.const[string]],
+    out: cython.pointer[string],
+) -> cython.void:
+    """Length of the client identifier (2), the client identifier, the whole filter."""
+    append_u16(out, cython.cast(uint16_t, client_id.size()))
+    out.append(client_id[0])
+    out.append(filter[0])
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_subscription(
+    subscription: cython.pointer[cython.const[SessionSubscription]], out: cython.pointer[string]
+) -> cython.void:
+    """Options (1), subscription identifier (4)."""
+    out.push_back(cython.cast(cython.char, subscription.options))
+    append_u32(out, subscription.subscription_id)

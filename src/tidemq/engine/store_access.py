@@ -1,0 +1,150 @@
+"""The engine's side towards a store: what is loaded before the start, what is to be written while it runs.
+
+One thread works for the store: it takes work, does it, and answers. The store itself is the control plane's;
+here are only bytes.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.tidemq.engine.engine import Engine
+from cython.cimports.tidemq.engine.journal import hand_over, open_journal
+from cython.cimports.tidemq.engine.loading import (
+    load_inflight,
+    load_queue_rows,
+    load_received,
+    load_retained,
+    load_session,
+    load_subscription,
+    make_rows,
+)
+from cython.cimports.tidemq.engine.mail import new_mail, post_directly
+from cython.cimports.tidemq.engine.state import (
+    MAIL_EXPIRED,
+    MAIL_ROWS,
+    Mail,
+    Shared,
+    StoredRows,
+)
+from cython.cimports.tidemq.engine.storing import StoreWork, answer_work, close_journal, rest_of_work, wait_for_work
+from cython.cimports.tidemq.engine.system import RELAXED, pthread_mutex_lock, pthread_mutex_unlock, store_int
+
+from tidemq.errors import UsageError
+
+
+@cython.cclass
+class StoreAccess:
+    """What a store does for an engine. Made before the engine starts, closed after its reactors have ended."""
+
+    def __cinit__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @cython.cfunc
+    def _check(self):
+        if self.engine.started or self.engine.closed:
+            raise UsageError("a store is loaded before the engine starts")
+
+    def open(self, incarnation: int, clock: int) -> None:
+        """From now on the engine keeps a journal. ``incarnation``: of this server, 64 bits; ``clock``: the
+        highest that an id was ever given, in ns of the wall clock.
+        """
+        self._check()
+        index: cython.size_t
+        shared: cython.pointer[Shared] = self.engine.shared
+        shared.durable = True
+        shared.incarnation = incarnation
+        for index in range(shared.reactors.size()):
+            shared.reactors[index].clock = cython.cast(uint64_t, clock) // 64 * 64
+
+    def load_session(self, client_id: bytes, value: bytes) -> bool:
+        """Sessions come first. Like all ``load_*``: False when the row cannot be read."""
+        self._check()
+        return load_session(self.engine.shared, client_id, value)
+
+    def load_subscription(self, key: bytes, value: bytes) -> bool:
+        """A subscription of a session."""
+        self._check()
+        return load_subscription(self.engine.shared, key, value)
+
+    def load_received(self, key: bytes) -> bool:
+        """A QoS 2 message of a session that waits for its PUBREL."""
+        self._check()
+        return load_received(self.engine.shared, key)
+
+    def load_retained(self, topic: bytes, value: bytes) -> bool:
+        """A retained message."""
+        self._check()
+        return load_retained(self.engine.shared, topic, value)
+
+    def load_queue(self, rows, orphans: set, corrupt: list) -> list:
+        """Pairs of key and value, all of them. Returns those in flight, which ``load_inflight`` takes with
+        their payloads; ``orphans`` gets queues without a session, ``corrupt`` keys that cannot be read.
+        """
+        self._check()
+        return load_queue_rows(self.engine.shared, rows, orphans, corrupt)
+
+    def load_inflight(self, key: bytes, value: bytes, payload: bytes) -> bool:
+        """A message that was in flight; in the order that ``load_queue`` gave."""
+        self._check()
+        return load_inflight(self.engine.shared, key, value, payload)
+
+    def loaded(self) -> None:
+        """All is loaded: what changes from now on is recorded."""
+        self._check()
+        index: cython.size_t
+        for index in range(self.engine.shared.reactors.size()):
+            open_journal(self.engine.shared.reactors[index])
+
+    def take_work(self, timeout_s: float) -> StoreWork | None:
+        """What there is to be done for the reactors, after at most ``timeout_s``; None: nothing will come."""
+        return wait_for_work(self.engine.shared, timeout_s)
+
+    def answer(self, work: StoreWork, reason: int = 0) -> None:
+        """The work's writes are durable, or with a reason code of 0x80 and above they are not."""
+        answer_work(work, reason)
+
+    def rest_of(self, work: StoreWork) -> StoreWork:
+        """What of a failed work is to be done before the next; asked for before it is answered."""
+        return rest_of_work(work)
+
+    def deliver_rows(self, reactor: int, queue: int, rows: list, more: bool) -> list:
+        """Answers a read with key, value and payload of each row. Returns the keys of those that cannot be
+        read.
+        """
+        mail: Mail = new_mail(MAIL_ROWS)
+        corrupt: list = []
+        made: cython.pointer[StoredRows] = make_rows(self.engine.shared, rows, corrupt)
+        made.more = more
+        mail.number = queue
+        mail.pointer = made
+        post_directly(self.engine.shared.reactors[reactor], cython.address(mail))
+        return corrupt
+
+    def expire(self, queue: int, rows: list) -> None:
+        """Idle rows whose time is over, each of key, value and payload; the queue's owner removes them."""
+        shared: cython.pointer[Shared] = self.engine.shared
+        number: uint64_t = queue
+        pthread_mutex_lock(cython.address(shared.registry_lock))
+        known: cython.bint = shared.queue_owners.count(number)
+        reactor: cython.int = shared.queue_owners[number] if known else 0
+        pthread_mutex_unlock(cython.address(shared.registry_lock))
+        if known:
+            mail: Mail = new_mail(MAIL_EXPIRED)
+            mail.number = number
+            mail.pointer = make_rows(shared, rows, [])
+            post_directly(shared.reactors[reactor], cython.address(mail))
+
+    def say_full(self, full: bool) -> None:
+        """Whether the store has reached its limit: then no message is taken that would have to be stored."""
+        store_int(cython.address(self.engine.shared.store_full), full, RELAXED)
+
+    def close(self) -> None:
+        """The reactors have ended: all that they recorded can be taken, then no more comes."""
+        index: cython.size_t
+        shared: cython.pointer[Shared] = self.engine.shared
+        self.engine._settle_mail()
+        for index in range(shared.reactors.size()):
+            store_int(cython.address(shared.journal_idle), 1, RELAXED)
+            hand_over(shared.reactors[index])
+        close_journal(shared)
