@@ -12,8 +12,8 @@
 
    - bytes reach the blob at fsync or fdatasync of their file and not before; nothing is written back on its
      own, and sync_file_range and msync make nothing durable;
-   - a name reaches the disk at fsync of its directory, never by fsync of the file (ext4, XFS and Btrfs do more,
-     POSIX does not ask it);
+   - a name, of a directory as well, reaches the disk at fsync of the directory it is in, never by fsync of the
+     file itself (ext4, XFS and Btrfs do more, POSIX does not ask it);
    - bytes whose fsync has failed are lost for good: a later fsync that succeeds does not bring them (Linux
      marks the pages clean).
 
@@ -38,6 +38,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -443,7 +444,27 @@ int unlink(const char *path) { return unlinkat(AT_FDCWD, path, 0); }
 
 int mkdirat(int at, const char *path, mode_t mode) {
     char buffer[PATH_MAX];
-    return below(at, path, buffer) && control->full ? refused(ENOSPC) : real_mkdirat(at, path, mode);
+    const char *name = below(at, path, buffer);
+    if (name && control->full) return refused(ENOSPC);
+    int done = real_mkdirat(at, path, mode), error = errno;
+    if (name && *name && !done) {
+        pthread_mutex_lock(&lock);
+        note("mkdir", -1, name, "");
+        pthread_mutex_unlock(&lock);
+    }
+    errno = error;
+    return done;
 }
 
 int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
+
+int statvfs(const char *path, struct statvfs *status) {
+    static int (*real_statvfs)(const char *, struct statvfs *);
+    char buffer[PATH_MAX];
+    if (!real_statvfs) *(void **)&real_statvfs = dlsym(RTLD_NEXT, "statvfs");
+    int done = real_statvfs(path, status);
+    if (!done && below(AT_FDCWD, path, buffer) && control->full) status->f_bavail = status->f_bfree = 0;
+    return done;
+}
+
+int statvfs64(const char *, struct statvfs64 *) __attribute__((alias("statvfs")));

@@ -31,6 +31,7 @@ FIELDS = (
     "file_count",
 )
 LIVE, GONE = 1, 2
+DIRECTORY = -1  # in place of a file's number
 COMPILE_S = 60
 
 
@@ -117,11 +118,23 @@ class Disk:
                 self._enter(index, path, inode, LIVE, (start, end))
                 self._note(f"rename\t{index}\t{old}\t{path}")
                 live.pop(old, None)
+        self._note_directories()
         for path, index in live.items():
             if path not in found:
                 self._enter(index, path, 0, GONE, (0, 0))
                 self._note(f"unlink\t{index}\t{path}\t")
         return unseen
+
+    def _note_directories(self) -> None:
+        """Those that were made and not noted."""
+        names = self.shadow / "names" if self.shadow else None
+        if names and names.exists():
+            noted = {
+                line.split("\t")[2] for line in names.read_text().splitlines() if line.startswith("mkdir")
+            }
+            for path in sorted(self.data.rglob("*")):
+                if path.is_dir() and str(path.relative_to(self.data)) not in noted:
+                    self._note(f"mkdir\t{DIRECTORY}\t{path.relative_to(self.data)}\t")
 
     def _note(self, line: str) -> None:
         if self.shadow:
@@ -141,11 +154,16 @@ class Disk:
         for operation in waiting[:surviving]:
             apply_to_names(durable, operation)
         restored, lost_bytes = self.folder / "restored", 0
+        restored.mkdir()
         for path, index in sorted(durable.items()):
-            lost_bytes += self._restore(restored / path, index, choose if kept else None)
+            if any(str(parent) not in durable for parent in Path(path).parents if parent.name):
+                continue  # its directory is lost
+            if index == DIRECTORY:
+                (restored / path).mkdir(parents=True)
+            else:
+                lost_bytes += self._restore(restored / path, index, choose if kept else None)
         lost_names = len(waiting) - surviving
         shutil.rmtree(self.data, ignore_errors=True)
-        restored.mkdir(exist_ok=True)
         restored.rename(self.data)
         self._start_anew()
         return f"{lost_bytes} bytes and {lost_names} changes of names lost, {len(durable)} files left"
@@ -172,7 +190,6 @@ class Disk:
     def _restore(self, target: Path, index: int, choose: random.Random | None) -> int:
         """Writes one file as power loss leaves it; returns how many of its bytes are lost."""
         assert self.shadow
-        target.parent.mkdir(parents=True, exist_ok=True)
         blob = self.shadow / "blobs" / str(index)
         if blob.exists():
             shutil.copyfile(blob, target)
@@ -196,24 +213,25 @@ class Disk:
         assert self.shadow
         shutil.rmtree(self.shadow)
         (self.shadow / "blobs").mkdir(parents=True)
-        directories = {""}
+        directories = [path for path in sorted(self.data.rglob("*")) if path.is_dir()]
+        for directory in directories:
+            self._note(f"mkdir\t{DIRECTORY}\t{directory.relative_to(self.data)}\t")
         count = 0
         for path, file in self._on_disk():
             self._enter(count, path, file.stat().st_ino, LIVE, (0, 0))
             shutil.copyfile(file, self.shadow / "blobs" / str(count))
             self._note(f"create\t{count}\t{path}\t")
-            parent = str(Path(path).parent)
-            directories.add("" if parent == "." else parent)
             count += 1
         self.tell(file_count=count)
-        for directory in sorted(directories):
-            self._note(f"sync\t-1\t{directory}\t")
+        for directory in (self.data, *directories):
+            name = str(directory.relative_to(self.data))
+            self._note(f"sync\t-1\t{'' if name == '.' else name}\t")
 
 
 def apply_to_names(names: dict[str, int], operation: list[str]) -> None:
     """One line of the shadow's log: creation, renaming or removal."""
     kind, index, path, other = operation
-    if kind == "create":
+    if kind in ("create", "mkdir"):
         names[path] = int(index)
     else:
         names.pop(path, None)

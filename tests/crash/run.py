@@ -79,9 +79,14 @@ class Run:
         self.course = Course(self.history, RetainedTopics(self.history))
         data = folder / "data"
         self.disk = Disk(library, data, folder / "disk", power=choice.faults == "power") if library else None
-        settings: dict[str, object] = {"store": choice.store, "reactors": choice.reactors}
+        settings: dict[str, object] = {
+            "store": choice.store,
+            "reactors": choice.reactors,
+            "limits.inflight_max": self.choose.choice((1, 10, 1024)),
+        }
         if choice.store != "memory":
             settings["durability"] = choice.durability
+            settings["limits.queue_window_messages"] = self.choose.choice((1, 10, 1000))
         self.server = Server(folder, data, settings, self.history, self.disk)
         self.publishers = [
             Publisher(self._setting(f"pub{number}"), window=self.choose.choice((1, 10, 50)))

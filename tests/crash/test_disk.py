@@ -247,3 +247,11 @@ assert count() == 100
     lost_power(disk)
     done = run(disk, engine + "print(count())")
     assert done.stdout.strip() == "50", done.stderr
+
+
+def test_a_directory_is_there_when_its_own_directory_was_synced(disk: Disk) -> None:
+    make = 'os.mkdir("data/d"); create("data/d/a", b"1", directory=False); sync_directory("data/d")'
+    run(disk, WRITER + make + KILL)
+    assert lost_power(disk) == {}
+    run(disk, WRITER + make + "; sync_directory()" + KILL)
+    assert lost_power(disk) == {"d/a": b"1"}
