@@ -110,7 +110,7 @@ class SubscribingActor:
     def __init__(self, subscriber: Subscriber, course: Course, filters: list[str], group: str = "") -> None:
         self.subscriber, self.course, self.choose = subscriber, course, subscriber.choose
         self.interests = tuple(self._interest(each, group) for each in filters)
-        self.toggles = not group
+        self.group = group
         self.toggled: Interest | None = None
 
     def _interest(self, topic_filter: str, group: str = "") -> Interest:
@@ -125,6 +125,8 @@ class SubscribingActor:
             if self.subscriber.online and not self.course.draining:
                 go_away(self.subscriber)
                 await asyncio.sleep(self.choose.expovariate(1 / 0.15))
+                if not self.group and self.choose.random() < 0.1:
+                    await self._begin_anew()
             await self.subscriber.open()
         self.subscriber.eager = True
         self.subscriber.acknowledge_all()
@@ -143,8 +145,16 @@ class SubscribingActor:
                 self.subscriber.pause(True)
                 await self.subscriber.lost(within_s=self.choose.uniform(0, 0.3))
                 self.subscriber.pause(False)
-            elif dice < 0.03 and self.toggles and self.subscriber.settled:
+            elif dice < 0.03 and not self.group and self.subscriber.settled:
                 self._toggle()
+
+    async def _begin_anew(self) -> None:
+        """The session goes, a new one subscribes to the same."""
+        await self.subscriber.discard()
+        self.toggled = None
+        self.interests = tuple(self._interest(each.filter) for each in self.interests)
+        await self.subscriber.open()
+        self.subscriber.subscribe(*self.interests)
 
     def _toggle(self) -> None:
         if self.toggled is not None:

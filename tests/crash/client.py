@@ -110,7 +110,10 @@ class Client:
         self.setting = setting
         self.history, self.choose = setting.history, setting.choose
         self.client_id, self.version = setting.client_id, setting.version
+        self.clean = setting.clean  # what the next CONNECT asks for
         self.known = False  # the broker has accepted this session once
+        self.attempts = 0  # to connect to this session, not knowing how they ended
+        self.accepted_at = 0  # number of the event
         self.peer_maximum = 65_535
         self._link: Link | None = None
         self._connack: asyncio.Future[Connack] | None = None
@@ -147,10 +150,15 @@ class Client:
 
     def _accepted(self, connack: Connack) -> None:
         """Resumes at once: what follows CONNACK in the same read belongs to the resumed session."""
-        self.note(f"connected, session present: {connack.session_present}")
-        if self.known and not connack.session_present and self.has_acknowledged_state():
+        kind = "connected clean" if self.clean else "connected"
+        self.accepted_at = self.note(f"{kind}, session present: {connack.session_present}")
+        if connack.session_present and self.attempts <= 1 and not self.known:
+            self.history.fail("session back", "it was discarded, or never there", client=self.client_id)
+        if self.clean:
+            self.attempts = 0
+        if self.known and not (connack.session_present or self.clean) and self.has_acknowledged_state():
             self.history.fail("session lost", "the broker knows the session no more", client=self.client_id)
-        self.known = not self.setting.clean
+        self.known = not self.clean
         self.peer_maximum = connack.properties.receive_maximum or 65_535
         self.resume(connack.session_present)
 
@@ -163,16 +171,17 @@ class Client:
         await loop.create_connection(lambda: link, "127.0.0.1", self.setting.port())
         properties = Properties()
         if self.version == 5:
-            expiry_s = 0 if self.setting.clean else NEVER_EXPIRES_S
+            expiry_s = 0 if self.clean else NEVER_EXPIRES_S
             properties = Properties(session_expiry_s=expiry_s, receive_maximum=self.setting.receive_maximum)
         connect = Connect(
             version=self.version,
             client_id=self.client_id,
-            clean_start=self.setting.clean,
+            clean_start=self.clean,
             keep_alive_s=0,
             properties=properties,
         )
         link.send(connect)
+        self.attempts += not self.clean
         return await self._connack
 
     def _received(self, link: Link, packet: Packet) -> None:
@@ -220,6 +229,13 @@ class Client:
         self._lost.set()
         if link is not None:
             asyncio.get_running_loop().call_later(LEAVE_S, link.abort)
+
+    async def discard(self) -> None:
+        """Ends the session: connects for a clean one, which ends with its connection."""
+        self.clean = True
+        await self.open()
+        self.leave()
+        self.clean = self.setting.clean
 
     def pause(self, paused: bool) -> None:
         if self._link is not None:
@@ -381,6 +397,18 @@ class Subscriber(Client):
             packet = Unsubscribe(packet_id=packet_id, filters=tuple(each.written for each in interests))
         self._requests[packet_id] = (packet, interests)
         self.send(packet)
+
+    async def discard(self) -> None:
+        """The session ends with its subscriptions and all that waits; requests under way are forgotten."""
+        self._requests.clear()
+        at = self.note("discards its session")
+        mine = [each for each in self.history.interests if each.subscriber == self.client_id]
+        for each in mine:
+            each.ending_at = min(each.ending_at, at)
+        await super().discard()
+        for each in mine:
+            each.ended_at = min(each.ended_at, self.accepted_at)
+            each.discarded_at = min(each.discarded_at, self.accepted_at)
 
     def has_acknowledged_state(self) -> bool:
         mine = [each for each in self.history.interests if each.subscriber == self.client_id]

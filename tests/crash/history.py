@@ -51,7 +51,7 @@ class Interest:
     """One subscription from SUBSCRIBE to its end. `group` is a shared subscription's name, else empty.
 
     It is sure from `acknowledged_at` until `ending_at` (UNSUBSCRIBE sent), and possible from `asked_at` until
-    `ended_at` (UNSUBACK received).
+    `ended_at` (UNSUBACK received). A new session (CONNECT, CONNACK) ends it as well.
     """
 
     subscriber: str
@@ -62,6 +62,7 @@ class Interest:
     acknowledged_at: int = NEVER
     ending_at: int = NEVER
     ended_at: int = NEVER
+    discarded_at: int = NEVER  # together with its session, and so with all that was waiting
 
     @property
     def written(self) -> str:
@@ -70,6 +71,16 @@ class Interest:
 
     def wants(self, message: Message) -> bool:
         return bool(filter_pattern(self.filter).fullmatch(message.topic))
+
+    def explains(self, delivery: Delivery) -> bool:
+        """Whether the delivery may be due to it."""
+        message = delivery.message
+        return (
+            self.wants(message)
+            and self.asked_at < min(delivery.at, message.acknowledged_at)
+            and self.ended_at > message.sent_at
+            and self.discarded_at > delivery.at
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,18 +232,15 @@ def _judge_order(history: History) -> None:
 def _judge_strays(history: History) -> None:
     """Nothing comes without a subscription, or at a higher QoS than granted or published.
 
-    A message is a stray also where it was first sent after the UNSUBACK of all that matched it.
+    A message is a stray also where it was first sent after the UNSUBACK of all that matched it, or
+    acknowledged before the SUBSCRIBE, or where its session was discarded.
     """
     by_subscriber: dict[str, list[Interest]] = defaultdict(list)
     for each in history.interests:
         by_subscriber[each.subscriber].append(each)
     for delivery in history.deliveries:
         message = delivery.message
-        possible = [
-            each
-            for each in by_subscriber[delivery.subscriber]
-            if each.wants(message) and each.asked_at < delivery.at and each.ended_at > message.sent_at
-        ]
+        possible = [each for each in by_subscriber[delivery.subscriber] if each.explains(delivery)]
         highest = max((min(each.qos, message.qos) for each in possible), default=-1)
         if not possible:
             text = f"delivered to {delivery.subscriber}, which had no subscription for it"

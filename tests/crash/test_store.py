@@ -1,4 +1,4 @@
-"""The stores by themselves on a bad disk: what a synced write has returned for is there, whatever happened."""
+"""The stores by themselves on a bad disk: what a synced write has returned for is there, come what may."""
 
 from __future__ import annotations
 

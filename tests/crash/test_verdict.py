@@ -153,3 +153,14 @@ def test_filters_match_as_in_the_standard() -> None:
         assert all(filter_pattern(topic_filter).fullmatch(topic) for topic in topics)
     for topic_filter, topic in (("t/#", "tt"), ("t/+", "t"), ("t/+", "t/a/b"), ("t.a", "tXa")):
         assert not filter_pattern(topic_filter).fullmatch(topic)
+
+
+def test_what_comes_after_its_session_was_discarded() -> None:
+    story = Story()
+    old = story.subscribe("s")
+    before = story.publish(1)
+    old.ending_at = story.history.note("s", "CONNECT")
+    old.ended_at = old.discarded_at = story.history.note("s", "CONNACK")
+    story.subscribe("s")
+    story.deliver("s", before)
+    assert story.kinds() == ["stray"]
