@@ -21,8 +21,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
+from tidemq.broker.keeper import Keeper
 from tidemq.engine import (
     AuthRequest,
     ConnectRequest,
@@ -31,9 +31,11 @@ from tidemq.engine import (
     PublishRequest,
     Received,
     Stopped,
+    StoreAccess,
     SubscribeRequest,
 )
 from tidemq.limits import Limits
+from tidemq.store import MemoryStore
 
 TESTS = Path(__file__).resolve().parents[1]
 ROUNDS = [(2, False), (4, False), (2, True), (4, True)]  # reactors, whether the control plane decides
@@ -100,15 +102,17 @@ def embed(engine: Engine, until: float, dice: random.Random) -> int:
     return received
 
 
-def play_round(reactors: int, decides: bool, seconds: float, seed: int, state: list[Any]) -> list[Any]:
-    """One engine's life; returns the state that it leaves."""
+def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: MemoryStore) -> None:
+    """One engine's life; its state goes on in the store."""
     dice = random.Random(seed)
     engine = Engine(LIMITS, reactors=reactors)
     engine.ask_connect = engine.ask_subscribe = engine.ask_publish = decides
     engine.report_connections = decides
-    engine.import_state(state)
+    keeper = Keeper(store, StoreAccess(engine))
+    keeper.load()
     port = engine.listen("127.0.0.1", 0)
     engine.start()
+    keeper.start()
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     load = subprocess.Popen(
         [sys.executable, "-m", "adversity.load", str(port), "--seconds", str(seconds), "--seed", str(seed)],
@@ -120,7 +124,7 @@ def play_round(reactors: int, decides: bool, seconds: float, seed: int, state: l
     engine.stop()
     while not any(isinstance(event, Stopped) for event in engine.events()):
         select.select([engine.fileno()], [], [], 0.1)
-    left = engine.export_state()
+    keeper.finish()
     engine.close()
     output, _ = load.communicate(timeout=seconds + 30)
     assert load.returncode == 0, "the load failed"
@@ -138,7 +142,6 @@ def play_round(reactors: int, decides: bool, seconds: float, seed: int, state: l
         f"{received} received by the program",
         flush=True,
     )
-    return left
 
 
 def check_leaks() -> None:
@@ -153,9 +156,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
-    state: list[Any] = []
+    store = MemoryStore()
     for index, (reactors, decides) in enumerate(ROUNDS):
-        state = play_round(reactors, decides, wanted.seconds / len(ROUNDS), wanted.seed + index, state)
+        play_round(reactors, decides, wanted.seconds / len(ROUNDS), wanted.seed + index, store)
     check_leaks()
 
 

@@ -27,7 +27,7 @@ def test_messages_beyond_the_limit_are_counted(start_engine: StartEngine) -> Non
     absent = [leave_session(engine, "t") for _ in range(4)]
     publisher = connected(engine)
     for number in range(150):
-        publisher.publish("t", b"%d" % number, 1)
+        publisher.publish("t", b"%d" % number, 1, refused=number >= 100)
     engine.wait_for("dropped_queue_full", 4 * 50)
     for client_id in absent:
         client = come_back(engine, client_id)
@@ -42,7 +42,7 @@ def test_messages_beyond_the_limit_are_counted(start_engine: StartEngine) -> Non
 def test_bytes_beyond_the_limit_are_counted(start_engine: StartEngine) -> None:
     engine = start_engine(1, queued_bytes_max=100_000)
     absent = leave_session(engine, "t")
-    publisher = connected(engine)
+    publisher = connected(engine, version=4)  # which is not told
     for number in range(20):
         publisher.publish("t", b"%d " % number + bytes(10_000), 1)
     dropped = engine.count("dropped_queue_full")

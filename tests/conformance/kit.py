@@ -171,14 +171,20 @@ class Client:
         self.send(unsubscribe(packet_id, *names, version=self.version))
         return self.expect(UNSUBACK, packet_id=packet_id)
 
-    def publish(self, topic: str, payload: bytes = b"", qos: int = 0, **settings: object) -> None:
-        """PUBLISH and its whole handshake; QoS 0 is followed by a ping, so that the broker has handled it."""
+    def publish(
+        self, topic: str, payload: bytes = b"", qos: int = 0, *, refused: bool = False, **settings: object
+    ) -> None:
+        """PUBLISH and its whole handshake; QoS 0 is followed by a ping, so that the broker has handled it.
+
+        `refused`: because a queue is full, of which a client of 3.x hears nothing.
+        """
         packet_id = self.next_id() if qos else 0
         self.send(publish(topic, payload, qos, packet_id, self.version, **settings))  # type: ignore[arg-type]
         if qos == 0:
             self.ping()
         elif qos == 1:
-            assert self.expect(PUBACK, packet_id=packet_id).reason in (0, 0x10)
+            reasons = (0x97,) if refused and self.version == 5 else (0, 0x10)
+            assert self.expect(PUBACK, packet_id=packet_id).reason in reasons
         else:
             assert self.expect(PUBREC, packet_id=packet_id).reason in (0, 0x10)
             self.send(acknowledge(PUBREL, packet_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +24,6 @@ class FakeEngine:
         self.answers: list[tuple[Any, ...]] = []
         self.published: list[tuple[str, bytes, int, bool]] = []
         self.message_expiries_s: list[int | None] = []
-        self.state: list[tuple[str, bytes, bytes]] = []
         self.receivers: dict[int, tuple[str, int]] = {}
         self.disconnected: list[tuple[str, int]] = []
         self.calls: list[str] = []
@@ -120,13 +119,6 @@ class FakeEngine:
 
     def live_objects(self) -> dict[str, int]:
         return self.left
-
-    def export_state(self) -> list[tuple[str, bytes, bytes]]:
-        return self.state
-
-    def import_state(self, entries: Iterable[tuple[str, bytes, bytes]]) -> None:
-        assert "start" not in self.calls
-        self.state = list(entries)
 
 
 class BrokerOnFake(Broker):

@@ -14,8 +14,7 @@ from tidemq.broker.fault_log import FaultLog
 from tidemq.broker.sys_topics import plan_sys_messages
 from tidemq.config import Config, Listener
 from tidemq.engine.events import Connected, Disconnected, Received
-from tidemq.errors import ConfigError, StoreError, UsageError
-from tidemq.store import MemoryStore
+from tidemq.errors import ConfigError, UsageError
 from tidemq.wire import Properties
 
 QUIET = Config(port=0, sys_interval_s=0)
@@ -74,27 +73,6 @@ async def test_an_unknown_provider_is_refused_with_the_known_ones(broker_on_fake
         await broker_on_fake(Config(**{kind: known + "x"})).start()
     expected = rf"{kind}: '{known}x' is unknown, did you mean {known}\?; accepted: .*{known}"
     assert re.search(expected, str(caught.value))
-
-
-async def test_state_goes_from_one_broker_to_the_next_through_the_store(broker_on_fake):
-    store = MemoryStore()
-    async with broker_on_fake(QUIET, store=store) as first:
-        assert first.engine.state == []
-        first.engine.state = [("session", b"c1", b"1"), ("retained", b"t", b"2"), ("queue", b"q", b"3")]
-    async with broker_on_fake(QUIET, store=store) as second:
-        assert sorted(second.engine.state) == [
-            ("queue", b"q", b"3"), ("retained", b"t", b"2"), ("session", b"c1", b"1")
-        ]  # fmt: skip
-        second.engine.state = [("session", b"c1", b"9")]
-    async with broker_on_fake(QUIET, store=store) as third:
-        assert third.engine.state == [("session", b"c1", b"9")]
-
-
-async def test_a_store_of_an_unknown_format_is_refused(broker_on_fake):
-    store = MemoryStore()
-    store.write([("meta", b"format", b"99")])
-    with pytest.raises(StoreError, match="99"):
-        await broker_on_fake(QUIET, store=store).start()
 
 
 async def test_publish_passes_on_and_refuses_what_is_no_topic_name(broker_on_fake):

@@ -18,10 +18,10 @@ from weakref import WeakValueDictionary
 
 from tidemq import wire
 from tidemq.broker.admin import AdminServer
-from tidemq.broker.checkpoint import load_state, save_state
 from tidemq.broker.decisions import Decisions
 from tidemq.broker.fault_log import FaultLog
 from tidemq.broker.hooks import Hooks
+from tidemq.broker.keeper import Keeper
 from tidemq.broker.providers import ADMINISTRATIVE_ACTION, Authenticator, Authoriser, find_provider
 from tidemq.broker.subscription import Message, Subscription
 from tidemq.broker.sys_topics import publish_sys_topics
@@ -80,6 +80,7 @@ class Broker:
         self._authenticator = authenticator
         self._authoriser = authoriser
         self._engine: Engine | None = None
+        self._keeper: Keeper | None = None
         self._decisions: Decisions | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._fault_log = FaultLog(self.config.fault_lines_max)
@@ -119,10 +120,10 @@ class Broker:
             authoriser = find_provider("authoriser", config)
         if store is None:
             store = self._store = find_provider("store", config)
-        store.open()
         engine = self._engine = self._make_engine()
         try:
-            engine.import_state(load_state(store))
+            if store is not None:
+                self._keeper = self._load(store, engine)
             decisions = self._decisions = Decisions(engine, config, authenticator, authoriser, self._hooks)
             self._handlers = self._event_handlers(decisions)
             addresses = ((config.host, config.port), *((each.host, each.port) for each in config.listeners))
@@ -131,12 +132,15 @@ class Broker:
                 self._admin = AdminServer(self.counters)
                 self.admin_port = await self._admin.start(config.admin_host, config.admin_port)
             engine.start()
+            if self._keeper is not None:
+                self._keeper.start()
         except BaseException:
             self._engine = None
             if self._admin is not None:
                 await self._admin.close()
             engine.close()
-            store.close()
+            if store is not None:
+                store.close()
             raise
         asyncio.get_running_loop().add_reader(engine.fileno(), self._take_events)
         if config.sys_interval_s:
@@ -145,7 +149,7 @@ class Broker:
             )
 
     async def stop(self) -> None:
-        """Says goodbye to the clients, finishes the last writes, and brings the state into the store.
+        """Says goodbye to the clients, finishes the last writes, to them and to the store.
 
         Takes at most `limits.shutdown_s` and a few seconds. May be called twice.
         """
@@ -170,12 +174,10 @@ class Broker:
         asyncio.get_running_loop().remove_reader(engine.fileno())
         self._fault_log.flush()
         self._engine = None
-        assert self._store is not None
-        try:
-            if self._stopped.is_set():
-                save_state(self._store, engine.export_state())
-        finally:
-            engine.close()
+        if self._keeper is not None and self._stopped.is_set():
+            await asyncio.to_thread(self._keeper.finish)
+        engine.close()
+        if self._store is not None:
             self._store.close()
         if left := {name: value for name, value in engine.live_objects().items() if value}:
             _log.error("the engine left objects behind: %s", left)  # a defect of ours: tests look for it
@@ -231,6 +233,8 @@ class Broker:
         """Totals since the start, and gauges, by name."""
         counters = dict(self._running_engine().counters())
         counters.update(self._counts)
+        if self._keeper is not None:
+            counters.update(self._keeper.counts)
         if self._decisions is not None:
             counters.update(self._decisions.counts)
         return counters
@@ -239,7 +243,24 @@ class Broker:
         from tidemq.engine import Engine  # late: not needed to read a configuration
 
         reactors = self.config.reactors or min(REACTORS_MAX, len(os.sched_getaffinity(0)))
-        return Engine(self.config.limits, reactors=reactors)
+        return Engine(self.config.limits, reactors=reactors, queue_full=self.config.queue_full)
+
+    def _load(self, store: Store, engine: Engine) -> Keeper:
+        """Opens the store and brings the engine to where it is."""
+        from tidemq.engine import StoreAccess
+
+        for line in store.open():
+            _log.error("%s", line)
+        config = self.config
+        keeper = Keeper(
+            store,
+            StoreAccess(engine),
+            durability=config.durability,
+            interval_s=config.durability_interval_ms / 1000,
+            bytes_max=config.limits.store_bytes_max,
+        )
+        keeper.load()
+        return keeper
 
     def _running_engine(self) -> Engine:
         if self._engine is None:

@@ -12,7 +12,6 @@ from tidemq.engine.events import (
     Stopped,
     SubscribeRequest,
 )
-
 from tidemq.engine.store_access import StoreAccess
 from tidemq.engine.storing import StoreWork
 

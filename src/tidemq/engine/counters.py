@@ -32,7 +32,6 @@ NAMES = (
     "dropped_retained_full",
     "dropped_memory",
     "dropped_store_failed",
-    "store_sections",
     "refused_not_authorised",
     "publishers_paused",
     "events_dropped",

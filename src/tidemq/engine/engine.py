@@ -18,8 +18,8 @@ from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.conversion import event_of, free_event, set_limits, string_of
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT
 from cython.cimports.tidemq.engine.handles import reactor_of
-from cython.cimports.tidemq.engine.levels import LevelNode, node_at
 from cython.cimports.tidemq.engine.journal import free_section
+from cython.cimports.tidemq.engine.levels import LevelNode, node_at
 from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.message import (
     new_message,
@@ -55,6 +55,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
     Shared,
 )
+from cython.cimports.tidemq.engine.storing import init_journal
 from cython.cimports.tidemq.engine.subscriptions import free_subscription_index, new_subscription_index
 from cython.cimports.tidemq.engine.subscriptions import lock_shared as lock_subscriptions
 from cython.cimports.tidemq.engine.subscriptions import unlock_shared as unlock_subscriptions
@@ -73,7 +74,6 @@ from cython.cimports.tidemq.engine.system import (
     read,
     store_i64,
 )
-from cython.cimports.tidemq.engine.storing import init_journal
 from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns
 from cython.cimports.tidemq.wire.protocol import span_of
 from cython.operator import dereference

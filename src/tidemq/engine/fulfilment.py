@@ -6,9 +6,9 @@ is tried again with the next section, and its promises wait for that.
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.tidemq.engine.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.delivery import send_waiting
-from cython.cimports.tidemq.engine.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
 from cython.cimports.tidemq.engine.journal import NO_RECORD, ask_store, free_section
 from cython.cimports.tidemq.engine.message import message_bytes

@@ -1,4 +1,4 @@
-"""What a reactor wants to have in the store: records, gathered in one open section and handed over as a whole.
+"""What a reactor wants to have in the store: records, gathered in one open section, handed over as a whole.
 
 The section is the reactor's own until it is handed over, at the end of a turn and only when the store waits
 for something to do. So sections grow while the store is busy (group commit), nothing waits when it is idle,
@@ -168,7 +168,9 @@ def add_row(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def is_committed(r: cython.pointer[cython.const[Reactor]], entry: cython.pointer[cython.const[Entry]]) -> cython.bint:
+def is_committed(
+    r: cython.pointer[cython.const[Reactor]], entry: cython.pointer[cython.const[Entry]]
+) -> cython.bint:
     """Whether the store has the entry's row as it is now, or is not to have one."""
     return entry.row == ROW_NONE or entry.section <= r.committed
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
-from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES
 from cython.cimports.tidemq.engine.journal import NO_RECORD
@@ -37,7 +37,6 @@ from cython.cimports.tidemq.engine.state import (
     RELEASED,
     ROW_IDLE,
     ROW_INFLIGHT,
-    WAITING,
     Entry,
     Message,
     MessageId,
@@ -277,8 +276,7 @@ def load_inflight(shared: cython.pointer[Shared], key: bytes, value: bytes, payl
 
 
 @cython.cfunc
-@cython.exceptval(check=False)
-def make_rows(shared: cython.pointer[Shared], rows: list, corrupt: list) -> cython.pointer[StoredRows]:
+def make_rows(shared: cython.pointer[Shared], rows, corrupt: list) -> cython.pointer[StoredRows]:
     """Rows of a queue, each of key, value and payload, as a reactor takes them. ``corrupt`` gets the keys of
     those that cannot be read.
     """

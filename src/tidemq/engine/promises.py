@@ -149,9 +149,7 @@ def promise_sending(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def mail_kept(
-    r: cython.pointer[Reactor], reactor: uint16_t, token: uint64_t, reason: uint8_t
-) -> cython.void:
+def mail_kept(r: cython.pointer[Reactor], reactor: uint16_t, token: uint64_t, reason: uint8_t) -> cython.void:
     """Tells another reactor that a message it mailed is kept, or with a reason refused."""
     mail: Mail = new_mail(MAIL_KEPT)
     mail.number = token

@@ -307,7 +307,10 @@ def _handle_pubrel(
 @cython.nogil
 @cython.exceptval(check=False)
 def _release_entry(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], entry: cython.pointer[Entry], packet_id: uint16_t
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    entry: cython.pointer[Entry],
+    packet_id: uint16_t,
 ) -> cython.void:
     """PUBREC has come: PUBREL follows [MQTT-4.3.3-4]. Where the entry is stored, the store has to know before
     the client does, for it forgets the identifier then; and the message stays, since it names the row.

@@ -1,5 +1,5 @@
-"""A queue that the store holds: of it only a window is in memory, in the session's outbox, while the client is
-connected; all else are rows in the store.
+"""A queue that the store holds: of it only a window is in memory, in the session's outbox, while the client
+is connected; all else are rows in the store.
 
 Invariants. Rows that are only in the store have ids above ``StoredQueue.edge``, and whatever waits in the
 outbox has an id up to it; so the next window is one scan from the edge on, and a publisher's messages stay in
@@ -15,12 +15,18 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import allocate
 from cython.cimports.tidemq.engine.counters import C_DROPPED_EXPIRED, C_DROPPED_QUEUE_FULL
-from cython.cimports.tidemq.engine.journal import NO_RECORD, add_row, ask_store, precedes, remove_row, remove_stored
+from cython.cimports.tidemq.engine.journal import (
+    NO_RECORD,
+    add_row,
+    ask_store,
+    precedes,
+    remove_row,
+    remove_stored,
+)
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry
 from cython.cimports.tidemq.engine.state import (
     FULL_DROP_OLDEST,
-    FULL_REJECT,
     RECORD_READ,
     RECORD_TRIM,
     ROW_IDLE,
@@ -129,9 +135,11 @@ def _drop_oldest(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def has_room(r: cython.pointer[Reactor], s: cython.pointer[Session], p: cython.pointer[Passage]) -> cython.bint:
-    """Whether the queue takes one message more; where it is full the policy applies, and the passage says what
-    the publisher is told.
+def has_room(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], p: cython.pointer[Passage]
+) -> cython.bint:
+    """Whether the queue takes one message more; where it is full the policy applies, and the passage says
+    what the publisher is told.
     """
     count: uint64_t = s.outbox.inflight + s.outbox.waiting
     size: uint64_t = s.outbox.bytes

@@ -83,7 +83,7 @@ from cython.cimports.tidemq.engine.system import (
     store_i64,
     store_int,
 )
-from cython.cimports.tidemq.engine.timers import clock_ns, take_timer, time_connection
+from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns, take_timer, time_connection
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_CONNECT_TIMEOUT,
     FAULT_KEEP_ALIVE,
@@ -384,7 +384,9 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     if not r.inbox.empty():
         wait = 0
     # the store may have run out of work after it was last offered some
-    if load_int(cython.address(r.unhanded), SEQ_CST) and load_int(cython.address(r.shared.journal_idle), SEQ_CST):
+    if load_int(cython.address(r.unhanded), SEQ_CST) and load_int(
+        cython.address(r.shared.journal_idle), SEQ_CST
+    ):
         wait = 0
     pthread_mutex_unlock(cython.address(r.inbox_lock))
     return cython.cast(cython.int, wait)

@@ -5,7 +5,7 @@ remembered beyond the broker's life.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.allocation import allocate
 from cython.cimports.tidemq.engine.journal import delete_value, put_value

@@ -133,7 +133,7 @@ def _send_slice(
             open_passage(cython.address(passage), message)
             passage.feeder = 0
             if r.shared.durable and backlog.qos and message.qos:
-                # a copy with an id of its own: in the queue it comes after what is there, and may be there twice
+                # a copy with an id of its own: it comes after what is queued, and may be there twice
                 passage.message = cython.NULL
                 passage.id = next_id(r)
             deliver(

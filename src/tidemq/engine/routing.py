@@ -96,7 +96,9 @@ def _deliver_to_member(
     member: cython.pointer[GroupMember] = _choose_member(r, group, hops > 0)
     p.receivers += 1
     if member.session == cython.NULL:
-        mail: cython.pointer[Mail] = send_message_mail(r, member.reactor, MAIL_GROUP, passage_message(p, r.tally))
+        mail: cython.pointer[Mail] = send_message_mail(
+            r, member.reactor, MAIL_GROUP, passage_message(p, r.tally)
+        )
         mail.number = group.number
         mail.hops = hops + 1
         mail.token = p.token
@@ -146,7 +148,9 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     target: uint16_t = 0
     while others:
         if others & 1:
-            mail: cython.pointer[Mail] = send_message_mail(r, target, MAIL_MESSAGE, passage_message(p, r.tally))
+            mail: cython.pointer[Mail] = send_message_mail(
+                r, target, MAIL_MESSAGE, passage_message(p, r.tally)
+            )
             if p.token and entry.stored_reactors >> target & 1:
                 mail.token = p.token
                 p.answers += 1

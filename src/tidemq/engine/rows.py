@@ -6,7 +6,13 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.message import message_bytes, new_message, payload_of, properties_of, topic_of
+from cython.cimports.tidemq.engine.message import (
+    message_bytes,
+    new_message,
+    payload_of,
+    properties_of,
+    topic_of,
+)
 from cython.cimports.tidemq.engine.rows import (
     MESSAGE_HEAD_BYTES,
     ROW_FLAG_COUNTED,
@@ -201,8 +207,8 @@ def append_queue_value(
     released: cython.bint,
     out: cython.pointer[string],
 ) -> cython.void:
-    """Flags (1), QoS (1), bytes of the message (4), expires at (8), place in the outbox (8; 0 while idle); then
-    subscription identifiers (4 each).
+    """Flags (1), QoS (1), bytes of the message (4), expires at (8), place in the outbox (8; 0 while idle);
+    then subscription identifiers (4 each).
     """
     flags: uint8_t = 0
     index: uint32_t
@@ -232,8 +238,8 @@ def append_session(
     s: cython.pointer[cython.const[Session]],
     out: cython.pointer[string],
 ) -> cython.void:
-    """Queue number (8), expiry s (4), ends at (8; 0: it is online, or never), will due at (8; 0: it is online),
-    will delay s (4), will's message expiry s (8; -1: none), size of the will (4); then the will's message.
+    """Queue number (8), expiry s (4), ends at (8; 0: online, or never), will due at (8; 0: online), will
+    delay s (4), will's message expiry s (8; -1: none), size of the will (4); then the will's message.
     """
     will: string
     append_u64(out, s.number)

@@ -27,7 +27,13 @@ from cython.cimports.tidemq.engine.state import (
     Shared,
     StoredRows,
 )
-from cython.cimports.tidemq.engine.storing import StoreWork, answer_work, close_journal, rest_of_work, wait_for_work
+from cython.cimports.tidemq.engine.storing import (
+    StoreWork,
+    answer_work,
+    close_journal,
+    rest_of_work,
+    wait_for_work,
+)
 from cython.cimports.tidemq.engine.system import RELAXED, pthread_mutex_lock, pthread_mutex_unlock, store_int
 
 from tidemq.errors import UsageError
@@ -35,7 +41,7 @@ from tidemq.errors import UsageError
 
 @cython.cclass
 class StoreAccess:
-    """What a store does for an engine. Made before the engine starts, closed after its reactors have ended."""
+    """What a store does for an engine. Made before the engine starts, closed after its reactors ended."""
 
     def __cinit__(self, engine: Engine) -> None:
         self.engine = engine
@@ -108,7 +114,7 @@ class StoreAccess:
         """What of a failed work is to be done before the next; asked for before it is answered."""
         return rest_of_work(work)
 
-    def deliver_rows(self, reactor: int, queue: int, rows: list, more: bool) -> list:
+    def deliver_rows(self, reactor: int, queue: int, rows, more: bool) -> list:
         """Answers a read with key, value and payload of each row. Returns the keys of those that cannot be
         read.
         """
@@ -121,7 +127,7 @@ class StoreAccess:
         post_directly(self.engine.shared.reactors[reactor], cython.address(mail))
         return corrupt
 
-    def expire(self, queue: int, rows: list) -> None:
+    def expire(self, queue: int, rows) -> None:
         """Idle rows whose time is over, each of key, value and payload; the queue's owner removes them."""
         shared: cython.pointer[Shared] = self.engine.shared
         number: uint64_t = queue

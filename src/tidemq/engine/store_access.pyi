@@ -1,13 +1,7 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidemq.engine.engine import Engine
-
-class StoreWork:
-    writes: list[tuple[str, bytes, bytes | None]]
-    references: list[tuple[bytes, int]]
-    reads: list[tuple[int, int, bytes, int]]
-    trims: list[tuple[int, bytes, int]]
-    purges: list[int]
+from tidemq.engine.storing import StoreWork
 
 class StoreAccess:
     def __init__(self, engine: Engine) -> None: ...
@@ -25,8 +19,8 @@ class StoreAccess:
     def answer(self, work: StoreWork, reason: int = ...) -> None: ...
     def rest_of(self, work: StoreWork) -> StoreWork: ...
     def deliver_rows(
-        self, reactor: int, queue: int, rows: list[tuple[bytes, bytes, bytes | None]], more: bool
+        self, reactor: int, queue: int, rows: Sequence[tuple[bytes, bytes, bytes | None]], more: bool
     ) -> list[bytes]: ...
-    def expire(self, queue: int, rows: list[tuple[bytes, bytes, bytes | None]]) -> None: ...
+    def expire(self, queue: int, rows: Sequence[tuple[bytes, bytes, bytes | None]]) -> None: ...
     def say_full(self, full: bool) -> None: ...
     def close(self) -> None: ...

@@ -9,15 +9,21 @@ from __future__ import annotations
 import struct
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
 from cython.cimports.libcpp.string import string
-from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.mail import new_mail, post_directly, wake
 from cython.cimports.tidemq.engine.message import hold_message, release_message, topic_of
 from cython.cimports.tidemq.engine.retained import find_retained
 from cython.cimports.tidemq.engine.retained import lock_shared as lock_retained
 from cython.cimports.tidemq.engine.retained import unlock_shared as unlock_retained
-from cython.cimports.tidemq.engine.rows import append_id, append_message, append_queue_key, append_queue_value, append_u64, wall_ms
+from cython.cimports.tidemq.engine.rows import (
+    append_id,
+    append_message,
+    append_queue_key,
+    append_queue_value,
+    append_u64,
+    wall_ms,
+)
 from cython.cimports.tidemq.engine.state import (
     MAIL_COMMITTED,
     RECORD_ADD,
@@ -159,7 +165,9 @@ def _queue_key(record: cython.pointer[Record], status: uint8_t) -> bytes:
 
 
 @cython.cfunc
-def _queue_value(shared: cython.pointer[Shared], record: cython.pointer[Record], released: cython.bint) -> bytes:
+def _queue_value(
+    shared: cython.pointer[Shared], record: cython.pointer[Record], released: cython.bint
+) -> bytes:
     value: string
     append_queue_value(shared, record, released, cython.address(value))
     return value
@@ -203,7 +211,9 @@ def _convert_section(work: StoreWork, section: cython.pointer[Section]) -> uint6
         elif record.kind == RECORD_PURGE:
             work.purges.append(record.queue)
         elif record.kind == RECORD_READ:
-            work.reads.append((section.reactor, record.queue, _id_bytes(cython.address(record.id)), record.sequence))
+            work.reads.append(
+                (section.reactor, record.queue, _id_bytes(cython.address(record.id)), record.sequence)
+            )
         elif record.kind == RECORD_TRIM:
             work.trims.append((record.queue, _id_bytes(cython.address(record.id)), record.sequence))
         else:
@@ -227,7 +237,15 @@ def _convert_added(work: StoreWork, record: cython.pointer[Record], again: cytho
 
 
 @cython.cfunc
-def _convert_change(shared: cython.pointer[Shared], record: cython.pointer[Record], writes: list, references: list):
+def _text(text: cython.pointer[string]) -> bytes:
+    kept: string = text[0]
+    return kept
+
+
+@cython.cfunc
+def _convert_change(
+    shared: cython.pointer[Shared], record: cython.pointer[Record], writes: list, references: list
+):
     if record.kind == RECORD_SEND:
         writes.append(("queue", _queue_key(record, ROW_IDLE), None))
         writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, False)))
@@ -238,9 +256,9 @@ def _convert_change(shared: cython.pointer[Shared], record: cython.pointer[Recor
     elif record.kind == RECORD_RETAIN:
         writes.append(_retained_write(shared, record.message))
     elif record.kind == RECORD_PUT:
-        writes.append((_FAMILIES[record.status], cython.cast(bytes, record.key[0]), cython.cast(bytes, record.value[0])))
+        writes.append((_FAMILIES[record.status], _text(record.key), _text(record.value)))
     elif record.kind == RECORD_DELETE:
-        writes.append((_FAMILIES[record.status], cython.cast(bytes, record.key[0]), None))
+        writes.append((_FAMILIES[record.status], _text(record.key), None))
 
 
 @cython.cfunc

@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from tidemq.config import Config
@@ -31,17 +32,20 @@ class SQLiteStore:
         self._strict = strict
         self._database: sqlite3.Connection | None = None
         self._failure: StoreError | None = None  # of the last write: the database must be opened anew
+        self._damaged = False  # the file has a page that could not be read
 
     def open(self) -> list[str]:
         """Locks the directory and opens the file; gives a line for each thing set aside."""
+        if self._database is not None:
+            return self._open_anew() if self._damaged else []
         self._directory.acquire()
         try:
-            self._open_database()
+            lines = self._open_mending()
             self._check_format()
         except StoreError:
             self.close()
             raise
-        return []
+        return lines
 
     def write(self, batch: Sequence[Write], *, sync: bool) -> None:
         """Applies the batch; KeyError on an unknown family before anything is changed."""
@@ -60,7 +64,7 @@ class SQLiteStore:
                     _apply(database, family, rows)
             database.execute("COMMIT")
         except sqlite3.Error as error:
-            self._failure = explain("the store cannot be written", error)
+            self._failure = self._explain("the store cannot be written", error)
             raise self._failure from error
 
     def sync(self) -> None:
@@ -93,7 +97,7 @@ class SQLiteStore:
                 query = f"SELECT key, value FROM {table} WHERE key IN ({marks})"
                 found.update(database.execute(query, some))
         except sqlite3.Error as error:
-            raise explain("the store cannot be read", error) from error
+            raise self._explain("the store cannot be read", error) from error
         return [found.get(key) for key in keys]
 
     def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[Row]:
@@ -109,7 +113,7 @@ class SQLiteStore:
             try:
                 whole = _read_page(self._opened().execute(query, [start, *bounds]), rows)
             except sqlite3.Error as error:
-                raise explain("the store cannot be read", error) from error
+                raise self._explain("the store cannot be read", error) from error
             if rows:
                 start = rows[-1][0] + b"\0"
             yield from rows
@@ -129,7 +133,7 @@ class SQLiteStore:
             database.execute("VACUUM")
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
-            raise explain("the store cannot be compacted", error) from error
+            raise self._explain("the store cannot be compacted", error) from error
 
     def close(self) -> None:
         """Closes the file, unlocks the directory."""
@@ -145,6 +149,35 @@ class SQLiteStore:
             raise self._failure or StoreError(f"the store in {self._directory.path} is not open")
         return self._database
 
+    def _explain(self, what: str, error: sqlite3.Error) -> StoreError:
+        """The StoreError for an error of SQLite's; that the file is damaged is remembered."""
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        self._damaged = self._damaged or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        return explain(what, error)
+
+    def _open_mending(self) -> list[str]:
+        """Opens the file; where it is damaged, a new one with what can be read of it."""
+        if not self._damaged:
+            try:
+                self._open_database()
+                return []
+            except StoreError:
+                if self._strict or not self._damaged:
+                    raise
+        self._damaged = False
+        damaged = self._directory.set_aside(self._file)
+        for suffix in ("-wal", "-shm"):  # SQLite looks for them under the file's name
+            if (path := Path(f"{self._file}{suffix}")).exists():
+                path.rename(f"{damaged}{suffix}")
+        self._open_database()
+        saved = 0
+        rows = _read_damaged(damaged)
+        while batch := list(islice(rows, PAGE_ROWS)):
+            self.write(batch, sync=False)
+            saved += len(batch)
+        self.sync()
+        return [f"{self._file} was damaged: {saved} rows of it could be read; set aside as {damaged}"]
+
     def _open_database(self) -> None:
         try:
             # used from one thread at a time, but not always from the same one
@@ -158,7 +191,7 @@ class SQLiteStore:
                 )
         except sqlite3.Error as error:
             self._close_database()
-            raise explain(f"the store in {self._directory.path} cannot be opened", error) from error
+            raise self._explain(f"the store in {self._directory.path} cannot be opened", error) from error
         self._failure = None
 
     def _close_database(self) -> None:
@@ -171,9 +204,15 @@ class SQLiteStore:
 
     def _repair(self) -> None:
         """Opens the file anew, which rolls back what was not committed."""
-        self._close_database()
-        self._open_database()
+        for line in self._open_anew():
+            log.warning("%s", line)
         log.info("the store in %s is opened anew after a failed write", self._directory.path)
+
+    def _open_anew(self) -> list[str]:
+        if self._damaged and self._strict:
+            raise StoreError(f"the store in {self._directory.path} is damaged: {self._file}")
+        self._close_database()
+        return self._open_mending()
 
     def _check_format(self) -> None:
         found = self.get("meta", FORMAT_KEY)
@@ -217,3 +256,29 @@ def _read_page(found: sqlite3.Cursor, rows: list[Row]) -> bool:
         return True
     finally:
         found.close()
+
+
+def _read_damaged(path: Path) -> Iterator[Write]:
+    """What can be read of a damaged file: each table from both ends up to its first damaged page."""
+    database = sqlite3.connect(path, isolation_level=None)
+    try:
+        for family in FAMILIES:
+            last = None
+            for key, value in _read_until_damage(database, family, "ASC"):
+                yield family, key, value
+                last = key
+            for key, value in _read_until_damage(database, family, "DESC"):
+                if last is not None and key <= last:
+                    break
+                yield family, key, value
+    finally:
+        database.close()
+
+
+def _read_until_damage(database: sqlite3.Connection, family: str, order: str) -> Iterator[Row]:
+    try:
+        for key, value in database.execute(f"SELECT key, value FROM {_table(family)} ORDER BY key {order}"):
+            if isinstance(key, bytes) and isinstance(value, bytes):
+                yield key, value
+    except sqlite3.DatabaseError:
+        return

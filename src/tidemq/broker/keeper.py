@@ -1,0 +1,355 @@
+"""What stands between the engine and the store: loads one from the other at the start, then works for it on a
+thread of its own, the only one that uses the store while the broker runs.
+
+A piece of work is what the reactors had when the store became idle. Its writes are one batch; when that is
+durable the engine lets the acknowledgements go. Where the store fails, the engine refuses the new messages,
+and everything else of the batch is kept and tried again before anything later.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import struct
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
+from tidemq.errors import StoreError, StoreFullError
+from tidemq.store import Store, Write
+
+if TYPE_CHECKING:
+    from tidemq.engine import StoreAccess, StoreWork
+
+Durability = Literal["sync", "interval", "os"]
+
+SWEEP_S = 1.0  # between two looks for what has expired, and at the store's size
+SWEEP_ROWS_MAX = 10_000  # of one sweep
+PURGE_ROWS = 2_000  # deleted between two pieces of work
+COUNTS_MAX = 200_000  # reference counts remembered
+RETRY_S = 0.1  # after a failure
+LOG_S = 10.0  # between two lines about a failure that goes on
+
+_IDLE = 1  # status of a row in a queue's key
+_COUNTED = 4  # flag in a queue row: the payload has a count of its references
+_ID = slice(9, 25)  # the message id in a queue row's key
+
+_log = logging.getLogger("tidemq")
+
+
+class Keeper:
+    """Keeps an engine's state in a store: `load` before it starts, `start` with it, `finish` after it.
+
+    Durability: `sync` makes every batch durable before it is acknowledged, `interval` all of them every
+    `interval_s`, `os` leaves it to the operating system.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        access: StoreAccess,
+        *,
+        durability: Durability = "sync",
+        interval_s: float = 0.1,
+        bytes_max: int = 0,
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._sync = durability == "sync"
+        self._interval_s = interval_s if durability == "interval" else 0.0
+        self._bytes_max = bytes_max
+        self._thread = threading.Thread(target=self._run, name="tidemq-keeper", daemon=True)
+        self._counts: OrderedDict[bytes, int] = OrderedDict()  # references of payloads that have a count
+        self._left: list[Write] = []  # of batches that failed, to go before the next
+        self._left_references: list[tuple[bytes, int]] = []
+        self._purges: list[int] = []
+        self._expiry_after = b""
+        self._swept = self._synced = self._logged = time.monotonic()
+        self._full = False
+        self.counts: Counter[str] = Counter(
+            store_batches=0, store_writes=0, store_failures=0, store_rows_read=0, store_corrupt_rows=0
+        )
+        self.failure = ""  # why the last batch failed; empty: it did not
+
+    # --- start -------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Brings the engine to where the store is. StoreError when the store cannot be read."""
+        store, access = self._store, self._access
+        incarnation = store.get("meta", b"incarnation")
+        if incarnation is None:
+            incarnation = secrets.token_bytes(8)
+            store.write([("meta", b"incarnation", incarnation)], sync=True)
+        clock = store.get("meta", b"clock") or bytes(8)
+        access.open(int.from_bytes(incarnation), int.from_bytes(clock))
+        self._load_each("session", access.load_session)
+        self._load_each("subscription", access.load_subscription)
+        self._load_each("received", lambda key, _: access.load_received(key))
+        self._load_each("retained", access.load_retained)
+        self._load_queues()
+        access.loaded()
+
+    def _load_each(self, family: str, load: Callable[[bytes, bytes], bool]) -> None:
+        corrupt = [key for key, value in self._store.scan(family) if not load(key, value)]
+        self._set_aside(family, corrupt)
+
+    def _load_queues(self) -> None:
+        orphans: set[int] = set()
+        corrupt: list[bytes] = []
+        inflight = self._access.load_queue(self._store.scan("queue"), orphans, corrupt)
+        for rows in _chunks(inflight, 1000):
+            payloads = self._store.get_many("payload", [key[_ID] for key, _ in rows])
+            for (key, value), payload in zip(rows, payloads, strict=True):
+                if payload is None or not self._access.load_inflight(key, value, payload):
+                    corrupt.append(key)
+        self._set_aside("queue", corrupt)
+        self._purges += sorted(orphans)
+
+    def _set_aside(self, family: str, keys: list[bytes]) -> None:
+        """Removes rows that nobody can read, so that they are reported once."""
+        if not keys:
+            return
+        self.counts["store_corrupt_rows"] += len(keys)
+        for key in keys[:10]:
+            _log.error("the store has a row that cannot be read, in %s: %s", family, key.hex())
+        self._store.write([(family, key, None) for key in keys], sync=False)
+
+    # --- the thread --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to work for the engine."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Takes what the reactors, which have ended, still had; returns when the store has all of it."""
+        self._access.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            work = self._access.take_work(0.0 if self._purges else self._wait_s())
+            if work is None:
+                break
+            self._commit(work)
+            self._do_the_rest(work)
+            self._tend()
+        if self._left or self._left_references:
+            self._write_left()
+        try:
+            self._store.sync()
+        except StoreError as error:
+            _log.error("%s", error)
+
+    def _wait_s(self) -> float:
+        if self._left:
+            return RETRY_S
+        return min(SWEEP_S, self._interval_s) if self._interval_s else SWEEP_S
+
+    def _commit(self, work: StoreWork) -> None:
+        """Makes the work's writes durable and says so; or says that they are not."""
+        if not (work.writes or work.references or self._left):
+            self._access.answer(work)
+            return
+        batch = self._left + work.writes
+        try:
+            batch += self._count_references(self._left_references + work.references)
+            self._store.write(batch, sync=self._sync)
+        except StoreError as error:
+            self._fail(work, error)
+            return
+        self.counts["store_batches"] += 1
+        self.counts["store_writes"] += len(batch)
+        if self.failure:
+            _log.warning("the store takes writes again")
+            self.failure = ""
+        self._left.clear()
+        self._left_references.clear()
+        self._access.answer(work)
+
+    def _fail(self, work: StoreWork, error: StoreError) -> None:
+        self._counts.clear()  # they are as the batch would have left them
+        self.counts["store_failures"] += 1
+        now = time.monotonic()
+        if not self.failure or now - self._logged > LOG_S:
+            self._logged = now
+            _log.error("nothing can be stored, publishers of QoS 1 and 2 are refused: %s", error)
+        self.failure = str(error)
+        rest = self._access.rest_of(work)
+        self._left += rest.writes
+        self._left_references += rest.references
+        full = isinstance(error, StoreFullError)
+        self._access.answer(work, QUOTA_EXCEEDED if full else IMPLEMENTATION_SPECIFIC_ERROR)
+        time.sleep(RETRY_S)
+
+    def _write_left(self) -> None:
+        """One last try: without it what was removed comes again after the start."""
+        try:
+            self._store.write(self._left + self._count_references(self._left_references), sync=self._sync)
+        except StoreError as error:
+            _log.error("what could not be stored is lost: %s", error)
+
+    def _count_references(self, changes: Iterable[tuple[bytes, int]]) -> list[Write]:
+        """The writes that bring the counts up to date, and remove payloads that nothing refers to."""
+        totals: dict[bytes, int] = {}
+        for message_id, change in changes:
+            totals[message_id] = totals.get(message_id, 0) + change
+        unknown = [message_id for message_id in totals if message_id not in self._counts]
+        for message_id, value in zip(unknown, self._store.get_many("reference", unknown), strict=True):
+            self._counts[message_id] = int.from_bytes(value) if value else 0
+        writes: list[Write] = []
+        for message_id, change in totals.items():
+            count = self._counts[message_id] + change
+            if count > 0:
+                self._counts[message_id] = count
+                self._counts.move_to_end(message_id)
+                writes.append(("reference", message_id, struct.pack(">I", count)))
+            else:
+                del self._counts[message_id]
+                writes.append(("reference", message_id, None))
+                writes.append(("payload", message_id, None))
+        while len(self._counts) > COUNTS_MAX:
+            self._counts.popitem(last=False)
+        return writes
+
+    # --- what comes after the writes ---------------------------------------------------------------
+
+    def _do_the_rest(self, work: StoreWork) -> None:
+        self._purges += work.purges
+        for queue, after, count in work.trims:
+            self._attempt(partial(self._trim, queue, after, count))
+        for reactor, queue, after, count in work.reads:
+            self._read(reactor, queue, after, count)
+        if self._purges:
+            self._attempt(self._purge)
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        """Work whose failure costs nothing but its delay."""
+        try:
+            act()
+        except StoreError as error:
+            self.counts["store_failures"] += 1
+            if not self.failure:
+                _log.error("%s", error)
+                self.failure = str(error)
+            time.sleep(RETRY_S)
+
+    def _trim(self, queue: int, after: bytes, count: int) -> None:
+        self._remove_rows(self._first_rows(queue, after, count))
+
+    def _first_rows(self, queue: int, after: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        prefix = struct.pack(">QB", queue, _IDLE)
+        return list(itertools.islice(self._store.scan("queue", prefix, prefix + after), count))
+
+    def _read(self, reactor: int, queue: int, after: bytes, count: int) -> None:
+        """Answers a read; where the store fails with nothing, so that the reactor asks again."""
+        rows: list[tuple[bytes, bytes]] = []
+        payloads: list[bytes | None] = []
+        more = True
+        try:
+            rows = self._first_rows(queue, after, count)
+            payloads = self._store.get_many("payload", [key[_ID] for key, _ in rows])
+            more = len(rows) == count
+        except StoreError as error:
+            self.counts["store_failures"] += 1
+            _log.error("a queue cannot be read: %s", error)
+            rows, payloads = [], []
+            time.sleep(RETRY_S)
+        self.counts["store_rows_read"] += len(rows)
+        answer = [(key, value, payload) for (key, value), payload in zip(rows, payloads, strict=True)]
+        self._set_aside("queue", self._access.deliver_rows(reactor, queue, answer, more))
+
+    def _remove_rows(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Removes queue rows with what belongs to them."""
+        writes: list[Write] = []
+        references: list[tuple[bytes, int]] = []
+        for key, value in rows:
+            message_id = key[_ID]
+            writes.append(("queue", key, None))
+            if value[0] & _COUNTED:
+                references.append((message_id, -1))
+            else:
+                writes.append(("payload", message_id, None))
+            expires = value[6:14]
+            if any(expires):
+                writes.append(("expiry", expires + key[:8] + message_id, None))
+        if writes:
+            self._store.write(writes + self._count_references(references), sync=False)
+
+    def _purge(self) -> None:
+        """Removes some rows of the first queue that goes; the rest when other work is done."""
+        number = struct.pack(">Q", self._purges[0])
+        rows = list(itertools.islice(self._store.scan("queue", number), PURGE_ROWS))
+        self._remove_rows(rows)
+        if len(rows) < PURGE_ROWS:
+            received: list[Write] = [
+                ("received", key, None) for key, _ in self._store.scan("received", number)
+            ]
+            if received:
+                self._store.write(received, sync=False)
+            self._purges.pop(0)
+
+    # --- now and then ------------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        now = time.monotonic()
+        if self._interval_s and now - self._synced >= self._interval_s:
+            self._synced = now
+            self._attempt(self._store.sync)
+        if now - self._swept >= SWEEP_S:
+            self._swept = now
+            self._attempt(self._expire)
+            self._attempt(self._check_size)
+
+    def _expire(self) -> None:
+        """Tells the engine what has expired in queues that are in the store."""
+        end = struct.pack(">Q", int(time.time() * 1000))
+        by_queue: dict[bytes, list[bytes]] = {}
+        done: list[Write] = []
+        last = b""
+        for key, _ in itertools.islice(self._store.scan("expiry", b"", self._expiry_after), SWEEP_ROWS_MAX):
+            if key[:8] > end:
+                break
+            last = key
+            by_queue.setdefault(key[8:16], []).append(key)
+        # those before it are on their way out; from the front again when none are left
+        self._expiry_after = last
+        for number, keys in by_queue.items():
+            done += self._expire_queue(number, keys)
+        if done:
+            self._store.write(done, sync=False)
+
+    def _expire_queue(self, number: bytes, keys: list[bytes]) -> Iterator[Write]:
+        """Reports the idle rows among them; gives the deletion of what refers to no row."""
+        row_keys = [number + bytes([_IDLE]) + key[16:] for key in keys]
+        values = self._store.get_many("queue", row_keys)
+        payloads = self._store.get_many("payload", [key[16:] for key in keys])
+        rows = []
+        for key, row_key, value, payload in zip(keys, row_keys, values, payloads, strict=True):
+            if value is None or payload is None:
+                yield ("expiry", key, None)  # in flight, which is completed, or gone
+            else:
+                rows.append((row_key, value, payload))
+        if rows:
+            self._access.expire(int.from_bytes(number), rows)
+
+    def _check_size(self) -> None:
+        if not self._bytes_max:
+            return
+        full = self._store.size_bytes() > self._bytes_max
+        if full != self._full:
+            self._full = full
+            self._access.say_full(full)
+            if full:
+                _log.error("the store has reached store_bytes_max: what would have to be stored is refused")
+            else:
+                _log.warning("the store is below store_bytes_max again")
+
+
+def _chunks(items: list[tuple[bytes, bytes]], size: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]

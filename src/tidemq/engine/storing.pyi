@@ -1,0 +1,6 @@
+class StoreWork:
+    writes: list[tuple[str, bytes, bytes | None]]
+    references: list[tuple[bytes, int]]
+    reads: list[tuple[int, int, bytes, int]]
+    trims: list[tuple[int, bytes, int]]
+    purges: list[int]

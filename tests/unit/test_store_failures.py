@@ -1,0 +1,120 @@
+"""A store that cannot be written says why, is still read, and takes writes again when the cause has gone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemq.config import Config
+from tidemq.errors import StoreError, StoreFullError
+from tidemq.store import Store
+from tidemq.store.rocksdb import RocksDBStore, make_rocksdb_store
+from tidemq.store.sqlite import make_sqlite_store
+
+SMALL_MIB, LARGE_MIB = 24, 100
+
+
+@pytest.fixture(params=["rocksdb", "sqlite"])
+def make(request):
+    return {"rocksdb": make_rocksdb_store, "sqlite": make_sqlite_store}[request.param]
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Path]:
+    """A file system of its own, with little room."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_MIB}m", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can mount a small file system, and not in every container")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+BATCH = 100
+
+
+def write_batch(store: Store, number: int) -> None:
+    keys = range(number * BATCH, (number + 1) * BATCH)
+    store.write([("queue", b"%08d" % key, os.urandom(200)) for key in keys], sync=True)
+
+
+def fill(store: Store) -> int:
+    """Writes batches until the store is full; how many were written."""
+    for number in range(SMALL_MIB << 10):
+        try:
+            write_batch(store, number)
+        except StoreFullError:
+            return number
+    raise AssertionError("the store took more than its disk")
+
+
+def test_a_full_disk_is_said_read_and_overcome(make, disk):
+    store = make(Config(data=disk / "data"))
+    store.open()
+    number = fill(store)
+    assert number > 100
+    for _ in range(3):
+        with pytest.raises(StoreFullError, match=r"No space left|disk is full"):
+            write_batch(store, number)
+        assert len(list(store.scan("queue"))) == number * BATCH
+    subprocess.run(["mount", "-o", f"remount,size={LARGE_MIB}m", str(disk)], check=True)
+    write_batch(store, number)
+    for _ in range(2):
+        assert len(list(store.scan("queue"))) == (number + 1) * BATCH
+        store.close()
+        assert store.open() == []
+    store.close()
+
+
+def test_a_disk_that_is_full_at_the_start_is_said(make, disk):
+    (disk / "ballast").write_bytes(bytes((SMALL_MIB << 20) - 4096))
+    with pytest.raises(StoreFullError):
+        make(Config(data=disk / "data")).open()
+    (disk / "ballast").unlink()
+    store = make(Config(data=disk / "data"))
+    assert store.open() == []
+    store.close()
+
+
+def test_a_disk_that_cannot_be_forced_is_said_and_overcome(make, tmp_path, monkeypatch):
+    """fdatasync fails once: RocksDB is not told, so the store must not take what it wrote for durable."""
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    store = make(Config(data=tmp_path / "data"))
+    store.open()
+    store.write([("queue", b"a", b"1")], sync=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fail)
+        with pytest.raises(StoreError, match=r"cannot be written: .*Input/output error"):
+            store.sync()
+        assert store.get("queue", b"a") == b"1"
+    store.sync()
+    store.write([("queue", b"b", b"2")], sync=True)
+    assert [key for key, _ in store.scan("queue")] == [b"a", b"b"]
+    store.close()
+
+
+def test_a_stalled_rocksdb_is_waited_for_without_the_gil(tmp_path, monkeypatch):
+    """RocksDB refuses writes while flushing is behind; the batch goes in when it takes them again."""
+    store = RocksDBStore(tmp_path / "data")
+    store.open()
+    waited: list[float] = []
+    sleep = time.sleep
+    monkeypatch.setattr("tidemq.store.rocksdb.time.sleep", lambda s: (waited.append(s), sleep(s)))
+    value = os.urandom(1 << 20)
+    for index in range(600):
+        store.write([("payload", b"%06d" % index, value)], sync=False)
+        if waited and index > 100:
+            break
+    assert waited
+    assert len(list(store.scan("payload"))) == index + 1
+    store.close()
