@@ -16,7 +16,7 @@ from crash.retained import KEPT, RetainedTopics
 
 TOPICS = ["crash/a/1", "crash/a/2", "crash/b/1", "crash/b/2/x", "crash/c"]
 FILTERS = [*TOPICS, "crash/#", "crash/a/+", "crash/+/1", "crash/b/#", f"{KEPT}/+"]
-MESSAGES_MAX = 300  # a publisher
+MESSAGES_OF_ACT = 100  # a publisher
 KEY_BYTES = 16  # a payload begins with its publisher and number
 FILLING_SIZES = [0] * 6 + [16] * 6 + [200] * 6 + [3_000, 40_000]
 AFTER_REFUSAL_S = 0.05
@@ -28,6 +28,7 @@ class Course:
 
     history: History
     retained: RetainedTopics
+    acts: int = 0  # that have begun
     ending: bool = False  # nothing new is published
     draining: bool = False  # subscribers stay, and acknowledge at once
     messages: dict[bytes, Message] = field(default_factory=dict)  # by the beginning of their payloads
@@ -59,7 +60,6 @@ class PublishingActor:
         self.kept_qos = self.choose.choice((1, 2))
         self.pace_s = self.choose.choice((0.002, 0.01, 0.03))
         self.number = 0
-        self.budget = MESSAGES_MAX
 
     @property
     def done(self) -> bool:
@@ -81,7 +81,6 @@ class PublishingActor:
             if await self.publisher.lost(within_s=self.choose.uniform(0, 2 * self.pace_s)):
                 return
             if self.publisher.refusals > refused:
-                self.budget += self.publisher.refusals - refused
                 refused = self.publisher.refusals
                 await asyncio.sleep(AFTER_REFUSAL_S)
             if not self.course.ending and time.monotonic() > leaves_at:
@@ -90,11 +89,11 @@ class PublishingActor:
                 return
 
     def _publish(self) -> None:
-        for _ in range(min(self.choose.randrange(1, 12), self.budget)):
-            if len(self.publisher.waiting) >= self.publisher.window:
+        for _ in range(self.choose.randrange(1, 12)):
+            messages_max = MESSAGES_OF_ACT * self.course.acts + self.publisher.refusals
+            if self.number >= messages_max or len(self.publisher.waiting) >= self.publisher.window:
                 return
             self.number += 1
-            self.budget -= 1
             if self.choose.random() < 0.2:
                 topic, removal = f"{KEPT}/{self.publisher.client_id}", self.choose.random() < 0.2
                 message = self.course.make(self.publisher, self.number, topic, self.kept_qos, removal=removal)
@@ -125,7 +124,11 @@ class SubscribingActor:
             if self.subscriber.online and not self.course.draining:
                 go_away(self.subscriber)
                 await asyncio.sleep(self.choose.expovariate(1 / 0.15))
-                if not self.group and self.choose.random() < 0.1:
+                if (
+                    not self.group
+                    and self.choose.random() < 0.1
+                    and not __import__("os").environ.get("NO_DISCARD")
+                ):
                     await self._begin_anew()
             await self.subscriber.open()
         self.subscriber.eager = True

@@ -7,6 +7,7 @@ import random
 import re
 import time
 
+from crash.actors import Course
 from crash.client import Client, Setting
 from crash.disk import Disk
 from crash.history import NEVER, History, owed
@@ -26,9 +27,9 @@ class Chaos:
     """The acts of one run, all of one kind of fault, with kills between them."""
 
     def __init__(
-        self, server: Server, disk: Disk | None, history: History, choose: random.Random, setting: Setting
+        self, server: Server, disk: Disk | None, course: Course, choose: random.Random, setting: Setting
     ) -> None:
-        self.server, self.history, self.choose = server, history, choose
+        self.server, self.course, self.history, self.choose = server, course, course.history, choose
         self._disk, self._setting = disk, setting
 
     @property
@@ -46,6 +47,7 @@ class Chaos:
             "none": self._none,
         }.get(faults)
         for _ in range(self.choose.randrange(2, 5)):
+            self.course.acts += 1
             await asyncio.sleep(self.choose.uniform(0.02, 0.5))
             await (act() if act else self._failing(faults))
         await asyncio.sleep(self.choose.uniform(0.1, 0.3))
@@ -149,16 +151,17 @@ class Chaos:
             self.history.fail("silent", f"the log does not say {SAID[faults]!r}", client="broker")
 
     async def _recovered(self, healed: int) -> None:
-        """A message sent after the fault is acknowledged soon."""
+        """A message is acknowledged soon, if anybody has one."""
         deadline = time.monotonic() + RECOVERY_S
         while time.monotonic() < deadline:
             if not self.server.running:
                 raise BrokerError("ended after its disk was well again")
-            newest = reversed(self.history.messages)
-            if any(each.sent_at > healed and each.acknowledged_at != NEVER for each in newest):
+            messages = self.history.messages
+            if any(healed < each.acknowledged_at < NEVER for each in reversed(messages)):
                 return
             waiting = any(
-                each.sent_at != NEVER and each.acknowledged_at == NEVER for each in self.history.messages
+                each.sent_at < NEVER and each.acknowledged_at == NEVER and not each.refused
+                for each in messages
             )
             if not waiting and time.monotonic() > deadline - RECOVERY_S + 1:
                 return  # nobody wants anything any more

@@ -101,8 +101,8 @@ class Disk:
     def reconcile(self) -> list[str]:
         """After a kill: puts right what the process did to names and could not note any more.
 
-        Returns the files that the layer has never seen: made behind its back, so that its word on power loss
-        is worth nothing.
+        Returns the files with something in them that the layer has never seen: made behind its back, so that
+        its word on power loss is worth nothing.
         """
         entries = {index: self._entry(index) for index in range(self.told("file_count"))}
         live = {path: index for index, (path, *_, state) in entries.items() if state == LIVE}
@@ -111,8 +111,10 @@ class Disk:
         unseen = []
         for path in found:
             index = by_inode.get(found[path].stat().st_ino)
-            if index is None:
+            if index is None and found[path].stat().st_size:
                 unseen.append(path)
+            elif index is None:
+                self._adopt(path, found[path])
             elif entries[index][0] != path:
                 old, start, end, inode, _ = entries[index]
                 self._enter(index, path, inode, LIVE, (start, end))
@@ -124,6 +126,13 @@ class Disk:
                 self._enter(index, path, 0, GONE, (0, 0))
                 self._note(f"unlink\t{index}\t{path}\t")
         return unseen
+
+    def _adopt(self, path: str, file: Path) -> None:
+        """A file that was just made."""
+        index = self.told("file_count")
+        self._enter(index, path, file.stat().st_ino, LIVE, (0, 0))
+        self.tell(file_count=index + 1)
+        self._note(f"create\t{index}\t{path}\t")
 
     def _note_directories(self) -> None:
         """Those that were made and not noted."""

@@ -121,7 +121,7 @@ class Run:
             taking = [group.create_task(each.act()) for each in self.takers]
             publishing = [group.create_task(each.act()) for each in self.sources]
             beacon = replace(self._setting("beacon"), clean=True, history=History())
-            chaos = Chaos(self.server, self.disk, self.history, random_of(self.choice.seed, "chaos"), beacon)
+            chaos = Chaos(self.server, self.disk, self.course, random_of(self.choice.seed, "chaos"), beacon)
             await chaos.play(self.choice.faults)
             self.course.ending = True
             await self._finish(publishing)
