@@ -124,11 +124,7 @@ class SubscribingActor:
             if self.subscriber.online and not self.course.draining:
                 go_away(self.subscriber)
                 await asyncio.sleep(self.choose.expovariate(1 / 0.15))
-                if (
-                    not self.group
-                    and self.choose.random() < 0.1
-                    and not __import__("os").environ.get("NO_DISCARD")
-                ):
+                if not self.group and self.choose.random() < 0.1:
                     await self._begin_anew()
             await self.subscriber.open()
         self.subscriber.eager = True
