@@ -186,9 +186,25 @@ static void mark(struct file *file, int64_t from, int64_t to) {
     pthread_mutex_unlock(&lock);
 }
 
+/* The file of a descriptor, or NULL. Descriptors may be closed behind our back, by fclose() above all, and be
+   somebody else's by now. */
 static struct file *file_of(int fd) {
+    struct stat status;
     if (!control || fd < 0 || fd >= DESCRIPTORS || !descriptors[fd].file) return NULL;
-    return &control->files[descriptors[fd].file - 1];
+    struct file *file = &control->files[descriptors[fd].file - 1];
+    return !fstat(fd, &status) && status.st_ino == file->inode ? file : NULL;
+}
+
+static const char *directory_of(int fd) {
+    struct stat status;
+    if (!control || fd < 0 || fd >= DESCRIPTORS || !descriptors[fd].directory) return NULL;
+    return !fstat(fd, &status) && S_ISDIR(status.st_mode) ? descriptors[fd].directory : NULL;
+}
+
+static void forget(int fd) { /* called under the lock */
+    descriptors[fd].file = 0;
+    free(descriptors[fd].directory);
+    descriptors[fd].directory = NULL;
 }
 
 static int refused(int error) {
@@ -209,6 +225,7 @@ static int opened(int at, const char *path, int flags, mode_t mode) {
     int fd = real_open(whole, flags, mode);
     if (fd < 0 || fd >= DESCRIPTORS || fstat(fd, &after)) return fd;
     pthread_mutex_lock(&lock);
+    forget(fd);
     if (S_ISDIR(after.st_mode)) {
         descriptors[fd].directory = strdup(name);
     } else {
@@ -247,9 +264,7 @@ int close(int fd) {
     if (!real_open) load();
     if (control && fd >= 0 && fd < DESCRIPTORS) {
         pthread_mutex_lock(&lock);
-        descriptors[fd].file = 0;
-        free(descriptors[fd].directory);
-        descriptors[fd].directory = NULL;
+        forget(fd);
         pthread_mutex_unlock(&lock);
     }
     return real_close(fd);
@@ -362,7 +377,7 @@ static int fsync_fails(void) {
 
 int fsync(int fd) {
     struct file *file = file_of(fd);
-    const char *directory = control && fd >= 0 && fd < DESCRIPTORS ? descriptors[fd].directory : NULL;
+    const char *directory = directory_of(fd);
     if (!file && !directory) return real_fsync(fd);
     control->fsyncs++;
     int32_t delay_us = control->fsync_delay_us;

@@ -255,3 +255,27 @@ def test_a_directory_is_there_when_its_own_directory_was_synced(disk: Disk) -> N
     assert lost_power(disk) == {}
     run(disk, WRITER + make + "; sync_directory()" + KILL)
     assert lost_power(disk) == {"d/a": b"1"}
+
+
+def test_a_descriptor_that_stdio_has_closed_is_not_mistaken(disk: Disk) -> None:
+    """RocksDB reads through fdopen() and fclose(), which closes without close()."""
+    done = run(
+        disk,
+        WRITER
+        + """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+libc.fclose.argtypes = [ctypes.c_void_p]
+create("data/a", b"1")
+fd = os.open("data/a", os.O_RDONLY)
+libc.fclose(libc.fdopen(fd, b"r"))
+again = os.open("data", os.O_RDONLY)
+assert again == fd
+create("data/b", b"2", directory=False)
+os.fsync(again)
+"""
+        + KILL,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert lost_power(disk) == {"a": b"1", "b": b"2"}
