@@ -7,8 +7,9 @@ STAMP := $(VENV)/.installed
 
 SECONDS ?= 30
 SEED ?= 1
+RUNS ?= 100
 
-.PHONY: help setup build serve test wheel-test format bench bench-store asan race fuzz
+.PHONY: help setup build serve test wheel-test format bench bench-store asan race fuzz crash
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -54,3 +55,6 @@ race: setup ## load with the thread sanitizer (SECONDS=30)
 fuzz: setup ## fuzzing of the parser and of whole connections (SECONDS=30 each, SEED=1)
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
+
+crash: setup ## kill -9, bad disks and power loss by seed (RUNS=100 of 2 to 4 s, two at a time, SEED=1)
+	$(BIN)/python tests/crash --seed $(SEED) --runs $(RUNS)
