@@ -20,7 +20,7 @@ class Servers:
         self.started: list[Server] = []
 
     def __call__(self, kind: str = "memory", reactors: int = 1, **settings: Any) -> Server:
-        store = StoreDouble(kind, self.folder / f"data{len(self.started)}")
+        store = None if kind == "none" else StoreDouble(kind, self.folder / f"data{len(self.started)}")
         return self._remember(Server(store, reactors, **settings))
 
     def restart(self, server: Server, crash: bool, **changes: Any) -> Server:
