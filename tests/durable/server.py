@@ -193,9 +193,15 @@ class Server:
             assert left > 0, "the engine does not stop"
             select.select([self.engine.fileno()], [], [], left)
 
-    def restart(self, crash: bool, reactors: int | None = None, **changes: Any) -> Server:
+    def restart(
+        self,
+        crash: bool,
+        reactors: int | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+        **changes: Any,
+    ) -> Server:
         """The next one on the same state. `crash`: on what the store holds now, of which the engine says
-        nothing to anybody; else after a clean stop."""
+        nothing to anybody; else after a clean stop. `meanwhile` happens while none is there."""
         if crash:
             store = self.store.copied()
             self.store.failure = None
@@ -203,6 +209,7 @@ class Server:
         else:
             self.stop()
             store = self.store.reopened()
+        meanwhile()
         return Server(store, reactors or self.reactors, **(self.settings | changes))
 
     # --- what the test asks ------------------------------------------------------------------------
