@@ -264,6 +264,12 @@ class Server:
             assert connack.session_present == present
         return client
 
+    def back_or_new(self, client_id: str, **settings: Any) -> Client:
+        """A client with its session, whether there was one or not."""
+        client = Client(self.port)
+        client.connect(client_id, **(kept(5) | settings))
+        return client
+
     def connected_on(self, reactor: int, version: int = 5, **settings: Any) -> Client:
         """A client with a new session of its own on this reactor."""
         for _ in range(200):

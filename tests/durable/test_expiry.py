@@ -124,9 +124,7 @@ def test_what_was_sent_before_is_completed(servers: Servers, server: Server, cra
     server = servers.restart(server, crash)
     client = server.back(client.client_id)
     for message in sent:
-        client.expect_message(
-            "t", message.payload, message.qos, dup=True, packet_id=message.packet_id
-        )
+        client.expect_message("t", message.payload, message.qos, dup=True, packet_id=message.packet_id)
     client.expect_nothing()
     server.back(absent).expect_nothing()
     server.wait_until_empty()

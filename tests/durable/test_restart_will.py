@@ -25,7 +25,12 @@ def test_a_delayed_will_comes_after_the_restart(servers: Servers, crash: bool) -
     """With all that it is made of, when its time has come; the message too is kept for an absent client."""
     server = servers("rocksdb", 2)
     watcher = watch(server)
-    properties = [("will_delay", 1), ("message_expiry", 50), ("content_type", "text/plain"), ("user", ("a", "b"))]
+    properties = [
+        ("will_delay", 1),
+        ("message_expiry", 50),
+        ("content_type", "text/plain"),
+        ("user", ("a", "b")),
+    ]
     client = connected(server, will=Will("will", b"gone", 1, True, properties), **kept(5))
     client.drop()
     server.wait_for("connections_closed")
@@ -48,9 +53,12 @@ def test_the_will_of_a_client_that_was_connected_when_the_broker_crashed(servers
     server = servers("rocksdb")
     watcher = watch(server)
     clients = [
-        connected(server, will=Will("will", b"%d" % delay_s, 1, properties=[("will_delay", delay_s)]), **kept(5))
+        connected(
+            server, will=Will("will", b"%d" % delay_s, 1, properties=[("will_delay", delay_s)]), **kept(5)
+        )
         for delay_s in (1, 100)
     ]
+    server.wait_for_rows("session", 3)
     server = servers.restart(server, crash=True)
     watcher = server.back(watcher.client_id)
     watcher.expect_message("will", b"1", 1)
