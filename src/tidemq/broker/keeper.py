@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR
+from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.errors import StoreError
 from tidemq.store import Store, Write
 
@@ -31,6 +31,7 @@ Durability = Literal["sync", "interval", "os"]
 SWEEP_S = 1.0  # between two looks for what has expired, and at the store's size
 SWEEP_ROWS_MAX = 10_000  # of one sweep
 PURGE_ROWS = 2_000  # deleted between two pieces of work
+PURGE_PAUSE_S = 0.002  # for other work to come in between
 COUNTS_MAX = 200_000  # reference counts remembered
 RETRY_S = 0.1  # after a failure
 LOG_S = 10.0  # between two lines about a failure that goes on
@@ -68,12 +69,14 @@ class Keeper:
         self._bytes_max = bytes_max
         self._thread = threading.Thread(target=self._run, name="tidemq-keeper", daemon=True)
         self._counts: OrderedDict[bytes, int] = OrderedDict()  # of references, of payloads that have a count
-        self._left: list[Write] = []  # of batches that failed, to go before the next
+        # of batches that failed, by family and key, to go before the next: the last value of a key counts
+        self._left: dict[tuple[str, bytes], bytes | None] = {}
         self._left_references: list[tuple[bytes, int]] = []
         self._purges: list[int] = []
         self._trims: list[tuple[int, bytes, int]] = []
         self._expiry_after = b""
-        self._swept = self._synced = self._logged = time.monotonic()
+        self._swept = self._synced = time.monotonic()
+        self._logged = 0.0
         self._full = False
         self.counts: Counter[str] = Counter(
             store_batches=0, store_writes=0, store_failures=0, store_rows_read=0, store_corrupt_rows=0
@@ -93,7 +96,7 @@ class Keeper:
         access.open(int.from_bytes(incarnation), int.from_bytes(clock))
         self._load_each("session", access.load_session)
         self._load_each("subscription", access.load_subscription)
-        self._load_each("received", lambda key, _: access.load_received(key))
+        self._load_received()
         self._load_each("retained", access.load_retained)
         self._load_queues()
         access.loaded()
@@ -101,6 +104,12 @@ class Keeper:
     def _load_each(self, family: str, load: Callable[[bytes, bytes], bool]) -> None:
         corrupt = [key for key, value in self._store.scan(family) if not load(key, value)]
         self._set_aside(family, corrupt)
+
+    def _load_received(self) -> None:
+        """Those of a session that is gone, of which a crash left them, go like its queue."""
+        rows = [(key, self._access.load_received(key)) for key, _ in self._store.scan("received")]
+        self._set_aside("received", [key for key, state in rows if state is None])
+        self._purges += sorted({int.from_bytes(key[:8]) for key, state in rows if state is False})
 
     def _load_queues(self) -> None:
         orphans: set[int] = set()
@@ -112,7 +121,7 @@ class Keeper:
                 if payload is None or not self._access.load_inflight(key, value, payload):
                     corrupt.append(key)
         self._set_aside("queue", corrupt)
-        self._purges += sorted(orphans)
+        self._purges += sorted(orphans.difference(self._purges))
 
     def _set_aside(self, family: str, keys: list[bytes]) -> None:
         """Removes rows that nobody can read, so that they are reported once."""
@@ -136,12 +145,16 @@ class Keeper:
 
     def _run(self) -> None:
         while True:
-            work = self._access.take_work(0.0 if self._purges else self._wait_s())
+            work = self._access.take_work(self._wait_s())
             if work is None:
                 break
-            self._commit(work)
-            self._do_the_rest(work)
-            self._tend()
+            try:
+                self._commit(work)
+                self._do_the_rest(work)
+                self._tend()
+            except Exception as error:  # a defect of ours; nobody may wait for ever because of it
+                _log.exception("the keeper failed")
+                self._fail(work, StoreError(str(error)))
         if self._left or self._left_references:
             self._write_left()
         try:
@@ -150,19 +163,23 @@ class Keeper:
             _log.error("%s", error)
 
     def _wait_s(self) -> float:
-        if self._left:
+        if self._purges:
+            return PURGE_PAUSE_S
+        if self._left or self.failure:
             return RETRY_S
         return min(SWEEP_S, self._interval_s) if self._interval_s else SWEEP_S
 
     def _commit(self, work: StoreWork) -> None:
         """Makes the work's writes durable and says so; or says that they are not."""
-        if not (work.writes or work.references or self._left):
+        if not (work.writes or work.references or self._left or self.failure):
             self._access.answer(work)
             return
         counts: Counts = {}
         try:
             counts = self._count(self._left_references + work.references)
-            batch = self._left + work.writes + _count_writes(counts)
+            batch = self._left_writes() + work.writes + _count_writes(counts)
+            if not batch:
+                batch.append(("meta", b"probe", b""))  # whether the store takes writes again
             self._store.write(batch, sync=self._sync)
         except StoreError as error:
             self._fail(work, error)
@@ -173,6 +190,7 @@ class Keeper:
         if self.failure:
             _log.warning("the store takes writes again")
             self.failure = ""
+            self._access.refuse(QUOTA_EXCEEDED if self._full else 0)
         self._left.clear()
         self._left_references.clear()
         self._access.answer(work)
@@ -184,12 +202,22 @@ class Keeper:
             self._logged = now
             _log.error("nothing can be stored, publishers of QoS 1 and 2 are refused: %s", error)
         self.failure = str(error)
+        self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)
         rest = self._access.rest_of(work)
-        self._left += rest.writes
+        self._leave(rest.writes)
+        # of what is undone nothing may stay behind, and it is open whether the count of it is there
         self._left_references += rest.references
+        self._left_references += [(message_id, 0) for message_id, _ in work.references]
         self._fix_references()
         self._access.answer(work, IMPLEMENTATION_SPECIFIC_ERROR)
         time.sleep(RETRY_S)
+
+    def _leave(self, writes: Iterable[Write]) -> None:
+        for family, key, value in writes:
+            self._left[family, key] = value
+
+    def _left_writes(self) -> list[Write]:
+        return [(family, key, value) for (family, key), value in self._left.items()]
 
     def _fix_references(self) -> None:
         """Turns what is left to be counted into absolute counts, from those before the batch: it is open
@@ -199,7 +227,7 @@ class Keeper:
             counts = self._count(self._left_references)
         except StoreError:
             return  # then they were not read before the batch either, and it was not written
-        self._left += _count_writes(counts)
+        self._leave(_count_writes(counts))
         self._left_references.clear()
         self._remember(counts)
 
@@ -207,7 +235,7 @@ class Keeper:
         """One last try: without it what was removed comes again after the start."""
         try:
             counts = self._count(self._left_references)
-            self._store.write(self._left + _count_writes(counts), sync=self._sync)
+            self._store.write(self._left_writes() + _count_writes(counts), sync=self._sync)
         except StoreError as error:
             _log.error("what could not be stored is lost: %s", error)
 
@@ -245,22 +273,26 @@ class Keeper:
             return
         trims, self._trims = self._trims + work.trims, []
         for queue, after, count in trims:
-            self._attempt(partial(self._trim, queue, after, count))
+            if not self._attempt(partial(self._trim, queue, after, count)):
+                self._trims.append((queue, after, count))
         for reactor, queue, after, count in work.reads:
             self._read(reactor, queue, after, count)
         if self._purges:
             self._attempt(self._purge)
 
-    def _attempt(self, act: Callable[[], None]) -> None:
-        """Work whose failure costs nothing but its delay."""
+    def _attempt(self, act: Callable[[], None]) -> bool:
+        """Work whose failure costs nothing but its delay; whether it succeeded."""
         try:
             act()
+            return True
         except StoreError as error:
             self.counts["store_failures"] += 1
-            if not self.failure:
+            now = time.monotonic()
+            if now - self._logged > LOG_S:
+                self._logged = now
                 _log.error("%s", error)
-                self.failure = str(error)
             time.sleep(RETRY_S)
+            return False
 
     def _trim(self, queue: int, after: bytes, count: int) -> None:
         self._remove_rows(self._first_rows(queue, after, count))
@@ -285,7 +317,8 @@ class Keeper:
             time.sleep(RETRY_S)
         self.counts["store_rows_read"] += len(rows)
         answer = [(key, value, payload) for (key, value), payload in zip(rows, payloads, strict=True)]
-        self._set_aside("queue", self._access.deliver_rows(reactor, queue, answer, more))
+        corrupt = self._access.deliver_rows(reactor, queue, answer, more)
+        self._attempt(partial(self._set_aside, "queue", corrupt))
 
     def _remove_rows(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Removes queue rows with what belongs to them."""
@@ -308,7 +341,7 @@ class Keeper:
         try:
             self._store.write(writes, sync=False)
         except StoreError:
-            self._left += writes  # before anything else: to count again would be to count twice
+            self._leave(writes)  # they go before anything else: to count again would be to count twice
             raise
         finally:
             self._remember(counts)
@@ -333,7 +366,7 @@ class Keeper:
         if self._interval_s and now - self._synced >= self._interval_s:
             self._synced = now
             self._attempt(self._store.sync)
-        if now - self._swept >= SWEEP_S:
+        if now - self._swept >= SWEEP_S and not self._left:
             self._swept = now
             self._attempt(self._expire)
             self._attempt(self._check_size)
@@ -376,7 +409,8 @@ class Keeper:
         full = self._store.size_bytes() > self._bytes_max
         if full != self._full:
             self._full = full
-            self._access.say_full(full)
+            if not self.failure:
+                self._access.refuse(QUOTA_EXCEEDED if full else 0)
             if full:
                 _log.error("the store has reached store_bytes_max: what would have to be stored is refused")
             else:

@@ -33,6 +33,7 @@ NAMES = (
     "dropped_memory",
     "dropped_store_failed",
     "refused_not_authorised",
+    "refused_store",
     "publishers_paused",
     "events_dropped",
     "faults",

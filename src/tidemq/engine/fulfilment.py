@@ -1,7 +1,7 @@
 """Promises kept, or what becomes of them when the store fails.
 
 When the store could not take a section, the messages in it are undone and their publishers told so; all else
-is tried again with the next section, and its promises wait for that.
+is tried again, and its promises wait for a section after it that is committed.
 """
 
 import cython
@@ -11,7 +11,7 @@ from cython.cimports.tidemq.engine.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
-from cython.cimports.tidemq.engine.journal import NO_RECORD, ask_store, free_section
+from cython.cimports.tidemq.engine.journal import ask_store, free_section
 from cython.cimports.tidemq.engine.message import message_bytes
 from cython.cimports.tidemq.engine.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.output import append_output, doom
@@ -28,9 +28,8 @@ from cython.cimports.tidemq.engine.state import (
     PROMISE_CONNACK,
     PROMISE_KEPT,
     PROMISE_SEND,
+    PROMISE_VOID,
     RECORD_ADD,
-    RECORD_RELEASE,
-    RECORD_SEND,
     RECORD_VOID,
     ROW_NONE,
     WAITING,
@@ -44,6 +43,9 @@ from cython.cimports.tidemq.engine.state import (
     Session,
 )
 from cython.cimports.tidemq.wire.protocol import FAULT_LIMIT, PUBREC, RC_QUOTA_EXCEEDED
+
+# the reason of a message that could not be stored; that a queue was full has another
+_STORE_FAILED = cython.declare(uint8_t, 0x83)
 
 
 @cython.cfunc
@@ -130,7 +132,7 @@ def _keep_published(r: cython.pointer[Reactor], promise: cython.pointer[Promise]
         s = r.sessions[promise.number]
     reason: uint8_t = promise.reason
     if promise.again and s != cython.NULL and not is_received(s, promise.packet_id):
-        reason = RC_QUOTA_EXCEEDED  # the message that it repeats was refused meanwhile
+        reason = _STORE_FAILED  # the message that it repeats was refused meanwhile
     settle_published(r, c, s, promise.packet_type, promise.packet_id, reason)
     if c != cython.NULL:
         _settle_debt(r, c)
@@ -140,6 +142,8 @@ def _keep_published(r: cython.pointer[Reactor], promise: cython.pointer[Promise]
 @cython.nogil
 @cython.exceptval(check=False)
 def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+    if promise.kind == PROMISE_VOID:
+        return
     if promise.kind == PROMISE_KEPT:
         mail_kept(r, reactor_of(promise.connection), promise.number, promise.reason, promise.packet)
         return
@@ -208,22 +212,6 @@ def _undo_added(r: cython.pointer[Reactor], record: cython.pointer[Record], numb
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _renew_row(r: cython.pointer[Reactor], record: cython.pointer[Record], number: uint64_t) -> cython.void:
-    """A change that is tried again with the open section: until then the entry does not go on."""
-    if not r.sessions.count(record.queue):
-        return
-    s: cython.pointer[Session] = r.sessions[record.queue]
-    if record.sequence < s.outbox.head or record.sequence >= s.outbox.tail:
-        return
-    entry: cython.pointer[Entry] = entry_at(cython.address(s.outbox), record.sequence)
-    if entry.state != DONE and entry.message == record.message and entry.section == number:
-        entry.section = r.section.number
-        entry.record = NO_RECORD
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _section_failed(
     r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
 ) -> cython.void:
@@ -232,21 +220,19 @@ def _section_failed(
         record: cython.pointer[Record] = cython.address(section.records[index])
         if record.kind == RECORD_ADD and not record.offered:
             _undo_added(r, record, section.number)
-        elif record.kind in (RECORD_SEND, RECORD_RELEASE):
-            _renew_row(r, record, section.number)
     for index in range(r.acknowledgements.size()):
         published: cython.pointer[Promise] = cython.address(r.acknowledgements[index])
         if published.kept and section.number in (published.section, published.early):
             published.reason = reason
             published.undone = True
+            published.section = 0
     for index in range(r.promises.size()):
         promise: cython.pointer[Promise] = cython.address(r.promises[index])
-        if promise.section == section.number:
-            if promise.kind == PROMISE_KEPT:
-                promise.reason = reason
-            else:
-                promise.section = r.section.number
-    # the other promises wait for the open section, which has to be committed even if nothing more comes
+        if promise.section == section.number and promise.kind == PROMISE_KEPT:
+            mail_kept(r, reactor_of(promise.connection), promise.number, _STORE_FAILED, promise.packet)
+            promise.packet = cython.NULL
+            promise.kind = PROMISE_VOID
+    # all else of it waits for the next section, which has to be committed even if nothing more comes
     ask_store(r, RECORD_VOID, 0)
 
 
@@ -256,9 +242,10 @@ def _section_failed(
 def section_answered(
     r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
 ) -> cython.void:
-    """The store has a section, or with ``reason`` it has not. Frees the section."""
+    """The store has a section, and all before it; or with ``reason`` it has not. Frees the section."""
     if reason:
         _section_failed(r, section, reason)
-    r.committed = section.number
+    else:
+        r.committed = section.number
     free_section(r, section)
     keep_promises(r)

@@ -25,5 +25,6 @@ cdef void note_retained(Reactor* r, Message* message) noexcept nogil
 cdef void put_value(Reactor* r, uint8_t family, const string* key, const string* value) noexcept nogil
 cdef void delete_value(Reactor* r, uint8_t family, const string* key) noexcept nogil
 cdef Record* ask_store(Reactor* r, uint8_t kind, uint64_t queue) noexcept nogil
+cdef uint64_t last_section(const Reactor* r) noexcept nogil
 cdef bint is_late(const Reactor* r) noexcept nogil
 cdef bint hand_over(Reactor* r) noexcept nogil

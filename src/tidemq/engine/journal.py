@@ -337,6 +337,14 @@ def ask_store(r: cython.pointer[Reactor], kind: uint8_t, queue: uint64_t) -> cyt
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def last_section(r: cython.pointer[cython.const[Reactor]]) -> uint64_t:
+    """The section that has to be committed for everything recorded so far to be; an empty one never is."""
+    return r.section.number - 1 if r.section.records.empty() else r.section.number
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def is_late(r: cython.pointer[cython.const[Reactor]]) -> cython.bint:
     """Whether the open section has waited so long, or is so large, that it goes even in the midst of work."""
     if r.section == cython.NULL or r.section.records.empty():

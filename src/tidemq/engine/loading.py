@@ -147,12 +147,16 @@ def load_subscription(shared: cython.pointer[Shared], key: bytes, value: bytes) 
 
 @cython.cfunc
 def load_received(shared: cython.pointer[Shared], key: bytes) -> cython.bint:
-    """A packet identifier of a QoS 2 message that waits for its PUBREL."""
-    if len(key) != 10:
+    """A packet identifier (in 10 bytes of key) of a QoS 2 message that waits for its PUBREL; False where the
+    session is gone.
+    """
+    number: uint64_t = read_u64(_bytes_at(key, 0))
+    if number > shared.next_session:
+        shared.next_session = number  # not to be used again while anything is left of it
+    s: cython.pointer[Session] = _session_of(shared, number)
+    if s == cython.NULL:
         return False
-    s: cython.pointer[Session] = _session_of(shared, read_u64(_bytes_at(key, 0)))
-    if s != cython.NULL:
-        restore_received(s, (key[8] << 8) + key[9])
+    restore_received(s, (key[8] << 8) + key[9])
     return True
 
 

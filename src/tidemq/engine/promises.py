@@ -11,6 +11,7 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.handles import handle_of, reactor_of
+from cython.cimports.tidemq.engine.journal import last_section
 from cython.cimports.tidemq.engine.mail import new_letter, new_mail
 from cython.cimports.tidemq.engine.message import hold_message, release_message
 from cython.cimports.tidemq.engine.offers import describe_offer
@@ -40,7 +41,7 @@ def _new_promise(r: cython.pointer[Reactor], c: cython.pointer[Connection], kind
     promise: Promise
     memset(cython.address(promise), 0, cython.sizeof(Promise))
     promise.kind = kind
-    promise.section = r.section.number
+    promise.section = last_section(r)
     if c != cython.NULL:
         promise.connection = handle_of(r, c)
         c.owed += 1
@@ -158,9 +159,9 @@ def promise_backlog(
 @cython.nogil
 @cython.exceptval(check=False)
 def promise_sending(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
-    """The outbox goes on after the open section; asked for many times it is done once."""
-    if c.resumes != r.section.number:
-        c.resumes = r.section.number
+    """The outbox goes on after the last section; asked for many times it is done once."""
+    if c.resumes != last_section(r):
+        c.resumes = last_section(r)
         r.promises.push_back(_new_promise(r, c, PROMISE_SEND))
 
 

@@ -7,16 +7,24 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.backpressure import refused_by_memory
+from cython.cimports.tidemq.engine.cache import find_receivers
 from cython.cimports.tidemq.engine.connecting import keep_packet
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_MEMORY,
     C_MESSAGES_RECEIVED,
     C_REFUSED_NOT_AUTHORISED,
+    C_REFUSED_STORE,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.fulfilment import settle_published
 from cython.cimports.tidemq.engine.handles import handle_of
-from cython.cimports.tidemq.engine.journal import is_committed, next_id, note_released, remove_row
+from cython.cimports.tidemq.engine.journal import (
+    is_committed,
+    last_section,
+    next_id,
+    note_released,
+    remove_row,
+)
 from cython.cimports.tidemq.engine.message import close_passage
 from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, place_of, release_payload
 from cython.cimports.tidemq.engine.output import doom, touch
@@ -39,6 +47,7 @@ from cython.cimports.tidemq.engine.state import (
     Reactor,
     Session,
 )
+from cython.cimports.tidemq.engine.system import RELAXED, load_int
 from cython.cimports.tidemq.wire.packets import Ack, Publish, parse_ack, parse_publish
 from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
@@ -145,7 +154,8 @@ def handle_publish(
         doom(r, c, fault_reason(fault), fault)
         return
     if refused_by_memory(r, c):
-        _refuse_publish(r, c, cython.address(publish))
+        r.tally[C_DROPPED_MEMORY] += 1
+        _refuse_publish(r, c, cython.address(publish), RC_QUOTA_EXCEEDED)
         return
     if r.shared.ask_publish:
         c.asked = True
@@ -165,18 +175,40 @@ def handle_publish(
 @cython.nogil
 @cython.exceptval(check=False)
 def _refuse_publish(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], publish: cython.pointer[Publish]
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    publish: cython.pointer[Publish],
+    reason: uint8_t,
 ) -> cython.void:
-    """There is no memory for the message: 5.0 is told so, 3.x cannot be and is disconnected rather than lied
+    """There is no room for the message: 5.0 is told so, 3.x cannot be and is disconnected rather than lied
     to.
     """
-    r.tally[C_DROPPED_MEMORY] += 1
     if publish.qos == 0:
         return
-    if c.version == 5:
-        write_ack(r, c, PUBACK if publish.qos == 1 else PUBREC, publish.packet_id, RC_QUOTA_EXCEEDED)
+    packet_type: uint8_t = PUBACK if publish.qos == 1 else PUBREC
+    if c.version < 5:
+        doom(r, c, reason, FAULT_LIMIT)
+    elif c.owed:
+        promise_published(r, c, cython.NULL, packet_type, publish.packet_id, reason, False)
     else:
-        doom(r, c, RC_QUOTA_EXCEEDED, FAULT_LIMIT)
+        write_ack(r, c, packet_type, publish.packet_id, reason)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _refused_by_store(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], publish: cython.pointer[Publish]
+) -> cython.bint:
+    """Refuses a message that would have to be stored while the store takes nothing."""
+    reason: cython.int = load_int(cython.address(r.shared.store_refuses), RELAXED)
+    if reason == 0 or publish.qos == 0:
+        return False
+    if not publish.retain and not find_receivers(r, publish.topic).stored:
+        return False
+    r.tally[C_REFUSED_STORE] += 1
+    _refuse_publish(r, c, publish, cython.cast(uint8_t, reason))
+    return True
 
 
 @cython.cfunc
@@ -251,6 +283,8 @@ def _accept_publish(
     """Routes a message that is allowed, and acknowledges it."""
     passage: Passage
     forwarded: string
+    if _refused_by_store(r, c, publish):
+        return
     memset(cython.address(passage), 0, cython.sizeof(Passage))
     passage.topic = publish.topic
     passage.payload = publish.payload
@@ -299,7 +333,10 @@ def _handle_pubrel(
     PUBCOMP lets the client use the identifier for another message: the store must not know it any more.
     """
     known: cython.bint = is_received(c.session, packet_id)
-    if forget_received(r, c.session, packet_id):
+    stored: cython.bint = forget_received(r, c.session, packet_id)
+    if not stored and c.session.stored != cython.NULL:
+        stored = last_section(r) > r.committed  # said again while the store still has to forget it
+    if stored:
         promise_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS)
     else:
         write_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS if known else RC_PACKET_IDENTIFIER_NOT_FOUND)

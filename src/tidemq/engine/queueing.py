@@ -310,6 +310,8 @@ def accept_rows(
         row.subscription_ids = cython.NULL
     if not again and not rows.more and q.late.clock == 0:
         q.waiting = q.bytes = 0  # whatever was counted, the store has no more
+    elif rows.more and q.waiting == 0:
+        q.waiting = 1  # whatever was counted, it has more
     q.late.clock = 0
     free_rows(r, rows)
     if s.connection == cython.NULL:

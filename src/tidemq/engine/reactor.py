@@ -343,8 +343,9 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     index: cython.size_t = 0
     # before an answer is seen (but where an output filled up and went out within the turn), what it answers
     # for is counted and on its way to the other reactors
-    if is_late(r) and hand_over(r):
-        keep_promises(r)
+    if is_late(r):
+        hand_over(r)
+    keep_promises(r)
     _publish_tally(r)
     post_outgoing(r)
     while index < r.touched.size():
@@ -436,6 +437,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
             if count == 0 and hand_over(r):
                 keep_promises(r)
                 _end_turn(r)
+                continue  # what was promised may have led to more
         if count == 0:
             count = epoll_wait(r.epoll, events, _EVENTS_MAX, _wait_ms(r))
         store_int(cython.address(r.sleeping), 0, SEQ_CST)

@@ -85,7 +85,11 @@ def find_session(
         found.session = shared.registry[client_id[0]]
         found.reactor = found.session.reactor
         found.moving = found.session.moving
-    elif create and load_i64(cython.address(shared.session_count), RELAXED) < shared.limits.sessions_max:
+    # what the store brings back is never too much
+    elif create and (
+        (shared.durable and r.section == cython.NULL)
+        or load_i64(cython.address(shared.session_count), RELAXED) < shared.limits.sessions_max
+    ):
         found.session = new_session(r)
         found.session.client_id = client_id[0]
         shared.next_session += 1
@@ -233,7 +237,8 @@ def add_subscription(
         s.subscriptions = owner.release()
     known: cython.bint = s.subscriptions.count(key)
     existed[0] = known
-    if not known and s.subscriptions.size() >= r.shared.limits.subscriptions_max:
+    loading: cython.bint = r.shared.durable and r.section == cython.NULL
+    if not known and not loading and s.subscriptions.size() >= r.shared.limits.subscriptions_max:
         return RC_QUOTA_EXCEEDED
     kept: SessionSubscription
     kept.options = options

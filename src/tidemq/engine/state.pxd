@@ -407,6 +407,7 @@ cdef enum:   # the kind of a Promise
     PROMISE_BACKLOG              # the retained messages of a subscription: `packet`: filter, `reason`: QoS
     PROMISE_SEND                 # what the connection's outbox has
     PROMISE_KEPT                 # MAIL_KEPT
+    PROMISE_VOID                 # it was broken, and that was said
 
 cdef struct Taker:               # of an offered message, see offers
     uint64_t queue
@@ -482,7 +483,7 @@ cdef cppclass Reactor:
     pthread_mutex_t inbox_lock
     vector[Mail] inbox           # under inbox_lock
     Section* section             # open: only this reactor knows it; NULL without a store
-    uint64_t committed           # the last section that the store has answered for
+    uint64_t committed           # the last section that the store has, with all before it
     int unhanded                 # atomic: the open section waits to be handed over
     uint64_t clock               # the last that was given to a message
     deque[Promise] acknowledgements   # to publishers, in their order; numbered on from `acknowledged`
@@ -545,7 +546,7 @@ cdef cppclass Shared:
     int overloaded               # atomic: the memory ceiling is passed
     bool durable                 # there is a store; set before the reactors run
     uint8_t queue_full           # FULL_*
-    int store_full               # atomic: the store has reached its limit
+    int store_refuses            # atomic: the reason that what would have to be stored is refused for; 0: none
     int64_t wall_offset_ns       # wall clock less monotonic clock, as of the start
     uint64_t incarnation
     pthread_mutex_t journal_lock

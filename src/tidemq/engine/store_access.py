@@ -73,9 +73,13 @@ class StoreAccess:
         self._check()
         return load_subscription(self.engine.shared, key, value)
 
-    def load_received(self, key: bytes) -> bool:
-        """A QoS 2 message of a session that waits for its PUBREL."""
+    def load_received(self, key: bytes) -> bool | None:
+        """A QoS 2 message of a session that waits for its PUBREL. False: there is no such session; None: the
+        key cannot be read.
+        """
         self._check()
+        if len(key) != 10:
+            return None
         return load_received(self.engine.shared, key)
 
     def load_retained(self, topic: bytes, value: bytes) -> bool:
@@ -141,9 +145,9 @@ class StoreAccess:
             mail.pointer = make_rows(shared, rows, [])
             post_directly(shared.reactors[reactor], cython.address(mail))
 
-    def say_full(self, full: bool) -> None:
-        """Whether the store has reached its limit: then no message is taken that would have to be stored."""
-        store_int(cython.address(self.engine.shared.store_full), full, RELAXED)
+    def refuse(self, reason: int) -> None:
+        """From now on a message that would have to be stored is refused with this reason code; 0: no more."""
+        store_int(cython.address(self.engine.shared.store_refuses), reason, RELAXED)
 
     def close(self) -> None:
         """The reactors have ended: all that they recorded can be taken, then no more comes."""
