@@ -1,5 +1,5 @@
-"""A random mixed load, the same for the same seed: sessions that come, go, acknowledge some and end; publishers
-of every QoS; messages that fan out, expire, are retained; restarts in between.
+"""A random mixed load, the same for the same seed: sessions that come, go, acknowledge some and end;
+publishers of every QoS; messages that fan out, expire, are retained; restarts in between.
 """
 
 from __future__ import annotations

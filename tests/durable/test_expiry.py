@@ -1,4 +1,4 @@
-"""Messages expire in their queues also while nobody is connected and while the broker is down; their rows go."""
+"""Messages expire in their queues also while nobody is connected and while the broker is down."""
 
 from __future__ import annotations
 

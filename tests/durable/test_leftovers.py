@@ -1,5 +1,5 @@
-"""When all is delivered and acknowledged, the store holds nothing of any message; when all sessions have ended,
-nothing of them either. What it holds meanwhile can be read by the documented layouts.
+"""When all is delivered and acknowledged, the store holds nothing of any message; when all sessions have
+ended, nothing of them either. What it holds meanwhile can be read by the documented layouts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a full queue, or a full store, does not take is refused or dropped by the policy, told to the publisher
-where its protocol can say it, and counted.
+"""What a full queue, or a full store, does not take is refused or dropped by the policy, told to the
+publisher where its protocol can say it, and counted.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def test_publishers_on_two_reactors_agree_with_the_store(servers: Servers) -> No
     topics = [f"t/{number}" for number in range(20)]
 
     def publish_all(client: Client, name: bytes) -> None:
-        for number in range(10):
+        for _ in range(10):
             client.send(*(publish(topic, name, 1, at + 1, retain=True) for at, topic in enumerate(topics)))
             for at in range(len(topics)):
                 client.expect(PUBACK, packet_id=at + 1)

@@ -1,5 +1,5 @@
-"""The keeper, between a store and a double of the engine's side: what it loads, writes, counts, reads, removes,
-and what it does when the store fails.
+"""The keeper, between a store and a double of the engine's side: what it loads, writes, counts, reads,
+removes, and what it does when the store fails.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Access:
         self.works = queue.Queue()
         self.told = []  # in order
         self.answers = queue.Queue()
+        self.refusals = queue.Queue()  # the reasons for which messages are refused at once
         self.unreadable = set()  # keys that no load_... can read
         self.rests = {}  # of a work, by its id
 
@@ -58,7 +59,9 @@ class Access:
         return self._load("subscription", key)
 
     def load_received(self, key):
-        return self._load("received", key)
+        if key[:8] == bytes(7) + b"\x09":
+            return False  # its session is gone
+        return True if self._load("received", key) else None
 
     def load_retained(self, key, value):
         return self._load("retained", key)
@@ -101,8 +104,8 @@ class Access:
     def expire(self, number, rows):
         self.answers.put((number, rows))
 
-    def say_full(self, full):
-        self.answers.put(("full", full))
+    def refuse(self, reason):
+        self.refusals.put(reason)
 
     def close(self):
         self.works.put(None)
@@ -530,7 +533,7 @@ def test_the_size_of_the_store_is_watched(store, access, start, caplog):
     store.size = 101
     with caplog.at_level(logging.WARNING, "tidemq"):
         start(bytes_max=100)
-        assert told(access) == ("full", True)
+        assert access.refusals.get(timeout=WAIT_S) == 0x97
         store.size = 100
-        assert told(access) == ("full", False)
+        assert access.refusals.get(timeout=WAIT_S) == 0
     assert "store_bytes_max" in caplog.text
