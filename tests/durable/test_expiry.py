@@ -50,7 +50,8 @@ def expect_odd_numbers(server: Server, client_id: str) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_in_queues_of_absent_clients(server: Server, count: int) -> None:
+def test_in_queues_of_absent_clients(servers: Servers, count: int) -> None:
+    server = servers("rocksdb", 2)
     absent = [leave_session(server, "t") for _ in range(count)]
     publish_mixed(server)
     assert len(server.rows("expiry")) == 5 * count
@@ -130,13 +131,13 @@ def test_what_was_sent_before_is_completed(servers: Servers, server: Server, cra
     server.wait_until_empty()
 
 
-def test_the_interval_goes_on_over_a_restart(servers: Servers, crash: bool) -> None:
-    server = servers("rocksdb")
+def test_the_interval_goes_on_over_a_restart(servers: Servers) -> None:
+    server = servers("memory")
     absent = leave_session(server, "t")
     connected(server).publish("t", b"1", 1, message_expiry=100)
     came_at = time.monotonic()
     wait_until(lambda: time.monotonic() > came_at + 1, "a second is over")
-    server = servers.restart(server, crash)
+    server = servers.restart(server, crash=True)
     message = server.back(absent).expect_message("t", b"1", 1)
     waited_s = time.monotonic() - came_at
     assert 100 - waited_s - 1 <= message.get("message_expiry") <= 99
@@ -158,14 +159,16 @@ def test_a_store_that_fails_meanwhile_counts_nothing_twice(servers: Servers) -> 
     server.wait_until_empty()
 
 
-def test_retained_messages(servers: Servers, crash: bool) -> None:
-    server = servers("rocksdb")
+def test_retained_messages(servers: Servers) -> None:
+    server = servers("memory")
     publisher = connected(server)
     publisher.publish("t/short", b"1", 1, retain=True, message_expiry=1)
     publisher.publish("t/long", b"2", 1, retain=True, message_expiry=100)
     expired_at = time.monotonic() + 1
     server = servers.restart(
-        server, crash, meanwhile=lambda: wait_until(lambda: time.monotonic() > expired_at, "it has expired")
+        server,
+        crash=True,
+        meanwhile=lambda: wait_until(lambda: time.monotonic() > expired_at, "it has expired"),
     )
     client = connected(server)
     client.subscribe("t/#", 1)

@@ -39,6 +39,7 @@ def test_a_mixed_load_leaves_nothing(servers: Servers, kind: str, seed: int, res
     assert server.count("live_messages") == 0
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_a_session_that_ends_with_a_full_queue(
     servers: Servers, crash: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def test_only_the_full_queue_refuses(servers: Servers, kind: str, policy: str) -
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_limits_know_what_was_queued_before_the_restart(servers: Servers, policy: str, crash: bool) -> None:
     server = servers("rocksdb", queue_full=policy, queued_messages_max=LIMIT)
     absent = leave_session(server, "t")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
 from conformance.kit import Client, connected, kept
 from conformance.packets import PUBACK, PUBLISH, Packet, publish
 
@@ -63,6 +64,7 @@ def test_the_last_of_each_topic(servers: Servers, server: Server, crash: bool) -
     }
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_what_was_removed_after_a_restart_does_not_come_back(servers: Servers, crash: bool) -> None:
     server = servers("rocksdb")
     connected(server).publish("t/1", b"1", 1, retain=True)
@@ -112,6 +114,7 @@ def test_publishers_on_two_reactors_agree_with_the_store(servers: Servers) -> No
     }
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_retained_messages_that_had_not_all_gone_out(servers: Servers, crash: bool) -> None:
     """What a kept session's subscription was still to get is in its queue, or came already."""
     server = servers("rocksdb", queue_window_messages=5)

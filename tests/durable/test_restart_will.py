@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from conformance.kit import Client, connected, kept
 from conformance.packets import Will
 from durable.server import wait_until
@@ -21,6 +22,7 @@ def watch(server: Server) -> Client:
     return client
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_a_delayed_will_comes_after_the_restart(servers: Servers, crash: bool) -> None:
     """With all that it is made of, when its time has come; the message too is kept for an absent client."""
     server = servers("rocksdb", 2)
@@ -66,13 +68,13 @@ def test_the_will_of_a_client_that_was_connected_when_the_broker_crashed(servers
     watcher.expect_nothing()
 
 
-def test_a_client_that_is_back_in_time_has_no_will(servers: Servers, crash: bool) -> None:
+def test_a_client_that_is_back_in_time_has_no_will(servers: Servers) -> None:
     server = servers("rocksdb")
     watcher = watch(server)
     client = connected(server, will=Will("will", b"gone", 1, properties=[("will_delay", 1)]), **kept(5))
     client.drop()
     wait_until(lambda: any(b"gone" in row for row in server.rows("session").values()), "the will is stored")
-    server = servers.restart(server, crash)
+    server = servers.restart(server, crash=True)
     client = server.back(client.client_id)
     back_at = time.monotonic()
     wait_until(lambda: time.monotonic() > back_at + 1.1, "it would have come")
@@ -80,6 +82,7 @@ def test_a_client_that_is_back_in_time_has_no_will(servers: Servers, crash: bool
     assert not any(b"gone" in row for row in server.rows("session").values())
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_a_client_that_said_goodbye_has_no_will(servers: Servers, crash: bool) -> None:
     server = servers("memory", 2)
     watcher = watch(server)
@@ -90,6 +93,7 @@ def test_a_client_that_said_goodbye_has_no_will(servers: Servers, crash: bool) -
     server.back(watcher.client_id).expect_nothing()
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_a_will_comes_once(servers: Servers, crash: bool) -> None:
     """Not again after the next restart."""
     server = servers("memory")
@@ -103,13 +107,13 @@ def test_a_will_comes_once(servers: Servers, crash: bool) -> None:
     server.back(client.client_id)
 
 
-def test_the_end_of_the_session_brings_the_will(servers: Servers, crash: bool) -> None:
+def test_the_end_of_the_session_brings_the_will(servers: Servers) -> None:
     """Though its delay is not over [MQTT-3.1.3-9]."""
     server = servers("memory")
     watcher = watch(server)
     will = Will("will", b"gone", 1, properties=[("will_delay", 1000)])
     connected(server, will=will, clean=False, session_expiry=1).drop()
     wait_until(lambda: any(b"gone" in row for row in server.rows("session").values()), "the will is stored")
-    server = servers.restart(server, crash)
+    server = servers.restart(server, crash=False)
     server.back(watcher.client_id).expect_message("will", b"gone", 1)
     server.wait_for_rows("session", 1)
