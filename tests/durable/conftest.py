@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from durable.server import Server, StoreDouble
 
-KINDS_AND_REACTORS = [("rocksdb", 2), ("sqlite", 1)]
-
 
 class Servers:
     """Starts servers and remembers them, those that `restart` starts too."""
@@ -20,7 +18,7 @@ class Servers:
         self.started: list[Server] = []
 
     def __call__(self, kind: str = "memory", reactors: int = 1, **settings: Any) -> Server:
-        store = StoreDouble(kind, self.folder / f"data{len(self.started)}")
+        store = None if kind == "none" else StoreDouble(kind, self.folder / f"data{len(self.started)}")
         return self._remember(Server(store, reactors, **settings))
 
     def restart(self, server: Server, crash: bool, **changes: Any) -> Server:
@@ -40,15 +38,21 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
         server.stop()
 
 
-@pytest.fixture(params=KINDS_AND_REACTORS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
-def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
+@pytest.fixture(params=[("rocksdb", 2, True), ("sqlite", 1, False)], ids=["rocksdb-2-crash", "sqlite-1-stop"])
+def mode(request: pytest.FixtureRequest) -> tuple[str, int, bool]:
+    """The engine, the number of reactors, and whether a restart comes after a crash."""
+    value: tuple[str, int, bool] = request.param
+    return value
+
+
+@pytest.fixture
+def server(mode: tuple[str, int, bool], servers: Servers) -> Server:
     """A server on each engine, with one reactor or two."""
-    kind, reactors = request.param
+    kind, reactors, _ = mode
     return servers(kind, reactors)
 
 
-@pytest.fixture(params=[False, True], ids=["stop", "crash"])
-def crash(request: pytest.FixtureRequest) -> bool:
+@pytest.fixture
+def crash(mode: tuple[str, int, bool]) -> bool:
     """Whether a restart comes after a crash, else after a clean stop."""
-    value: bool = request.param
-    return value
+    return mode[2]

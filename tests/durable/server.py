@@ -58,6 +58,7 @@ class StoreDouble:
         self.applied = False
         self.delay_s = 0.0  # before each write
         self.failed = 0  # writes
+        self.size: int | None = None  # what it says that it takes on disk; None: what is so
         self.at_gate = threading.Event()  # a write waits
         self._gate = threading.Event()
         self._gate.set()
@@ -108,7 +109,7 @@ class StoreDouble:
             return iter(list(self.inner.scan(family, prefix, after)))
 
     def size_bytes(self) -> int:
-        return self.inner.size_bytes()
+        return self.inner.size_bytes() if self.size is None else self.size
 
     def compact(self) -> None:
         self.inner.compact()
@@ -140,42 +141,48 @@ class StoreDouble:
 
 
 class Server:
-    """A running engine and keeper; `port` is where it listens. Further keywords are limits."""
+    """A running engine and keeper; `port` is where it listens. Without a store there is no keeper. Further
+    keywords are limits."""
 
     def __init__(
         self,
-        store: StoreDouble,
+        store: StoreDouble | None,
         reactors: int = 1,
         *,
         queue_full: str = "drop_newest",
         store_bytes_max: int = 0,
         **limits: int,
     ) -> None:
-        self.store = store
         self.reactors = reactors
         self.settings: dict[str, Any] = {"queue_full": queue_full, **limits}
-        self.running = False
-        self.damage = store.open()
         self.engine = Engine(Limits(**limits), reactors=reactors, queue_full=queue_full)
         self.engine.report_connections = True
-        self.keeper = Keeper(store, StoreAccess(self.engine), bytes_max=store_bytes_max)
-        self.keeper.load()
+        self.running = True
+        if store is not None:
+            self.store = store
+            self.damage = store.open()
+            self.keeper = Keeper(store, StoreAccess(self.engine), bytes_max=store_bytes_max)
+            self.keeper.load()
+        self.stored = store is not None
         self.port: int = self.engine.listen("127.0.0.1", 0)
         self.engine.start()
-        self.keeper.start()
-        self.running = True
+        if self.stored:
+            self.keeper.start()
 
     def stop(self) -> None:
         """Ends as the broker does; nothing of the engine may be left."""
         if not self.running:
             return
         self.running = False
-        self.store.let_go()
+        if self.stored:
+            self.store.let_go()
         self.engine.stop()
         self._wait_for_goodbye()
-        self.keeper.finish()
+        if self.stored:
+            self.keeper.finish()
         self.engine.close()
-        self.store.close()
+        if self.stored:
+            self.store.close()
         left = {name: value for name, value in self.engine.live_objects().items() if value}
         assert not left, f"left after close(): {left}"
 
@@ -186,9 +193,15 @@ class Server:
             assert left > 0, "the engine does not stop"
             select.select([self.engine.fileno()], [], [], left)
 
-    def restart(self, crash: bool, reactors: int | None = None, **changes: Any) -> Server:
+    def restart(
+        self,
+        crash: bool,
+        reactors: int | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+        **changes: Any,
+    ) -> Server:
         """The next one on the same state. `crash`: on what the store holds now, of which the engine says
-        nothing to anybody; else after a clean stop."""
+        nothing to anybody; else after a clean stop. `meanwhile` happens while none is there."""
         if crash:
             store = self.store.copied()
             self.store.failure = None
@@ -196,13 +209,14 @@ class Server:
         else:
             self.stop()
             store = self.store.reopened()
+        meanwhile()
         return Server(store, reactors or self.reactors, **(self.settings | changes))
 
     # --- what the test asks ------------------------------------------------------------------------
 
     def count(self, name: str) -> int:
-        counters: dict[str, int] = self.engine.counters() | self.keeper.counts
-        return counters[name]
+        counters: dict[str, int] = self.engine.counters()
+        return counters[name] if name in counters else self.keeper.counts[name]
 
     def wait_for(self, name: str, least: int = 1) -> int:
         """Waits until a counter has reached a value; returns what it has."""
@@ -223,6 +237,8 @@ class Server:
 
     def left(self) -> dict[str, int]:
         """How many rows the families have that are empty when all is delivered."""
+        if not self.stored:
+            return {}
         return {
             family: len(rows) for family in FAMILIES if family not in KEPT and (rows := self.rows(family))
         }
@@ -246,6 +262,12 @@ class Server:
         connack = client.connect(client_id, **(kept(version) | settings))
         if version > 3:  # MQTT 3.1 does not say
             assert connack.session_present == present
+        return client
+
+    def back_or_new(self, client_id: str, **settings: Any) -> Client:
+        """A client with its session, whether there was one or not."""
+        client = Client(self.port)
+        client.connect(client_id, **(kept(5) | settings))
         return client
 
     def connected_on(self, reactor: int, version: int = 5, **settings: Any) -> Client:

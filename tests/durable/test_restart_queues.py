@@ -151,6 +151,7 @@ def test_what_was_acknowledged_does_not_come_again(
     server.back(client.client_id).expect_nothing()
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_packet_identifiers_of_new_messages_avoid_those_in_flight(servers: Servers, crash: bool) -> None:
     """Over several restarts, with a message that is never acknowledged."""
     server = servers("rocksdb")
@@ -232,6 +233,7 @@ def test_pubrel_after_the_restart_ends_a_qos_2_message(servers: Servers, server:
     client.expect_nothing()
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_a_message_that_many_had_unacknowledged_is_sent_to_each_again(servers: Servers, crash: bool) -> None:
     """Sessions of two reactors, messages of two publishers; what each had is what each gets."""
     server = servers("rocksdb", 2)

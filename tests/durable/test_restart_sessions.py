@@ -78,6 +78,7 @@ def test_a_shared_subscription_comes_back(servers: Servers, server: Server, cras
     client.expect_message("t", b"while there", 1)
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_sessions_go_on_with_another_number_of_reactors(servers: Servers, crash: bool) -> None:
     server = servers("rocksdb", 2)
     clients = [connected(server, **kept(5)) for _ in range(12)]
@@ -128,6 +129,7 @@ def test_a_session_that_was_ended_does_not_come_back(servers: Servers, server: S
     assert len(server.rows("subscription")) == 1
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_session_expiry_goes_on_while_the_broker_is_down(servers: Servers, crash: bool) -> None:
     """It ends a second after the connection, whatever becomes of the broker meanwhile."""
     server = servers("rocksdb")
@@ -155,6 +157,7 @@ def test_a_session_that_was_connected_expires_from_the_restart_on(servers: Serve
     server.back(client.client_id, present=False, session_expiry=0)
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_a_session_comes_back_from_a_restart_as_often_as_it_likes(servers: Servers, crash: bool) -> None:
     server = servers("rocksdb")
     client = connected(server, **kept(5))

@@ -152,6 +152,7 @@ def send_all(publishers: list[Publisher], count: int) -> Callable[[], None]:
     return at_once(*(act(publisher) for publisher in publishers))
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_what_came_while_the_client_was_away(servers: Servers, server: Server, qos: int, crash: bool) -> None:
     client = connected(server, **kept(5))
     client.subscribe("t/#", qos)

@@ -1,0 +1,139 @@
+"""Retained messages are there after a restart as they were: what was last retained, and nothing that was
+removed.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from conformance.kit import Client, connected, kept
+from conformance.packets import PUBACK, PUBLISH, Packet, publish
+
+if TYPE_CHECKING:
+    from durable.conftest import Servers
+    from durable.server import Server
+
+
+def retained_messages(server: Server, topic_filter: str, count: int) -> dict[str, Packet]:
+    """The messages that a new subscription gets, by topic."""
+    client = connected(server)
+    client.subscribe(topic_filter, 2)
+    messages = []
+    for _ in range(count):
+        messages.append(client.expect(PUBLISH, retain=True))
+        client.acknowledge(messages[-1])
+    client.expect_nothing()
+    return {message.topic: message for message in messages}
+
+
+def test_with_qos_and_properties(servers: Servers, server: Server, crash: bool) -> None:
+    publisher = connected(server)
+    properties = {"content_type": "text/plain", "user": [("a", "1"), ("a", "2")], "response_topic": "r"}
+    for qos in (0, 1, 2):
+        publisher.publish(f"t/{qos}", b"%d" % qos, qos, retain=True, **properties)
+    connected(server, 4).publish("t/old", b"x" * 100_000, 1, retain=True)
+    server.wait_for_rows("retained", 4)  # nothing acknowledges QoS 0
+    server = servers.restart(server, crash)
+    messages = retained_messages(server, "t/+", 4)
+    for qos in (0, 1, 2):
+        message = messages[f"t/{qos}"]
+        assert (message.payload, message.qos) == (b"%d" % qos, qos)
+        for name, value in properties.items():
+            assert message.all(name) == (value if isinstance(value, list) else [value])
+    assert messages["t/old"].payload == b"x" * 100_000
+    assert messages["t/old"].properties == []
+
+
+def test_the_last_of_each_topic(servers: Servers, server: Server, crash: bool) -> None:
+    publisher = connected(server)
+    for number in range(5):
+        for topic in ("a/b", "a", "a//b", "/a"):
+            publisher.publish(topic, b"%d" % number, 1, retain=True)
+    publisher.publish("a//b", b"", 1, retain=True)
+    publisher.publish("never/there", b"", 1, retain=True)
+    publisher.publish("a", b"", 1, retain=True)
+    publisher.publish("a", b"again", 1, retain=True)
+    server = servers.restart(server, crash)
+    messages = retained_messages(server, "#", 3)
+    assert {topic: message.payload for topic, message in messages.items()} == {
+        "a/b": b"4",
+        "a": b"again",
+        "/a": b"4",
+    }
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
+def test_what_was_removed_after_a_restart_does_not_come_back(servers: Servers, crash: bool) -> None:
+    server = servers("rocksdb")
+    connected(server).publish("t/1", b"1", 1, retain=True)
+    connected(server).publish("t/2", b"2", 1, retain=True)
+    server = servers.restart(server, crash)
+    connected(server).publish("t/1", b"", 1, retain=True)
+    connected(server).publish("t/2", b"3", 1, retain=True)
+    server = servers.restart(server, crash)
+    assert {topic: each.payload for topic, each in retained_messages(server, "#", 1).items()} == {"t/2": b"3"}
+
+
+def test_messages_of_the_broker_itself_are_not_kept(servers: Servers) -> None:
+    server = servers("memory")
+    server.engine.publish("$SYS/broker/uptime", b"1", retain=True)
+    assert len(retained_messages(server, "$SYS/#", 1)) == 1
+    connected(server).publish("t", b"1", 1, retain=True)
+    assert list(server.rows("retained")) == [b"t"]
+    server = servers.restart(server, crash=False)
+    retained_messages(server, "$SYS/#", 0)
+
+
+def test_publishers_on_two_reactors_agree_with_the_store(servers: Servers) -> None:
+    """Whoever was last in memory is last in the store."""
+    server = servers("rocksdb", 2)
+    topics = [f"t/{number}" for number in range(20)]
+
+    def publish_all(client: Client, name: bytes) -> None:
+        for _ in range(10):
+            client.send(*(publish(topic, name, 1, at + 1, retain=True) for at, topic in enumerate(topics)))
+            for at in range(len(topics)):
+                client.expect(PUBACK, packet_id=at + 1)
+
+    clients = [server.connected_on(reactor) for reactor in (0, 1)]
+    threads = [
+        threading.Thread(target=publish_all, args=(client, b"%d" % number))
+        for number, client in enumerate(clients)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    before = retained_messages(server, "#", 20)
+    server = servers.restart(server, crash=True)
+    after = retained_messages(server, "#", 20)
+    assert {topic: each.payload for topic, each in after.items()} == {
+        topic: each.payload for topic, each in before.items()
+    }
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
+def test_retained_messages_that_had_not_all_gone_out(servers: Servers, crash: bool) -> None:
+    """What a kept session's subscription was still to get is in its queue, or came already."""
+    server = servers("rocksdb", queue_window_messages=5)
+    publisher = connected(server)
+    for number in range(30):
+        publisher.publish(f"t/{number}", b"%d" % number, 1, retain=True)
+    client = connected(server, receive_max=3, **kept(5))
+    client.subscribe("t/#", 1)
+    for _ in range(3):
+        client.expect(PUBLISH)
+    client.drop()
+    server.wait_for_rows("queue", 30)
+    server = servers.restart(server, crash)
+    client = server.back(client.client_id)
+    topics = set()
+    for _ in range(30):
+        message = client.expect(PUBLISH)
+        topics.add(message.topic)
+        client.acknowledge(message)
+    assert topics == {f"t/{number}" for number in range(30)}
+    client.expect_nothing()
+    server.wait_until_empty()

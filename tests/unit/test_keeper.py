@@ -1,0 +1,539 @@
+"""The keeper, between a store and a double of the engine's side: what it loads, writes, counts, reads,
+removes, and what it does when the store fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import struct
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemq.broker import keeper as module
+from tidemq.broker.keeper import Keeper
+from tidemq.errors import StoreError, StoreFullError
+from tidemq.store import MemoryStore
+
+WAIT_S = 5.0
+BROKEN = StoreError("the store cannot be written: Input/output error")
+
+
+def work(*writes, references=(), reads=(), trims=(), purges=()):
+    return SimpleNamespace(
+        writes=list(writes),
+        references=list(references),
+        reads=list(reads),
+        trims=list(trims),
+        purges=list(purges),
+    )
+
+
+class Access:
+    """The engine's side: gives the work that a test puts in, and keeps what it is told."""
+
+    def __init__(self):
+        self.works = queue.Queue()
+        self.told = []  # in order
+        self.answers = queue.Queue()
+        self.refusals = queue.Queue()  # the reasons for which messages are refused at once
+        self.unreadable = set()  # keys that no load_... can read
+        self.rests = {}  # of a work, by its id
+
+    def open(self, incarnation, clock):
+        self.told.append(("open", incarnation, clock))
+
+    def _load(self, what, key):
+        self.told.append((what, key))
+        return key not in self.unreadable
+
+    def load_session(self, key, value):
+        return self._load("session", key)
+
+    def load_subscription(self, key, value):
+        return self._load("subscription", key)
+
+    def load_received(self, key):
+        if key[:8] == bytes(7) + b"\x09":
+            return False  # its session is gone
+        return True if self._load("received", key) else None
+
+    def load_retained(self, key, value):
+        return self._load("retained", key)
+
+    def load_queue(self, rows, orphans, corrupt):
+        inflight = []
+        for key, value in rows:
+            self.told.append(("queue", key))
+            if key in self.unreadable:
+                corrupt.append(key)
+            elif key[:8] == bytes(7) + b"\x09":
+                orphans.add(9)
+            elif key[8] == 2:
+                inflight.append((key, value))
+        return inflight
+
+    def load_inflight(self, key, value, payload):
+        return self._load("inflight", key)
+
+    def loaded(self):
+        self.told.append(("loaded",))
+
+    def take_work(self, timeout_s):
+        try:
+            return self.works.get(timeout=max(timeout_s, 0.001))
+        except queue.Empty:
+            return work()
+
+    def answer(self, done, reason=0):
+        if done.writes or done.references or done.reads or done.trims or done.purges or reason:
+            self.answers.put((done, reason))
+
+    def rest_of(self, failed):
+        return self.rests.get(id(failed), work())
+
+    def deliver_rows(self, reactor, number, rows, more):
+        self.answers.put((reactor, number, rows, more))
+        return [key for key, _, payload in rows if payload is None]
+
+    def expire(self, number, rows):
+        self.answers.put((number, rows))
+
+    def refuse(self, reason):
+        self.refusals.put(reason)
+
+    def close(self):
+        self.works.put(None)
+
+
+class Store(MemoryStore):
+    """Fails when it is told to, before or after it has taken the batch; knows how it was written."""
+
+    def __init__(self):
+        super().__init__()
+        self.failures = []  # of the next writes: None, or what they raise
+        self.applied = False
+        self.read_failure = None
+        self.syncs = []
+        self.size = 0
+        self.reached = threading.Event()  # something was written after a failure
+
+    def write(self, batch, *, sync):
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is None or self.applied:
+            super().write(batch, sync=sync)
+            self.syncs.append(sync)
+        if failure is not None:
+            raise failure
+
+    def sync(self):
+        self.syncs.append("sync")
+
+    def get_many(self, family, keys):
+        if self.read_failure is not None:
+            raise self.read_failure
+        return super().get_many(family, keys)
+
+    def size_bytes(self):
+        return self.size
+
+    def rows(self, family):
+        return dict(self.scan(family))
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch):
+    monkeypatch.setattr(module, "RETRY_S", 0.001)
+    monkeypatch.setattr(module, "SWEEP_S", 0.005)
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def access():
+    return Access()
+
+
+@pytest.fixture
+def start(store, access):
+    """Starts a keeper, which is finished after the test."""
+    started = []
+
+    def begin(**settings):
+        keeper = Keeper(store, access, **settings)
+        keeper.start()
+        started.append(keeper)
+        return keeper
+
+    yield begin
+    for keeper in started:
+        if keeper._thread.is_alive():
+            keeper.finish()
+
+
+def told(access):
+    """The next thing that the engine is told."""
+    return access.answers.get(timeout=WAIT_S)
+
+
+def do(access, *args, **named):
+    """Gives a piece of work and waits for its answer; the reason."""
+    done = work(*args, **named)
+    access.works.put(done)
+    answered, reason = told(access)
+    assert answered is done
+    return reason
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def message_id(number):
+    return struct.pack(">QQ", number * 64, 7)
+
+
+def queue_row(number, at, *, status=1, flags=0, expires=0):
+    """A row of a queue and its payload, as writes."""
+    key = struct.pack(">QB", number, status) + message_id(at)
+    writes = [
+        ("queue", key, struct.pack(">BBIqQ", flags, 1, 100, expires, 0)),
+        ("payload", message_id(at), b"p"),
+    ]
+    if expires:
+        writes.append(("expiry", struct.pack(">qQ", expires, number) + message_id(at), b""))
+    return writes
+
+
+# --- loading -----------------------------------------------------------------------------------------
+
+
+def test_everything_is_loaded_sessions_first(store, access):
+    store.write(
+        [
+            ("meta", b"clock", struct.pack(">Q", 640)),
+            ("retained", b"topic", b"r"),
+            ("received", struct.pack(">QH", 1, 5), b""),
+            ("subscription", b"\x00\x01cfilter", b"s"),
+            ("session", b"c", b"s"),
+            *queue_row(1, 1),
+            *queue_row(1, 2, status=2),
+        ],
+        sync=True,
+    )
+    Keeper(store, access).load()
+    kinds = [each[0] for each in access.told]
+    order = [
+        "open",
+        "session",
+        "subscription",
+        "received",
+        "retained",
+        "queue",
+        "queue",
+        "inflight",
+        "loaded",
+    ]
+    assert kinds == order
+    assert access.told[0] == ("open", int.from_bytes(store.get("meta", b"incarnation")), 640)
+
+
+def test_the_incarnation_is_drawn_once(store, access):
+    for _ in range(2):
+        Keeper(store, access).load()
+    first, second = (each[1] for each in access.told if each[0] == "open")
+    assert first == second
+    other = Access()
+    Keeper(Store(), other).load()
+    assert other.told[0][1] != first
+
+
+@pytest.mark.parametrize("family", ["session", "subscription", "received", "retained", "queue"])
+def test_a_row_that_cannot_be_read_is_removed_and_reported(store, access, caplog, family):
+    good, bad = queue_row(1, 1)[0][1], queue_row(1, 2)[0][1]
+    store.write([(family, good, b"good"), (family, bad, b"bad")], sync=True)
+    access.unreadable.add(bad)
+    keeper = Keeper(store, access)
+    with caplog.at_level(logging.ERROR, "tidemq"):
+        keeper.load()
+    assert list(store.rows(family)) == [good]
+    assert keeper.counts["store_corrupt_rows"] == 1
+    assert bad.hex() in caplog.text
+
+
+def test_a_message_in_flight_without_its_payload_is_removed(store, access):
+    store.write(queue_row(1, 1, status=2)[:1], sync=True)
+    keeper = Keeper(store, access)
+    keeper.load()
+    assert not store.rows("queue")
+    assert keeper.counts["store_corrupt_rows"] == 1
+
+
+def test_queues_without_a_session_are_purged(store, access, start):
+    store.write([*queue_row(9, 1), *queue_row(1, 2), ("received", struct.pack(">QH", 9, 1), b"")], sync=True)
+    keeper = Keeper(store, access)
+    keeper.load()
+    keeper.start()
+    wait_until(lambda: len(store.rows("queue")) == 1)
+    wait_until(lambda: not store.rows("received"))
+    assert list(store.rows("payload")) == [message_id(2)]
+    keeper.finish()
+
+
+# --- writing -----------------------------------------------------------------------------------------
+
+
+def test_work_is_answered_when_it_is_written(store, access, start):
+    keeper = start()
+    assert do(access, ("session", b"a", b"1"), ("session", b"b", b"2")) == 0
+    assert store.rows("session") == {b"a": b"1", b"b": b"2"}
+    assert (keeper.counts["store_batches"], keeper.counts["store_writes"]) == (1, 2)
+
+
+@pytest.mark.parametrize(("durability", "sync"), [("sync", True), ("interval", False), ("os", False)])
+def test_durability(store, access, start, durability, sync):
+    keeper = start(durability=durability, interval_s=0.002)
+    do(access, ("session", b"a", b"1"))
+    assert store.syncs[0] is sync
+    if durability == "interval":
+        wait_until(lambda: "sync" in store.syncs[1:])
+    else:
+        wait_until(lambda: keeper._swept > keeper._synced)  # a round without work
+        assert "sync" not in store.syncs
+    keeper.finish()
+    assert store.syncs[-1] == "sync"
+
+
+def test_references_are_counted_and_the_last_takes_the_payload_along(store, access, start):
+    start()
+    one, two = message_id(1), message_id(2)
+    payloads = [("payload", one, b"1"), ("payload", two, b"2")]
+    do(access, *payloads, references=[(one, 1), (two, 1), (one, 1)])
+    assert store.rows("reference") == {one: struct.pack(">I", 2), two: struct.pack(">I", 1)}
+    do(access, references=[(one, -1), (two, -1)])
+    assert store.rows("reference") == {one: struct.pack(">I", 1)}
+    assert list(store.rows("payload")) == [one]
+    do(access, references=[(one, -1)])
+    assert not store.rows("reference")
+    assert not store.rows("payload")
+
+
+def test_references_are_counted_on_from_what_the_store_has(store, access, start):
+    one = message_id(1)
+    store.write([("payload", one, b"1"), ("reference", one, struct.pack(">I", 3))], sync=True)
+    start()
+    do(access, references=[(one, -1)])
+    assert store.rows("reference") == {one: struct.pack(">I", 2)}
+    do(access, references=[(one, -2)])
+    assert not store.rows("payload")
+
+
+CHANGES = st.lists(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 1, -1])), max_size=5), max_size=8
+)
+
+
+@given(CHANGES, st.sets(st.integers(0, 7)), st.booleans())
+def test_counts_are_right_whatever_fails(batches, failing, applied):
+    """Counts follow the changes, those of batches that failed too: what is removed stays removed."""
+    store, access = Store(), Access()
+    store.applied = applied
+    keeper = Keeper(store, access)
+    keeper.start()
+    ids = [message_id(number) for number in range(4)]
+    do(access, *[("payload", each, b"p") for each in ids], references=[(each, 10) for each in ids])
+    totals = dict.fromkeys(ids, 10)
+    for number, changes in enumerate(batches):
+        given_work = work(("meta", b"x", b"%d" % number), references=[(ids[at], by) for at, by in changes])
+        if number in failing:
+            # removals are tried again, what was new is undone
+            removals = [(ids[at], by) for at, by in changes if by < 0]
+            undone = [(ids[at], 0) for at, by in changes if by > 0]
+            access.rests[id(given_work)] = work(references=removals + undone)
+            store.failures.append(BROKEN)
+            changes = [(at, by) for at, by in changes if by < 0]
+        access.works.put(given_work)
+        assert told(access)[0] is given_work
+        for at, by in changes:
+            totals[ids[at]] -= -by
+    keeper.finish()
+    counts = {each: int.from_bytes(value) for each, value in store.rows("reference").items()}
+    assert counts == {each: count for each, count in totals.items() if count > 0}
+    assert set(store.rows("payload")) == set(counts)
+
+
+# --- failures ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", [BROKEN, StoreFullError("No space left on device")])
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_failed_batch_is_refused_and_its_rest_comes_before_the_next(
+    store, access, start, caplog, failure, applied
+):
+    keeper = start()
+    store.applied = applied
+    failed = work(("payload", b"new", b"1"), ("session", b"s", b"1"))
+    access.rests[id(failed)] = work(("payload", b"new", None), ("session", b"s", b"1"))
+    store.failures = [failure, failure]
+    with caplog.at_level(logging.WARNING, "tidemq"):
+        access.works.put(failed)
+        answered, reason = told(access)
+        assert answered is failed
+        assert reason >= 0x80
+        assert do(access, ("session", b"s", b"2")) in (0, reason)
+        wait_until(lambda: not keeper.failure)
+    assert do(access, ("session", b"t", b"3")) == 0
+    assert store.rows("session")[b"t"] == b"3"
+    assert not store.rows("payload")
+    assert str(failure) in caplog.text
+    assert "takes writes again" in caplog.text
+    assert keeper.counts["store_failures"] >= 2
+
+
+def test_what_is_left_is_written_in_the_end(store, access, start):
+    keeper = start()
+    failed = work(("session", b"s", None))
+    access.rests[id(failed)] = work(("session", b"s", None), references=[(message_id(1), -1)])
+    do(access, ("session", b"s", b"1"), ("payload", message_id(1), b"p"), references=[(message_id(1), 1)])
+    store.failures = [BROKEN]
+    access.works.put(failed)
+    assert told(access)[1] >= 0x80
+    keeper.finish()
+    assert not store.rows("session")
+    assert not store.rows("payload")
+
+
+def test_a_failure_is_logged_now_and_then_only(store, access, start, caplog):
+    keeper = start()
+    store.failures = [BROKEN] * 20
+    with caplog.at_level(logging.ERROR, "tidemq"):
+        for _ in range(20):
+            assert do(access, ("session", b"s", b"1")) >= 0x80
+    assert caplog.text.count("nothing can be stored") == 1
+    assert keeper.counts["store_failures"] >= 20
+
+
+# --- queues ------------------------------------------------------------------------------------------
+
+
+def test_a_window_is_read_behind_an_id(store, access, start):
+    keeper = start()
+    rows = [queue_row(1, at) for at in range(1, 8)]
+    do(access, *[write for row in rows for write in row], *queue_row(1, 9, status=2), *queue_row(2, 10))
+    do(access, reads=[(3, 1, message_id(2), 3)])
+    assert told(access) == (3, 1, [(rows[at][0][1], rows[at][0][2], b"p") for at in (2, 3, 4)], True)
+    do(access, reads=[(0, 1, message_id(5), 3)])
+    assert told(access) == (0, 1, [(rows[at][0][1], rows[at][0][2], b"p") for at in (5, 6)], False)
+    do(access, reads=[(0, 1, message_id(7), 3)])
+    assert told(access) == (0, 1, [], False)
+    assert keeper.counts["store_rows_read"] == 5
+
+
+def test_a_row_without_its_payload_is_removed(store, access, start):
+    keeper = start()
+    do(access, *queue_row(1, 1), queue_row(1, 2)[0])
+    do(access, reads=[(0, 1, bytes(16), 10)])
+    assert [payload for _, _, payload in told(access)[2]] == [b"p", None]
+    wait_until(lambda: len(store.rows("queue")) == 1)
+    assert keeper.counts["store_corrupt_rows"] == 1
+
+
+def test_a_read_that_fails_is_answered_with_nothing(store, access, start):
+    keeper = start()
+    do(access, *queue_row(1, 1))
+    store.read_failure = StoreError("the store cannot be read")
+    do(access, reads=[(0, 1, bytes(16), 10)])
+    assert told(access) == (0, 1, [], True)
+    assert keeper.counts["store_failures"] == 1
+
+
+def test_the_oldest_rows_are_trimmed(store, access, start):
+    start()
+    for at in range(1, 6):
+        do(access, *queue_row(1, at, flags=4, expires=1 << 50), references=[(message_id(at), 1)])
+    do(access, trims=[(1, message_id(1), 2)])
+    wait_until(lambda: len(store.rows("queue")) == 3)
+    left = [message_id(at) for at in (1, 4, 5)]
+    assert [key[9:] for key in store.rows("queue")] == left
+    for family in ("payload", "reference"):
+        assert list(store.rows(family)) == left
+    assert [key[16:] for key in store.rows("expiry")] == left
+
+
+def test_a_trim_that_fails_is_done_later(store, access, start):
+    start()
+    for at in range(1, 4):
+        do(access, *queue_row(1, at, flags=4), references=[(message_id(at), 1)])
+    failed = work(("session", b"a", b"1"), trims=[(1, bytes(16), 1)])
+    access.rests[id(failed)] = work(("session", b"a", b"1"))
+    store.failures = [BROKEN]
+    access.works.put(failed)
+    assert told(access)[1] >= 0x80
+    wait_until(lambda: len(store.rows("queue")) == 2)
+    store.failures = [None, BROKEN]  # the batch is written, the trim is not
+    do(access, ("session", b"a", b"2"), trims=[(1, bytes(16), 1)])
+    wait_until(lambda: len(store.rows("queue")) == 1)
+    assert list(store.rows("payload")) == list(store.rows("reference")) == [message_id(3)]
+
+
+def test_a_queue_is_purged_bit_by_bit_between_other_work(store, access, start, monkeypatch):
+    monkeypatch.setattr(module, "PURGE_ROWS", 2)
+    start()
+    for at in range(1, 10):
+        shared = {"flags": 4, "status": 1 + at % 2}
+        do(access, *queue_row(1, at, expires=1 << 50, **shared), references=[(message_id(at), at % 3 + 1)])
+    do(access, *queue_row(2, 100), ("received", struct.pack(">QH", 1, 5), b""), purges=[1])
+    assert do(access, ("session", b"a", b"1")) == 0
+    wait_until(lambda: len(store.rows("queue")) == 1)
+    wait_until(lambda: not store.rows("received"))
+    assert not store.rows("expiry")
+    stays = {message_id(at): struct.pack(">I", at % 3) for at in range(1, 10) if at % 3}
+    assert store.rows("reference") == stays
+    assert set(store.rows("payload")) == {*stays, message_id(100)}
+
+
+def test_a_purge_that_fails_counts_nothing_twice(store, access, start):
+    start()
+    for at in range(1, 4):
+        do(access, *queue_row(1, at, flags=4), references=[(message_id(at), 2)])
+    store.failures = [BROKEN, BROKEN]
+    access.works.put(work(purges=[1]))
+    wait_until(lambda: not store.rows("queue"))
+    wait_until(lambda: not store.failures)
+    assert store.rows("reference") == {message_id(at): struct.pack(">I", 1) for at in range(1, 4)}
+    assert len(store.rows("payload")) == 3
+
+
+# --- now and then ------------------------------------------------------------------------------------
+
+
+def test_what_has_expired_is_reported_and_what_refers_to_nothing_goes(store, access, start):
+    past, future = int(time.time() * 1000) - 5, int(time.time() * 1000) + 1_000_000
+    rows = [queue_row(1, 1, expires=past), queue_row(1, 2, expires=future), queue_row(2, 3, expires=past)]
+    store.write([write for row in rows for write in row], sync=True)
+    store.write([("expiry", struct.pack(">qQ", past, 1) + message_id(4), b"")], sync=True)
+    start()
+    reported = [told(access), told(access)]
+    assert reported == [(1, [(*rows[0][0][1:], b"p")]), (2, [(*rows[2][0][1:], b"p")])]
+    wait_until(lambda: len(store.rows("expiry")) == 3)
+
+
+def test_the_size_of_the_store_is_watched(store, access, start, caplog):
+    store.size = 101
+    with caplog.at_level(logging.WARNING, "tidemq"):
+        start(bytes_max=100)
+        assert access.refusals.get(timeout=WAIT_S) == 0x97
+        store.size = 100
+        assert access.refusals.get(timeout=WAIT_S) == 0
+    assert "store_bytes_max" in caplog.text
