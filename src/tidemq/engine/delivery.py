@@ -415,7 +415,7 @@ def _may_send_twice(
         return True
     sequence: uint64_t = box.next
     room: uint32_t = c.send_max - box.inflight
-    while sequence < box.tail and room:
+    while sequence < box.tail and room and sequence - box.head < 65535:
         following: cython.pointer[Entry] = entry_at(box, sequence)
         if following.state == WAITING and following.qos == 2:
             note_sent(r, row_queue(s, following), following, sequence)

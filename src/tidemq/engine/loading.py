@@ -51,7 +51,7 @@ from cython.cimports.tidemq.engine.state import (
 )
 from cython.cimports.tidemq.engine.subscriptions import SharedGroup, find_group_by_name
 from cython.cimports.tidemq.engine.timers import time_session
-from cython.cimports.tidemq.wire.protocol import span_of
+from cython.cimports.tidemq.wire.protocol import bytes_of, span_of
 from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
 
 
@@ -74,6 +74,13 @@ def _session_of(shared: cython.pointer[Shared], queue: uint64_t) -> cython.point
 @cython.exceptval(check=False)
 def _bytes_at(value: bytes, at: cython.size_t) -> cython.pointer[cython.const[uint8_t]]:
     return cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, value)) + at
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _is_queue_value(value: bytes) -> cython.bint:
+    rest: cython.Py_ssize_t = len(value) - QUEUE_VALUE_BYTES
+    return rest >= 0 and rest % 4 == 0 and 1 <= value[1] <= 2
 
 
 @cython.cfunc
@@ -189,7 +196,10 @@ def load_retained(shared: cython.pointer[Shared], topic: bytes, value: bytes) ->
     message: cython.pointer[Message] = read_message(
         shared, _bytes_at(value, 16), len(value) - 16, cython.address(id), r.tally
     )
-    if message == cython.NULL or topic_of(message).size != len(topic):
+    if message == cython.NULL:
+        return False
+    if bytes_of(topic_of(message)) != topic:
+        release_message(message, r.tally)
         return False
     old: cython.p_void = put_retained(shared.retained, topic_of(message), message)
     if old != cython.NULL:
@@ -210,7 +220,7 @@ def load_queue_rows(shared: cython.pointer[Shared], rows, orphans: set, held: li
     for key, value in rows:
         key_bytes: bytes = key
         value_bytes: bytes = value
-        if len(key_bytes) != QUEUE_KEY_BYTES or len(value_bytes) < QUEUE_VALUE_BYTES:
+        if len(key_bytes) != QUEUE_KEY_BYTES or not _is_queue_value(value_bytes):
             corrupt.append(key_bytes)
             continue
         queue: uint64_t = read_u64(_bytes_at(key_bytes, 0))
@@ -309,7 +319,7 @@ def make_rows(shared: cython.pointer[Shared], rows, corrupt: list) -> cython.poi
     for key, value, payload in rows:
         row: StoredRow
         row.message = cython.NULL
-        if payload is not None and len(value) >= QUEUE_VALUE_BYTES:
+        if payload is not None and _is_queue_value(value):
             row.message = _read_payload(shared, key, value, payload)
         if row.message == cython.NULL:
             corrupt.append(key)

@@ -25,6 +25,7 @@ from cython.cimports.tidemq.engine.journal import (
     row_queue,
 )
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
+from cython.cimports.tidemq.engine.offers import withdraw_taker
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry
 from cython.cimports.tidemq.engine.state import (
     FULL_DROP_OLDEST,
@@ -302,7 +303,8 @@ def accept_rows(
             again = True
             break
         q.edge = row.id
-        _forget_stored(r, s, row)
+        if not withdraw_taker(r, row.id.clock, s.number):  # an offered row was not counted yet
+            _forget_stored(r, s, row)
         if row.message.expires_ms and row.message.expires_ms <= r.now_ms:
             r.tally[C_DROPPED_EXPIRED] += 1
             remove_stored(r, s.number, row.message)
@@ -342,6 +344,8 @@ def expire_rows(
         row: cython.pointer[StoredRow] = cython.address(rows.rows[index])
         if not precedes(cython.address(s.stored.edge), cython.address(row.id)) or s.stored.waiting == 0:
             continue
+        if r.offers.count(row.id.clock):
+            continue  # in no queue yet
         _changed(s.stored, cython.address(row.id))
         _forget_stored(r, s, row)
         r.tally[C_DROPPED_EXPIRED] += 1

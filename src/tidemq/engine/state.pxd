@@ -443,6 +443,7 @@ cdef struct Promise:             # what is done when a section is committed
     uint64_t reactors            # bit mask of those
     uint64_t early               # of an offer: the section that holds what was kept before the answers; 0: none
     bool undone                  # the store did not take it
+    bool recorded                # of an offer: its rows are in `section`
 
 # ---------------------------------------------------------------- a reactor, an engine
 
@@ -557,6 +558,7 @@ cdef cppclass Shared:
     int store_refuses            # atomic: the reason that what would have to be stored is refused for; 0: none
     int64_t wall_offset_ns       # wall clock less monotonic clock, as of the start
     uint64_t incarnation
+    uint64_t highest_clock       # of all ids that went to the store; the store's thread only
     pthread_mutex_t journal_lock
     pthread_cond_t journal_ready
     vector[Section*] journal     # handed over; under journal_lock

@@ -9,7 +9,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.tidemq.engine.engine import Engine
-from cython.cimports.tidemq.engine.journal import hand_over, open_journal
+from cython.cimports.tidemq.engine.journal import give_section, open_journal
 from cython.cimports.tidemq.engine.loading import (
     load_inflight,
     load_queue_rows,
@@ -61,6 +61,7 @@ class StoreAccess:
         shared: cython.pointer[Shared] = self.engine.shared
         shared.durable = True
         shared.incarnation = incarnation
+        shared.highest_clock = clock
         for index in range(shared.reactors.size()):
             shared.reactors[index].clock = cython.cast(uint64_t, clock) // 64 * 64
 
@@ -162,6 +163,5 @@ class StoreAccess:
         shared: cython.pointer[Shared] = self.engine.shared
         self.engine._settle_mail()
         for index in range(shared.reactors.size()):
-            store_int(cython.address(shared.journal_idle), 1, RELAXED)
-            hand_over(shared.reactors[index])
+            give_section(shared.reactors[index])
         close_journal(shared)

@@ -150,11 +150,11 @@ def wait_for_work(shared: cython.pointer[Shared], timeout_s: cython.double) -> S
         pthread_mutex_unlock(cython.address(shared.journal_lock))
     if work.sections.empty() and closed:
         return None
-    highest: uint64_t = 0
+    before: uint64_t = shared.highest_clock
     for index in range(work.sections.size()):
-        highest = max(highest, _convert_section(work, work.sections[index]))
-    if highest:
-        work.writes.append(("meta", b"clock", struct.pack(">Q", highest)))
+        shared.highest_clock = max(shared.highest_clock, _convert_section(work, work.sections[index]))
+    if shared.highest_clock != before:
+        work.writes.append(("meta", b"clock", struct.pack(">Q", shared.highest_clock)))
     return work
 
 
