@@ -214,6 +214,8 @@ class Keeper:
         except StoreError as error:
             self._fail(work, error)
             return
+        self._left.clear()
+        self._left_references.clear()
         self._remember(counts)
         self.counts["store_batches"] += 1
         self.counts["store_writes"] += len(batch)
@@ -221,8 +223,6 @@ class Keeper:
             _log.warning("the store takes writes again")
             self.failure = ""
             self._access.refuse(QUOTA_EXCEEDED if self._full else 0)
-        self._left.clear()
-        self._left_references.clear()
         self._access.answer(work)
 
     def _fail(self, work: StoreWork, error: StoreError) -> None:
@@ -282,9 +282,11 @@ class Keeper:
         return counts
 
     def _remember(self, counts: Counts) -> None:
-        """The counts that the store has now, or will have before anything is read from it."""
+        """The counts that the store has now, or will have once what is left is written: until then it would
+        say something else, so that one of 0 is remembered too.
+        """
         for message_id, count in counts.items():
-            if count:
+            if count or self._left:
                 self._counts[message_id] = count
                 self._counts.move_to_end(message_id)
             else:
