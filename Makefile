@@ -7,8 +7,9 @@ STAMP := $(VENV)/.installed
 
 SECONDS ?= 30
 SEED ?= 1
+RUNS ?= 100
 
-.PHONY: help setup build serve test wheel-test format bench asan race fuzz
+.PHONY: help setup build serve test wheel-test format bench bench-store asan race fuzz crash
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -41,6 +42,9 @@ format: setup ## put imports and lines in order
 bench: setup ## compare with Mosquitto under the same load (15 to 20 minutes; Debian package mosquitto)
 	$(BIN)/python benchmarks/run.py
 
+bench-store: setup ## what it costs to keep messages on disk, beside Mosquitto (10 minutes; Debian package mosquitto)
+	$(BIN)/python benchmarks/durable.py
+
 asan: setup ## load and fuzzing with the address and leak sanitizers (SECONDS=30 each; the first build takes minutes)
 	LEAKS=1 PYTHON=$(BIN)/python tools/sanitize.sh address tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
 	PYTHON=$(BIN)/python tools/sanitize.sh address tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
@@ -51,3 +55,6 @@ race: setup ## load with the thread sanitizer (SECONDS=30)
 fuzz: setup ## fuzzing of the parser and of whole connections (SECONDS=30 each, SEED=1)
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
+
+crash: setup ## kill -9, bad disks and power loss by seed (RUNS=100 of 2 to 4 s, two at a time, SEED=1)
+	$(BIN)/python tests/crash --seed $(SEED) --runs $(RUNS)

@@ -95,6 +95,16 @@ def measure(scenario: Scenario, workload: Workload, broker: str, reactors: int, 
     )
 
 
+def run_load(workload: Workload, running: Running, idle_limit_s: float = 5.0) -> Outcome:
+    """Run `workload` to its end; ConnectionError when it cannot be set up."""
+    generator = Generator(workload, running.port)
+    try:
+        generator.connect(timeout_s=120)
+        return generator.run(idle_limit_s)
+    finally:
+        generator.close()
+
+
 def sized(workload: Workload, sample: Sample, seconds: float) -> Workload:
     """As many messages as this broker, by its warm-up `sample`, takes `seconds` for."""
     if workload.rate_per_s:

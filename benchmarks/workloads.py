@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tidemq.bench.workload import Workload
@@ -120,6 +120,40 @@ SCENARIOS = (
         "1,000,000 subscriptions, all used",
         MANY_SUBSCRIPTIONS,
         MANY_SUBSCRIPTIONS,
+    ),
+)
+
+
+def persistent(
+    name: str, text: str, qos: int, publishers: int, subscribers: int, messages: int, window: int = 100
+) -> Scenario:
+    """Sessions that outlive their connections; 16 bytes, as in others' published durable benchmarks."""
+    workload = Workload(
+        name=name,
+        publishers=publishers,
+        subscribers=subscribers,
+        pairs=publishers > 1,
+        qos=qos,
+        messages=messages,
+        payload_bytes=16,
+        persistent=True,
+        window=window,
+    )
+    return Scenario(workload=workload, text=text)
+
+
+PAIRS = persistent("pairs-qos1", "100 publishers to 100 subscribers, QoS 1", 1, 100, 100, 100)
+
+# What `durable.py` runs with each way of keeping things, in that order: the last leaves the stores full.
+PERSISTENT = (
+    PAIRS,
+    persistent("pairs-qos2", "100 publishers to 100 subscribers, QoS 2", 2, 100, 100, 50),
+    persistent(
+        "fan-out-qos1", "1 publisher to 20 subscribers, QoS 1, 1,000 in flight", 1, 1, 20, 2_000, 1_000
+    ),
+    Scenario(
+        workload=replace(PAIRS.workload, name="pairs-qos1-absent", part="enqueue"),
+        text="100 publishers to 100 absent subscribers, QoS 1",
     ),
 )
 

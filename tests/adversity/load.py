@@ -26,6 +26,7 @@ from typing import Any
 from conformance.kit import Client, ConnectionEnded, Silence
 from conformance.packets import (
     CONNACK,
+    DISCONNECT,
     PING,
     PUBLISH,
     PUBREC,
@@ -50,6 +51,18 @@ FILTERS = [*TOPICS, "load/+/heat", "load/#", "load/1/+", "+/2/light", "#", "reta
 GROUPS = ["$share/a/load/+/heat", "$share/b/load/#", "$share/a/load/1/light"]
 
 
+class Diary:
+    """What one diarist has written into its own persistent session and has not read again."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.begun = False  # the session is known to exist
+        self.written = 0  # the last number used
+        self.acknowledged: set[int] = set()  # numbers that must be read, or were
+        self.read = {1: 0, 2: 0}  # the last number read, by QoS
+        self.pending: set[int] = set()  # packet identifiers that wait for their PUBREL
+
+
 class Play:
     """What one actor needs: where, until when, its own random numbers, and what it has seen."""
 
@@ -57,6 +70,7 @@ class Play:
         self.port, self.end, self.seen = port, end, seen
         self.random = random.Random(seed)
         self.numbers = itertools.count(1)
+        self.diary = Diary(f"diarist{seed}")
 
     def open(self, client_id: str, version: int, **settings: Any) -> Client:
         """A client whose CONNECT was accepted; raises ConnectionEnded where it was not."""
@@ -289,6 +303,87 @@ def commuter(play: Play) -> None:
     play.drop(client)
 
 
+def diarist(play: Play) -> None:
+    """Writes into its own persistent session, present or not, more than a window holds; reads some of it.
+
+    What was acknowledged is read, in order, at QoS 2 once.
+    """
+    diary = play.diary
+    version = play.random.choice((4, 5))
+    reader = play.open(diary.name, version, clean=False, **({"session_expiry": 100} if version == 5 else {}))
+    if not diary.begun:
+        reader.send(subscribe(1, (f"$diary/{diary.name}", 2), version=version))
+        if reader.receive().reasons != [2]:
+            raise ConnectionEnded("refused")
+        diary.begun = True
+    away = play.random.random() < 0.5
+    if away:
+        play.drop(reader)
+    writer = play.open("", 5)
+    for _ in range(play.random.randrange(4)):
+        write_entries(play, writer, play.random.randrange(1, 100))
+    play.drop(writer)
+    if away:
+        reader = play.open(
+            diary.name, version, clean=False, **({"session_expiry": 100} if version == 5 else {})
+        )
+    count = play.random.randrange(600)
+    while count and time.monotonic() < play.end and read_entry(play, reader):
+        count -= 1
+    play.drop(reader)
+
+
+def write_entries(play: Play, writer: Client, count: int) -> None:
+    """Messages in one burst; each is known to be kept once it is acknowledged with success."""
+    diary = play.diary
+    waiting: dict[int, int] = {}  # number by packet identifier
+    burst = []
+    for _ in range(count):
+        diary.written += 1
+        packet_id = diary.written % 65535 + 1
+        waiting[packet_id] = diary.written
+        topic = f"$diary/{diary.name}"
+        burst.append(publish(topic, b"%d" % diary.written, play.random.choice((1, 2)), packet_id))
+    writer.send(*burst)
+    while waiting:
+        got = writer.receive()
+        if got.kind == DISCONNECT:
+            raise ConnectionEnded(str(got))
+        if got.kind != PUBCOMP and got.reason < 0x80:
+            diary.acknowledged.add(waiting[got.packet_id])
+        if got.kind == PUBREC and got.reason < 0x80:
+            writer.send(acknowledge(PUBREL, got.packet_id))
+        else:
+            del waiting[got.packet_id]
+
+
+def read_entry(play: Play, reader: Client) -> bool:
+    """Takes one packet; what it holds is the next number of its QoS, or one that may come again."""
+    diary = play.diary
+    try:
+        got = reader.receive(READ_S)
+    except Silence:
+        return False
+    if got.kind == PUBREL:
+        diary.pending.discard(got.packet_id)
+        reader.send(acknowledge(PUBCOMP, got.packet_id))
+    elif got.kind == PUBLISH:
+        number, last = int(got.payload), diary.read[got.qos]
+        if got.qos == 2 and got.packet_id in diary.pending:
+            assert got.dup, f"packet identifier of {got} is in use"
+        else:
+            assert number > last or (got.qos == 1 and got.dup), f"{got} after {last}"
+            diary.read[got.qos] = max(number, last)
+            play.seen["read from a diary"] += 1
+        if got.qos == 2:
+            diary.pending.add(got.packet_id)
+        diary.acknowledged.discard(number)
+        lost = [each for each in diary.acknowledged if each < min(diary.read.values())]
+        assert not lost, f"{lost} never came, {got} did"
+        reader.send(acknowledge(PUBACK if got.qos == 1 else PUBREC, got.packet_id))
+    return True
+
+
 ACTORS: list[Callable[[Play], None]] = [
     *(publisher,) * 6,
     *(subscriber,) * 6,
@@ -299,6 +394,7 @@ ACTORS: list[Callable[[Play], None]] = [
     *(half_speaker,) * 2,
     *(far_receiver,) * 3,
     *(commuter,) * 3,
+    *(diarist,) * 4,
     retainer,
     mortal,
 ]

@@ -44,6 +44,7 @@ LIMITS = Limits(
     output_high_bytes=100_000,
     output_bytes_max=1_000_000,
     queued_messages_max=2000,
+    queue_window_messages=50,
     connect_timeout_s=2,
     shutdown_s=2,
     memory_bytes_max=1 << 30,
@@ -55,6 +56,7 @@ MUST_BE_SEEN = [
     "retained",
     "resumed",
     "acknowledged",
+    "read from a diary",
 ]
 MUST_BE_COUNTED = [
     "sessions_taken_over",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -181,7 +182,7 @@ def test_everything_arrives(qos: int) -> None:
     assert outcome.generator_cpu_s > 0
 
 
-@pytest.mark.parametrize("payload_bytes", [20, 64, 200, 20_000])  # remaining lengths of one to three bytes
+@pytest.mark.parametrize("payload_bytes", [16, 64, 200, 20_000])  # remaining lengths of one to three bytes
 @pytest.mark.parametrize("chunk", [1, 7, 79])
 def test_packets_cut_anywhere_are_put_together(chunk: int, payload_bytes: int) -> None:
     workload = replace(ONE, messages=100 if payload_bytes < 1000 else 2, payload_bytes=payload_bytes)
@@ -252,8 +253,8 @@ def test_disorder_is_counted() -> None:
 @pytest.mark.parametrize(
     ("what", "change"),
     [
-        ("another publisher", lambda frame: frame[:-48] + struct.pack("<I", 7) + frame[-44:]),
-        ("a number never sent", lambda frame: frame[:-64] + struct.pack("<Q", 10**9) + frame[-56:]),
+        ("another publisher", lambda frame: frame[:-60] + struct.pack("<I", 7) + frame[-56:]),
+        ("a number never sent", lambda frame: frame[:-64] + struct.pack("<I", 10**9) + frame[-60:]),
         ("a shorter payload", lambda frame: frame[:1] + bytes([frame[1] - 1]) + frame[2:-1]),
         ("another QoS", lambda frame: bytes([0x32, frame[1] + 2]) + frame[2:-64] + b"\0\1" + frame[-64:]),
     ],
@@ -329,12 +330,28 @@ def test_a_stalled_broker_is_charged_for_the_wait() -> None:
     assert outcome.latency.p50_us > 50_000
 
 
+@pytest.mark.parametrize("payload_bytes", [16, 19, 100])
+def test_random_payloads_differ_and_are_still_checked(payload_bytes: int) -> None:
+    payloads = []
+
+    def note(number: int, frame: bytes) -> list[bytes]:
+        payloads.append(frame[-payload_bytes:])
+        return [frame]
+
+    assert load_fake(FakeBroker(note), replace(ONE, payload_bytes=payload_bytes, random=True)).intact
+    rest = b"".join(payload[16:] for payload in payloads)
+    assert len(zlib.compress(rest)) >= len(rest)
+    payloads.clear()
+    assert load_fake(FakeBroker(note), replace(ONE, payload_bytes=payload_bytes)).intact
+    assert {payload[16:] for payload in payloads} == {b"x" * (payload_bytes - 16)}
+
+
 def test_frame_is_a_publish_with_room_for_its_numbers() -> None:
     frame = encode_publish(Workload(name="x", qos=1, pairs=True, publishers=300, subscribers=300), 258)
     assert frame[:2] == bytes([0x32, 2 + 10 + 2 + 64])
     assert frame[2:14] == b"\x00\x0abench/0258"
     assert frame[14:16] == b"\0\0"
-    assert frame[16:] == bytes(16) + struct.pack("<I", 258) + b"x" * 44
+    assert frame[16:] == bytes(4) + struct.pack("<I", 258) + bytes(8) + b"x" * 48
 
 
 # ------------------------------------------------------------------ how it ends
@@ -374,13 +391,17 @@ def test_nobody_listening_is_an_error() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"payload_bytes": 19},
+        {"payload_bytes": 15},
         {"payload_bytes": 1 << 20},
         {"mesh": True, "subscribers": 2},
         {"pairs": True, "subscribers": 2},
         {"topics": 2},
         {"window": 0},
         {"version": 3},
+        {"messages": 1 << 32},
+        {"part": "drain"},
+        {"part": "enqueue", "persistent": True, "rate_per_s": 100},
+        {"part": "enqueue", "persistent": True, "mesh": True},
     ],
 )
 def test_what_it_cannot_check_it_refuses(change: dict[str, int]) -> None:
@@ -394,8 +415,21 @@ def test_what_it_cannot_check_it_refuses(change: dict[str, int]) -> None:
 @pytest.fixture(scope="module")
 def mosquitto(tmp_path_factory: pytest.TempPathFactory, install: Callable[[str, str], None]) -> Iterator[int]:
     install("mosquitto", "mosquitto")
+    with mosquitto_in(tmp_path_factory.mktemp("mosquitto")) as port:
+        yield port
+
+
+@pytest.fixture
+def fresh_mosquitto(tmp_path: Path, mosquitto: int) -> Iterator[int]:
+    """One that holds no sessions and no retained messages of other tests."""
+    with mosquitto_in(tmp_path) as port:
+        yield port
+
+
+@contextmanager
+def mosquitto_in(folder: Path) -> Iterator[int]:
     port = free_port()
-    settings: Path = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"
+    settings = folder / "mosquitto.conf"
     settings.write_text(
         f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\nmax_inflight_messages 0\n"
     )
@@ -447,6 +481,62 @@ def test_mosquitto_loses_nothing(mosquitto: int, shape: dict[str, int], qos: int
     outcome = load(workload, mosquitto)
     assert outcome.intact
     assert outcome.received == outcome.expected == workload.deliveries
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(
+    "shape",
+    [{"subscribers": 3}, {"publishers": 3, "subscribers": 3, "pairs": True}],
+    ids=["fan-out", "pairs"],
+)
+def test_absent_subscribers_get_what_was_queued(
+    fresh_mosquitto: int, shape: dict[str, int], qos: int, version: int
+) -> None:
+    whole = Workload(name="real", messages=1500, qos=qos, version=version, persistent=True, **shape)  # type: ignore[arg-type]
+    before = load(whole, fresh_mosquitto)
+    queued = load(replace(whole, part="enqueue"), fresh_mosquitto)
+    drained = load(replace(whole, part="drain"), fresh_mosquitto)
+    assert before.intact
+    assert queued.intact
+    assert drained.intact
+    assert before.received == drained.received == drained.expected == whole.deliveries
+    assert (queued.sent, queued.received, queued.expected) == (before.sent, 0, 0)
+    assert drained.sent == 0
+    assert drained.seconds > 0 < queued.seconds
+
+
+def test_a_lost_queue_is_counted_and_ends_the_run(fresh_mosquitto: int) -> None:
+    whole = Workload(name="real", messages=100, qos=1, persistent=True)
+    assert load(whole, fresh_mosquitto).intact
+    assert load(replace(whole, persistent=False), fresh_mosquitto).intact  # ends the sessions
+    assert load(replace(whole, part="enqueue"), fresh_mosquitto).intact
+    outcome = load(replace(whole, part="drain"), fresh_mosquitto, LOSS_LIMIT_S)
+    assert (outcome.end, outcome.lost, outcome.received) == ("stalled", 100, 0)
+
+
+def test_retained_messages_are_kept_by_the_broker(fresh_mosquitto: int) -> None:
+    keeping = Workload(
+        name="retained", publishers=3, subscribers=3, pairs=True, topics=50, messages=50, qos=1, retain=True
+    )
+    assert load(replace(keeping, persistent=True, part="enqueue"), fresh_mosquitto).sent == 150
+    found = subprocess.run(
+        ["mosquitto_sub", "-p", str(fresh_mosquitto), "-t", "bench/+/+", "-F", "%t %r", "-W", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    topics = {f"bench/{publisher:04d}/{number:08x} 1" for publisher in range(3) for number in range(50)}
+    assert set(found.stdout.split("\n")) - {""} == topics
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_with_one_message_in_flight_acknowledgements_are_timed(qos: int) -> None:
+    outcome = load_fake(FakeBroker(delay_s=0.002), replace(ONE, messages=50, qos=qos, window=1))
+    assert outcome.intact
+    assert outcome.ack_latency is not None
+    assert 2_000 <= outcome.ack_latency.p50_us <= outcome.ack_latency.p99_us < 1e6 * outcome.seconds
+    assert load_fake(FakeBroker(), replace(ONE, messages=50, qos=qos, window=2)).ack_latency is None
 
 
 @pytest.mark.parametrize(

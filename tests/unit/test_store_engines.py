@@ -75,7 +75,7 @@ def run_steps(store: Store, steps: list[tuple]) -> None:
 
 
 @given(steps=st.lists(STEP, max_size=20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @pytest.mark.parametrize("engine", MAKERS)
 def test_it_agrees_with_the_memory_store(engine, steps):
     with tempfile.TemporaryDirectory() as path:
@@ -174,6 +174,13 @@ def test_a_directory_in_use_is_refused_with_the_user_s_process(engine, store, tm
     with pytest.raises(StoreError, match=rf"{tmp_path}/data is in use by process {os.getpid()}$"):
         make_store(engine, tmp_path / "data").open()
     assert list(store.scan("meta")) == [(b"format", FORMAT)]
+
+
+def test_an_open_store_is_not_opened_again_and_stays_locked(store, engine, tmp_path):
+    with pytest.raises(StoreError, match="open already"):
+        store.open()
+    with pytest.raises(StoreError, match="in use"):
+        make_store(engine, tmp_path / "data").open()
 
 
 def test_another_engine_s_directory_is_refused(engine, store, tmp_path):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -105,16 +106,54 @@ def test_a_disk_that_cannot_be_forced_is_said_and_overcome(make, tmp_path, monke
 
 def test_a_stalled_rocksdb_is_waited_for_without_the_gil(tmp_path, monkeypatch):
     """RocksDB refuses writes while flushing is behind; the batch goes in when it takes them again."""
-    store = RocksDBStore(tmp_path / "data")
-    store.open()
+    monkeypatch.setattr("tidemq.store.rocksdb.MEMTABLE_BYTES", 64 << 10)  # each write fills one
     waited: list[float] = []
     sleep = time.sleep
     monkeypatch.setattr("tidemq.store.rocksdb.time.sleep", lambda s: (waited.append(s), sleep(s)))
+    store = RocksDBStore(tmp_path / "data")
+    store.open()
     value = os.urandom(1 << 20)
-    for index in range(600):
-        store.write([("payload", b"%06d" % index, value)], sync=False)
-        if waited and index > 100:
-            break
+    written = 0
+    while not waited and written < 1000:
+        store.write([("payload", b"%06d" % written, value)], sync=False)
+        written += 1
     assert waited
-    assert len(list(store.scan("payload"))) == index + 1
+    assert [key for key, _ in store.scan("payload")] == [b"%06d" % index for index in range(written)]
+    store.close()
+
+
+def test_after_a_synced_write_every_log_is_on_the_disk_whole(tmp_path, monkeypatch):
+    """Also those that are no longer written, when RocksDB has begun another since the last synced write."""
+    forced: dict[int, int] = {}  # inode -> bytes
+    names: set[str] = set()
+    files = tmp_path / "data/rocksdb"
+    fdatasync, fsync = os.fdatasync, os.fsync
+
+    def force_data(descriptor: int) -> None:
+        fdatasync(descriptor)
+        forced[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+
+    def force(descriptor: int) -> None:
+        fsync(descriptor)
+        if files.exists() and os.path.samestat(os.fstat(descriptor), os.stat(files)):
+            names.update(os.listdir(files))
+
+    monkeypatch.setattr(os, "fdatasync", force_data)
+    monkeypatch.setattr(os, "fsync", force)
+    store = RocksDBStore(tmp_path / "data")
+    store.open()
+    seen: set[str] = set()
+    for index in range(200):
+        family = ("payload", "queue", "retained")[index % 3]
+        batch = [(family, b"%06d-%d" % (index, row), bytes(60_000)) for row in range(15)]
+        store.write(batch, sync=index % 7 == 0)
+        if index % 7:
+            continue
+        for path in files.glob("*.log"):
+            with suppress(FileNotFoundError):  # RocksDB has just deleted it
+                found = path.stat()
+                assert forced.get(found.st_ino) == found.st_size
+                assert path.name in names
+                seen.add(path.name)
+    assert len(seen) > 3
     store.close()

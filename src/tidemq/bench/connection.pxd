@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum Stage:
     CLOSED = 0
@@ -31,6 +31,7 @@ cdef struct Connection:
     uint32_t publisher
     uint64_t sent              # messages encoded; the next one's sequence number
     uint32_t in_flight         # QoS 1 and 2
+    int64_t asked_ns           # when the last block of messages was encoded
     uint16_t packet_id         # next PUBLISH's
     uint16_t acked_id          # next PUBACK's or PUBREC's, if the broker answers in order
     uint16_t completed_id      # next PUBCOMP's

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from tidemq.bench.workload import Workload
 
-STAMP_BYTES = 20  # of a payload: sequence number (8), time in ns (8), publisher (4), little-endian
+STAMP_BYTES = 16  # of a payload: sequence number (4), publisher (4), time in ns (8), little-endian
 PAYLOAD_BYTES_MAX = 32_768
+MESSAGES_MAX = 0xFFFFFFFF  # of each publisher: what a sequence number can say
 FILTERS_PER_SUBSCRIBE = 256
+SESSION_NEVER_EXPIRES = b"\x05\x11\xff\xff\xff\xff"  # properties of a CONNECT
 WINDOW_MAX = 32_767  # half of the packet identifiers, so that none is reused while in flight
 
 
 def encode_publish(workload: Workload, publisher: int) -> bytes:
     """One PUBLISH of this publisher, with zeros where a message's own numbers go."""
     packet_id = b"\0\0" if workload.qos else b""
-    stamp = bytes(16) + publisher.to_bytes(4, "little")
+    stamp = bytes(4) + publisher.to_bytes(4, "little") + bytes(8)
     payload = stamp + b"x" * (workload.payload_bytes - STAMP_BYTES)
     head = encode_string(topic_of(workload, publisher)) + packet_id + no_properties(workload)
-    return encode_packet(0x30 | workload.qos << 1, head + payload)
+    return encode_packet(0x30 | workload.qos << 1 | workload.retain, head + payload)
 
 
 def topic_of(workload: Workload, publisher: int) -> bytes:
@@ -26,8 +28,12 @@ def topic_of(workload: Workload, publisher: int) -> bytes:
 
 
 def encode_connect(workload: Workload, index: int) -> bytes:
-    """CONNECT with a clean session, no keep alive, and a client id made of the connection's index."""
-    body = b"\x00\x04MQTT" + bytes([workload.version, 0x02, 0, 0]) + no_properties(workload)
+    """CONNECT without keep alive, and with a client id made of the connection's index."""
+    properties = no_properties(workload)
+    if workload.persistent and workload.version == 5:
+        properties = SESSION_NEVER_EXPIRES
+    clean = 0 if workload.persistent else 0x02
+    body = b"\x00\x04MQTT" + bytes([workload.version, clean, 0, 0]) + properties
     return encode_packet(0x10, body + encode_string(b"bench-%08x" % index))
 
 
@@ -72,6 +78,10 @@ def check_workload(workload: Workload) -> None:
         raise ValueError(
             f"payload_bytes must be {STAMP_BYTES} to {PAYLOAD_BYTES_MAX}, not {workload.payload_bytes}"
         )
+    if not 0 <= workload.messages <= MESSAGES_MAX:
+        raise ValueError(f"messages must be at most {MESSAGES_MAX:,} of each publisher")
+    if workload.part != "whole" and (workload.mesh or not workload.persistent or workload.rate_per_s):
+        raise ValueError("a run in parts needs persistent sessions, and knows neither mesh nor rate")
     if workload.mesh and workload.publishers != workload.subscribers:
         raise ValueError("in a mesh the publishers are the subscribers: give the same number of both")
     if workload.pairs and workload.publishers != workload.subscribers:

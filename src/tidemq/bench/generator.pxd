@@ -23,8 +23,10 @@ cdef class Generator:
     cdef uint64_t outstanding_max         # each publisher; 0: no bound
     cdef uint64_t interval_ns             # paced: between two messages of all; 0: not paced
     cdef size_t frame_size, topic_digits_at, packet_id_at, payload_at, block_size
-    cdef uint32_t opened, ready_count, closed_count
-    cdef bint publishing, polls
+    cdef uint32_t opened, open_start, open_end, ready_count, closed_count   # connections that take part
+    cdef bint publishing, polls, draining, random
+    cdef uint64_t noise                   # state of the random numbers in payloads
+    cdef uint64_t deliveries
     cdef uint64_t due                     # paced: messages encoded, all publishers
     cdef int64_t started_ns, progress_ns, cpu_ns
 
@@ -43,5 +45,6 @@ cdef class Generator:
     cdef uint64_t allowance(self, Connection* c) noexcept nogil
     cdef void release_held(self) noexcept nogil
     cdef void publish(self, Connection* c) noexcept nogil
+    cdef void fill(self, uint8_t* data, size_t size) noexcept nogil
     cdef void append_messages(self, Connection* c, uint64_t count) noexcept nogil
     cdef void publish_due(self) noexcept nogil

@@ -31,7 +31,7 @@ from cython.cimports.tidemq.bench.connection import (
     reserve,
     send_output,
 )
-from cython.cimports.tidemq.bench.histogram import percentile
+from cython.cimports.tidemq.bench.histogram import Histogram, percentile
 from cython.cimports.tidemq.bench.receiver import parse
 
 from tidemq.bench.frames import check_workload, encode_connect, encode_publish, encode_subscribes, topic_of
@@ -69,6 +69,12 @@ def write_hex(out: cython.pointer[uint8_t], value: uint32_t) -> cython.void:
         value >>= 4
 
 
+@cython.cfunc
+def quantiles(histogram: cython.pointer[cython.const[Histogram]]) -> object:
+    p50, p99, p999 = (percentile(histogram, share) / 1000 for share in (0.5, 0.99, 0.999))
+    return Latency(p50_us=p50, p99_us=p99, p999_us=p999)
+
+
 @cython.cclass
 class Generator:
     """Drives one workload against a broker on this machine: `connect()`, then `run()`, then `close()`.
@@ -86,11 +92,16 @@ class Generator:
         self.topics, self.topics_used = workload.topics, workload.topics_used or workload.topics
         self.window = workload.window
         self.outstanding_max = -(-workload.outstanding_max // max(workload.publishers, 1))
+        if workload.part == "enqueue":
+            self.outstanding_max = 0
+        self.random, self.noise = workload.random, 0x9E3779B97F4A7C15  # any seed but 0
+        self.draining, self.deliveries = workload.part == "drain", workload.deliveries
         self.interval_ns = 1_000_000_000 // workload.rate_per_s if workload.rate_per_s else 0
         self.polls = workload.poll
         memset(cython.address(self.tally), 0, cython.sizeof(self.tally))
         self.load.version, self.load.qos = workload.version, workload.qos
         self.load.pairs, self.load.paced = workload.pairs, workload.rate_per_s > 0
+        self.load.acks_timed = workload.window == 1 and workload.qos > 0 and not workload.rate_per_s
         self.load.heard = 1 if workload.pairs else workload.publishers
         self.load.messages, self.load.payload_size = workload.messages, workload.payload_bytes
         self._lay_out_frames()
@@ -122,6 +133,8 @@ class Generator:
         self.missing.resize(self.subscribers * self.load.heard)
         self.connections.resize(count)
         memset(self.connections.data(), 0, count * cython.sizeof(Connection))
+        self.open_end = self.publishers if self.workload.part == "enqueue" else count
+        self.open_start = self.opened = self.first_subscriber if self.draining else 0
         for number in range(count):
             c = cython.address(self.connections[number])
             c.fd = -1
@@ -149,7 +162,7 @@ class Generator:
                 c, cython.cast(cython.p_const_uchar, cython.cast(cython.p_const_char, packet)), len(packet)
             )
             c.answers_due = 1
-            if c.subscribes:
+            if c.subscribes and self.workload.part == "whole":
                 packets = encode_subscribes(self.workload, c.subscriber)
                 packet = b"".join(packets)
                 c.answers_due += len(packets)
@@ -185,7 +198,8 @@ class Generator:
     def connect(self, timeout_s: float = 30.0) -> None:
         """Connect and subscribe everything; ConnectionError when refused, closed, or not done in time."""
         deadline = time.monotonic() + timeout_s
-        while self.ready_count < self.connections.size():
+        self.started_ns = clock_ns(linux.CLOCK_MONOTONIC)
+        while self.ready_count < self.open_end - self.open_start:
             with cython.nogil:
                 self.connect_for(SLICE_NS)
             if self.tally.refusal:
@@ -196,7 +210,7 @@ class Generator:
                 raise ConnectionError("the broker closed a connection while the load was being set up")
             if time.monotonic() > deadline:
                 raise ConnectionError(
-                    f"{self.ready_count} of {self.connections.size()} connections are ready"
+                    f"{self.ready_count} of {self.open_end - self.open_start} connections are ready"
                 )
 
     def run(self, idle_limit_s: float = 5.0) -> Outcome:
@@ -207,8 +221,11 @@ class Generator:
         limit_ns: int64_t = int(idle_limit_s * 1e9)
         cpu_start_ns: int64_t = clock_ns(linux.CLOCK_THREAD_CPUTIME_ID)
         end: End = "complete"
-        self.started_ns = self.progress_ns = clock_ns(linux.CLOCK_MONOTONIC)
-        self.publishing = True
+        if self.draining:  # what waits comes from CONNACK on
+            self.tally.now_ns = clock_ns(linux.CLOCK_MONOTONIC)
+        else:
+            self.started_ns = self.progress_ns = clock_ns(linux.CLOCK_MONOTONIC)
+        self.publishing = not self.draining
         self._start_publishers()
         while not self.finished():
             with cython.nogil:
@@ -247,12 +264,10 @@ class Generator:
         number: cython.uint
         for number in range(self.publishers):
             sent += self.connections[number].sent
-        expected = sent * (1 if self.load.pairs else self.subscribers)
+        expected = self.deliveries
+        if self.workload.part == "whole":
+            expected = sent * (1 if self.load.pairs else self.subscribers)
         received = self.tally.arrived - self.tally.duplicates
-        latency = None
-        if self.interval_ns:
-            quantiles = [percentile(cython.address(self.tally.latency), q) / 1000 for q in (0.5, 0.99, 0.999)]
-            latency = Latency(p50_us=quantiles[0], p99_us=quantiles[1], p999_us=quantiles[2])
         return Outcome(
             end=end,
             sent=sent,
@@ -265,7 +280,8 @@ class Generator:
             ack_errors=self.tally.ack_errors,
             seconds=seconds,
             generator_cpu_s=self.cpu_ns / 1e9,
-            latency=latency,
+            latency=quantiles(cython.address(self.tally.latency)) if self.load.paced else None,
+            ack_latency=quantiles(cython.address(self.tally.ack_latency)) if self.load.acks_timed else None,
         )
 
     def close(self) -> None:
@@ -285,8 +301,12 @@ class Generator:
     @cython.exceptval(check=False)
     def connect_for(self, slice_ns: int64_t) -> cython.void:
         until_ns: int64_t = clock_ns(linux.CLOCK_MONOTONIC) + slice_ns
-        while self.ready_count < self.connections.size() and not self.closed_count and not self.tally.refusal:
-            while self.opened < self.connections.size() and self.opened - self.ready_count < CONNECTING_MAX:
+        taking_part: uint32_t = self.open_end - self.open_start
+        while self.ready_count < taking_part and not self.closed_count and not self.tally.refusal:
+            while (
+                self.opened < self.open_end
+                and self.opened - self.open_start - self.ready_count < CONNECTING_MAX
+            ):
                 if not open_socket(
                     cython.address(self.connections[self.opened]), self.epoll, self.opened, self.port
                 ):
@@ -321,11 +341,12 @@ class Generator:
     def finished(self) -> cython.bint:
         number: cython.size_t
         c: cython.pointer[Connection]
-        fan_out: uint64_t = 1 if self.load.pairs else self.subscribers
-        if self.tally.arrived - self.tally.duplicates < self.load.messages * self.publishers * fan_out:
+        if self.tally.arrived - self.tally.duplicates < self.deliveries:
             return False
-        for number in range(self.first_subscriber + self.subscribers):
+        for number in range(self.open_start, self.open_end):
             c = cython.address(self.connections[number])
+            if c.publishes and c.sent < self.load.messages:
+                return False
             if c.in_flight or c.releasing or c.output_start < c.output_end:
                 return False
         return True
@@ -528,6 +549,19 @@ class Generator:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
+    def fill(self, data: cython.pointer[uint8_t], size: cython.size_t) -> cython.void:
+        """Random bytes (xorshift of 64 bits)."""
+        at: cython.size_t = 0
+        while at < size:
+            self.noise ^= self.noise << 13
+            self.noise ^= self.noise >> 7
+            self.noise ^= self.noise << 17
+            memcpy(data + at, cython.address(self.noise), min(size - at, cython.cast(cython.size_t, 8)))
+            at += 8
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
     def append_messages(self, c: cython.pointer[Connection], count: uint64_t) -> cython.void:
         """Copy the frame `count` times and write into each what is its own."""
         at: cython.pointer[uint8_t]
@@ -539,12 +573,15 @@ class Generator:
         at = c.output + c.output_end
         end = at + count * size
         c.output_end += count * size
+        c.asked_ns = self.tally.now_ns
         if self.load.qos:
             c.in_flight += count
         while at < end:
             memcpy(at, c.frame, size)
-            cython.cast(cython.pointer[uint64_t], at + self.payload_at)[0] = c.sent
+            cython.cast(cython.pointer[uint32_t], at + self.payload_at)[0] = c.sent
             cython.cast(cython.pointer[int64_t], at + self.payload_at + 8)[0] = self.tally.now_ns
+            if self.random:
+                self.fill(at + self.payload_at + 16, self.load.payload_size - 16)
             if self.load.qos:
                 at[self.packet_id_at] = c.packet_id >> 8
                 at[self.packet_id_at + 1] = c.packet_id & 0xFF

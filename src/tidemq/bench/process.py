@@ -24,3 +24,10 @@ def resident_bytes(pid: int) -> int:
     """Memory that `pid` holds in RAM now (/proc/PID/statm)."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes_peak(pid: int) -> int:
+    """The most memory that `pid` ever held in RAM (/proc/PID/status)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (kibibytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(kibibytes) * 1024

@@ -8,6 +8,7 @@ cdef struct Load:              # the workload, as far as a received message is c
     int qos
     bint pairs
     bint paced                 # messages carry the time that they were due
+    bint acks_timed            # one message in flight at a time
     uint32_t heard             # publishers that a subscriber hears
     uint32_t payload_size
     uint64_t messages          # of each publisher
@@ -21,6 +22,7 @@ cdef struct Tally:
     uint64_t ack_errors
     int refusal                # the CONNACK or SUBACK code that refused us; 0: none
     Histogram latency          # ns, where paced
+    Histogram ack_latency      # ns, where acks are timed
 
 cdef size_t parse(const Load* load, Tally* tally, Connection* c, const uint8_t* data, size_t size) noexcept nogil
 cdef void take_publish(const Load* load, Tally* tally, Connection* c, uint8_t first, const uint8_t* body, size_t size) noexcept nogil

@@ -77,14 +77,14 @@ def take_publish(
     if at + load.payload_size != size or not c.subscribes or qos != load.qos:
         tally.foreign += 1
         return
-    slot = cython.cast(cython.pointer[cython.const[uint32_t]], body + at + 16)[0]
+    slot = cython.cast(cython.pointer[cython.const[uint32_t]], body + at + 4)[0]
     if load.pairs:
         slot -= c.subscriber
     if slot >= load.heard:
         tally.foreign += 1
         return
     tally.arrived += 1
-    sequence = cython.cast(cython.pointer[cython.const[uint64_t]], body + at)[0]
+    sequence = cython.cast(cython.pointer[cython.const[uint32_t]], body + at)[0]
     if sequence == c.expected[slot]:
         c.expected[slot] += 1
     else:
@@ -181,5 +181,8 @@ def take_ack(
         c.acked_id = following_id(packet_id)
     if packet_type == 5:
         append_ack(c, 0x62, packet_id)
-    elif c.in_flight:
+        return
+    if c.in_flight:
         c.in_flight -= 1
+    if load.acks_timed:
+        record(cython.address(tally.ack_latency), tally.now_ns - c.asked_ns)

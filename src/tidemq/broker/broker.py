@@ -174,7 +174,8 @@ class Broker:
         asyncio.get_running_loop().remove_reader(engine.fileno())
         self._fault_log.flush()
         self._engine = None
-        if self._keeper is not None and self._stopped.is_set():
+        await asyncio.to_thread(engine.join)
+        if self._keeper is not None:
             await asyncio.to_thread(self._keeper.finish)
         engine.close()
         if self._store is not None:

@@ -30,8 +30,9 @@ Durability = Literal["sync", "interval", "os"]
 
 SWEEP_S = 1.0  # between two looks for what has expired, and at the store's size
 SWEEP_ROWS_MAX = 10_000  # of one sweep
-PURGE_ROWS = 2_000  # deleted between two pieces of work
-PURGE_PAUSE_S = 0.002  # for other work to come in between
+READ_BYTES = 4 << 20  # of messages in one answer to a read, and one message more
+PURGE_ROWS = 250  # deleted between two pieces of work
+PURGE_PAUSE_S = 0.001  # for other work to come in between
 COUNTS_MAX = 200_000  # reference counts remembered
 RETRY_S = 0.1  # after a failure
 LOG_S = 10.0  # between two lines about a failure that goes on
@@ -74,7 +75,9 @@ class Keeper:
         self._left_references: list[tuple[bytes, int]] = []
         self._purges: list[int] = []
         self._trims: list[tuple[int, bytes, int]] = []
+        self._trimmed: dict[int, bytes] = {}  # the last id that was trimmed off a queue
         self._expiry_after = b""
+        self._wall_offset_s = time.time() - time.monotonic()  # as the engine has it: of the start
         self._swept = self._synced = time.monotonic()
         self._logged = 0.0
         self._full = False
@@ -97,6 +100,8 @@ class Keeper:
         self._load_each("session", access.load_session)
         self._load_each("subscription", access.load_subscription)
         self._load_received()
+        gone = [key for key, value in self._store.scan("shared") if not access.load_shared(key, value)]
+        store.write([("shared", key, None) for key in gone], sync=False)
         self._load_each("retained", access.load_retained)
         self._load_queues()
         access.loaded()
@@ -114,7 +119,9 @@ class Keeper:
     def _load_queues(self) -> None:
         orphans: set[int] = set()
         corrupt: list[bytes] = []
-        inflight = self._access.load_queue(self._store.scan("queue"), orphans, corrupt)
+        held: list[tuple[bytes, bytes]] = []
+        inflight = self._access.load_queue(self._store.scan("queue"), orphans, held, corrupt)
+        self._store.write([write for key, value in held for write in _returned(key, value)], sync=False)
         for rows in _chunks(inflight, 1000):
             payloads = self._store.get_many("payload", [key[_ID] for key, _ in rows])
             for (key, value), payload in zip(rows, payloads, strict=True):
@@ -271,10 +278,9 @@ class Keeper:
             for reactor, queue, _, _ in work.reads:
                 self._access.deliver_rows(reactor, queue, [], True)
             return
-        trims, self._trims = self._trims + work.trims, []
-        for queue, after, count in trims:
-            if not self._attempt(partial(self._trim, queue, after, count)):
-                self._trims.append((queue, after, count))
+        self._trims += work.trims
+        if self._trims and self._attempt(self._trim):
+            self._trims = []
         for reactor, queue, after, count in work.reads:
             self._read(reactor, queue, after, count)
         if self._purges:
@@ -294,8 +300,23 @@ class Keeper:
             time.sleep(RETRY_S)
             return False
 
-    def _trim(self, queue: int, after: bytes, count: int) -> None:
-        self._remove_rows(self._first_rows(queue, after, count))
+    def _trim(self) -> None:
+        """The oldest rows of queues that were full, as many of each as were asked for since the last time."""
+        counts: Counter[int] = Counter()
+        edges: dict[int, bytes] = {}
+        for queue, after, count in self._trims:
+            counts[queue] += count
+            edges[queue] = after
+        rows: list[tuple[bytes, bytes]] = []
+        for queue, count in counts.items():
+            # what was trimmed before is not looked at again; a row that came late below it lives on a little
+            found = self._first_rows(queue, max(edges[queue], self._trimmed.get(queue, b"")), count)
+            rows += found
+            if found:
+                self._trimmed[queue] = found[-1][0][_ID]
+        self._remove_rows(rows)
+        while len(self._trimmed) > COUNTS_MAX:
+            del self._trimmed[next(iter(self._trimmed))]
 
     def _first_rows(self, queue: int, after: bytes, count: int) -> list[tuple[bytes, bytes]]:
         prefix = struct.pack(">QB", queue, _IDLE)
@@ -307,9 +328,9 @@ class Keeper:
         payloads: list[bytes | None] = []
         more = True
         try:
-            rows = self._first_rows(queue, after, count)
+            rows = _within_bytes(self._first_rows(queue, after, count))
             payloads = self._store.get_many("payload", [key[_ID] for key, _ in rows])
-            more = len(rows) == count
+            more = bool(rows)
         except StoreError as error:
             self.counts["store_failures"] += 1
             _log.error("a queue cannot be read: %s", error)
@@ -373,7 +394,7 @@ class Keeper:
 
     def _expire(self) -> None:
         """Tells the engine what has expired in queues that are in the store."""
-        end = struct.pack(">Q", int(time.time() * 1000))
+        end = struct.pack(">Q", int((time.monotonic() + self._wall_offset_s) * 1000))
         by_queue: dict[bytes, list[bytes]] = {}
         done: list[Write] = []
         last = b""
@@ -425,6 +446,22 @@ def _count_writes(counts: Counts) -> list[Write]:
         if not count:
             writes.append(("payload", message_id, None))
     return writes
+
+
+def _returned(key: bytes, value: bytes) -> Iterator[Write]:
+    """A row that a member of a shared group had taken is idle again, without its place in an outbox."""
+    yield ("queue", key, None)
+    yield ("queue", key[:8] + bytes([_IDLE]) + key[9:], value[:14] + bytes(8) + value[22:])
+
+
+def _within_bytes(rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The first of them, as many as one answer holds."""
+    total = 0
+    for index, (_, value) in enumerate(rows):
+        total += int.from_bytes(value[2:6])
+        if total > READ_BYTES:
+            return rows[: index + 1]
+    return rows
 
 
 def _chunks(items: list[tuple[bytes, bytes]], size: int) -> Iterator[list[tuple[bytes, bytes]]]:

@@ -145,6 +145,38 @@ def migrate(
     _exit_with(run)
 
 
+@app.command()
+def import_mosquitto(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="mosquitto.db of a Mosquitto 2 that has stopped.")
+    ],
+    data: Data = Path("tidemq-data"),
+    engine: Engine = "rocksdb",
+) -> None:
+    """Make a store of what Mosquitto 2 kept, in a directory that is empty or does not exist.
+
+    Sessions, subscriptions, queued and in-flight messages, retained messages.
+    """
+    from tidemq.store.engines import open_empty
+    from tidemq.store.mosquitto import parse_mosquitto, plan_rows
+    from tidemq.store.portable import fill_store
+
+    def run() -> int:
+        state = parse_mosquitto(file.read_bytes())
+        with closing(open_empty(data, engine)) as store:
+            fill_store(store, plan_rows(state))
+        for reason, count in state.left_out.items():
+            print(f"left out: {count} {reason}", file=sys.stderr)
+        counts = (len(state.clients), len(state.subscriptions), len(state.deliveries), len(state.retained))
+        names = ("sessions", "subscriptions", "queued messages", "retained messages")
+        print(
+            ", ".join(f"{count} {name}" for count, name in zip(counts, names, strict=True)), file=sys.stderr
+        )
+        return 0
+
+    _exit_with(run)
+
+
 def _exit_with(run: Callable[[], int]) -> None:
     """Ends the command with what it returns; an error is one line on stderr and code 2."""
     try:

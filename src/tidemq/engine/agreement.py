@@ -26,6 +26,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
     Taker,
 )
+from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
 
 # of one taker in an answer: queue (8), QoS, retain, count of identifiers (4); then these
 _TAKER_BYTES = cython.declare(uint32_t, 14)
@@ -79,7 +80,8 @@ def record_offer(
     before: cython.size_t = r.section.records.size()
     index: cython.size_t
     clock: uint64_t = promise.message.id.clock
-    refused: cython.bint = promise.reason >= 0x80 and r.shared.queue_full == FULL_REJECT
+    dropped: cython.bint = promise.reason == RC_QUOTA_EXCEEDED and r.shared.queue_full != FULL_REJECT
+    refused: cython.bint = promise.reason >= 0x80 and not dropped
     if publisher == cython.NULL or refused or promise.undone:
         return
     if r.offers.count(clock):
@@ -107,6 +109,7 @@ def record_offer(
     store_received(r, publisher, promise.packet_id)
     promise.section = r.section.number
     promise.kept = True
+    promise.recorded = True
 
 
 @cython.cfunc
@@ -117,7 +120,7 @@ def close_offer(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) ->
     target: uint16_t = 0
     reactors: uint64_t = promise.reactors
     clock: uint64_t = promise.message.id.clock
-    reason: uint8_t = 0 if promise.kept and not promise.undone else 0x80
+    reason: uint8_t = 0 if promise.recorded and not promise.undone else 0x80
     while reactors:
         if reactors & 1:
             mail: Mail = new_mail(MAIL_GO)

@@ -191,28 +191,27 @@ def _add_identifier(
 def _add_group(
     r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], shared: cython.pointer[SharedGroup]
 ) -> cython.void:
-    """Adds a shared group with its members that are online, or with all where none is."""
+    """Adds a shared group with its members that are online; there may be none."""
     group: Group
     group.number = shared.id
+    group.stored = False
     index: uint32_t
-    everybody: cython.bint
-    for everybody in range(2):
-        for index in range(shared.members.count):
-            subscription: cython.pointer[Subscription] = cython.address(shared.members.items[index])
-            session: cython.pointer[Session] = cython.cast(cython.pointer[Session], subscription.session)
-            if not everybody and not load_u8(cython.address(session.online), ACQUIRE):
-                continue
-            member: GroupMember
-            member.session = session
-            if subscription.reactor != r.index:
-                member.session = cython.NULL
-            member.reactor = subscription.reactor
-            member.qos = subscription.options & OPTION_QOS
-            member.retain_as_published = subscription.options & OPTION_RETAIN_AS_PUBLISHED
-            member.subscription_id = subscription.subscription_id
-            group.members.push_back(member)
-        if not group.members.empty():
-            break
+    for index in range(shared.members.count):
+        subscription: cython.pointer[Subscription] = cython.address(shared.members.items[index])
+        session: cython.pointer[Session] = cython.cast(cython.pointer[Session], subscription.session)
+        if subscription.options & OPTION_STORED:
+            group.stored = True
+        if not load_u8(cython.address(session.online), ACQUIRE):
+            continue
+        member: GroupMember
+        member.session = session
+        if subscription.reactor != r.index:
+            member.session = cython.NULL
+        member.reactor = subscription.reactor
+        member.qos = subscription.options & OPTION_QOS
+        member.retain_as_published = subscription.options & OPTION_RETAIN_AS_PUBLISHED
+        member.subscription_id = subscription.subscription_id
+        group.members.push_back(member)
     entry.groups.push_back(group)
 
 

@@ -23,6 +23,7 @@ from cython.cimports.tidemq.engine.reports import connection_event, post_report
 from cython.cimports.tidemq.engine.retention import suspend_backlog
 from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.sessions import end_session, set_online, store_session
+from cython.cimports.tidemq.engine.shards import return_held
 from cython.cimports.tidemq.engine.state import (
     CLOSING,
     CONNECTED,
@@ -175,6 +176,8 @@ def _leave_session(
     s.connection = cython.NULL
     set_online(r, s, False)
     suspend_backlog(s)
+    if s.has_shared:
+        return_held(r, s)
     if s.received_count == 0:
         release(s.received)
         s.received = cython.NULL

@@ -21,7 +21,14 @@ from cython.cimports.tidemq.engine.counters import (
     C_MESSAGES_SENT,
 )
 from cython.cimports.tidemq.engine.handles import handle_of
-from cython.cimports.tidemq.engine.journal import NO_RECORD, add_row, is_committed, note_sent, remove_row
+from cython.cimports.tidemq.engine.journal import (
+    NO_RECORD,
+    add_row,
+    is_committed,
+    note_sent,
+    remove_row,
+    row_queue,
+)
 from cython.cimports.tidemq.engine.message import (
     hold_message,
     message_bytes,
@@ -282,13 +289,19 @@ def deliver(
     if not has_room(r, s, p):
         return
     message: cython.pointer[Message] = passage_message(p, r.tally)
-    if s.stored != cython.NULL:
+    # what a shard's member takes has its row under the shard; at QoS 2 under the member, which keeps it
+    queue: uint64_t = s.number
+    stored: cython.bint = s.stored != cython.NULL
+    if p.shard and not (stored and qos == 2):
+        queue = p.shard
+        stored = p.shard_stored
+    if stored:
         p.places += 1
         if p.offered and qos == 2:
             note_offer(r, s, message, qos, retain, ids, ids_count)
             return
         p.kept = True
-        if goes_to_store(r, s, cython.address(message.id)):
+        if p.shard == 0 and goes_to_store(r, s, cython.address(message.id)):
             spill(r, s, message, qos, retain, ids, ids_count)
             return
     box: cython.pointer[Outbox] = cython.address(s.outbox)
@@ -303,10 +316,12 @@ def deliver(
         kept[0] = ids_count
         memcpy(kept + 1, ids, ids_count * 4)
         entry.subscription_ids = kept
-    if s.stored != cython.NULL:
+    if queue != s.number:
+        entry.queue = queue
+    if stored:
         entry.row = ROW_IDLE
         entry.section = r.section.number
-        entry.record = add_row(r, s.number, message, box.tail - 1, ROW_IDLE, qos, retain, ids, ids_count)
+        entry.record = add_row(r, queue, message, box.tail - 1, ROW_IDLE, qos, retain, ids, ids_count)
     c: cython.pointer[Connection] = s.connection
     if c == cython.NULL or c.doomed:
         return
@@ -315,6 +330,50 @@ def deliver(
     # a receiver that is paused itself cannot acknowledge: to wait for it would be to wait for each other
     if box.bytes > r.shared.limits.output_high_bytes and c.pause_count == 0 and p.feeder != handle_of(r, c):
         congest(r, c, p.feeder)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _append_committed(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    message: cython.pointer[Message],
+    qos: uint8_t,
+    retain: cython.bint,
+) -> cython.pointer[Entry]:
+    """A new entry whose row is committed and idle."""
+    entry: cython.pointer[Entry] = append_entry(cython.address(s.outbox), r.tally)
+    entry.message = message
+    hold_message(message)
+    entry.qos = qos
+    entry.retain = retain
+    entry.row = ROW_IDLE
+    entry.section = 0
+    entry.record = NO_RECORD
+    s.outbox.bytes += message_bytes(message)
+    return entry
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def take_over(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    message: cython.pointer[Message],
+    qos: uint8_t,
+    retain: cython.bint,
+    subscription_id: uint32_t,
+    queue: uint64_t,
+) -> cython.void:
+    """A message of another queue, under which its row stays, goes to this session."""
+    entry: cython.pointer[Entry] = _append_committed(r, s, message, qos, retain)
+    entry.queue = queue
+    if subscription_id:
+        entry.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain(8))
+        entry.subscription_ids[0] = 1
+        entry.subscription_ids[1] = subscription_id
 
 
 @cython.cfunc
@@ -332,15 +391,7 @@ def arrive(
     if goes_to_store(r, s, cython.address(message.id)):
         note_spilled(s, message)
         return
-    entry: cython.pointer[Entry] = append_entry(cython.address(s.outbox), r.tally)
-    entry.message = message
-    hold_message(message)
-    entry.qos = qos
-    entry.retain = retain
-    entry.row = ROW_IDLE
-    entry.section = 0
-    entry.record = NO_RECORD
-    s.outbox.bytes += message_bytes(message)
+    entry: cython.pointer[Entry] = _append_committed(r, s, message, qos, retain)
     if ids != cython.NULL:
         entry.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain((ids[0] + 1) * 4))
         memcpy(entry.subscription_ids, ids, (ids[0] + 1) * 4)
@@ -364,10 +415,10 @@ def _may_send_twice(
         return True
     sequence: uint64_t = box.next
     room: uint32_t = c.send_max - box.inflight
-    while sequence < box.tail and room:
+    while sequence < box.tail and room and sequence - box.head < 65535:
         following: cython.pointer[Entry] = entry_at(box, sequence)
         if following.state == WAITING and following.qos == 2:
-            note_sent(r, s.number, following, sequence)
+            note_sent(r, row_queue(s, following), following, sequence)
         room -= 1
         sequence += 1
     promise_sending(r, c)
@@ -404,10 +455,10 @@ def _send_entry(
         )
     if not written:
         # as if it had been delivered [MQTT-3.1.2-25]
-        remove_row(r, s.number, entry)
+        remove_row(r, row_queue(s, entry), entry)
         forget_entry(box, entry, r.tally)
         return True
-    note_sent(r, s.number, entry, box.next)
+    note_sent(r, row_queue(s, entry), entry, box.next)
     entry.state = SENT
     entry.sent_s = cython.cast(uint32_t, r.now_ms // 1000)
     box.waiting -= 1
@@ -442,7 +493,7 @@ def send_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
             box.inflight += 1
         elif entry.message.expires_ms and entry.message.expires_ms <= r.now_ms and not entry.was_sent:
             r.tally[C_DROPPED_EXPIRED] += 1
-            remove_row(r, s.number, entry)
+            remove_row(r, row_queue(s, entry), entry)
             forget_entry(box, entry, r.tally)
         else:
             open_passage(cython.address(passage), entry.message)

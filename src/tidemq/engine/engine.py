@@ -423,13 +423,17 @@ class Engine:
             mail: Mail = new_mail(MAIL_STOP)
             post_directly(self.shared.reactors[index], cython.address(mail))
 
+    def join(self) -> None:
+        """Waits for the reactors' threads to end; after ``stop``."""
+        for thread in self.threads:
+            thread.join()
+
     def close(self) -> None:
         """Stops, waits for the threads and frees everything. May be called again."""
         if self.closed:
             return
         self.stop()
-        for thread in self.threads:
-            thread.join()
+        self.join()
         for listener in self.sockets:
             listener.close()
         self.threads = []

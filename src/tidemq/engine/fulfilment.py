@@ -11,7 +11,7 @@ from cython.cimports.tidemq.engine.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
-from cython.cimports.tidemq.engine.journal import ask_store, free_section
+from cython.cimports.tidemq.engine.journal import ask_store, free_section, take_back
 from cython.cimports.tidemq.engine.message import message_bytes
 from cython.cimports.tidemq.engine.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.output import append_output, doom
@@ -202,8 +202,10 @@ def _undo_added(r: cython.pointer[Reactor], record: cython.pointer[Record], numb
     if record.sequence < s.outbox.head or record.sequence >= s.outbox.tail:
         return
     entry: cython.pointer[Entry] = entry_at(cython.address(s.outbox), record.sequence)
-    if entry.state == DONE or entry.message != record.message or entry.section != number:
+    if entry.state == DONE or entry.message != record.message:
         return
+    if entry.section != number:
+        take_back(r, entry)  # it went in flight since
     entry.row = ROW_NONE
     if entry.state == WAITING:
         forget_entry(cython.address(s.outbox), entry, r.tally)

@@ -26,6 +26,7 @@ from cython.cimports.tidemq.engine.state import (
     RECORD_RELEASE,
     RECORD_REMOVE,
     RECORD_RETAIN,
+    RECORD_RETURN,
     RECORD_SEND,
     RECORD_VOID,
     ROW_IDLE,
@@ -37,6 +38,7 @@ from cython.cimports.tidemq.engine.state import (
     Reactor,
     Record,
     Section,
+    Session,
 )
 from cython.cimports.tidemq.engine.system import (
     RELAXED,
@@ -232,6 +234,37 @@ def note_sent(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def note_returned(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> cython.void:
+    """The entry goes back to its shard: its row is idle again, and in the store alone."""
+    if entry.row == ROW_NONE:
+        return
+    record: cython.pointer[Record] = _open_record(r, entry)
+    if record != cython.NULL and record.kind == RECORD_ADD:
+        record.status = ROW_IDLE
+        record.spilled = True
+    elif record != cython.NULL and record.kind == RECORD_SEND:
+        _clear_record(r, record)
+        record.kind = RECORD_VOID
+        r.section.live -= 1
+    elif entry.row == ROW_INFLIGHT:
+        _change_row(r, entry.queue, entry, RECORD_RETURN, 0)
+        r.section.records.back().status = ROW_IDLE
+    entry.row = ROW_NONE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def row_queue(
+    s: cython.pointer[cython.const[Session]], entry: cython.pointer[cython.const[Entry]]
+) -> uint64_t:
+    """The queue that an entry's row is under."""
+    return entry.queue if entry.queue else s.number
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def note_released(
     r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry], place: uint64_t
 ) -> cython.void:
@@ -243,22 +276,35 @@ def note_released(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def take_back(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> uint8_t:
+    """Takes back the last change of the entry's row, if that is in the open section; its kind, or
+    RECORD_VOID.
+    """
+    record: cython.pointer[Record] = _open_record(r, entry)
+    if record == cython.NULL:
+        return RECORD_VOID
+    kind: uint8_t = record.kind
+    _clear_record(r, record)
+    record.kind = RECORD_VOID
+    r.section.live -= 1
+    entry.record = NO_RECORD
+    return kind
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def remove_row(r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry]) -> cython.void:
     """The entry is done: its row goes, or is taken back where the store has never heard of it."""
     if entry.row == ROW_NONE:
         return
     status: uint8_t = entry.row
-    open: cython.pointer[Record] = _open_record(r, entry)
     entry.row = ROW_NONE
-    if open != cython.NULL:
-        kind: uint8_t = open.kind
-        _clear_record(r, open)
-        open.kind = RECORD_VOID
-        r.section.live -= 1
-        if kind == RECORD_ADD:
-            return
-        if kind == RECORD_SEND:
-            status = ROW_IDLE
+    kind: uint8_t = take_back(r, entry)
+    if kind == RECORD_ADD:
+        return
+    if kind == RECORD_SEND:
+        status = ROW_IDLE
     record: cython.pointer[Record] = _append_record(r, RECORD_REMOVE, entry.message)
     record.queue = queue
     record.status = status
@@ -372,6 +418,15 @@ def hand_over(r: cython.pointer[Reactor]) -> cython.bint:
     store_int(cython.address(r.unhanded), 1, SEQ_CST)
     if not load_int(cython.address(r.shared.journal_idle), SEQ_CST):
         return False
+    give_section(r)
+    return False
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def give_section(r: cython.pointer[Reactor]) -> cython.void:
+    """Gives the open section to the store, idle or not, and opens the next."""
     section: cython.pointer[Section] = r.section
     open_journal(r)
     pthread_mutex_lock(cython.address(r.shared.journal_lock))
@@ -380,4 +435,3 @@ def hand_over(r: cython.pointer[Reactor]) -> cython.bint:
     pthread_cond_signal(cython.address(r.shared.journal_ready))
     pthread_mutex_unlock(cython.address(r.shared.journal_lock))
     store_int(cython.address(r.unhanded), 0, RELAXED)
-    return False

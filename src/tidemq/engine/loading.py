@@ -31,6 +31,7 @@ from cython.cimports.tidemq.engine.rows import (
     read_u64,
 )
 from cython.cimports.tidemq.engine.sessions import Found, add_subscription, find_session
+from cython.cimports.tidemq.engine.shards import load_shard
 from cython.cimports.tidemq.engine.state import (
     DONE,
     FOR_EVER,
@@ -48,8 +49,10 @@ from cython.cimports.tidemq.engine.state import (
     StoredRows,
     Will,
 )
+from cython.cimports.tidemq.engine.subscriptions import SharedGroup, find_group_by_name
 from cython.cimports.tidemq.engine.timers import time_session
-from cython.cimports.tidemq.wire.protocol import span_of
+from cython.cimports.tidemq.wire.protocol import bytes_of, span_of
+from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
 
 
 @cython.cfunc
@@ -71,6 +74,13 @@ def _session_of(shared: cython.pointer[Shared], queue: uint64_t) -> cython.point
 @cython.exceptval(check=False)
 def _bytes_at(value: bytes, at: cython.size_t) -> cython.pointer[cython.const[uint8_t]]:
     return cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, value)) + at
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _is_queue_value(value: bytes) -> cython.bint:
+    rest: cython.Py_ssize_t = len(value) - QUEUE_VALUE_BYTES
+    return rest >= 0 and rest % 4 == 0 and 1 <= value[1] <= 2
 
 
 @cython.cfunc
@@ -146,6 +156,22 @@ def load_subscription(shared: cython.pointer[Shared], key: bytes, value: bytes) 
 
 
 @cython.cfunc
+def load_shared(shared: cython.pointer[Shared], key: bytes, value: bytes) -> cython.bint:
+    """A shard of a shared group's queue; one whose group has no member any more is left to be purged."""
+    if len(key) != 8 or not value.startswith(b"$share/"):
+        return False
+    number: uint64_t = read_u64(_bytes_at(key, 0))
+    if number > shared.next_session:
+        shared.next_session = number
+    parts: SharedFilter = split_shared(span_of(value))
+    found: cython.pointer[SharedGroup] = find_group_by_name(shared.subscriptions, parts.filter, parts.group)
+    if found == cython.NULL or shared.queue_owners.count(number):
+        return False
+    load_shard(shared.reactors[number % shared.reactors.size()], number, found.id)
+    return True
+
+
+@cython.cfunc
 def load_received(shared: cython.pointer[Shared], key: bytes) -> cython.bint:
     """A packet identifier (in 10 bytes of key) of a QoS 2 message that waits for its PUBREL; False where the
     session is gone.
@@ -170,7 +196,10 @@ def load_retained(shared: cython.pointer[Shared], topic: bytes, value: bytes) ->
     message: cython.pointer[Message] = read_message(
         shared, _bytes_at(value, 16), len(value) - 16, cython.address(id), r.tally
     )
-    if message == cython.NULL or topic_of(message).size != len(topic):
+    if message == cython.NULL:
+        return False
+    if bytes_of(topic_of(message)) != topic:
+        release_message(message, r.tally)
         return False
     old: cython.p_void = put_retained(shared.retained, topic_of(message), message)
     if old != cython.NULL:
@@ -179,11 +208,11 @@ def load_retained(shared: cython.pointer[Shared], topic: bytes, value: bytes) ->
 
 
 @cython.cfunc
-def load_queue_rows(shared: cython.pointer[Shared], rows, orphans: set, corrupt: list) -> list:
+def load_queue_rows(shared: cython.pointer[Shared], rows, orphans: set, held: list, corrupt: list) -> list:
     """Counts the idle rows, which stay in the store; returns those in flight.
 
-    ``rows``: pairs of key and value. ``orphans`` gets the queues that have no session, ``corrupt`` the keys
-    of rows that cannot be read.
+    ``rows``: pairs of key and value. ``orphans`` gets the queues that have no session, ``held`` the rows
+    that members of a shared group had taken, ``corrupt`` the keys of rows that cannot be read.
     """
     inflight: list = []
     s: cython.pointer[Session] = cython.NULL
@@ -191,7 +220,7 @@ def load_queue_rows(shared: cython.pointer[Shared], rows, orphans: set, corrupt:
     for key, value in rows:
         key_bytes: bytes = key
         value_bytes: bytes = value
-        if len(key_bytes) != QUEUE_KEY_BYTES or len(value_bytes) < QUEUE_VALUE_BYTES:
+        if len(key_bytes) != QUEUE_KEY_BYTES or not _is_queue_value(value_bytes):
             corrupt.append(key_bytes)
             continue
         queue: uint64_t = read_u64(_bytes_at(key_bytes, 0))
@@ -202,7 +231,9 @@ def load_queue_rows(shared: cython.pointer[Shared], rows, orphans: set, corrupt:
                 shared.next_session = queue
         if s == cython.NULL:
             orphans.add(queue)
-        elif key_bytes[8] == ROW_IDLE:
+        elif key_bytes[8] == ROW_IDLE or (s.group and key_bytes[8] == ROW_INFLIGHT):
+            if key_bytes[8] == ROW_INFLIGHT:
+                held.append((key_bytes, value_bytes))
             s.stored.waiting += 1
             s.stored.bytes += read_u32(_bytes_at(value_bytes, 2))
         elif key_bytes[8] == ROW_INFLIGHT:
@@ -288,7 +319,7 @@ def make_rows(shared: cython.pointer[Shared], rows, corrupt: list) -> cython.poi
     for key, value, payload in rows:
         row: StoredRow
         row.message = cython.NULL
-        if payload is not None and len(value) >= QUEUE_VALUE_BYTES:
+        if payload is not None and _is_queue_value(value):
             row.message = _read_payload(shared, key, value, payload)
         if row.message == cython.NULL:
             corrupt.append(key)

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libcpp.string cimport string
 
 from tidemq.engine.state cimport Message, Passage, Reactor, Session
@@ -7,4 +7,5 @@ cdef void note_offer(
     Reactor* r, Session* s, Message* message, uint8_t qos, bint retain, const uint32_t* ids, uint32_t ids_count
 ) noexcept nogil
 cdef string* describe_offer(Reactor* r, const Passage* p) noexcept nogil
+cdef bint withdraw_taker(Reactor* r, uint64_t clock, uint64_t queue) noexcept nogil
 cdef void free_offers(Reactor* r) noexcept nogil

@@ -9,7 +9,7 @@ answers: of that a second copy does no harm.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
@@ -74,6 +74,23 @@ def describe_offer(
         for each in range(count):
             append_u32(takers, taker.subscription_ids[each + 1])
     return takers
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def withdraw_taker(r: cython.pointer[Reactor], clock: uint64_t, queue: uint64_t) -> cython.bint:
+    """A queue has read its row of an offer before it was told to take it; whether there is such an offer."""
+    index: cython.size_t
+    if not r.offers.count(clock):
+        return False
+    offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+    for index in range(offer.takers.size()):
+        if offer.takers[index].queue == queue:
+            free(offer.takers[index].subscription_ids)
+            offer.takers.erase(offer.takers.begin() + index)
+            return True
+    return False
 
 
 @cython.cfunc

@@ -74,6 +74,7 @@ def append_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) ->
     entry.state = WAITING
     entry.was_sent = False
     entry.row = ROW_NONE
+    entry.queue = 0
     box.tail += 1
     box.waiting += 1
     tally[LIVE_ENTRIES] += 1

@@ -27,6 +27,7 @@ from cython.cimports.tidemq.engine.sessions import (
     find_session,
     new_session,
 )
+from cython.cimports.tidemq.engine.shards import adopt_shard, serve_shards
 from cython.cimports.tidemq.engine.state import (
     CONNECTING,
     MAIL_ANSWER_AUTH,
@@ -45,6 +46,7 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_PUBLISH,
     MAIL_RESUME,
     MAIL_ROWS,
+    MAIL_SHARD,
     MAIL_STOP,
     MAIL_SUBSCRIBE,
     MAIL_UNSUBSCRIBE,
@@ -142,7 +144,9 @@ def _take_rows(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython
         expire_rows(r, s, rows)
         return
     accept_rows(r, s, rows)
-    if s.connection != cython.NULL:
+    if s.group:
+        serve_shards(r)
+    elif s.connection != cython.NULL:
         send_waiting(r, s)
 
 
@@ -187,6 +191,8 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     if mail.kind == MAIL_MOVED:
         welcome(r, cython.cast(cython.pointer[Connection], mail.pointer))
         close_connection(r, cython.cast(cython.pointer[Connection], mail.pointer))
+    if mail.kind == MAIL_SHARD:
+        adopt_shard(r, cython.cast(cython.pointer[Session], mail.pointer))
     if mail.kind == MAIL_COMMITTED:
         section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
     if mail.kind in (MAIL_ROWS, MAIL_EXPIRED):
@@ -218,6 +224,8 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
         section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
     elif kind in (MAIL_ROWS, MAIL_EXPIRED):
         _take_rows(r, mail)
+    elif kind == MAIL_SHARD:
+        adopt_shard(r, cython.cast(cython.pointer[Session], mail.pointer))
     elif kind == MAIL_PAUSE:
         pause_feeder(r, mail.number)
     elif kind == MAIL_RESUME:

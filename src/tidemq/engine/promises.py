@@ -45,6 +45,10 @@ def _new_promise(r: cython.pointer[Reactor], c: cython.pointer[Connection], kind
     if c != cython.NULL:
         promise.connection = handle_of(r, c)
         c.owed += 1
+        if c.owed >= r.shared.limits.receive_max and not c.in_debt:
+            c.in_debt = True  # it is not read from until half of it has gone out
+            c.pause_count += 1
+            touch(r, c)
     return promise
 
 
@@ -87,10 +91,6 @@ def promise_published(
     if not promise.kept and not again:
         promise.section = 0
     r.acknowledgements.push_back(promise)
-    if c.owed >= r.shared.limits.receive_max and not c.in_debt:
-        c.in_debt = True
-        c.pause_count += 1
-        touch(r, c)
 
 
 @cython.cfunc

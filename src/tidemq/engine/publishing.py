@@ -24,6 +24,7 @@ from cython.cimports.tidemq.engine.journal import (
     next_id,
     note_released,
     remove_row,
+    row_queue,
 )
 from cython.cimports.tidemq.engine.message import close_passage
 from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, place_of, release_payload
@@ -35,6 +36,7 @@ from cython.cimports.tidemq.engine.received import forget_received, is_received,
 from cython.cimports.tidemq.engine.replies import span_of, write_ack
 from cython.cimports.tidemq.engine.reports import connection_event, post_event
 from cython.cimports.tidemq.engine.routing import route
+from cython.cimports.tidemq.engine.shards import serve_shards
 from cython.cimports.tidemq.engine.state import (
     EVENT_PUBLISH,
     RELEASED,
@@ -360,7 +362,7 @@ def _release_entry(
         if entry.row == ROW_NONE:
             release_payload(cython.address(s.outbox), entry, r.tally)
         else:
-            note_released(r, s.number, entry, place_of(cython.address(s.outbox), packet_id))
+            note_released(r, row_queue(s, entry), entry, place_of(cython.address(s.outbox), packet_id))
     if is_committed(r, entry):
         write_ack(r, c, PUBREL, packet_id, RC_SUCCESS)
     else:
@@ -402,7 +404,7 @@ def handle_ack(
         or entry.state != (SENT if kind == PUBACK else RELEASED)
     ):
         return
-    remove_row(r, s.number, entry)
+    remove_row(r, row_queue(s, entry), entry)
     forget_entry(cython.address(s.outbox), entry, r.tally)
     if c.congested:
         touch(r, c)  # it may be below its mark now
@@ -410,3 +412,5 @@ def handle_ack(
         send_waiting(r, s)
     else:
         request_rows(r, s)
+    if s.has_shared and not r.shards.empty():
+        serve_shards(r)

@@ -10,6 +10,7 @@ cdef void spill(
     Reactor* r, Session* s, Message* message, uint8_t qos, bint retain, const uint32_t* ids, uint32_t ids_count,
 ) noexcept nogil
 cdef void note_spilled(Session* s, Message* message) noexcept nogil
+cdef void lower_edge(Session* s, const MessageId* id) noexcept nogil
 cdef void evict_waiting(Reactor* r, Session* s) noexcept nogil
 cdef void request_rows(Reactor* r, Session* s) noexcept nogil
 cdef void accept_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil

@@ -22,8 +22,10 @@ from cython.cimports.tidemq.engine.journal import (
     precedes,
     remove_row,
     remove_stored,
+    row_queue,
 )
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
+from cython.cimports.tidemq.engine.offers import withdraw_taker
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry
 from cython.cimports.tidemq.engine.state import (
     FULL_DROP_OLDEST,
@@ -116,7 +118,7 @@ def _drop_oldest(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
     while sequence < box.tail:
         entry: cython.pointer[Entry] = entry_at(box, sequence)
         if entry.state == WAITING and not entry.was_sent and (entry.row == ROW_IDLE or entry.row == ROW_NONE):
-            remove_row(r, s.number, entry)
+            remove_row(r, row_queue(s, entry), entry)
             forget_entry(box, entry, r.tally)
             return True
         sequence += 1
@@ -216,13 +218,22 @@ def note_spilled(s: cython.pointer[Session], message: cython.pointer[Message]) -
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def lower_edge(s: cython.pointer[Session], id: cython.pointer[cython.const[MessageId]]) -> cython.void:
+    """A row of this id comes back to those that are only in the store."""
+    lowest: MessageId = _before(id)
+    if precedes(cython.address(lowest), cython.address(s.stored.edge)):
+        s.stored.edge = lowest
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def evict_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
     """The client is gone: what was never sent to it leaves memory. Its rows stay."""
     box: cython.pointer[Outbox] = cython.address(s.outbox)
     q: cython.pointer[StoredQueue] = s.stored
     sequence: uint64_t = box.next
     end: uint64_t = box.tail
-    lowest: MessageId
     while sequence < end:
         entry: cython.pointer[Entry] = entry_at(box, sequence)
         sequence += 1
@@ -230,9 +241,7 @@ def evict_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
             continue
         if entry.section == r.section.number and entry.record != NO_RECORD:
             r.section.records[entry.record].spilled = True
-        lowest = _before(cython.address(entry.message.id))
-        if precedes(cython.address(lowest), cython.address(q.edge)):
-            q.edge = lowest
+        lower_edge(s, cython.address(entry.message.id))
         _changed(q, cython.address(entry.message.id))
         q.waiting += 1
         q.bytes += message_bytes(entry.message)
@@ -250,7 +259,9 @@ def request_rows(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
     """Asks for the next window when less than half of one is left and the client is there to take it."""
     q: cython.pointer[StoredQueue] = s.stored
     window: uint32_t = r.shared.limits.queue_window_messages
-    if q == cython.NULL or q.waiting == 0 or q.reading or s.connection == cython.NULL or r.stopping:
+    if q == cython.NULL or q.waiting == 0 or q.reading or r.stopping:
+        return
+    if s.connection == cython.NULL and s.group == 0:
         return
     if s.outbox.waiting > window // 2 or s.outbox.bytes > _READ_BYTES_MAX:
         return
@@ -292,7 +303,8 @@ def accept_rows(
             again = True
             break
         q.edge = row.id
-        _forget_stored(r, s, row)
+        if not withdraw_taker(r, row.id.clock, s.number):  # an offered row was not counted yet
+            _forget_stored(r, s, row)
         if row.message.expires_ms and row.message.expires_ms <= r.now_ms:
             r.tally[C_DROPPED_EXPIRED] += 1
             remove_stored(r, s.number, row.message)
@@ -314,7 +326,7 @@ def accept_rows(
         q.waiting = 1  # whatever was counted, it has more
     q.late.clock = 0
     free_rows(r, rows)
-    if s.connection == cython.NULL:
+    if s.connection == cython.NULL and s.group == 0:
         evict_waiting(r, s)
 
 
@@ -332,6 +344,8 @@ def expire_rows(
         row: cython.pointer[StoredRow] = cython.address(rows.rows[index])
         if not precedes(cython.address(s.stored.edge), cython.address(row.id)) or s.stored.waiting == 0:
             continue
+        if r.offers.count(row.id.clock):
+            continue  # in no queue yet
         _changed(s.stored, cython.address(row.id))
         _forget_stored(r, s, row)
         r.tally[C_DROPPED_EXPIRED] += 1

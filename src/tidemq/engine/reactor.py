@@ -38,6 +38,7 @@ from cython.cimports.tidemq.engine.promises import free_promises
 from cython.cimports.tidemq.engine.reading import parse_kept, read_connection
 from cython.cimports.tidemq.engine.reports import new_event, post_event
 from cython.cimports.tidemq.engine.retention import continue_backlogs
+from cython.cimports.tidemq.engine.shards import tend_shards
 from cython.cimports.tidemq.engine.state import (
     CONNECTED,
     EVENT_STOPPED,
@@ -282,6 +283,7 @@ def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
         r.tick_ms = r.now_ms
         check_congested(r)
         check_memory(r)
+        tend_shards(r)
 
 
 @cython.cfunc
@@ -374,6 +376,7 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     if r.resumed.size() or r.backlog_ready:
         return 0
     watching: cython.bint = r.congested.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
+    watching = watching or r.shards.size() > 0
     wait: int64_t = _TICK_MS if watching else _IDLE_MS
     if r.flooding.size() or r.stopping:
         wait = 1

@@ -15,6 +15,7 @@ from cython.cimports.tidemq.engine.mail import send_message_mail
 from cython.cimports.tidemq.engine.message import close_passage, open_passage, passage_message, topic_of
 from cython.cimports.tidemq.engine.promises import promise_kept
 from cython.cimports.tidemq.engine.retention import retain_passage
+from cython.cimports.tidemq.engine.shards import holds_any, shard_of, takes_more
 from cython.cimports.tidemq.engine.state import (
     MAIL_GROUP,
     MAIL_MESSAGE,
@@ -26,10 +27,8 @@ from cython.cimports.tidemq.engine.state import (
     Passage,
     Reactor,
     Receiver,
+    Session,
 )
-
-# reactors that a message to a shared group may be passed on by, each finding that its member has gone
-_HOPS_MAX = cython.declare(uint8_t, 3)
 
 
 @cython.cfunc
@@ -63,25 +62,38 @@ def _deliver_plain(
 def _choose_member(
     r: cython.pointer[Reactor], group: cython.pointer[Group], here: cython.bint
 ) -> cython.pointer[GroupMember]:
-    """A member drawn evenly; one whose window is full is passed over while another has room.
-
-    ``here``: another reactor has chosen this one, so its own members go first whatever their windows.
+    """A member that is online, drawn evenly among those that can take a message now; of members on other
+    reactors nobody knows, so they count as such unless one ``here`` is wanted. NULL: none can.
     """
     count: uint32_t = cython.cast(uint32_t, group.members.size())
     tried: uint32_t
     # drawn, not counted: several groups on one topic would take turns in step and leave members out
     r.group_turn = r.group_turn * 1664525 + 1013904223
     start: uint32_t = r.group_turn >> 8
-    first: cython.pointer[GroupMember] = cython.NULL
     for tried in range(count):
         member: cython.pointer[GroupMember] = cython.address(group.members[(start + tried) % count])
-        if here and member.session == cython.NULL:
-            continue
-        if first == cython.NULL:
-            first = member
-        if member.session == cython.NULL or member.session.outbox.waiting == 0:
+        if member.session == cython.NULL:
+            if not here:
+                return member
+        elif takes_more(member.session):
             return member
-    return first if first != cython.NULL else cython.address(group.members[start % count])
+    return cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _mail_to_group(
+    r: cython.pointer[Reactor], p: cython.pointer[Passage], group: uint32_t, target: uint16_t, hops: uint8_t
+) -> cython.void:
+    mail: cython.pointer[Mail] = send_message_mail(r, target, MAIL_GROUP, passage_message(p, r.tally))
+    mail.number = group
+    mail.hops = hops + 1
+    mail.token = p.token
+    p.places += 1
+    if p.token:
+        p.answers += 1
+    wait_for_inbox(r, target, p.feeder)
 
 
 @cython.cfunc
@@ -90,44 +102,47 @@ def _choose_member(
 def _deliver_to_member(
     r: cython.pointer[Reactor], p: cython.pointer[Passage], group: cython.pointer[Group], hops: uint8_t
 ) -> cython.void:
-    if group.members.empty() or hops > _HOPS_MAX:
+    """To a member that takes it now, here or elsewhere; else into the group's queue. QoS 0 is not queued."""
+    member: cython.pointer[GroupMember] = _choose_member(r, group, hops > 0)
+    if member != cython.NULL and member.session == cython.NULL:
+        p.receivers += 1
+        _mail_to_group(r, p, group.number, member.reactor, hops)
+        return
+    shard: cython.pointer[Session] = cython.NULL
+    if p.qos:
+        shard = shard_of(r, group.number, r.shared.durable and group.stored)
+    if shard == cython.NULL and member == cython.NULL:
         r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
         return
-    member: cython.pointer[GroupMember] = _choose_member(r, group, hops > 0)
     p.receivers += 1
-    if member.session == cython.NULL:
-        mail: cython.pointer[Mail] = send_message_mail(
-            r, member.reactor, MAIL_GROUP, passage_message(p, r.tally)
-        )
-        mail.number = group.number
-        mail.hops = hops + 1
-        mail.token = p.token
-        p.places += 1
-        if p.token:
-            p.answers += 1
-        wait_for_inbox(r, member.reactor, p.feeder)
-        return
-    ids_count: uint32_t = 1 if member.subscription_id else 0
     own: Passage = p[0]
-    if r.shared.durable:
-        # a copy with an id of its own: the member may get the message by another subscription too
+    if r.shared.durable and p.qos:
+        # a copy with an id of its own: a member may get the message by another subscription too
         own.message = cython.NULL
         own.id = next_id(r)
         own.places = 0
         own.offered = False
-    deliver(
-        r,
-        member.session,
-        cython.address(own),
-        member.qos,
-        p.retain and member.retain_as_published,
-        cython.address(member.subscription_id),
-        ids_count,
-    )
+    if shard != cython.NULL:
+        own.shard = shard.number
+        own.shard_stored = shard.stored != cython.NULL
+    if shard != cython.NULL and (member == cython.NULL or holds_any(shard)):
+        own.shard = 0  # it is the shard's own
+        deliver(r, shard, cython.address(own), p.qos, p.retain, cython.NULL, 0)
+    else:
+        ids_count: uint32_t = 1 if member.subscription_id else 0
+        deliver(
+            r,
+            member.session,
+            cython.address(own),
+            member.qos,
+            p.retain and member.retain_as_published,
+            cython.address(member.subscription_id),
+            ids_count,
+        )
     p.heads_ready = own.heads_ready
     p.kept = own.kept
     p.refused = own.refused
-    if r.shared.durable:
+    if r.shared.durable and p.qos:
         close_passage(cython.address(own), r.tally)
     else:
         p.message = own.message

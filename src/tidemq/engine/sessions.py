@@ -19,10 +19,16 @@ from cython.cimports.tidemq.engine.journal import ask_store, delete_value, put_v
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.outbox import free_outbox
 from cython.cimports.tidemq.engine.retention import free_backlog
-from cython.cimports.tidemq.engine.rows import append_session, append_subscription, append_subscription_key
+from cython.cimports.tidemq.engine.rows import (
+    append_session,
+    append_subscription,
+    append_subscription_key,
+    append_u64,
+)
 from cython.cimports.tidemq.engine.rwlock import atomic_store_u64
 from cython.cimports.tidemq.engine.state import (
     FAMILY_SESSION,
+    FAMILY_SHARED,
     FAMILY_SUBSCRIPTION,
     RECORD_PURGE,
     Reactor,
@@ -123,7 +129,12 @@ def _unstore_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> 
     if r.section == cython.NULL:
         return
     r.tally[C_DROPPED_SESSION_ENDED] += cython.cast(int64_t, s.stored.waiting)
-    delete_value(r, FAMILY_SESSION, cython.address(s.client_id))
+    if s.group:
+        key: string
+        append_u64(cython.address(key), s.number)
+        delete_value(r, FAMILY_SHARED, cython.address(key))
+    else:
+        delete_value(r, FAMILY_SESSION, cython.address(s.client_id))
     if s.subscriptions != cython.NULL:
         item = s.subscriptions.begin()
         while item != s.subscriptions.end():
@@ -181,7 +192,7 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
         r.tally[LIVE_SUBSCRIPTIONS] -= s.subscriptions.size()
     if s.stored != cython.NULL:
         _unstore_session(r, s)
-    if not s.internal:
+    if not s.internal and s.group == 0:
         pthread_mutex_lock(cython.address(shared.registry_lock))
         shared.registry.erase(s.client_id)
         shared.queue_owners.erase(s.number)

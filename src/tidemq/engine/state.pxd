@@ -68,6 +68,8 @@ cdef struct Passage:
     uint64_t token               # what they say it with; 0: nobody waits for it
     bool offered                 # rows at QoS 2 are written when all reactors have answered
     bool kept                    # something of it is in this reactor's open section
+    uint64_t shard               # it is for a member of the group that this shard is of; 0: for a session itself
+    bool shard_stored
     uint8_t refused              # the reason, where a queue was full; 0: none was
 
 # ---------------------------------------------------------------- a session
@@ -89,6 +91,7 @@ cdef struct Entry:
     uint32_t sent_s              # when, in seconds of the monotonic clock, for the acknowledgement time-out
     uint32_t record              # of its row in the section: it can still be taken back
     uint64_t section             # that its row is in, or was last changed in
+    uint64_t queue               # the shard of a shared group that its row is under; 0: the session's own
 
 # QoS 1 and 2 messages towards one client, oldest first, in a ring. Entry `sequence` carries packet identifier
 # sequence % 65535 + 1. head <= next <= tail: [head, next) is in flight, [next, tail) waits.
@@ -130,6 +133,7 @@ cdef cppclass Session:
     uint64_t number              # unique in this engine
     uint16_t reactor             # the owner; written under Shared.registry_lock
     uint8_t online               # atomic: read by other reactors that choose a member of a shared group
+    uint32_t group               # of a shard: the shared group whose queue it is part of; 0: a client's session
     bool internal                # a receiver of the embedding program: what it gets goes up as events
     bool moving                  # on its way to `reactor` with its connection; under Shared.registry_lock
     bool has_shared              # holds a shared subscription: going on- and offline moves the index's version
@@ -246,6 +250,7 @@ cdef struct GroupMember:
 
 cdef cppclass Group:             # a shared group's members as the cache saw them: the online ones, or all
     uint32_t number
+    bool stored                  # has a member whose session is stored
     vector[GroupMember] members
 
 cdef cppclass CacheEntry:
@@ -286,6 +291,7 @@ cdef enum:   # the kind of a Mail
     MAIL_SUBSCRIBE               # an internal receiver: `number`, `text`: filter, `reason`: QoS
     MAIL_UNSUBSCRIBE
     MAIL_KEPT                    # `number`: token of a message that its receiver has kept; `reason`: or not
+    MAIL_SHARD                   # `pointer`: a shard that goes on here
     MAIL_GO                      # `number`: clock of an offered message's id; `reason`: or nobody takes it
     MAIL_COMMITTED               # `pointer`: a Section that the store has, or with `reason` has not
     MAIL_ROWS                    # `number`: queue; `pointer`: StoredRows that were read for it
@@ -349,6 +355,7 @@ cdef enum:   # the kind of a Record
     RECORD_VOID                  # taken back
     RECORD_ADD                   # a queue row, and the payload
     RECORD_SEND                  # the row goes from idle to in flight
+    RECORD_RETURN                # the row goes from in flight to idle
     RECORD_RELEASE               # PUBREC came for the row
     RECORD_REMOVE                # the row goes, and the payload with the last of its rows
     RECORD_RETAIN                # whatever is retained now for the message's topic
@@ -436,6 +443,7 @@ cdef struct Promise:             # what is done when a section is committed
     uint64_t reactors            # bit mask of those
     uint64_t early               # of an offer: the section that holds what was kept before the answers; 0: none
     bool undone                  # the store did not take it
+    bool recorded                # of an offer: its rows are in `section`
 
 # ---------------------------------------------------------------- a reactor, an engine
 
@@ -465,6 +473,7 @@ cdef cppclass Reactor:
     bool backlog_ready           # one of them can take more now
     vector[uint64_t] resumed     # connections whose kept input is to be parsed again
     unordered_map[uint64_t, Session*] sessions   # by number: those that a timer or receiver number names or the store holds
+    vector[Session*] shards      # queues of shared groups, see shards
     vector[Timer] timers         # a binary heap, earliest first
     TopicCache cache
     uint32_t group_turn          # the state of the draw among the members of shared groups
@@ -549,6 +558,7 @@ cdef cppclass Shared:
     int store_refuses            # atomic: the reason that what would have to be stored is refused for; 0: none
     int64_t wall_offset_ns       # wall clock less monotonic clock, as of the start
     uint64_t incarnation
+    uint64_t highest_clock       # of all ids that went to the store; the store's thread only
     pthread_mutex_t journal_lock
     pthread_cond_t journal_ready
     vector[Section*] journal     # handed over; under journal_lock

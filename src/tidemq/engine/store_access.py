@@ -9,13 +9,14 @@ from __future__ import annotations
 import cython
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.tidemq.engine.engine import Engine
-from cython.cimports.tidemq.engine.journal import hand_over, open_journal
+from cython.cimports.tidemq.engine.journal import give_section, open_journal
 from cython.cimports.tidemq.engine.loading import (
     load_inflight,
     load_queue_rows,
     load_received,
     load_retained,
     load_session,
+    load_shared,
     load_subscription,
     make_rows,
 )
@@ -60,6 +61,7 @@ class StoreAccess:
         shared: cython.pointer[Shared] = self.engine.shared
         shared.durable = True
         shared.incarnation = incarnation
+        shared.highest_clock = clock
         for index in range(shared.reactors.size()):
             shared.reactors[index].clock = cython.cast(uint64_t, clock) // 64 * 64
 
@@ -82,17 +84,23 @@ class StoreAccess:
             return None
         return load_received(self.engine.shared, key)
 
+    def load_shared(self, key: bytes, value: bytes) -> bool:
+        """A shared group's queue; after the subscriptions. False: its group is gone, or it cannot be read."""
+        self._check()
+        return load_shared(self.engine.shared, key, value)
+
     def load_retained(self, topic: bytes, value: bytes) -> bool:
         """A retained message."""
         self._check()
         return load_retained(self.engine.shared, topic, value)
 
-    def load_queue(self, rows, orphans: set, corrupt: list) -> list:
+    def load_queue(self, rows, orphans: set, held: list, corrupt: list) -> list:
         """Pairs of key and value, all of them. Returns those in flight, which ``load_inflight`` takes with
-        their payloads; ``orphans`` gets queues without a session, ``corrupt`` keys that cannot be read.
+        their payloads; ``orphans`` gets queues without a session, ``held`` rows in flight of shared groups,
+        which are to become idle, ``corrupt`` keys that cannot be read.
         """
         self._check()
-        return load_queue_rows(self.engine.shared, rows, orphans, corrupt)
+        return load_queue_rows(self.engine.shared, rows, orphans, held, corrupt)
 
     def load_inflight(self, key: bytes, value: bytes, payload: bytes) -> bool:
         """A message that was in flight; in the order that ``load_queue`` gave."""
@@ -155,6 +163,5 @@ class StoreAccess:
         shared: cython.pointer[Shared] = self.engine.shared
         self.engine._settle_mail()
         for index in range(shared.reactors.size()):
-            store_int(cython.address(shared.journal_idle), 1, RELAXED)
-            hand_over(shared.reactors[index])
+            give_section(shared.reactors[index])
         close_journal(shared)

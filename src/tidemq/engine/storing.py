@@ -34,6 +34,7 @@ from cython.cimports.tidemq.engine.state import (
     RECORD_RELEASE,
     RECORD_REMOVE,
     RECORD_RETAIN,
+    RECORD_RETURN,
     RECORD_SEND,
     RECORD_TRIM,
     ROW_IDLE,
@@ -149,11 +150,11 @@ def wait_for_work(shared: cython.pointer[Shared], timeout_s: cython.double) -> S
         pthread_mutex_unlock(cython.address(shared.journal_lock))
     if work.sections.empty() and closed:
         return None
-    highest: uint64_t = 0
+    before: uint64_t = shared.highest_clock
     for index in range(work.sections.size()):
-        highest = max(highest, _convert_section(work, work.sections[index]))
-    if highest:
-        work.writes.append(("meta", b"clock", struct.pack(">Q", highest)))
+        shared.highest_clock = max(shared.highest_clock, _convert_section(work, work.sections[index]))
+    if shared.highest_clock != before:
+        work.writes.append(("meta", b"clock", struct.pack(">Q", shared.highest_clock)))
     return work
 
 
@@ -249,6 +250,9 @@ def _convert_change(
     if record.kind == RECORD_SEND:
         writes.append(("queue", _queue_key(record, ROW_IDLE), None))
         writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, False)))
+    elif record.kind == RECORD_RETURN:
+        writes.append(("queue", _queue_key(record, ROW_INFLIGHT), None))
+        writes.append(("queue", _queue_key(record, ROW_IDLE), _queue_value(shared, record, False)))
     elif record.kind == RECORD_RELEASE:
         writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, True)))
     elif record.kind == RECORD_REMOVE:

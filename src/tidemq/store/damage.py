@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from mmap import mmap
 from pathlib import Path
 
 from rocksdict import Options, Rdict
@@ -18,10 +19,12 @@ from tidemq.store.directory import DataDirectory, replace_file, sync_directory
 from tidemq.store.manifest import (
     encode_added_family,
     encode_dropped_table,
+    find_endless_records,
     parse_manifest,
     rewrite_manifest,
 )
 
+UNKNOWN_TYPE = 100  # of a record: RocksDB says that it is damaged
 HELD = "held"  # folder of the logs while the MANIFEST is made anew; found at a start: that was interrupted
 
 
@@ -44,6 +47,27 @@ def find_tables(error: str) -> list[int]:
 def is_new(files: Path) -> bool:
     """Whether no database has been made there yet."""
     return not any(re.fullmatch(r"CURRENT|MANIFEST-\d+|\d+\.(sst|log)", name) for name in os.listdir(files))
+
+
+def defuse_logs(directory: DataDirectory, *, strict: bool) -> list[str]:
+    """Makes records that RocksDB would read without end such that it finds them damaged.
+
+    StoreError when there is one and the store is strict.
+    """
+    lines = []
+    for path in [*directory.files.glob("*.log"), *directory.files.glob("MANIFEST-*")]:
+        if not path.stat().st_size:
+            continue
+        with path.open("r+b") as file, mmap(file.fileno(), 0) as text:
+            found = find_endless_records(text)
+            if found and strict:
+                raise StoreError(f"{path} is damaged: Corruption: unknown type of record")
+            if found:
+                place = directory.set_aside(path, keep=True)
+                lines.append(f"{path.name} is damaged; copied to {place}")
+            for at in found:
+                text[at] = UNKNOWN_TYPE
+    return lines
 
 
 def drop_table(directory: DataDirectory, number: int) -> str:

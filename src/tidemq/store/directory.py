@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -31,6 +32,8 @@ class DataDirectory:
 
     def acquire(self) -> None:
         """Makes the directory if there is none, and locks it; StoreError when it cannot be used."""
+        if self._lock is not None:
+            raise StoreError(f"the store in {self.path} is open already")
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _lock(self.path)
@@ -58,7 +61,7 @@ class DataDirectory:
         folder.mkdir(mode=0o700, exist_ok=True)
         place = folder / f"{time.time_ns()}-{path.name}"
         if keep:
-            place.write_bytes(path.read_bytes())
+            shutil.copyfile(path, place)
         else:
             path.rename(place)
         return place

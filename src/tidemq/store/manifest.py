@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
 
 from tidemq.errors import StoreError
@@ -18,7 +19,9 @@ from tidemq.store.directory import replace_file
 
 _BLOCK = 32 << 10
 _HEADER = struct.Struct("<IHB")
+_SIZE_AND_TYPE = struct.Struct("<4xHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_RECYCLED = (5, 6, 7, 8)
 
 # tags of an edit
 _COMPARATOR, _COMPACT_POINTER, _DELETED_FILE, _NEW_FILE = 1, 5, 6, 103
@@ -69,6 +72,28 @@ def rewrite_manifest(path: Path, manifest: Manifest, edits: Iterable[bytes]) -> 
     for edit in edits:
         _append_record(text, edit)
     replace_file(path, bytes(text))
+
+
+def find_endless_records(text: bytes | mmap) -> list[int]:
+    """Where the types of records stand that a log of ours never has: of recycled logs.
+
+    RocksDB 9.8 reads such a record again and again, without end, so it must not come across one.
+    """
+    found = []
+    unpack, head = _SIZE_AND_TYPE.unpack_from, _HEADER.size  # a million records take a second
+    at, block_end = 0, _BLOCK
+    while at + head <= len(text):
+        size, kind = unpack(text, at)
+        after = at + head + size
+        if 0 < kind < 5 and after <= block_end:
+            at = after
+            if block_end - at >= head:
+                continue
+        elif kind in _RECYCLED:
+            found.append(at + head - 1)
+        at = block_end  # as RocksDB does with what it cannot read
+        block_end += _BLOCK
+    return found
 
 
 def _records(text: bytes) -> Iterator[tuple[bytes, int]]:

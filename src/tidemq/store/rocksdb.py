@@ -33,6 +33,7 @@ from tidemq.errors import StoreError, StoreFullError
 from tidemq.store.damage import (
     HELD,
     copy_logs,
+    defuse_logs,
     drop_table,
     find_tables,
     is_damage,
@@ -77,6 +78,7 @@ class RocksDBStore:
         self._families: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
         self._ended_logs: set[str] = set()  # on the disk, and not written any more
+        self._newest_log = ""  # its name is on the disk
         self._failure: StoreError | None = None  # of the last write: the database must be opened anew
         self._damaged: set[int] = set()  # numbers of tables that could not be read
 
@@ -116,7 +118,7 @@ class RocksDBStore:
         self._opened()
         try:
             self._sync_logs()
-        except OSError as error:
+        except Exception as error:
             self._failure = explain("the store cannot be written", error)
             raise self._failure from error
 
@@ -164,6 +166,7 @@ class RocksDBStore:
     def close(self) -> None:
         """Flushes, closes the database, unlocks the directory."""
         self._close_database()
+        self._damaged.clear()
         self._directory.release()
 
     def _opened(self) -> Rdict:
@@ -191,11 +194,19 @@ class RocksDBStore:
         return explain(what, error)
 
     def _open_mending(self) -> list[str]:
+        """Opens the database, without what is damaged; gives a line for each thing taken out."""
+        try:
+            return self._mend_until_open()
+        except OSError as error:
+            raise explain(f"the store in {self._directory.path} cannot be opened", error) from error
+
+    def _mend_until_open(self) -> list[str]:
         """Opens the database, taking out one damaged thing after the other until that succeeds."""
+        lines = defuse_logs(self._directory, strict=self._strict)
         if (self._directory.files / HELD).exists():
-            lines = mend_manifest(self._directory)
+            lines += mend_manifest(self._directory)
         else:
-            lines = [drop_table(self._directory, number) for number in sorted(self._damaged)]
+            lines += [drop_table(self._directory, number) for number in sorted(self._damaged)]
         recovery = DBRecoveryMode.tolerate_corrupted_tail_records()
         mended: set[str] = set()
         while True:
@@ -256,14 +267,16 @@ class RocksDBStore:
         self._failure = None
 
     def _close_database(self) -> None:
-        """Every object that keeps the database open must go, or it stays locked."""
-        database, self._database = self._database, None
+        """Each family keeps the database open, and the traceback of an error may keep a family."""
+        opened = [*self._families.values(), *([] if self._database is None else [self._database])]
+        self._database = None
         self._families.clear()
         self._handles.clear()
         self._ended_logs.clear()
-        if database is not None:
+        self._newest_log = ""
+        for each in opened:
             try:
-                database.close()
+                each.close()
             except Exception as error:  # nothing is lost: what cannot be flushed is in the log
                 if self._failure is None:
                     log.warning("the store was not closed well: %s", error)
@@ -327,8 +340,9 @@ class RocksDBStore:
     def _sync_logs(self) -> None:
         """Forces to the disk every log that may hold something which is not; RocksDB may delete old ones."""
         logs = self._list_logs()
-        if not self._ended_logs.issuperset(logs[:-1]) or not self._ended_logs:
+        if logs[-1] != self._newest_log:
             sync_directory(self._directory.files)
+            self._newest_log = logs[-1]
         for name in logs:
             if name not in self._ended_logs:
                 _sync_file(self._directory.files / name)
@@ -362,6 +376,9 @@ class RocksDBStore:
         options.set_hard_pending_compaction_bytes_limit(0)
         options.set_compression_type(DBCompressionType.lz4())
         options.set_bottommost_compression_type(DBCompressionType.zstd())
+        # a table in which half of some 4096 rows in succession are deletions is compacted first: queues that
+        # were emptied leave such, and each read from a queue's beginning has to pass them
+        options.add_compact_on_deletion_collector_factory(4096, 2048, 0.5)
         options.set_bytes_per_sync(1 << 20)
         options.set_max_open_files(OPEN_FILES_MAX)
         options.set_max_background_jobs(2)

@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TypeVar
 
 from tidemq.config import Config
 from tidemq.errors import StoreError
-from tidemq.store.directory import DataDirectory, explain
+from tidemq.store.directory import DataDirectory, explain, sync_directory
 from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, Row, Write, prefix_end
 
 ENGINE = "sqlite"
@@ -66,6 +67,8 @@ class SQLiteStore:
                     _apply(database, family, rows)
             database.execute("COMMIT")
         except sqlite3.Error as error:
+            with suppress(sqlite3.Error):  # reads must not see what was not committed
+                database.rollback()
             self._failure = self._explain("the store cannot be written", error)
             raise self._failure from error
 
@@ -131,11 +134,17 @@ class SQLiteStore:
     def close(self) -> None:
         """Closes the file, unlocks the directory."""
         self._close_database()
+        self._damaged = False
         self._directory.release()
 
     @property
     def _file(self) -> Path:
         return self._directory.files / FILE
+
+    @property
+    def _mended(self) -> Path:
+        """All that could be read of a damaged file, to take its place."""
+        return self._directory.files / "mended.db"
 
     def _opened(self) -> sqlite3.Connection:
         if self._database is None:
@@ -162,42 +171,68 @@ class SQLiteStore:
 
     def _open_mending(self) -> list[str]:
         """Opens the file; where it is damaged, a new one with what can be read of it."""
-        if not self._damaged:
-            try:
-                self._open_database()
-                return []
-            except StoreError:
-                if self._strict or not self._damaged:
-                    raise
-        self._damaged = False
-        damaged = self._directory.set_aside(self._file)
-        for suffix in ("-wal", "-shm"):  # SQLite looks for them under the file's name
-            if (path := Path(f"{self._file}{suffix}")).exists():
-                path.rename(f"{damaged}{suffix}")
-        self._open_database()
+        lines = []
+        try:
+            if self._damaged:
+                self._damaged = False
+                lines.append(self._save_rows())
+            if self._mended.exists():  # a crash may have come in between
+                lines += self._replace_file()
+        except OSError as error:
+            raise explain(f"the store in {self._directory.path} cannot be opened", error) from error
+        try:
+            self._database = self._connect(self._file)
+        except StoreError:
+            if self._strict or not self._damaged:
+                raise
+            return lines + self._open_mending()
+        self._failure = None
+        return lines
+
+    def _save_rows(self) -> str:
+        """Makes a file of what can be read of the damaged one."""
+        unfinished = self._file.with_name("unfinished")
+        for path in (unfinished, Path(f"{unfinished}-wal")):
+            path.unlink(missing_ok=True)
+        self._database = self._connect(unfinished)
+        self._failure = None
         saved = 0
-        rows = _read_damaged(damaged)
+        rows = _read_damaged(self._file)
         while batch := list(islice(rows, PAGE_ROWS)):
             self.write(batch, sync=False)
             saved += len(batch)
-        self.sync()
-        return [f"{self._file} was damaged: {saved} rows of it could be read; set aside as {damaged}"]
+        self._close_database()  # which brings the log into the file, durably
+        unfinished.rename(self._mended)
+        sync_directory(self._directory.files)
+        return f"{self._file} was damaged: {saved} rows of it could be read"
 
-    def _open_database(self) -> None:
+    def _replace_file(self) -> list[str]:
+        lines = []
+        if self._file.exists():
+            place = self._directory.set_aside(self._file)
+            lines.append(f"{self._file} is set aside as {place}")
+            for suffix in ("-wal", "-shm"):  # SQLite looks for them under the file's name
+                if (path := Path(f"{self._file}{suffix}")).exists():
+                    path.rename(f"{place}{suffix}")
+        self._mended.rename(self._file)
+        sync_directory(self._directory.files)
+        return lines
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        database = None
         try:
             # used from one thread at a time, but not always from the same one
-            self._database = sqlite3.connect(self._file, isolation_level=None, check_same_thread=False)
-            self._database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-            self._database.execute("PRAGMA journal_mode=WAL")
+            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+            database.execute("PRAGMA journal_mode=WAL")
             for family in FAMILIES:
                 columns = "key BLOB PRIMARY KEY, value BLOB NOT NULL"
-                self._database.execute(
-                    f"CREATE TABLE IF NOT EXISTS {_table(family)} ({columns}) WITHOUT ROWID"
-                )
+                database.execute(f"CREATE TABLE IF NOT EXISTS {_table(family)} ({columns}) WITHOUT ROWID")
+            return database
         except sqlite3.Error as error:
-            self._close_database()
+            if database is not None:
+                database.close()
             raise self._explain(f"the store in {self._directory.path} cannot be opened", error) from error
-        self._failure = None
 
     def _close_database(self) -> None:
         database, self._database = self._database, None

@@ -1,0 +1,266 @@
+"""What happened in one run, in order, and the verdict on it.
+
+Everything is recorded by one thread, so the numbers of events are their order: a PUBLISH was first sent after
+a SUBACK was received exactly when its number is the larger one. What the broker owes follows from that alone,
+never from clock times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+SHOWN_MAX = 60  # events of a failure's history
+NEVER = 1 << 60
+
+
+@dataclass(slots=True)
+class Message:
+    """One application message; `number` counts its publisher's. Places are numbers of events."""
+
+    publisher: str
+    number: int
+    topic: str
+    qos: int
+    retain: bool
+    payload: bytes
+    sent_at: int = NEVER
+    acknowledged_at: int = NEVER  # PUBACK or PUBREC that says success
+    refused: bool = False  # a reason code said no: it may come or not
+
+    def __str__(self) -> str:
+        retain = " retain" if self.retain else ""
+        return f"{self.publisher} #{self.number} QoS {self.qos}{retain} on {self.topic}"
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A PUBLISH that a subscriber took for a new message (what its QoS 2 state knows already is none)."""
+
+    subscriber: str
+    message: Message
+    qos: int
+    at: int
+
+
+@dataclass(slots=True)
+class Interest:
+    """One subscription from SUBSCRIBE to its end. `group` is a shared subscription's name, else empty.
+
+    It is sure from `acknowledged_at` until `ending_at` (UNSUBSCRIBE sent), and possible from `asked_at` until
+    `ended_at` (UNSUBACK received). A new session (CONNECT, CONNACK) ends it as well.
+    """
+
+    subscriber: str
+    filter: str
+    qos: int
+    group: str = ""
+    asked_at: int = NEVER
+    acknowledged_at: int = NEVER
+    ending_at: int = NEVER
+    ended_at: int = NEVER
+    discarded_at: int = NEVER  # together with its session, and so with all that was waiting
+
+    @property
+    def written(self) -> str:
+        """As SUBSCRIBE has it."""
+        return f"$share/{self.group}/{self.filter}" if self.group else self.filter
+
+    def wants(self, message: Message) -> bool:
+        return bool(filter_pattern(self.filter).fullmatch(message.topic))
+
+    def covers(self, delivery: Delivery) -> bool:
+        """Whether it was there all the time from before the message was first sent; a group promises less."""
+        sure = self.acknowledged_at < delivery.message.sent_at and delivery.at < self.ending_at
+        return sure and not self.group and self.wants(delivery.message)
+
+    def explains(self, delivery: Delivery) -> bool:
+        """Whether the delivery may be due to it."""
+        message = delivery.message
+        return (
+            self.wants(message)
+            and self.asked_at < min(delivery.at, message.acknowledged_at)
+            and self.ended_at > message.sent_at
+            and self.discarded_at > delivery.at
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the broker did wrong, and with which message and client."""
+
+    kind: str
+    text: str
+    message: Message | None = None
+    client: str = ""
+
+
+_patterns: dict[str, re.Pattern[str]] = {}
+
+
+def filter_pattern(topic_filter: str) -> re.Pattern[str]:
+    """A topic filter as a regular expression of its topic names."""
+    if topic_filter not in _patterns:
+        pattern = (
+            re.escape(topic_filter).replace(r"/\#", "(/.*)?").replace(r"\#", ".*").replace(r"\+", "[^/]*")
+        )
+        _patterns[topic_filter] = re.compile(pattern)
+    return _patterns[topic_filter]
+
+
+@dataclass(slots=True)
+class History:
+    """Events, messages, subscriptions and deliveries of one run."""
+
+    events: list[tuple[float, str, str, Message | None]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    interests: list[Interest] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    started_s: float = field(default_factory=time.monotonic)
+
+    def note(self, who: str, what: str, message: Message | None = None) -> int:
+        """Records an event; returns its number."""
+        self.events.append((time.monotonic() - self.started_s, who, what, message))
+        return len(self.events)
+
+    def fail(self, kind: str, text: str, message: Message | None = None, client: str = "") -> None:
+        self.note(client or "verdict", f"FAILURE {kind}: {text}", message)
+        self.failures.append(Failure(kind, text, message, client))
+
+    def delivered(self, subscriber: str, message: Message, qos: int, at: int) -> None:
+        self.deliveries.append(Delivery(subscriber, message, qos, at))
+
+    def explain(self, failure: Failure) -> str:
+        """The events that concern a failure's message and the broker, and its client's connections."""
+        lines = []
+        for number, (at_s, who, what, message) in enumerate(self.events, 1):
+            of_message = message is not None and message is failure.message
+            of_client = message is None and who == failure.client and not what.startswith("got PUB")
+            if of_message or of_client or who == "broker":
+                lines.append(f"    {number:7} {at_s:8.3f} s  {who}: {what}")
+        if len(lines) > SHOWN_MAX:
+            half = SHOWN_MAX // 2
+            lines[half:-half] = [f"    ... {len(lines) - SHOWN_MAX} more"]
+        name = f" ({failure.message})" if failure.message else ""
+        return "\n".join([f"  {failure.kind}: {failure.text}{name}", *lines])
+
+
+class Debts:
+    """Who must get which message: kept up to date while a run drains."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._counted = 0
+        self._got: set[tuple[str, int]] = set()
+        self._due = [
+            (receiver, message) for message in history.messages for receiver in owed(history, message)
+        ]
+
+    def unpaid(self) -> list[tuple[str, Message]]:
+        """Receivers (a subscriber's client identifier, or a shared group) and messages that they lack."""
+        groups = {each.subscriber: set[str]() for each in self._history.interests}
+        for each in self._history.interests:
+            if each.group:
+                groups[each.subscriber].add(each.group)
+        for delivery in itertools.islice(self._history.deliveries, self._counted, None):
+            for receiver in (delivery.subscriber, *groups[delivery.subscriber]):
+                self._got.add((receiver, id(delivery.message)))
+        self._counted = len(self._history.deliveries)
+        self._due = [(who, message) for who, message in self._due if (who, id(message)) not in self._got]
+        return self._due
+
+
+def owed(history: History, message: Message) -> set[str]:
+    """The receivers whose subscription was acknowledged before the message was first sent, and stayed."""
+    if message.refused or message.sent_at == NEVER or not message.payload:
+        return set()  # empty ones cannot be told apart
+    return {
+        each.group or each.subscriber
+        for each in history.interests
+        if each.acknowledged_at < message.sent_at and each.ending_at == NEVER and each.wants(message)
+    }
+
+
+def judge(history: History) -> list[Failure]:
+    """Everything that the broker owed and did not do, or did and must not, with what was seen on the way."""
+    for receiver, message in Debts(history).unpaid():
+        state = "acknowledged" if message.acknowledged_at != NEVER else "sent until done"
+        history.fail("lost", f"{state}, never delivered to {receiver}", message, receiver)
+    _judge_copies(history)
+    _judge_order(history)
+    _judge_strays(history)
+    return history.failures
+
+
+def _judge_copies(history: History) -> None:
+    """QoS 2 comes once: to a subscriber, and to all the members of a group together."""
+    members = {(each.subscriber, each.filter): each.group for each in history.interests}
+    shared_only = {
+        subscriber: group
+        for (subscriber, _), group in members.items()
+        if group and sum(1 for other, _ in members if other == subscriber) == 1
+    }
+    copies: dict[tuple[str, int], list[Delivery]] = defaultdict(list)
+    for delivery in history.deliveries:
+        if delivery.qos == 2:
+            receiver = shared_only.get(delivery.subscriber, delivery.subscriber)
+            copies[receiver, id(delivery.message)].append(delivery)
+    for (receiver, _), found in copies.items():
+        if len(found) > 1:
+            text = f"delivered {len(found)} times at QoS 2 to {receiver}"
+            history.fail("twice", text, found[0].message, found[-1].subscriber)
+
+
+def _judge_order(history: History) -> None:
+    """First deliveries of a publisher's messages on a topic, of one QoS, come in the order of publishing.
+
+    Only of those that were first sent after the SUBACK: where a subscription was made meanwhile, what is sent
+    again may come behind what was sent later.
+    """
+    mine: dict[str, list[Interest]] = defaultdict(list)
+    for each in history.interests:
+        mine[each.subscriber].append(each)
+    newest: dict[tuple[str, str, str, int, int], Message] = {}
+    seen: set[tuple[str, int]] = set()
+    for delivery in history.deliveries:
+        message = delivery.message
+        if (delivery.subscriber, id(message)) in seen or message.refused:
+            continue
+        seen.add((delivery.subscriber, id(message)))
+        if not any(each.covers(delivery) for each in mine[delivery.subscriber]):
+            continue
+        key = (delivery.subscriber, message.publisher, message.topic, message.qos, delivery.qos)
+        before = newest.get(key)
+        if before is not None and before.number > message.number:
+            text = f"came after #{before.number} at QoS {delivery.qos} to {delivery.subscriber}"
+            history.fail("disorder", text, message, delivery.subscriber)
+        else:
+            newest[key] = message
+
+
+def _judge_strays(history: History) -> None:
+    """Nothing comes without a subscription, or at a higher QoS than granted or published.
+
+    A message is a stray also where it was first sent after the UNSUBACK of all that matched it, or
+    acknowledged before the SUBSCRIBE, or where its session was discarded.
+    """
+    by_subscriber: dict[str, list[Interest]] = defaultdict(list)
+    for each in history.interests:
+        by_subscriber[each.subscriber].append(each)
+    for delivery in history.deliveries:
+        message = delivery.message
+        possible = [each for each in by_subscriber[delivery.subscriber] if each.explains(delivery)]
+        highest = max((min(each.qos, message.qos) for each in possible), default=-1)
+        if not possible:
+            text = f"delivered to {delivery.subscriber}, which had no subscription for it"
+            history.fail("stray", text, message, delivery.subscriber)
+        elif delivery.qos > highest:
+            text = f"delivered at QoS {delivery.qos} to {delivery.subscriber}, granted {highest}"
+            history.fail("quality", text, message, delivery.subscriber)
+        elif delivery.qos < min(min(each.qos, message.qos) for each in possible):
+            text = f"delivered at QoS {delivery.qos} only to {delivery.subscriber}"
+            history.fail("quality", text, message, delivery.subscriber)

@@ -1,0 +1,226 @@
+"""One run: clients under load, a broker that dies again and again, the end of it, the verdict.
+
+Everything that is chosen is chosen from the seed. Threads and disks keep their own time, so a seed repeats
+the choices and not each interleaving: run it again where a failure does not show at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from crash.actors import FILTERS, Course, PublishingActor, SubscribingActor, random_of
+from crash.chaos import FAULTS, WITH_DISK, Chaos
+from crash.client import Publisher, Setting, Subscriber
+from crash.disk import Disk
+from crash.history import Debts, History, judge
+from crash.retained import RetainedTopics
+from crash.server import BrokerError, Server
+
+STALL_S = 10.0  # without progress, with something still owed
+QUIET_S = 0.15  # in which nothing more may come
+RUN_S = 120.0
+REPORTED_MAX = 2  # failures of one run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What one run is; an empty value leaves it to the seed."""
+
+    seed: int
+    faults: str = ""
+    store: str = "rocksdb"
+    durability: str = ""
+    reactors: int = 0
+
+    def resolved(self) -> Choice:
+        """With all that the seed decides."""
+        choose = random_of(self.seed, "settings")
+        faults = self.faults or choose.choice(FAULTS)
+        durability = choose.choice(("sync", "sync", "interval", "os"))
+        reactors = choose.choice((1, 2))
+        if faults in ("eio", "power"):  # of these, `interval` and `os` promise nothing
+            durability = "sync"
+        return replace(
+            self, faults=faults, durability=self.durability or durability, reactors=self.reactors or reactors
+        )
+
+    def arguments(self) -> str:
+        """As the command line takes it."""
+        names = ("seed", "faults", "store", "durability", "reactors")
+        return " ".join(f"--{name} {getattr(self, name)}" for name in names)
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What came of one run. `kinds` are its failures' kinds, none where all was well."""
+
+    choice: Choice
+    kinds: list[str] = field(default_factory=list)
+    report: str = ""
+    folder: Path | None = None  # the files of a run that failed
+    messages: int = 0
+    deliveries: int = 0
+    starts: int = 0
+    took_s: float = 0.0
+
+
+class Run:
+    """The broker, its clients and its disk for one run."""
+
+    def __init__(self, choice: Choice, folder: Path, library: Path | None) -> None:
+        self.choice, self.history = choice, History()
+        self.choose = random_of(choice.seed, "run")
+        self.course = Course(self.history, RetainedTopics(self.history))
+        data = folder / "data"
+        self.disk = Disk(library, data, folder / "disk", power=choice.faults == "power") if library else None
+        settings: dict[str, object] = {
+            "store": choice.store,
+            "reactors": choice.reactors,
+            "limits.inflight_max": self.choose.choice((1, 10, 1024)),
+        }
+        if choice.store != "memory":
+            settings["durability"] = choice.durability
+            settings["limits.queue_window_messages"] = self.choose.choice((1, 10, 1000))
+        self.server = Server(folder, data, settings, self.history, self.disk)
+        self.publishers = [
+            Publisher(self._setting(f"pub{number}"), window=self.choose.choice((1, 10, 50)))
+            for number in range(self.choose.randrange(2, 5))
+        ]
+        self.sources = [PublishingActor(each, self.course) for each in self.publishers]
+        groups = ["", "", *self.choose.choice(([], [""], ["", ""]))]
+        groups += self.choose.choice(([], [], ["red"] * 2, ["red", "red", "blue", "blue", "blue"]))
+        self.takers = [self._taker(number, group) for number, group in enumerate(groups)]
+
+    def _taker(self, number: int, group: str) -> SubscribingActor:
+        """A subscriber; the members of a group have one filter."""
+        subscriber = Subscriber(self._setting(f"{group}sub{number}"), self.course.find)
+        choose = random_of(self.choice.seed, group) if group else subscriber.choose
+        filters = choose.sample(FILTERS, 1 if group else choose.randrange(1, 4))
+        return SubscribingActor(subscriber, self.course, filters, group)
+
+    def _setting(self, name: str) -> Setting:
+        return Setting(
+            client_id=name,
+            version=self.choose.choice((4, 5)),
+            history=self.history,
+            choose=random_of(self.choice.seed, name),
+            port=lambda: self.server.port,
+            receive_maximum=self.choose.choice((1, 5, 20, 65_535)),
+        )
+
+    async def play(self) -> None:
+        """From the first start of the broker to the verdict, which is in the history."""
+        await self.server.start()
+        async with asyncio.TaskGroup() as group:
+            taking = [group.create_task(each.act()) for each in self.takers]
+            publishing = [group.create_task(each.act()) for each in self.sources]
+            beacon = replace(self._setting("beacon"), clean=True, history=History())
+            chaos = Chaos(self.server, self.disk, self.course, random_of(self.choice.seed, "chaos"), beacon)
+            await chaos.play(self.choice.faults)
+            self.course.ending = True
+            await self._finish(publishing)
+            self.course.draining = True
+            await self._drain()
+            await self.course.retained.check(self._setting("reader"))
+            if self.choose.random() < 0.3:
+                await self._settle()
+            for task in (*taking, *publishing):
+                task.cancel()
+        await self.server.stop()
+        judge(self.history)
+
+    async def _finish(self, publishing: list[asyncio.Task[None]]) -> None:
+        """Until every publisher has its last acknowledgement."""
+        before, since = -1, time.monotonic()
+        while not all(each.done() for each in publishing):
+            await asyncio.sleep(0.01)
+            waiting = sum(len(each.in_flight) + len(each.waiting) for each in self.publishers)
+            if waiting != before:
+                before, since = waiting, time.monotonic()
+            if time.monotonic() - since > STALL_S:
+                for each in self.publishers:
+                    for message in list(each.in_flight.values())[:1]:
+                        text = f"no acknowledgement for {STALL_S} s"
+                        self.history.fail("stalled", text, message, each.client_id)
+                return
+
+    async def _drain(self) -> None:
+        """Until everything owed is delivered and every QoS 2 flow complete, or nothing comes any more."""
+        debts, subscribers = Debts(self.history), [each.subscriber for each in self.takers]
+        before, since = -1, time.monotonic()
+        while debts.unpaid() or any(each.unreleased or not each.settled for each in subscribers):
+            await asyncio.sleep(0.01)
+            if len(self.history.events) != before:
+                before, since = len(self.history.events), time.monotonic()
+            if time.monotonic() - since > STALL_S / 2:
+                break
+        await asyncio.sleep(QUIET_S)
+        for each in subscribers:
+            for packet_id, payload in each.unreleased.items():
+                text = f"no PUBREL for packet {packet_id}, whose PUBREC was sent"
+                self.history.fail("stalled", text, self.course.find(payload), each.client_id)
+
+    async def _settle(self) -> None:
+        """What everybody has acknowledged does not come back after an orderly restart."""
+        before = len(self.history.deliveries)
+        await self.server.stop()
+        await self.server.start()
+        deadline = time.monotonic() + STALL_S
+        while not all(each.subscriber.online for each in self.takers) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(QUIET_S)
+        for delivery in self.history.deliveries[before:]:
+            text = "was acknowledged by its subscriber, and came again after an orderly restart"
+            self.history.fail("came back", text, delivery.message, delivery.subscriber)
+
+
+def play(choice: Choice, library: Path | None) -> Outcome:
+    """Plays one run and reports; its files stay where it failed. `library`: the disk layer, if any."""
+    choice = choice.resolved()
+    folder = Path(tempfile.mkdtemp(prefix=f"tidemq-crash-{choice.seed}-"))
+    started_s = time.monotonic()
+    run = Run(choice, folder, library if choice.faults in WITH_DISK else None)
+    try:
+        asyncio.run(asyncio.wait_for(run.play(), RUN_S))
+    except* (BrokerError, TimeoutError) as group:
+        for error in group.exceptions:
+            run.history.fail(
+                "broker", f"{error or f'not done after {RUN_S} s'}\n{run.server.logged()}", client="broker"
+            )
+    except* Exception:
+        run.history.fail("harness", traceback.format_exc(), client="broker")
+    finally:
+        run.server.kill()
+        if run.disk:
+            run.disk.close()
+    outcome = Outcome(
+        choice=choice,
+        kinds=[each.kind for each in run.history.failures],
+        messages=len(run.history.messages),
+        deliveries=len(run.history.deliveries),
+        starts=run.server.starts,
+        took_s=time.monotonic() - started_s,
+    )
+    if run.history.failures:
+        outcome.report, outcome.folder = report(run, folder), folder
+    else:
+        shutil.rmtree(folder)
+    return outcome
+
+
+def report(run: Run, folder: Path) -> str:
+    """How to run it again, and the history of what went wrong."""
+    failures = run.history.failures
+    lines = [f"FAILED: python tests/crash {run.choice.arguments()}", f"  files: {folder}"]
+    lines += [run.history.explain(each) for each in failures[:REPORTED_MAX]]
+    if len(failures) > REPORTED_MAX:
+        lines.append(f"  and {len(failures) - REPORTED_MAX} more: {sorted({each.kind for each in failures})}")
+    text = "\n".join(lines)
+    (folder / "report.txt").write_text("\n".join(run.history.explain(each) for each in failures))
+    return text

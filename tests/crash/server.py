@@ -1,0 +1,125 @@
+"""The broker under test as a process that is killed and started again on the same directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from crash.disk import Disk
+from crash.history import History
+
+START_S = 30.0
+STOP_S = 20.0
+POLL_S = 0.01
+READY = re.compile(r"ready on 127\.0\.0\.1:(\d+)")
+
+
+class BrokerError(Exception):
+    """The broker did not start, or did not stop: the run ends with this."""
+
+
+class Server:
+    """One broker on one data directory; `port` is where it listened last.
+
+    `settings` go into its configuration as they are. `disk`, where given, lies between it and its files.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        data: Path,
+        settings: dict[str, object],
+        history: History,
+        disk: Disk | None = None,
+    ) -> None:
+        self.folder, self.data, self.history, self.disk = folder, data, history, disk
+        self.settings = {"host": "127.0.0.1", "port": 0, "data": str(data), **settings}
+        self.port = 1  # nobody listens there
+        self.starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """What the process started last has written."""
+        return self.folder / f"broker-{self.starts}.log"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def command(self) -> list[str]:
+        config = self.folder / "tidemq.toml"
+        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in self.settings.items()))
+        start = "from tidemq.cli import main; main()"
+        return [sys.executable, "-c", start, "serve", "--config", str(config)]
+
+    def spawn(self) -> None:
+        """Starts the process; it is not ready yet."""
+        assert not self.running
+        if self.disk and (unseen := self.disk.reconcile()):
+            raise BrokerError(f"the disk layer did not see how these files came to be: {unseen}")
+        self.starts += 1
+        environment = os.environ | (self.disk.environment if self.disk else {})
+        with self.log.open("wb") as log:
+            command = self.command()
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        self.history.note("broker", "starts")
+
+    async def ready(self) -> bool:
+        """Waits until it listens; false where the process has ended before."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            ended = not self.running
+            if found := READY.search(self.log.read_text(errors="replace")):
+                self.port = int(found[1])
+                self.history.note("broker", f"is ready on port {self.port}")
+                return True
+            if ended:
+                return False
+            await asyncio.sleep(POLL_S)
+        raise BrokerError(f"not ready after {START_S} s")
+
+    async def start(self) -> None:
+        """Starts it and waits until it is ready, which it must become."""
+        self.spawn()
+        if not await self.ready():
+            raise BrokerError(f"ended at its start with status {self.wait()}")
+
+    def kill(self) -> None:
+        """`kill -9`; nothing where it has ended already."""
+        if self._process is not None:
+            self._process.kill()
+            status = self._process.wait()
+            self.history.note(
+                "broker", f"is killed ({signal.Signals(-status).name if status < 0 else status})"
+            )
+            self._process = None
+
+    async def stop(self) -> None:
+        """SIGTERM, which it must follow well."""
+        assert self._process is not None
+        self.history.note("broker", "is stopped")
+        self._process.terminate()
+        deadline = time.monotonic() + STOP_S
+        while self.running and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)
+        if self.running:
+            raise BrokerError(f"still runs {STOP_S} s after SIGTERM")
+        if status := self.wait():
+            raise BrokerError(f"ended with status {status} after SIGTERM")
+        self._process = None
+
+    def wait(self) -> int:
+        assert self._process is not None
+        return self._process.wait()
+
+    def logged(self) -> str:
+        """The end of the last process's log."""
+        return self.log.read_text(errors="replace")[-3000:] if self.starts else ""
