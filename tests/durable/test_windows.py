@@ -175,9 +175,9 @@ def test_memory_is_bounded_while_the_client_is_slow(server: Server, qos: int) ->
     client = connected(server, receive_max=5, **kept(5))
     client.subscribe("t/#", qos)
     publishers = publishers_on_each(server, qos)
+    most = 5 + 2 * WINDOW + PIECE * len(publishers)
     for _ in range(4):
         send_all(publishers, 40)()
-        most = 5 + 2 * WINDOW + PIECE * len(publishers)
         wait_until(lambda: server.count("live_messages") <= most, f"{most} messages in memory at most")
     receiver = Receiver()
     receiver.take(client, 160 * len(publishers))
