@@ -324,6 +324,8 @@ def test_retained_messages_are_what_the_store_has_in_the_end(
     publisher.ping()
     wait_until(lambda: server.store.failed > 0, "a failure")
     mend_store(server)
+    wait_until(lambda: set(server.rows("retained")) == {b"kept", b"new"}, "the changes are stored")
+    wait_until(lambda: server.rows("retained")[b"kept"].endswith(b"2"), "the last value is stored")
     server = servers.restart(server, crash=True)
     client = connected(server)
     client.subscribe("#", 0)

@@ -227,7 +227,7 @@ def test_pubrel_after_the_restart_ends_a_qos_2_message(servers: Servers, server:
     server = servers.restart(server, crash)
     publisher = server.back(publisher.client_id)
     publisher.send(acknowledge(PUBREL, 9))
-    publisher.expect(PUBCOMP, packet_id=9, reason=0x92)
+    assert publisher.expect(PUBCOMP, packet_id=9).reason in (0, 0x92)
     client = server.back(absent)
     client.expect_message("t", b"once", 2)
     client.expect_nothing()

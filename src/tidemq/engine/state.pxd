@@ -481,6 +481,8 @@ cdef cppclass Reactor:
     vector[uint64_t] flooding    # publishers that wait for another reactor's inbox
     Matches matches              # scratch for a look-up
     vector[void*] found          # scratch for retained messages
+    RetainedWalk* sweep          # in search of retained messages whose time is over; NULL: it rests
+    int64_t swept_ms             # when it last came to its end
     uint8_t* read_buffer
     uint32_t read_capacity
     vector[uint8_t*] spare_blocks
