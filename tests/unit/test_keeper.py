@@ -86,8 +86,8 @@ class Access:
     def load_inflight(self, key, value, payload):
         return self._load("inflight", key)
 
-    def loaded(self):
-        self.told.append(("loaded",))
+    def loaded(self, *, crashed):
+        self.told.append(("loaded", crashed))
 
     def take_work(self, timeout_s):
         try:
@@ -96,7 +96,7 @@ class Access:
             return work()
 
     def answer(self, done, reason=0):
-        if done.writes or done.references or done.reads or done.trims or done.purges or reason:
+        if done.writes or done.references or done.reads or done.trims or done.purges:
             self.answers.put((done, reason))
 
     def rest_of(self, failed):
@@ -266,6 +266,19 @@ def test_the_incarnation_is_drawn_once(store, access):
     assert other.told[0][1] != first
 
 
+def test_the_engine_is_told_whether_the_last_one_ended_well(store):
+    ends = []
+    for finished in (False, True, False, False):
+        access = Access()
+        keeper = Keeper(store, access)
+        keeper.load()
+        ends.append(access.told[-1])
+        if finished:
+            keeper.start()
+            keeper.finish()
+    assert ends == [("loaded", crashed) for crashed in (True, True, False, True)]
+
+
 @pytest.mark.parametrize("family", ["session", "subscription", "received", "retained", "queue"])
 def test_a_row_that_cannot_be_read_is_removed_and_reported(store, access, caplog, family):
     good, bad = queue_row(1, 1)[0][1], queue_row(1, 2)[0][1]
@@ -337,7 +350,7 @@ def test_durability(store, access, start, durability, sync):
         wait_until(lambda: keeper._swept > keeper._synced)  # a round without work
         assert "sync" not in store.syncs
     keeper.finish()
-    assert store.syncs[-1] == "sync"
+    assert store.syncs[-1] is True
 
 
 def test_references_are_counted_and_the_last_takes_the_payload_along(store, access, start):
