@@ -117,7 +117,10 @@ class Keeper:
         store.write([("shared", key, None) for key in gone], sync=False)
         self._load_each("retained", access.load_retained)
         self._load_queues()
-        access.loaded()
+        clean = store.get("meta", b"clean") is not None
+        if clean:
+            store.write([("meta", b"clean", None)], sync=True)
+        access.loaded(crashed=not clean)
 
     def _load_each(self, family: str, load: Callable[[bytes, bytes], bool]) -> None:
         corrupt = [key for key, value in self._store.scan(family) if not load(key, value)]
@@ -185,7 +188,7 @@ class Keeper:
         if self._left or self._left_references:
             self._write_left()
         try:
-            self._store.sync()
+            self._store.write([("meta", b"clean", b"")], sync=True)
         except StoreError as error:
             _log.error("%s", error)
 

@@ -35,6 +35,7 @@ from cython.cimports.tidemq.engine.output import doom, flush_output, pending_out
 from cython.cimports.tidemq.engine.placement import work_out_load
 from cython.cimports.tidemq.engine.postman import handle_mail
 from cython.cimports.tidemq.engine.promises import free_promises
+from cython.cimports.tidemq.engine.queueing import MARK_MS, mark_sent
 from cython.cimports.tidemq.engine.reading import parse_kept, read_connection
 from cython.cimports.tidemq.engine.reports import new_event, post_event
 from cython.cimports.tidemq.engine.retention import continue_backlogs, end_sweep, sweep_retained
@@ -345,6 +346,7 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     meanwhile.
     """
     index: cython.size_t = 0
+    mark_sent(r)
     # before an answer is seen (but where an output filled up and went out within the turn), what it answers
     # for is counted and on its way to the other reactors
     if is_late(r):
@@ -380,6 +382,8 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     watching: cython.bint = r.congested.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
     watching = watching or r.shards.size() > 0 or r.sweep != cython.NULL
     wait: int64_t = _TICK_MS if watching else _IDLE_MS
+    if r.unmarked.size():
+        wait = min(wait, cython.cast(int64_t, MARK_MS))
     if r.flooding.size() or r.stopping:
         wait = 1
     if r.timers.size():
