@@ -371,7 +371,7 @@ def accept_rows(
         entry.record = NO_RECORD
         if q.doubtful:
             q.doubtful -= 1
-            entry.was_sent = True
+            entry.was_sent = row.qos == 1
         s.outbox.bytes += message_bytes(entry.message)
         row.message = cython.NULL
         row.subscription_ids = cython.NULL
