@@ -45,6 +45,5 @@ cdef class Generator:
     cdef uint64_t allowance(self, Connection* c) noexcept nogil
     cdef void release_held(self) noexcept nogil
     cdef void publish(self, Connection* c) noexcept nogil
-    cdef void fill(self, uint8_t* data, size_t size) noexcept nogil
     cdef void append_messages(self, Connection* c, uint64_t count) noexcept nogil
     cdef void publish_due(self) noexcept nogil

@@ -32,6 +32,7 @@ from cython.cimports.tidemq.bench.connection import (
     send_output,
 )
 from cython.cimports.tidemq.bench.histogram import Histogram, percentile
+from cython.cimports.tidemq.bench.payloads import fill_random, write_hex
 from cython.cimports.tidemq.bench.receiver import parse
 
 from tidemq.bench.frames import check_workload, encode_connect, encode_publish, encode_subscribes, topic_of
@@ -47,7 +48,6 @@ TIMER_INDEX = cython.declare(uint32_t, 0xFFFFFFFF)  # the timer's entry in epoll
 SLICE_NS = cython.declare(int64_t, 200_000_000)  # the loop comes back to Python so often, for signals
 LINGER_NS = cython.declare(int64_t, 20_000_000)  # after the last message, for what comes twice
 TOPIC_STRIDE = cython.declare(uint64_t, 2_654_435_761)  # a prime: visits every topic, neighbours far apart
-DIGITS = cython.declare(cython.p_const_char, b"0123456789abcdef")
 
 
 @cython.cfunc
@@ -57,16 +57,6 @@ def clock_ns(clock: cython.int) -> int64_t:
     at = cython.declare(linux.timespec)
     linux.clock_gettime(clock, cython.address(at))
     return at.tv_sec * 1_000_000_000 + at.tv_nsec
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_hex(out: cython.pointer[uint8_t], value: uint32_t) -> cython.void:
-    i: cython.int
-    for i in range(8):
-        out[7 - i] = DIGITS[value & 15]
-        value >>= 4
 
 
 @cython.cfunc
@@ -549,19 +539,6 @@ class Generator:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def fill(self, data: cython.pointer[uint8_t], size: cython.size_t) -> cython.void:
-        """Random bytes (xorshift of 64 bits)."""
-        at: cython.size_t = 0
-        while at < size:
-            self.noise ^= self.noise << 13
-            self.noise ^= self.noise >> 7
-            self.noise ^= self.noise << 17
-            memcpy(data + at, cython.address(self.noise), min(size - at, cython.cast(cython.size_t, 8)))
-            at += 8
-
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
     def append_messages(self, c: cython.pointer[Connection], count: uint64_t) -> cython.void:
         """Copy the frame `count` times and write into each what is its own."""
         at: cython.pointer[uint8_t]
@@ -581,7 +558,9 @@ class Generator:
             cython.cast(cython.pointer[uint32_t], at + self.payload_at)[0] = c.sent
             cython.cast(cython.pointer[int64_t], at + self.payload_at + 8)[0] = self.tally.now_ns
             if self.random:
-                self.fill(at + self.payload_at + 16, self.load.payload_size - 16)
+                fill_random(
+                    cython.address(self.noise), at + self.payload_at + 16, self.load.payload_size - 16
+                )
             if self.load.qos:
                 at[self.packet_id_at] = c.packet_id >> 8
                 at[self.packet_id_at + 1] = c.packet_id & 0xFF
