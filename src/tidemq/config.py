@@ -121,7 +121,7 @@ class Config(BaseModel):
     listeners: tuple[Listener, ...] = ()  # further ones, beside host and port
     reactors: Annotated[int, Field(ge=0, le=REACTORS_MAX)] = 0  # 0: one per core
 
-    store: str = "memory"  # name of an entry point in `tidemq.stores`, and so on
+    store: str = "rocksdb"  # name of an entry point in `tidemq.stores`, and so on
     store_options: dict[str, Any] = {}
     data: Path = Path("tidemq-data")  # directory of stores that keep files
     store_strict: bool = False  # refuse to start on damaged data, rather than set it aside

@@ -321,7 +321,7 @@ def diarist(play: Play) -> None:
         play.drop(reader)
     writer = play.open("", 5)
     for _ in range(play.random.randrange(4)):
-        write_entries(play, writer, play.random.randrange(1, 100))
+        write_entries(play, writer, play.random.choice((1, 5, 20, 100)))
     play.drop(writer)
     if away:
         reader = play.open(

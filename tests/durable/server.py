@@ -29,7 +29,13 @@ MAKERS: dict[str, Callable[[Config], Store]] = {
     "rocksdb": make_rocksdb_store,
     "sqlite": make_sqlite_store,
 }
-KEPT = ("meta", "session", "subscription", "retained")  # families that may hold rows when all is delivered
+KEPT = (
+    "meta",
+    "session",
+    "subscription",
+    "shared",
+    "retained",
+)  # families that may hold rows when all is delivered
 
 Rows = dict[bytes, bytes]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tidemq.broker import Broker
+from tidemq.config import Config
 from tidemq.engine.events import Event, Received, Stopped
 from tidemq.limits import Limits
 
@@ -120,11 +121,19 @@ class FakeEngine:
     def live_objects(self) -> dict[str, int]:
         return self.left
 
+    def join(self) -> None:
+        pass
+
 
 class BrokerOnFake(Broker):
     """A broker whose engine is the double; `engine` is it."""
 
     engine: FakeEngine
+
+    def __init__(self, config: Config, **parts: Any) -> None:
+        if config.store == Config().store:  # which keeps files
+            config = config.model_copy(update={"store": "memory"})
+        super().__init__(config, **parts)
 
     def _make_engine(self) -> Any:
         self.engine = FakeEngine(self.config.limits, reactors=self.config.reactors)

@@ -28,7 +28,7 @@ from tidemq.wire import (
     encode,
 )
 
-QUIET = Config(host="127.0.0.1", port=0, sys_interval_s=0, reactors=2)
+QUIET = Config(host="127.0.0.1", port=0, sys_interval_s=0, reactors=2, store="memory")
 
 
 class Client:
@@ -193,6 +193,7 @@ async def test_disconnect_and_stop_say_why():
             await stopping
 
 
-def test_the_example_of_an_embedded_broker(capsys):
+def test_the_example_of_an_embedded_broker(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where its store goes
     runpy.run_path(str(Path(__file__).parents[2] / "examples" / "embed.py"))
     assert capsys.readouterr().out.splitlines()[1] == "sensors/kitchen 21.5"

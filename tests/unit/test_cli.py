@@ -24,6 +24,8 @@ class Tidemq:
         line = [sys.executable, "-c", "from tidemq.cli import main; main()", command, *arguments]
         if command != "serve":
             line += ["-h", "127.0.0.1", "-p", str(self.port)]
+        elif "--data" not in arguments:
+            line += ["--store", "memory"]
         return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
     def run(self, command, *arguments, stdin=b""):

@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from tidemq.broker import decisions
+from tidemq.broker.keeper import STORE_COUNTERS
 from tidemq.cli import app
 from tidemq.config import LIMIT_RANGES, Config, Listener, load_config
 from tidemq.engine.counters import NAMES
@@ -98,7 +99,7 @@ def test_every_counter_is_documented():
     sources = [Path(decisions.__file__), Path(decisions.__file__).with_name("broker.py")]
     control_plane = re.findall(r'counts\["(\w+)"\]', "".join(source.read_text() for source in sources))
     assert len(documented) == len(set(documented))
-    assert set(documented) == {*NAMES, "retained", "subscriptions", *control_plane}
+    assert set(documented) == {*NAMES, "retained", "subscriptions", *control_plane, *STORE_COUNTERS}
 
 
 def programs() -> list[str]:
@@ -108,9 +109,9 @@ def programs() -> list[str]:
 
 
 @pytest.mark.parametrize("program", programs() if PAGES else [], ids=lambda _: "program")
-def test_programs_in_the_pages_run(program):
+def test_programs_in_the_pages_run(program, tmp_path):
     command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 

@@ -66,7 +66,10 @@ class Access:
     def load_retained(self, key, value):
         return self._load("retained", key)
 
-    def load_queue(self, rows, orphans, corrupt):
+    def load_shared(self, key, value):
+        return self._load("shared", key)
+
+    def load_queue(self, rows, orphans, held, corrupt):
         inflight = []
         for key, value in rows:
             self.told.append(("queue", key))
@@ -74,6 +77,8 @@ class Access:
                 corrupt.append(key)
             elif key[:8] == bytes(7) + b"\x09":
                 orphans.add(9)
+            elif key[:8] == bytes(7) + b"\x08" and key[8] == 2:
+                held.append((key, value))
             elif key[8] == 2:
                 inflight.append((key, value))
         return inflight
@@ -225,6 +230,7 @@ def test_everything_is_loaded_sessions_first(store, access):
             ("meta", b"clock", struct.pack(">Q", 640)),
             ("retained", b"topic", b"r"),
             ("received", struct.pack(">QH", 1, 5), b""),
+            ("shared", struct.pack(">Q", 8), b"$share/g/t"),
             ("subscription", b"\x00\x01cfilter", b"s"),
             ("session", b"c", b"s"),
             *queue_row(1, 1),
@@ -239,6 +245,7 @@ def test_everything_is_loaded_sessions_first(store, access):
         "session",
         "subscription",
         "received",
+        "shared",
         "retained",
         "queue",
         "queue",
@@ -270,6 +277,24 @@ def test_a_row_that_cannot_be_read_is_removed_and_reported(store, access, caplog
     assert list(store.rows(family)) == [good]
     assert keeper.counts["store_corrupt_rows"] == 1
     assert bad.hex() in caplog.text
+
+
+def test_what_a_member_of_a_shared_group_had_taken_is_idle_again(store, access):
+    """With its order, its retain flag and its subscription identifiers, and without a place in an outbox."""
+    key = struct.pack(">QB", 8, 2) + message_id(1)
+    value = struct.pack(">BBIqQI", 9, 1, 100, 1234, 77, 5)
+    store.write([("queue", key, value), ("payload", message_id(1), b"p")], sync=True)
+    Keeper(store, access).load()
+    idle = struct.pack(">QB", 8, 1) + message_id(1)
+    assert store.rows("queue") == {idle: struct.pack(">BBIqQI", 9, 1, 100, 1234, 0, 5)}
+
+
+def test_a_shared_queue_whose_group_is_gone_is_forgotten(store, access):
+    keys = [struct.pack(">Q", number) for number in (8, 9)]
+    store.write([("shared", key, b"$share/g/t") for key in keys], sync=True)
+    access.unreadable.add(keys[1])
+    Keeper(store, access).load()
+    assert list(store.rows("shared")) == keys[:1]
 
 
 def test_a_message_in_flight_without_its_payload_is_removed(store, access):
@@ -434,10 +459,20 @@ def test_a_window_is_read_behind_an_id(store, access, start):
     do(access, reads=[(3, 1, message_id(2), 3)])
     assert told(access) == (3, 1, [(rows[at][0][1], rows[at][0][2], b"p") for at in (2, 3, 4)], True)
     do(access, reads=[(0, 1, message_id(5), 3)])
-    assert told(access) == (0, 1, [(rows[at][0][1], rows[at][0][2], b"p") for at in (5, 6)], False)
+    assert told(access)[2] == [(rows[at][0][1], rows[at][0][2], b"p") for at in (5, 6)]
     do(access, reads=[(0, 1, message_id(7), 3)])
     assert told(access) == (0, 1, [], False)
     assert keeper.counts["store_rows_read"] == 5
+
+
+def test_a_window_has_a_limit_in_bytes(store, access, start, monkeypatch):
+    monkeypatch.setattr(module, "READ_BYTES", 350)
+    start()
+    do(access, *[write for at in range(1, 10) for write in queue_row(1, at)])  # of 100 bytes each
+    do(access, reads=[(0, 1, bytes(16), 1000)])
+    _, _, rows, more = told(access)
+    assert len(rows) == 4
+    assert more
 
 
 def test_a_row_without_its_payload_is_removed(store, access, start):

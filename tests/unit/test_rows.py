@@ -34,8 +34,7 @@ class Loading:
 
     def load_queue(self, key, value, payload):
         """A row of a queue as the keeper loads it; whether it is in memory now."""
-        orphans, corrupt = set(), []
-        inflight = self.access.load_queue([(key, value)], orphans, corrupt)
+        inflight = self.access.load_queue([(key, value)], set(), [], [])
         return bool(inflight) and self.access.load_inflight(*inflight[0], payload)
 
 
@@ -72,6 +71,8 @@ def test_rows_that_follow_the_layouts_are_taken():
         assert access.load_session(b"d", session(2))
         assert access.load_subscription(b"\x00\x01ca/#", b"\x01\x00\x00\x00\x09")
         assert access.load_received(struct.pack(">QH", 1, 5))
+        assert access.load_subscription(b"\x00\x01c$share/g/t", b"\x01\x00\x00\x00\x00")
+        assert access.load_shared(struct.pack(">Q", 5), b"$share/g/t")
         assert access.load_retained(b"t", ID + message())
         assert loading.load_queue(queue_key(), queue_value(ids=(1, 2)), message())
 
@@ -202,11 +203,30 @@ def test_rows_in_flight_too_far_from_each_other_or_at_one_place_are_refused():
         assert taken == [True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"\0" * 7, b"$share/g/t"),
+        (b"\0" * 9, b"$share/g/t"),
+        (struct.pack(">Q", 5), b"t"),
+        (struct.pack(">Q", 5), b"$share/g"),
+        (struct.pack(">Q", 5), b"$share/other/t"),
+        (struct.pack(">Q", 1), b"$share/g/t"),
+    ],
+    ids=["short", "long", "not shared", "no filter", "a group without members", "a number in use"],
+)
+def test_a_shared_queue_that_does_not_is_refused(key, value):
+    with Loading() as loading:
+        assert loading.access.load_session(b"c", session(1))
+        assert loading.access.load_subscription(b"\x00\x01c$share/g/t", b"\x01\x00\x00\x00\x00")
+        assert not loading.access.load_shared(key, value)
+
+
 def test_rows_without_a_session_are_orphans():
     with Loading() as loading:
-        orphans, corrupt = set(), []
-        assert not loading.access.load_queue([(queue_key(9), queue_value())], orphans, corrupt)
-        assert (orphans, corrupt) == ({9}, [])
+        orphans, held, corrupt = set(), [], []
+        assert not loading.access.load_queue([(queue_key(9), queue_value())], orphans, held, corrupt)
+        assert (orphans, held, corrupt) == ({9}, [], [])
 
 
 def mutated(row):
@@ -230,6 +250,7 @@ ROWS = st.one_of(
     ),
     st.tuples(st.just("received"), BYTES | mutated(struct.pack(">QH", 1, 5)), st.just(b"")),
     st.tuples(st.just("retained"), BYTES, BYTES | mutated(ID + message())),
+    st.tuples(st.just("shared"), BYTES | mutated(struct.pack(">Q", 5)), BYTES | mutated(b"$share/g/t")),
     st.tuples(
         st.just("queue"),
         BYTES | mutated(queue_key()),
@@ -243,7 +264,8 @@ ROWS = st.one_of(
 def test_no_bytes_harm_the_engine(rows):
     with Loading() as loading:
         access = loading.access
-        loading.access.load_session(b"c", session(1))
+        access.load_session(b"c", session(1))
+        access.load_subscription(b"\x00\x01c$share/g/t", b"\x01\x00\x00\x00\x00")
         for family, key, value in rows:
             if family == "session":
                 access.load_session(key, value)
@@ -253,6 +275,8 @@ def test_no_bytes_harm_the_engine(rows):
                 access.load_received(key)
             elif family == "retained":
                 access.load_retained(key, value)
+            elif family == "shared":
+                access.load_shared(key, value)
             else:
                 loading.load_queue(key, *value)
         access.loaded()

@@ -259,6 +259,8 @@ class Broker:
             durability=config.durability,
             interval_s=config.durability_interval_ms / 1000,
             bytes_max=config.limits.store_bytes_max,
+            data=config.data if config.data.is_dir() else None,
+            strict=config.store_strict,
         )
         keeper.load()
         return keeper

@@ -17,11 +17,13 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.errors import StoreError
 from tidemq.store import Store, Write
+from tidemq.store.portable import set_aside_rows
 
 if TYPE_CHECKING:
     from tidemq.engine import StoreAccess, StoreWork
@@ -37,6 +39,14 @@ COUNTS_MAX = 200_000  # reference counts remembered
 RETRY_S = 0.1  # after a failure
 LOG_S = 10.0  # between two lines about a failure that goes on
 
+STORE_COUNTERS = (
+    "store_batches",
+    "store_writes",
+    "store_failures",
+    "store_rows_read",
+    "store_corrupt_rows",
+)
+
 _IDLE = 1  # status of a row in a queue's key
 _COUNTED = 4  # flag in a queue row: the payload has a count of its references
 _ID = slice(9, 25)  # the message id in a queue row's key
@@ -51,7 +61,8 @@ class Keeper:
     """Keeps an engine's state in a store: `load` before it starts, `start` with it, `finish` after it.
 
     Durability: `sync` makes every batch durable before it is acknowledged, `interval` all of them every
-    `interval_s`, `os` leaves it to the operating system.
+    `interval_s`, `os` leaves it to the operating system. `data`: the directory where rows that nobody can
+    read are set aside; None: they are dropped.
     """
 
     def __init__(
@@ -62,12 +73,16 @@ class Keeper:
         durability: Durability = "sync",
         interval_s: float = 0.1,
         bytes_max: int = 0,
+        data: Path | None = None,
+        strict: bool = False,
     ) -> None:
         self._store = store
         self._access = access
         self._sync = durability == "sync"
         self._interval_s = interval_s if durability == "interval" else 0.0
         self._bytes_max = bytes_max
+        self._data = data
+        self._strict = strict
         self._thread = threading.Thread(target=self._run, name="tidemq-keeper", daemon=True)
         self._counts: OrderedDict[bytes, int] = OrderedDict()  # of references, of payloads that have a count
         # of batches that failed, by family and key, to go before the next: the last value of a key counts
@@ -81,9 +96,7 @@ class Keeper:
         self._swept = self._synced = time.monotonic()
         self._logged = 0.0
         self._full = False
-        self.counts: Counter[str] = Counter(
-            store_batches=0, store_writes=0, store_failures=0, store_rows_read=0, store_corrupt_rows=0
-        )
+        self.counts: Counter[str] = Counter(dict.fromkeys(STORE_COUNTERS, 0))
         self.failure = ""  # why the last batch failed; empty: it did not
 
     # --- start -------------------------------------------------------------------------------------
@@ -104,7 +117,10 @@ class Keeper:
         store.write([("shared", key, None) for key in gone], sync=False)
         self._load_each("retained", access.load_retained)
         self._load_queues()
-        access.loaded()
+        clean = store.get("meta", b"clean") is not None
+        if clean:
+            store.write([("meta", b"clean", None)], sync=True)
+        access.loaded(crashed=not clean)
 
     def _load_each(self, family: str, load: Callable[[bytes, bytes], bool]) -> None:
         corrupt = [key for key, value in self._store.scan(family) if not load(key, value)]
@@ -131,12 +147,19 @@ class Keeper:
         self._purges += sorted(orphans.difference(self._purges))
 
     def _set_aside(self, family: str, keys: list[bytes]) -> None:
-        """Removes rows that nobody can read, so that they are reported once."""
+        """Moves rows that nobody can read into a file, to report them once; StoreError if strict."""
         if not keys:
             return
+        if self._strict:
+            raise StoreError(f"the store has a row that cannot be read, in {family}: {keys[0].hex()}")
         self.counts["store_corrupt_rows"] += len(keys)
         for key in keys[:10]:
             _log.error("the store has a row that cannot be read, in %s: %s", family, key.hex())
+        if self._data is not None:
+            values = self._store.get_many(family, keys)
+            set_aside_rows(
+                self._data, [(family, key, value or b"") for key, value in zip(keys, values, strict=True)]
+            )
         self._store.write([(family, key, None) for key in keys], sync=False)
 
     # --- the thread --------------------------------------------------------------------------------
@@ -165,7 +188,7 @@ class Keeper:
         if self._left or self._left_references:
             self._write_left()
         try:
-            self._store.sync()
+            self._store.write([("meta", b"clean", b"")], sync=True)
         except StoreError as error:
             _log.error("%s", error)
 
@@ -191,6 +214,8 @@ class Keeper:
         except StoreError as error:
             self._fail(work, error)
             return
+        self._left.clear()
+        self._left_references.clear()
         self._remember(counts)
         self.counts["store_batches"] += 1
         self.counts["store_writes"] += len(batch)
@@ -198,8 +223,6 @@ class Keeper:
             _log.warning("the store takes writes again")
             self.failure = ""
             self._access.refuse(QUOTA_EXCEEDED if self._full else 0)
-        self._left.clear()
-        self._left_references.clear()
         self._access.answer(work)
 
     def _fail(self, work: StoreWork, error: StoreError) -> None:
@@ -259,9 +282,11 @@ class Keeper:
         return counts
 
     def _remember(self, counts: Counts) -> None:
-        """The counts that the store has now, or will have before anything is read from it."""
+        """The counts that the store has now, or will have once what is left is written: until then it would
+        say something else, so that one of 0 is remembered too.
+        """
         for message_id, count in counts.items():
-            if count:
+            if count or self._left:
                 self._counts[message_id] = count
                 self._counts.move_to_end(message_id)
             else:

@@ -20,6 +20,7 @@ cdef uint64_t row_queue(const Session* s, const Entry* entry) noexcept nogil
 cdef void note_returned(Reactor* r, Entry* entry) noexcept nogil
 cdef bint is_committed(const Reactor* r, const Entry* entry) noexcept nogil
 cdef void note_sent(Reactor* r, uint64_t queue, Entry* entry, uint64_t place) noexcept nogil
+cdef void record_sent(Reactor* r, uint64_t queue, Entry* entry, uint64_t place) noexcept nogil
 cdef void note_released(Reactor* r, uint64_t queue, Entry* entry, uint64_t place) noexcept nogil
 cdef uint8_t take_back(Reactor* r, Entry* entry) noexcept nogil
 cdef void remove_row(Reactor* r, uint64_t queue, Entry* entry) noexcept nogil

@@ -39,6 +39,7 @@ from cython.cimports.tidemq.engine.state import (
     Record,
     Section,
     Session,
+    Unmarked,
 )
 from cython.cimports.tidemq.engine.system import (
     RELAXED,
@@ -219,7 +220,12 @@ def _change_row(
 def note_sent(
     r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry], place: uint64_t
 ) -> cython.void:
-    """The entry goes in flight at this place; a row that is idle is moved."""
+    """The entry goes in flight at this place; a row that is idle is moved.
+
+    At QoS 1 this waits for some milliseconds (``queueing.mark_sent``), for most are acknowledged by then;
+    after a crash the first messages of a queue are sent with DUP for that (``StoredQueue.doubtful``).
+    """
+    unmarked: Unmarked
     if entry.row != ROW_IDLE:
         return
     record: cython.pointer[Record] = _open_record(r, entry)
@@ -227,8 +233,21 @@ def note_sent(
         record.status = ROW_INFLIGHT
         record.sequence = place
         entry.row = ROW_INFLIGHT
+    elif entry.qos == 1 and entry.queue == 0:
+        unmarked.queue, unmarked.place, unmarked.sent_ms = queue, place, r.now_ms
+        r.unmarked.push_back(unmarked)
     else:
         _change_row(r, queue, entry, RECORD_SEND, place)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def record_sent(
+    r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry], place: uint64_t
+) -> cython.void:
+    """The idle row of an entry that was sent is moved now."""
+    _change_row(r, queue, entry, RECORD_SEND, place)
 
 
 @cython.cfunc

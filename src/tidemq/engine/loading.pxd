@@ -8,3 +8,4 @@ cdef bint load_retained(Shared* shared, bytes topic, bytes value)
 cdef list load_queue_rows(Shared* shared, rows, set orphans, list held, list corrupt)
 cdef bint load_inflight(Shared* shared, bytes key, bytes value, bytes payload)
 cdef StoredRows* make_rows(Shared* shared, rows, list corrupt)
+cdef void doubt_sessions(Shared* shared) noexcept

@@ -53,6 +53,7 @@ from cython.cimports.tidemq.engine.subscriptions import SharedGroup, find_group_
 from cython.cimports.tidemq.engine.timers import time_session
 from cython.cimports.tidemq.wire.protocol import bytes_of, span_of
 from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
+from cython.operator import dereference, preincrement
 
 
 @cython.cfunc
@@ -331,3 +332,14 @@ def make_rows(shared: cython.pointer[Shared], rows, corrupt: list) -> cython.poi
         row.bytes = read_u32(_bytes_at(value, 2))
         result.rows.push_back(row)
     return result
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def doubt_sessions(shared: cython.pointer[Shared]) -> cython.void:
+    """What a client could have in flight may have been sent already."""
+    item = shared.registry.begin()
+    while item != shared.registry.end():
+        if dereference(item).second.stored != cython.NULL:
+            dereference(item).second.stored.doubtful = shared.limits.inflight_max
+        preincrement(item)

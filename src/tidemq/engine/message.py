@@ -105,10 +105,10 @@ def new_message(
 @cython.exceptval(check=False)
 def close_passage(passage: cython.pointer[Passage], tally: cython.pointer[int64_t]) -> cython.void:
     """Lets go of the passage's message, if one was made. It knows by now whether several may keep it: nobody
-    else looks at that before the turn ends.
+    else looks at that before the turn ends, and where others have it too, it is set already.
     """
     if passage.message != cython.NULL:
-        if passage.places > 1:
+        if passage.places > 1 and not passage.message.counted:
             passage.message.counted = True
         release_message(passage.message, tally)
         passage.message = cython.NULL

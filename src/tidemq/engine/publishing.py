@@ -307,9 +307,9 @@ def _accept_publish(
         passage.frame = frame
         passage.frame_size = frame_size
         passage.frame_is_5 = c.version == 5
-    if r.shared.durable and (publish.qos or publish.retain):
+    if publish.retain or (r.shared.durable and publish.qos):
         passage.id = next_id(r)
-        if publish.qos:
+        if publish.qos and r.shared.durable:
             passage.token = next_token(r)
             # only a client whose session is stored can send it again after a crash
             passage.offered = publish.qos == 2 and c.session.stored != cython.NULL

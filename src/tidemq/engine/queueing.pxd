@@ -2,6 +2,9 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from tidemq.engine.state cimport Message, MessageId, Passage, Reactor, Session, StoredRows
 
+cdef enum:
+    MARK_MS = 20                 # after which a QoS 1 message without acknowledgement is in flight in the store too
+
 cdef StoredRows* new_rows() noexcept nogil
 cdef void free_rows(Reactor* r, StoredRows* rows) noexcept nogil
 cdef bint has_room(Reactor* r, Session* s, Passage* p) noexcept nogil
@@ -11,6 +14,7 @@ cdef void spill(
 ) noexcept nogil
 cdef void note_spilled(Session* s, Message* message) noexcept nogil
 cdef void lower_edge(Session* s, const MessageId* id) noexcept nogil
+cdef void mark_sent(Reactor* r) noexcept nogil
 cdef void evict_waiting(Reactor* r, Session* s) noexcept nogil
 cdef void request_rows(Reactor* r, Session* s) noexcept nogil
 cdef void accept_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil

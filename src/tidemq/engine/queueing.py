@@ -20,6 +20,7 @@ from cython.cimports.tidemq.engine.journal import (
     add_row,
     ask_store,
     precedes,
+    record_sent,
     remove_row,
     remove_stored,
     row_queue,
@@ -27,12 +28,14 @@ from cython.cimports.tidemq.engine.journal import (
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
 from cython.cimports.tidemq.engine.offers import withdraw_taker
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry
+from cython.cimports.tidemq.engine.queueing import MARK_MS
 from cython.cimports.tidemq.engine.state import (
     FULL_DROP_OLDEST,
     RECORD_READ,
     RECORD_TRIM,
     ROW_IDLE,
     ROW_NONE,
+    SENT,
     WAITING,
     Entry,
     Message,
@@ -45,6 +48,7 @@ from cython.cimports.tidemq.engine.state import (
     StoredQueue,
     StoredRow,
     StoredRows,
+    Unmarked,
 )
 from cython.cimports.tidemq.engine.system import pthread_mutex_lock, pthread_mutex_unlock
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
@@ -157,6 +161,45 @@ def has_room(
     return False
 
 
+# --- what was sent ---------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _mark_entry(r: cython.pointer[Reactor], s: cython.pointer[Session], sequence: uint64_t) -> cython.void:
+    entry: cython.pointer[Entry] = entry_at(cython.address(s.outbox), sequence)
+    if entry.state == SENT and entry.row == ROW_IDLE:
+        record_sent(r, s.number, entry, sequence)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _mark_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Whatever was sent is in flight in the store too: nothing of it is read again as if it waited."""
+    sequence: uint64_t = s.outbox.head
+    while sequence < s.outbox.next:
+        _mark_entry(r, s, sequence)
+        sequence += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def mark_sent(r: cython.pointer[Reactor]) -> cython.void:
+    """What was sent some time ago and is not acknowledged is in flight in the store too."""
+    while not r.unmarked.empty():
+        oldest: Unmarked = r.unmarked.front()
+        if r.now_ms - oldest.sent_ms < MARK_MS and not r.stopping:
+            return
+        r.unmarked.pop_front()
+        if r.sessions.count(oldest.queue):
+            s: cython.pointer[Session] = r.sessions[oldest.queue]
+            if s.outbox.head <= oldest.place < s.outbox.next:
+                _mark_entry(r, s, oldest.place)
+
+
 # --- out of memory, into the store -----------------------------------------------------------------
 
 
@@ -179,6 +222,7 @@ def goes_to_store(
     if not window and above:
         return True
     if not window and s.outbox.waiting == 0:
+        _mark_session(r, s)
         q.edge = _before(id)
         return True
     if above:
@@ -234,6 +278,7 @@ def evict_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
     q: cython.pointer[StoredQueue] = s.stored
     sequence: uint64_t = box.next
     end: uint64_t = box.tail
+    _mark_session(r, s)
     while sequence < end:
         entry: cython.pointer[Entry] = entry_at(box, sequence)
         sequence += 1
@@ -317,6 +362,9 @@ def accept_rows(
         entry.row = ROW_IDLE
         entry.section = 0
         entry.record = NO_RECORD
+        if q.doubtful:
+            q.doubtful -= 1
+            entry.was_sent = True
         s.outbox.bytes += message_bytes(entry.message)
         row.message = cython.NULL
         row.subscription_ids = cython.NULL

@@ -35,9 +35,10 @@ from cython.cimports.tidemq.engine.output import doom, flush_output, pending_out
 from cython.cimports.tidemq.engine.placement import work_out_load
 from cython.cimports.tidemq.engine.postman import handle_mail
 from cython.cimports.tidemq.engine.promises import free_promises
+from cython.cimports.tidemq.engine.queueing import MARK_MS, mark_sent
 from cython.cimports.tidemq.engine.reading import parse_kept, read_connection
 from cython.cimports.tidemq.engine.reports import new_event, post_event
-from cython.cimports.tidemq.engine.retention import continue_backlogs
+from cython.cimports.tidemq.engine.retention import continue_backlogs, end_sweep, sweep_retained
 from cython.cimports.tidemq.engine.shards import tend_shards
 from cython.cimports.tidemq.engine.state import (
     CONNECTED,
@@ -147,6 +148,7 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     r.tally[LIVE_BUFFERS] -= r.spare_blocks.size()
     r.tally[MEMORY_BUFFERS] -= cython.cast(int64_t, r.spare_blocks.size()) * OUTPUT_BLOCK
     r.spare_blocks.clear()
+    end_sweep(r)
     free_promises(r)
     free_offers(r)
     if r.section != cython.NULL:
@@ -284,6 +286,7 @@ def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
         check_congested(r)
         check_memory(r)
         tend_shards(r)
+        sweep_retained(r)
 
 
 @cython.cfunc
@@ -343,6 +346,7 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     meanwhile.
     """
     index: cython.size_t = 0
+    mark_sent(r)
     # before an answer is seen (but where an output filled up and went out within the turn), what it answers
     # for is counted and on its way to the other reactors
     if is_late(r):
@@ -376,8 +380,10 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     if r.resumed.size() or r.backlog_ready:
         return 0
     watching: cython.bint = r.congested.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
-    watching = watching or r.shards.size() > 0
+    watching = watching or r.shards.size() > 0 or r.sweep != cython.NULL
     wait: int64_t = _TICK_MS if watching else _IDLE_MS
+    if r.unmarked.size():
+        wait = min(wait, cython.cast(int64_t, MARK_MS))
     if r.flooding.size() or r.stopping:
         wait = 1
     if r.timers.size():

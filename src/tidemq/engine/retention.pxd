@@ -9,3 +9,5 @@ cdef void end_backlog(Reactor* r, Session* s, Span filter) noexcept nogil
 cdef void free_backlog(Session* s) noexcept nogil
 cdef void suspend_backlog(Session* s) noexcept nogil
 cdef void resume_backlog(Reactor* r, Session* s) noexcept nogil
+cdef void sweep_retained(Reactor* r) noexcept nogil
+cdef void end_sweep(Reactor* r) noexcept nogil

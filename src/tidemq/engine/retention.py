@@ -3,7 +3,7 @@ million of them neither stall a turn nor fill the output of one client.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.unordered_map import unordered_map
@@ -43,6 +43,8 @@ from cython.cimports.tidemq.wire.protocol import Span
 from cython.operator import dereference, preincrement
 
 _SLICE = cython.declare(uint32_t, 4)  # messages between two looks at the receiver's output: they may be large
+_SWEEP_SLICE = cython.declare(uint32_t, 512)  # messages that a tick looks at in search of expired ones
+_SWEEP_PAUSE_MS = cython.declare(int64_t, 5000)  # between two sweeps
 _SLICES = cython.declare(cython.int, 64)  # of one subscription in one turn
 
 
@@ -102,6 +104,62 @@ def _forget_expired(r: cython.pointer[Reactor], message: cython.pointer[Message]
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _is_over(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.bint:
+    """Whether a retained message has expired, by its own wish or by ``retained_ttl_s``."""
+    if message.expires_ms and message.expires_ms <= r.now_ms:
+        return True
+    ttl_ms: int64_t = r.shared.limits.retained_ttl_ms
+    if ttl_ms == 0 or message.id.clock == 0:
+        return False
+    now_ns: int64_t = r.now_ns + r.shared.wall_offset_ns
+    return now_ns - cython.cast(int64_t, message.id.clock) >= ttl_ms * 1000000
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def sweep_retained(r: cython.pointer[Reactor]) -> cython.void:
+    """Once a tick, on one reactor: looks at some retained messages and removes those whose time is over,
+    which else go when somebody would get them.
+    """
+    index: cython.size_t
+    everything: string
+    if r.index or (r.shared.retained.count == 0 and r.sweep == cython.NULL):
+        return
+    if r.sweep == cython.NULL:
+        if r.now_ms - r.swept_ms < _SWEEP_PAUSE_MS:
+            return
+        everything.push_back(0x23)  # '#'
+        r.sweep = open_walk(r.shared.retained, span_of(cython.address(everything)))
+    r.found.clear()
+    lock_shared(r.shared.retained)
+    more: cython.bint = continue_walk(r.sweep, _SWEEP_SLICE, cython.address(r.found))
+    for index in range(r.found.size()):
+        hold_message(cython.cast(cython.pointer[Message], r.found[index]))
+    unlock_shared(r.shared.retained)
+    for index in range(r.found.size()):
+        message: cython.pointer[Message] = cython.cast(cython.pointer[Message], r.found[index])
+        if _is_over(r, message):
+            _forget_expired(r, message)
+        release_message(message, r.tally)
+    if not more:
+        end_sweep(r)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def end_sweep(r: cython.pointer[Reactor]) -> cython.void:
+    """The sweep has come to its end, or to the reactor's."""
+    if r.sweep != cython.NULL:
+        close_walk(r.sweep)
+        r.sweep = cython.NULL
+        r.swept_ms = r.now_ms
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _schedule(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     if not c.backlogged:
         c.backlogged = True
@@ -127,7 +185,7 @@ def _send_slice(
     ids_count: uint32_t = 1 if backlog.subscription_id else 0
     for index in range(r.found.size()):
         message: cython.pointer[Message] = cython.cast(cython.pointer[Message], r.found[index])
-        if message.expires_ms and message.expires_ms <= r.now_ms:
+        if _is_over(r, message):
             _forget_expired(r, message)
         else:
             open_passage(cython.address(passage), message)

@@ -191,7 +191,7 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
 def route_message(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.void:
     """Routes a message that somebody already holds: a will, or one of the control plane's."""
     passage: Passage
-    if r.shared.durable and message.id.clock == 0:
+    if message.id.clock == 0 and (r.shared.durable or message.retain):
         message.id = next_id(r)
     open_passage(cython.address(passage), message)
     route(r, cython.address(passage))

@@ -117,6 +117,7 @@ cdef struct StoredQueue:
     uint64_t bytes               # of their messages
     MessageId edge
     MessageId late               # while `reading`: rows from here on came or changed too late for the read
+    uint32_t doubtful            # after a crash: so many rows may have been sent, and go out with DUP
     bool reading                 # a window is on its way from the store
 
 cdef struct SessionSubscription:
@@ -445,6 +446,11 @@ cdef struct Promise:             # what is done when a section is committed
     bool undone                  # the store did not take it
     bool recorded                # of an offer: its rows are in `section`
 
+cdef struct Unmarked:            # a QoS 1 message that was sent and whose row still says idle
+    uint64_t queue
+    uint64_t place               # in the outbox
+    int64_t sent_ms
+
 # ---------------------------------------------------------------- a reactor, an engine
 
 cdef cppclass Reactor:
@@ -481,6 +487,8 @@ cdef cppclass Reactor:
     vector[uint64_t] flooding    # publishers that wait for another reactor's inbox
     Matches matches              # scratch for a look-up
     vector[void*] found          # scratch for retained messages
+    RetainedWalk* sweep          # in search of retained messages whose time is over; NULL: it rests
+    int64_t swept_ms             # when it last came to its end
     uint8_t* read_buffer
     uint32_t read_capacity
     vector[uint8_t*] spare_blocks
@@ -498,6 +506,7 @@ cdef cppclass Reactor:
     deque[Promise] acknowledgements   # to publishers, in their order; numbered on from `acknowledged`
     uint64_t acknowledged        # how many have left it
     deque[Promise] promises      # all others
+    deque[Unmarked] unmarked     # oldest first; it may be acknowledged by now, or its session be elsewhere
     unordered_map[uint64_t, Offer] offers   # by the clock of the message's id
     int64_t tally[COUNTER_COUNT]
     int64_t published[COUNTER_COUNT]   # atomic

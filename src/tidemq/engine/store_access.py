@@ -11,6 +11,7 @@ from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.tidemq.engine.engine import Engine
 from cython.cimports.tidemq.engine.journal import give_section, open_journal
 from cython.cimports.tidemq.engine.loading import (
+    doubt_sessions,
     load_inflight,
     load_queue_rows,
     load_received,
@@ -107,10 +108,14 @@ class StoreAccess:
         self._check()
         return load_inflight(self.engine.shared, key, value, payload)
 
-    def loaded(self) -> None:
-        """All is loaded: what changes from now on is recorded."""
+    def loaded(self, *, crashed: bool) -> None:
+        """All is loaded: what changes from now on is recorded. ``crashed``: the last broker did not end well,
+        so what it sent last is known as sent to the client alone.
+        """
         self._check()
         index: cython.size_t
+        if crashed:
+            doubt_sessions(self.engine.shared)
         for index in range(self.engine.shared.reactors.size()):
             open_journal(self.engine.shared.reactors[index])
 
