@@ -210,10 +210,11 @@ class Keeper:
             return
         counts: Counts = {}
         try:
+            if self.failure:
+                # it is a write that makes the store mend itself; only then can anything be read
+                self._store.write([("meta", b"probe", b"")], sync=False)
             counts = self._count(self._left_references + work.references)
             batch = self._left_writes() + work.writes + _count_writes(counts)
-            if not batch:
-                batch.append(("meta", b"probe", b""))  # whether the store takes writes again
             self._store.write(batch, sync=self._sync)
         except StoreError as error:
             self._fail(work, error)
