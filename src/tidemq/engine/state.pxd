@@ -117,6 +117,7 @@ cdef struct StoredQueue:
     uint64_t bytes               # of their messages
     MessageId edge
     MessageId late               # while `reading`: rows from here on came or changed too late for the read
+    uint64_t leaving             # of a shard that is to move: the section that holds its last rows; 0: it is not
     uint32_t doubtful            # after a crash: so many rows may have been sent, and go out with DUP
     bool reading                 # a window is on its way from the store
 
