@@ -70,6 +70,7 @@ class PublishingActor:
         while not self.done:
             await self.publisher.open()
             await self._attend(time.monotonic() + self.choose.expovariate(1 / 0.6))
+            await asyncio.sleep(self.choose.uniform(0, 0.03))
         self.publisher.leave()
 
     async def _attend(self, leaves_at: float) -> None:

@@ -22,6 +22,7 @@ from tidemq.errors import StoreError
 from tidemq.limits import Limits
 from tidemq.store import FAMILIES, MemoryStore, Store, Write
 from tidemq.store.rocksdb import make_rocksdb_store
+from tidemq.store.rows import IN_FLIGHT
 from tidemq.store.sqlite import make_sqlite_store
 
 KINDS = ("rocksdb", "sqlite", "memory")
@@ -236,6 +237,12 @@ class Server:
         """Waits until a family has so many rows: an acknowledgement of a client's is answered by nothing."""
         wait_until(lambda: len(self.rows(family)) == count, f"{count} rows in {family}")
         return self.rows(family)
+
+    def wait_for_in_flight(self, count: int) -> None:
+        """Waits until so many queue rows say that they were sent: at QoS 1 that is written a little later."""
+        wait_until(
+            lambda: sum(key[8] == IN_FLIGHT for key in self.rows("queue")) == count, f"{count} in flight"
+        )
 
     def wait_until_empty(self) -> None:
         """Waits until nothing is left of any message, and so of any queue."""

@@ -117,6 +117,7 @@ def test_what_was_sent_before_is_completed(servers: Servers, server: Server, cra
     publisher.publish("t", b"1", 1, message_expiry=1)
     publisher.publish("t", b"2", 2, message_expiry=1)
     sent = [client.expect(PUBLISH) for _ in range(2)]
+    server.wait_for_in_flight(2)
     client.drop()
     absent = leave_session(server, "t")
     publisher.publish("t", b"expires", 1, message_expiry=1)

@@ -98,8 +98,8 @@ def test_publishers_are_told(server: Server, applied: bool, qos: int, failure: S
         client = server.back(client_id)
         client.expect_message("t", b"before", qos)
         client.expect_message("t", b"after", qos)
-        server.wait_until_empty()
-    client.ping()  # nothing else has come
+        client.ping()
+    server.wait_until_empty()
     # the first was in the queues already, the others were refused before
     assert (server.count("dropped_store_failed"), server.count("refused_store")) == (3, 2)
 
@@ -206,8 +206,8 @@ def test_what_was_acknowledged_before_is_intact(servers: Servers, server: Server
         client = server.back(client_id)
         for number in range(10):
             client.expect_message("t", b"%d" % number, 1 + number % 2)
-        server.wait_until_empty()
-    client.ping()  # nothing else has come
+        client.ping()
+    server.wait_until_empty()
 
 
 def test_what_was_acknowledged_before_survives_a_stop_that_cannot_write(
@@ -433,5 +433,5 @@ def test_a_store_that_fails_now_and_then_loses_and_repeats_nothing(servers: Serv
         client = server.back(client_id)
         for number in range(20):
             client.expect_message("t", b"%d" % number, 2)
-        server.wait_until_empty()
-    client.ping()  # nothing else has come
+        client.ping()
+    server.wait_until_empty()

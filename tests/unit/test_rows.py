@@ -279,7 +279,7 @@ def test_no_bytes_harm_the_engine(rows):
                 access.load_shared(key, value)
             else:
                 loading.load_queue(key, *value)
-        access.loaded()
+        access.loaded(crashed=True)
         loading.engine.listen("127.0.0.1", 0)
         loading.engine.start()
         access.deliver_rows(0, 1, [(key, *value) for family, key, value in rows if family == "queue"], False)

@@ -137,7 +137,11 @@ class Keeper:
         corrupt: list[bytes] = []
         held: list[tuple[bytes, bytes]] = []
         inflight = self._access.load_queue(self._store.scan("queue"), orphans, held, corrupt)
-        self._store.write([write for key, value in held for write in _returned(key, value)], sync=False)
+        self._store.write(
+            [w for key, value in held if value[1] < 2 for w in _returned(key, value)], sync=False
+        )
+        # what had begun to go out at QoS 2 goes with its session; nobody else may get it (4.8.2)
+        self._remove_rows([(key, value) for key, value in held if value[1] == 2])
         for rows in _chunks(inflight, 1000):
             payloads = self._store.get_many("payload", [key[_ID] for key, _ in rows])
             for (key, value), payload in zip(rows, payloads, strict=True):
@@ -206,10 +210,11 @@ class Keeper:
             return
         counts: Counts = {}
         try:
+            if self.failure:
+                # it is a write that makes the store mend itself; only then can anything be read
+                self._store.write([("meta", b"probe", b"")], sync=False)
             counts = self._count(self._left_references + work.references)
             batch = self._left_writes() + work.writes + _count_writes(counts)
-            if not batch:
-                batch.append(("meta", b"probe", b""))  # whether the store takes writes again
             self._store.write(batch, sync=self._sync)
         except StoreError as error:
             self._fail(work, error)
@@ -304,8 +309,8 @@ class Keeper:
                 self._access.deliver_rows(reactor, queue, [], True)
             return
         self._trims += work.trims
-        if self._trims and self._attempt(self._trim):
-            self._trims = []
+        if self._trims:
+            self._attempt(self._trim)
         for reactor, queue, after, count in work.reads:
             self._read(reactor, queue, after, count)
         if self._purges:
@@ -339,6 +344,7 @@ class Keeper:
             rows += found
             if found:
                 self._trimmed[queue] = found[-1][0][_ID]
+        self._trims = []  # what cannot be removed now is left for later
         self._remove_rows(rows)
         while len(self._trimmed) > COUNTS_MAX:
             del self._trimmed[next(iter(self._trimmed))]

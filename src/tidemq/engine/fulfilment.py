@@ -220,13 +220,15 @@ def _section_failed(
     index: cython.size_t
     for index in range(section.records.size()):
         record: cython.pointer[Record] = cython.address(section.records[index])
-        if record.kind == RECORD_ADD and not record.offered:
+        if record.kind == RECORD_ADD and not record.offered and not record.moved:
             _undo_added(r, record, section.number)
     for index in range(r.acknowledgements.size()):
         published: cython.pointer[Promise] = cython.address(r.acknowledgements[index])
         if published.kept and section.number in (published.section, published.early):
             published.reason = reason
             published.undone = True
+            published.section = 0
+        elif published.again and published.section == section.number:
             published.section = 0
     for index in range(r.promises.size()):
         promise: cython.pointer[Promise] = cython.address(r.promises[index])

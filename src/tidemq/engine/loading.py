@@ -51,8 +51,8 @@ from cython.cimports.tidemq.engine.state import (
 )
 from cython.cimports.tidemq.engine.subscriptions import SharedGroup, find_group_by_name
 from cython.cimports.tidemq.engine.timers import time_session
-from cython.cimports.tidemq.wire.protocol import bytes_of, span_of
-from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
+from cython.cimports.tidemq.wire.protocol import FAULT_NONE, bytes_of, span_of
+from cython.cimports.tidemq.wire.topics import SharedFilter, check_topic_filter, split_shared
 from cython.operator import dereference, preincrement
 
 
@@ -140,6 +140,8 @@ def load_subscription(shared: cython.pointer[Shared], key: bytes, value: bytes) 
         return False
     client_id = key[2 : 2 + size]
     filter = key[2 + size :]
+    if value[0] & 3 == 3 or check_topic_filter(span_of(filter), shared.limits.topic_levels_max) != FAULT_NONE:
+        return False
     r: cython.pointer[Reactor] = _reactor_for(shared, client_id)
     name: string = client_id
     existed: cython.bint = False

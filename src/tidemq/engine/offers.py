@@ -79,18 +79,15 @@ def describe_offer(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def withdraw_taker(r: cython.pointer[Reactor], clock: uint64_t, queue: uint64_t) -> cython.bint:
-    """A queue has read its row of an offer before it was told to take it; whether there is such an offer."""
+def is_offered(r: cython.pointer[Reactor], clock: uint64_t, queue: uint64_t) -> cython.bint:
+    """Whether a row of the queue is of an offer of which it is not known here yet that it is committed."""
     index: cython.size_t
-    if not r.offers.count(clock):
-        return False
-    offer: cython.pointer[Offer] = cython.address(r.offers[clock])
-    for index in range(offer.takers.size()):
-        if offer.takers[index].queue == queue:
-            free(offer.takers[index].subscription_ids)
-            offer.takers.erase(offer.takers.begin() + index)
-            return True
-    return False
+    found: cython.bint = False
+    if r.offers.count(clock):
+        offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+        for index in range(offer.takers.size()):
+            found = found or offer.takers[index].queue == queue
+    return found
 
 
 @cython.cfunc

@@ -41,7 +41,7 @@ def _new_promise(r: cython.pointer[Reactor], c: cython.pointer[Connection], kind
     promise: Promise
     memset(cython.address(promise), 0, cython.sizeof(Promise))
     promise.kind = kind
-    promise.section = last_section(r)
+    promise.section = last_section(r) if r.section != cython.NULL else 0
     if c != cython.NULL:
         promise.connection = handle_of(r, c)
         c.owed += 1

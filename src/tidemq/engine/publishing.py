@@ -6,6 +6,7 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.agreement import record_offer
 from cython.cimports.tidemq.engine.backpressure import refused_by_memory
 from cython.cimports.tidemq.engine.cache import find_receivers
 from cython.cimports.tidemq.engine.connecting import keep_packet
@@ -26,7 +27,7 @@ from cython.cimports.tidemq.engine.journal import (
     remove_row,
     row_queue,
 )
-from cython.cimports.tidemq.engine.message import close_passage
+from cython.cimports.tidemq.engine.message import close_passage, passage_message
 from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, place_of, release_payload
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.placement import consider_moving
@@ -266,7 +267,13 @@ def _acknowledge(
         if c.session.stored != cython.NULL and (p.kept or p.answers) and not p.offered:
             store_received(r, c.session, packet_id)
             p.kept = True
-    if p.kept or p.answers or c.owed:
+    if p.offered and (p.kept or p.answers or p.places):
+        passage_message(p, r.tally)
+        promise_published(r, c, p, packet_type, packet_id, reason, False)
+        if p.answers == 0:
+            record_offer(r, c.session, cython.address(r.acknowledgements.back()))
+    elif p.kept or p.answers or c.owed:
+        p.offered = False
         promise_published(r, c, p, packet_type, packet_id, reason, False)
     else:
         settle_published(r, c, c.session, packet_type, packet_id, reason)
@@ -309,8 +316,9 @@ def _accept_publish(
         passage.frame_is_5 = c.version == 5
     if publish.retain or (r.shared.durable and publish.qos):
         passage.id = next_id(r)
-        if publish.qos and r.shared.durable:
-            passage.token = next_token(r)
+    if publish.qos:
+        passage.token = next_token(r)
+        if r.shared.durable:
             # only a client whose session is stored can send it again after a crash
             passage.offered = publish.qos == 2 and c.session.stored != cython.NULL
     r.tally[C_MESSAGES_RECEIVED] += 1

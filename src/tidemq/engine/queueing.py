@@ -26,7 +26,7 @@ from cython.cimports.tidemq.engine.journal import (
     row_queue,
 )
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
-from cython.cimports.tidemq.engine.offers import withdraw_taker
+from cython.cimports.tidemq.engine.offers import is_offered
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry
 from cython.cimports.tidemq.engine.queueing import MARK_MS
 from cython.cimports.tidemq.engine.state import (
@@ -337,19 +337,26 @@ def _forget_stored(
 def accept_rows(
     r: cython.pointer[Reactor], s: cython.pointer[Session], rows: cython.pointer[StoredRows]
 ) -> cython.void:
-    """A window has come: it waits in the outbox, in the order of the store. Takes the rows over."""
+    """A window has come: it waits in the outbox, in the order of the store. Takes the rows over.
+
+    It ends before a row of an offer that is not settled here: that one comes when it is, and those of its
+    publisher before it may have been written after the window was read.
+    """
     q: cython.pointer[StoredQueue] = s.stored
     index: cython.size_t
     again: cython.bint = False
+    offered: cython.bint = False
     q.reading = False
     for index in range(rows.rows.size()):
         row: cython.pointer[StoredRow] = cython.address(rows.rows[index])
         if q.late.clock and not precedes(cython.address(row.id), cython.address(q.late)):
             again = True
             break
+        if is_offered(r, row.id.clock, s.number):
+            offered = True
+            break
         q.edge = row.id
-        if not withdraw_taker(r, row.id.clock, s.number):  # an offered row was not counted yet
-            _forget_stored(r, s, row)
+        _forget_stored(r, s, row)
         if row.message.expires_ms and row.message.expires_ms <= r.now_ms:
             r.tally[C_DROPPED_EXPIRED] += 1
             remove_stored(r, s.number, row.message)
@@ -364,13 +371,13 @@ def accept_rows(
         entry.record = NO_RECORD
         if q.doubtful:
             q.doubtful -= 1
-            entry.was_sent = True
+            entry.was_sent = row.qos == 1
         s.outbox.bytes += message_bytes(entry.message)
         row.message = cython.NULL
         row.subscription_ids = cython.NULL
     if not again and not rows.more and q.late.clock == 0:
         q.waiting = q.bytes = 0  # whatever was counted, the store has no more
-    elif rows.more and q.waiting == 0:
+    elif rows.more and q.waiting == 0 and not offered:
         q.waiting = 1  # whatever was counted, it has more
     q.late.clock = 0
     free_rows(r, rows)

@@ -124,15 +124,13 @@ def sweep_retained(r: cython.pointer[Reactor]) -> cython.void:
     """
     index: cython.size_t
     everything: string
-    if r.index or (r.shared.retained.count == 0 and r.sweep == cython.NULL):
+    if r.index or (r.sweep == cython.NULL and r.now_ms - r.swept_ms < _SWEEP_PAUSE_MS):
         return
-    if r.sweep == cython.NULL:
-        if r.now_ms - r.swept_ms < _SWEEP_PAUSE_MS:
-            return
-        everything.push_back(0x23)  # '#'
-        r.sweep = open_walk(r.shared.retained, span_of(cython.address(everything)))
     r.found.clear()
     lock_shared(r.shared.retained)
+    if r.sweep == cython.NULL:
+        everything.push_back(0x23)  # '#'
+        r.sweep = open_walk(r.shared.retained, span_of(cython.address(everything)))
     more: cython.bint = continue_walk(r.sweep, _SWEEP_SLICE, cython.address(r.found))
     for index in range(r.found.size()):
         hold_message(cython.cast(cython.pointer[Message], r.found[index]))

@@ -109,8 +109,9 @@ def _deliver_to_member(
         _mail_to_group(r, p, group.number, member.reactor, hops)
         return
     shard: cython.pointer[Session] = cython.NULL
+    stored: cython.bint = r.shared.durable and group.stored
     if p.qos:
-        shard = shard_of(r, group.number, r.shared.durable and group.stored)
+        shard = shard_of(r, group.number, stored)
     if shard == cython.NULL and member == cython.NULL:
         r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
         return
@@ -158,7 +159,7 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     if p.retain:
         retain_passage(r, p)
     entry: cython.pointer[CacheEntry] = find_receivers(r, p.topic)
-    if not entry.stored_reactors:
+    if not entry.stored_reactors and entry.groups.empty():
         p.offered = False
     _deliver_plain(r, p, entry)
     others: uint64_t = entry.reactors

@@ -77,11 +77,10 @@ def _add_shard(r: cython.pointer[Reactor], number: uint64_t, group: uint32_t) ->
 @cython.exceptval(check=False)
 def shard_of(r: cython.pointer[Reactor], group: uint32_t, stored: cython.bint) -> cython.pointer[Session]:
     """The shard of a group on this reactor, made when first asked for; NULL when the group is gone."""
-    index: cython.size_t
     filter: string
-    for index in range(r.shards.size()):
-        if r.shards[index].group == group and (r.shards[index].stored != cython.NULL or not stored):
-            return r.shards[index]
+    key: uint64_t = cython.cast(uint64_t, group) * 2 + (1 if stored else 0)
+    if r.shard_of_group.count(key):
+        return r.shard_of_group[key]
     lock_shared(r.shared.subscriptions)
     found: cython.pointer[SharedGroup] = find_group(r.shared.subscriptions, group)
     if found != cython.NULL:
@@ -97,11 +96,12 @@ def shard_of(r: cython.pointer[Reactor], group: uint32_t, stored: cython.bint) -
     number: uint64_t = r.shared.next_session
     pthread_mutex_unlock(cython.address(r.shared.registry_lock))
     shard: cython.pointer[Session] = _add_shard(r, number, group)
+    r.shard_of_group[key] = shard
     if stored:
         make_stored(r, shard)
-        key: string
-        append_u64(cython.address(key), number)
-        put_value(r, FAMILY_SHARED, cython.address(key), cython.address(filter))
+        row_key: string
+        append_u64(cython.address(row_key), number)
+        put_value(r, FAMILY_SHARED, cython.address(row_key), cython.address(filter))
     return shard
 
 
@@ -173,7 +173,8 @@ def _give(
     """The shard's oldest entry goes to a member; its row stays, unless the member keeps it as its own."""
     passage: Passage
     s: cython.pointer[Session] = cython.cast(cython.pointer[Session], member.session)
-    qos: cython.uchar = min(member.options & OPTION_QOS, entry.qos)
+    # the entry's own may be what another member was granted
+    qos: cython.uchar = min(member.options & OPTION_QOS, entry.message.qos)
     retain: cython.bint = entry.retain and member.options & OPTION_RETAIN_AS_PUBLISHED
     ids_count: uint32_t = 1 if member.subscription_id else 0
     open_passage(cython.address(passage), entry.message)
@@ -191,6 +192,8 @@ def _give(
             passage.shard = shard.number
         forget_entry(cython.address(shard.outbox), entry, r.tally)
         deliver(r, s, cython.address(passage), qos, retain, cython.address(member.subscription_id), ids_count)
+        if stored and passage.kept:
+            r.section.records.back().moved = True
     close_passage(cython.address(passage), r.tally)
 
 
@@ -291,6 +294,19 @@ def return_held(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _forget_shard(r: cython.pointer[Reactor], at: cython.size_t) -> cython.void:
+    """The shard is this reactor's no more."""
+    shard: cython.pointer[Session] = r.shards[at]
+    key: uint64_t = cython.cast(uint64_t, shard.group) * 2 + (1 if shard.stored != cython.NULL else 0)
+    r.shards[at] = r.shards.back()
+    r.shards.pop_back()
+    if r.shard_of_group.count(key) and r.shard_of_group[key] == shard:
+        r.shard_of_group.erase(key)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _move_shard(r: cython.pointer[Reactor], at: cython.size_t, target: cython.int) -> cython.bint:
     """Sends a shard to another reactor, once nothing of it is on its way to or from the store."""
     shard: cython.pointer[Session] = r.shards[at]
@@ -301,8 +317,7 @@ def _move_shard(r: cython.pointer[Reactor], at: cython.size_t, target: cython.in
         pthread_mutex_lock(cython.address(r.shared.registry_lock))
         r.shared.queue_owners[shard.number] = target
         pthread_mutex_unlock(cython.address(r.shared.registry_lock))
-    r.shards[at] = r.shards.back()
-    r.shards.pop_back()
+    _forget_shard(r, at)
     r.sessions.erase(shard.number)
     mail: Mail = new_mail(MAIL_SHARD)
     mail.pointer = shard
@@ -335,8 +350,7 @@ def tend_shards(r: cython.pointer[Reactor]) -> cython.void:
         elsewhere: cython.int = -1
         members.clear()
         if not _members_here(r, shard.group, cython.address(members), cython.address(elsewhere)):
-            r.shards[index] = r.shards.back()
-            r.shards.pop_back()
+            _forget_shard(r, index)
             r.tally[C_DROPPED_NO_GROUP_MEMBER] += shard.outbox.waiting
             end_session(r, shard)
             continue

@@ -379,6 +379,7 @@ cdef struct Record:
     bool retain
     bool was_sent
     bool offered                 # ADD: of an offer, in no queue yet
+    bool moved                   # ADD: it comes from another queue, and is no new message
     bool spilled                 # ADD: the message is in the store alone
     uint64_t queue
     uint64_t sequence            # the entry's place
@@ -479,6 +480,7 @@ cdef cppclass Reactor:
     bool backlog_ready           # one of them can take more now
     vector[uint64_t] resumed     # connections whose kept input is to be parsed again
     unordered_map[uint64_t, Session*] sessions   # by number: those that a timer or receiver number names or the store holds
+    unordered_map[uint64_t, Session*] shard_of_group   # group number * 2, plus 1 where it is stored
     vector[Session*] shards      # queues of shared groups, see shards
     vector[Timer] timers         # a binary heap, earliest first
     TopicCache cache

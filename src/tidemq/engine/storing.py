@@ -309,12 +309,13 @@ def rest_of_work(work: StoreWork) -> StoreWork:
     each: cython.size_t
     rest = StoreWork()
     rest.shared = work.shared
-    rest.reads, rest.trims, rest.purges = work.reads, work.trims, work.purges
     for each in range(work.sections.size()):
         section: cython.pointer[Section] = work.sections[each]
         for index in range(section.records.size()):
             record: cython.pointer[Record] = cython.address(section.records[index])
-            if record.kind == RECORD_ADD:
+            if record.kind == RECORD_ADD and record.moved:
+                _convert_added(rest, record, False)
+            elif record.kind == RECORD_ADD:
                 _convert_removed(work.shared, record, record.status, rest.writes, [])
             else:
                 _convert_change(work.shared, record, rest.writes, rest.references)

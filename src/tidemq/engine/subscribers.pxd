@@ -5,7 +5,7 @@ cdef enum SubscriptionOption:          # the option byte of SUBSCRIBE, 5.0 secti
     OPTION_NO_LOCAL = 0x04
     OPTION_RETAIN_AS_PUBLISHED = 0x08
     OPTION_RETAIN_HANDLING = 0x30
-    OPTION_STORED = 0x40                # ours: the store holds the session
+    OPTION_STORED = 0x40                # ours: the session outlives its connection
 
 cdef enum SubscriptionKind:
     PLAIN = 0
