@@ -71,7 +71,8 @@ def start_tidemq(folder: Path, settings: str, reactors: int, import_from: Path |
     log, config = folder / "broker.log", folder / "tidemq.toml"
     config.write_text(settings)
     command = [sys.executable, "-c", "from tidemq.cli import main; main()", "serve", "--host", "127.0.0.1"]
-    command += ["--store", "memory"]
+    if "store = " not in settings:
+        command += ["--store", "memory"]
     command += ["--port", "0", "--reactors", str(reactors), "--config", str(config)]
     environment = dict(os.environ)
     if import_from is not None:

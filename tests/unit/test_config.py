@@ -33,7 +33,7 @@ def write(tmp_path):
 def test_defaults_are_those_of_the_models():
     config = load_config()
     assert config == Config()
-    assert (config.port, config.reactors, config.store, config.limits) == (1883, 0, "memory", Limits())
+    assert (config.port, config.reactors, config.store, config.limits) == (1883, 0, "rocksdb", Limits())
 
 
 def test_every_limit_has_a_range_that_holds_its_default():

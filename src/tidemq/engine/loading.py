@@ -140,6 +140,10 @@ def load_subscription(shared: cython.pointer[Shared], key: bytes, value: bytes) 
         return False
     client_id = key[2 : 2 + size]
     filter = key[2 + size :]
+    try:
+        filter.decode()
+    except UnicodeDecodeError:
+        return False
     if value[0] & 3 == 3 or check_topic_filter(span_of(filter), shared.limits.topic_levels_max) != FAULT_NONE:
         return False
     r: cython.pointer[Reactor] = _reactor_for(shared, client_id)
