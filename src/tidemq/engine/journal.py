@@ -262,9 +262,7 @@ def note_returned(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> c
         record.status = ROW_IDLE
         record.spilled = True
     elif record != cython.NULL and record.kind == RECORD_SEND:
-        _clear_record(r, record)
-        record.kind = RECORD_VOID
-        r.section.live -= 1
+        take_back(r, entry)
     elif entry.row == ROW_INFLIGHT:
         _change_row(r, entry.queue, entry, RECORD_RETURN, 0)
         r.section.records.back().status = ROW_IDLE

@@ -256,6 +256,7 @@ def note_spilled(s: cython.pointer[Session], message: cython.pointer[Message]) -
     q: cython.pointer[StoredQueue] = s.stored
     q.waiting += 1
     q.bytes += message_bytes(message)
+    q.leaving = 0
     _changed(q, cython.address(message.id))
 
 

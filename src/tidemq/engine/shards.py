@@ -312,8 +312,13 @@ def _move_shard(r: cython.pointer[Reactor], at: cython.size_t, target: cython.in
     shard: cython.pointer[Session] = r.shards[at]
     if shard.stored != cython.NULL:
         evict_waiting(r, shard)
-        if shard.stored.reading or last_section(r) > r.committed or shard.outbox.head != shard.outbox.tail:
+        if shard.stored.leaving == 0:
+            shard.stored.leaving = last_section(r)
+        if shard.stored.reading or shard.stored.leaving > r.committed:
             return False
+        if shard.outbox.head != shard.outbox.tail:
+            return False
+        shard.stored.leaving = 0
         pthread_mutex_lock(cython.address(r.shared.registry_lock))
         r.shared.queue_owners[shard.number] = target
         pthread_mutex_unlock(cython.address(r.shared.registry_lock))

@@ -117,6 +117,7 @@ cdef struct StoredQueue:
     uint64_t bytes               # of their messages
     MessageId edge
     MessageId late               # while `reading`: rows from here on came or changed too late for the read
+    uint64_t leaving             # of a shard that is to move: the section that holds its last rows; 0: it is not
     uint32_t doubtful            # after a crash: so many rows may have been sent, and go out with DUP
     bool reading                 # a window is on its way from the store
 
@@ -296,7 +297,7 @@ cdef enum:   # the kind of a Mail
     MAIL_GO                      # `number`: clock of an offered message's id; `reason`: or nobody takes it
     MAIL_COMMITTED               # `pointer`: a Section that the store has, or with `reason` has not
     MAIL_ROWS                    # `number`: queue; `pointer`: StoredRows that were read for it
-    MAIL_EXPIRED                 # `number`: queue; `pointer`: StoredRows without messages whose time is over
+    MAIL_EXPIRED                 # `number`: queue; `pointer`: StoredRows whose time is over
     MAIL_STOP
 
 cdef cppclass Letter:             # what comes with the rare kinds
@@ -377,7 +378,6 @@ cdef struct Record:
     uint8_t status               # of the row before (REMOVE) or now; family
     uint8_t qos
     bool retain
-    bool was_sent
     bool offered                 # ADD: of an offer, in no queue yet
     bool moved                   # ADD: it comes from another queue, and is no new message
     bool spilled                 # ADD: the message is in the store alone
