@@ -166,7 +166,7 @@ class Chaos:
             if not waiting and time.monotonic() > deadline - RECOVERY_S + 1:
                 return  # nobody wants anything any more
             await asyncio.sleep(0.02)
-        self.history.fail("stalled", f"nothing acknowledged within {RECOVERY_S} s of the fault's end")
+        raise BrokerError(f"nothing acknowledged within {RECOVERY_S} s of the fault's end")
 
 
 class Beacon(Client):

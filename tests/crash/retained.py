@@ -10,7 +10,7 @@ from crash.client import Setting, Subscriber
 from crash.history import NEVER, History, Interest, Message
 
 KEPT = "crash/kept"  # topics below it have retained messages, each topic from one publisher at one QoS
-WAIT_S = 5.0
+WAIT_S = 3.0
 QUIET_S = 0.02
 
 

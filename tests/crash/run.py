@@ -22,9 +22,10 @@ from crash.history import Debts, History, judge
 from crash.retained import RetainedTopics
 from crash.server import BrokerError, Server
 
-STALL_S = 10.0  # without progress, with something still owed
+STALL_S = 10.0  # without progress of a publisher
+SILENCE_S = 3.0  # without any event, with something still owed
 QUIET_S = 0.15  # in which nothing more may come
-RUN_S = 120.0
+RUN_S = 60.0
 REPORTED_MAX = 2  # failures of one run
 
 
@@ -158,7 +159,7 @@ class Run:
             await asyncio.sleep(0.01)
             if len(self.history.events) != before:
                 before, since = len(self.history.events), time.monotonic()
-            if time.monotonic() - since > STALL_S / 2:
+            if time.monotonic() - since > SILENCE_S:
                 break
         await asyncio.sleep(QUIET_S)
         for each in subscribers:
