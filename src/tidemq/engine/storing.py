@@ -25,6 +25,7 @@ from cython.cimports.tidemq.engine.rows import (
     wall_ms,
 )
 from cython.cimports.tidemq.engine.state import (
+    FAMILY_RECEIVED,
     MAIL_COMMITTED,
     RECORD_ADD,
     RECORD_DELETE,
@@ -317,6 +318,8 @@ def rest_of_work(work: StoreWork) -> StoreWork:
                 _convert_added(rest, record, False)
             elif record.kind == RECORD_ADD:
                 _convert_removed(work.shared, record, record.status, rest.writes, [])
+            elif record.kind == RECORD_PUT and record.status == FAMILY_RECEIVED:
+                rest.writes.append(("received", _text(record.key), None))  # it belongs to a new message
             else:
                 _convert_change(work.shared, record, rest.writes, rest.references)
     return rest
