@@ -9,7 +9,7 @@ SECONDS ?= 30
 SEED ?= 1
 RUNS ?= 100
 
-.PHONY: help setup build serve test wheel-test format bench bench-store asan race fuzz crash
+.PHONY: help setup build serve test wheel-test format bench bench-engine bench-store asan race fuzz crash
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,8 +29,10 @@ build: $(STAMP) ## compile what changed; a performance hint fails
 serve: setup ## run the broker on port 1883
 	$(BIN)/tidemq serve
 
+# in two processes: the first Spark session of a process leaves its settings to all that come after it
 test: setup ## run the tests
-	$(BIN)/pytest
+	$(BIN)/pytest --ignore=tests/pipeline
+	$(BIN)/pytest tests/pipeline
 
 wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
 	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel
@@ -39,7 +41,10 @@ format: setup ## put imports and lines in order
 	$(BIN)/ruff check --quiet --fix
 	$(BIN)/ruff format
 
-bench: setup ## compare with Mosquitto under the same load (15 to 20 minutes; Debian package mosquitto)
+bench: setup ## compare brokers under the same load: TideMQ, Mosquitto, amqtt, aedes, RabbitMQ (20 minutes)
+	$(BIN)/python benchmarks/compare.py
+
+bench-engine: setup ## the engine's goals: deliveries per CPU-second beside Mosquitto's, by reactors (20 minutes)
 	$(BIN)/python benchmarks/run.py
 
 bench-store: setup ## what it costs to keep messages on disk, beside Mosquitto (10 minutes; Debian package mosquitto)

@@ -23,12 +23,13 @@ from disk import measure_disk
 from durable_report import Results, Wait
 from keeping import Load, measure_queue, measure_retained
 from measurement import measure, run_load, sized
-from peers import mosquitto
+from peers import PEERS
 from peers.durable import VARIANTS, Variant, started
-from peers.running import Running
+from peers.peer import Running
 from workloads import PERSISTENT, Scenario
 
 from tidemq.bench.generator import Generator
+from tidemq.bench.target import local_target
 from tidemq.bench.workload import Workload
 
 RESULTS = Path(__file__).parent / "results"
@@ -140,7 +141,7 @@ def forget_sessions(running: Running) -> None:
     """End the sessions of every workload before: the same client identifiers connect without any."""
     count = max(scenario.workload.publishers + scenario.workload.subscribers for scenario in PERSISTENT)
     connections = Workload(name="forget", publishers=0, subscribers=0, idle_connections=count)
-    generator = Generator(connections, running.port)
+    generator = Generator(connections, local_target(running.port))
     try:
         generator.connect()
     finally:
@@ -207,7 +208,7 @@ def main(arguments: Sequence[str]) -> None:
     run = Run(plan)
     run.all()
     text = durable_report.markdown(
-        run.results, here, mosquitto.version(), plan.rounds, plan.seconds, load_before
+        run.results, here, PEERS["mosquitto"].version(), plan.rounds, plan.seconds, load_before
     )
     print(text)
     stem = options.output or RESULTS / f"{date.today()}-durable-{here.commit.rstrip('+')}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from disk import RECORD_BYTES, DiskLatency
+from flood import Flood
 from keeping import PAYLOAD_BYTES, Kept, Queued, Retained
 from machine import Machine
 from measurement import Sample
@@ -16,7 +17,8 @@ from peers.durable import MEMORY, MOSQUITTO, SYNC, VARIANTS
 from report import faults, remarks, short, table, verdict
 from workloads import PAIRS, PERSISTENT
 
-from tidemq.bench.workload import Latency, Outcome
+from tidemq.bench.result import Latency
+from tidemq.bench.workload import Outcome
 
 SYNC_SHARE_GOAL = 1 / 3  # of the rate without a store, with 100 pairs at QoS 1
 PER_CORE_GOAL = 100_000  # messages in and out a second and core, the same
@@ -273,15 +275,36 @@ def retained_lines(found: Iterable[Retained]) -> list[str]:
             ["found by a wildcard that matches 10", f"{retained.found}", "10", verdict(retained.found == 10)],
             ["in", f"{retained.found_ms:.2f} ms", "", ""],
             ["in, first time after a restart", f"{retained.found_restarted_ms:.2f} ms", "", ""],
+            *flood_rows(retained.flood),
         ]
         lines += [
             f"## {retained.kept.load.total:,} retained messages",
             "",
-            f"{PAYLOAD_BYTES} bytes, QoS 1, durability sync, a topic each.",
+            f"{PAYLOAD_BYTES} bytes, QoS 1, durability sync, a topic each. A single message is one of "
+            "QoS 0 that a client publishes to itself; eight such clients take turns, so that every reactor "
+            "is looked at.",
             "",
             *table(["", "", "goal", ""], rows),
         ]
     return lines
+
+
+def flood_rows(flood: Flood) -> list[list[str]]:
+    """What a wildcard finds that matches very many, and how long single messages take beside it."""
+    rows = [
+        [
+            f"found by a wildcard that matches {flood.expected:,}",
+            f"{flood.found:,}",
+            "all",
+            verdict(flood.found == flood.expected),
+        ],
+        ["all of them in", f"{flood.seconds:.2f} s", "", ""],
+    ]
+    for name, waits in (("before", flood.before), ("meanwhile", flood.meanwhile)):
+        rows.append([f"a single message {name}: p50", f"{waits.p50_ms:.2f} ms", "", ""])
+        rows.append([f"p99 {name}", f"{waits.p99_ms:.2f} ms", "", ""])
+        rows.append([f"longest {name}", f"{waits.max_ms:.2f} ms of {waits.messages:,}", "", ""])
+    return rows
 
 
 def remark_lines(results: Results) -> list[str]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from disk import compact, size_bytes
+from flood import Flood, measure_flood
 from measurement import run_load
 from peers.durable import CONNECT, SYNC, Broker, prepared
 
-from tidemq.bench.frames import encode_packet, encode_string
+from tidemq.bench.frames import encode_packet, encode_publish, encode_string
 from tidemq.bench.process import resident_bytes, resident_bytes_peak
 from tidemq.bench.workload import Outcome, Workload
 
@@ -78,6 +79,7 @@ class Retained:
     found: int  # messages that one search found
     found_ms: float  # from SUBSCRIBE to the last of them, median
     found_restarted_ms: float  # the first search after a restart
+    flood: Flood  # all of them for one subscriber
 
 
 def queue_workload(load: Load) -> Workload:
@@ -114,7 +116,7 @@ def measure_queue(load: Load, seconds: float, parent: Path, reactors: int) -> Qu
 
 
 def measure_retained(load: Load, parent: Path, reactors: int) -> Retained:
-    """Publish retained messages to as many topics, find ten of them, restart the broker, find ten again."""
+    """Publish retained messages to as many topics, restart the broker, find ten of them, then all."""
     workload = Workload(
         name="retained",
         publishers=load.clients,
@@ -136,11 +138,14 @@ def measure_retained(load: Load, parent: Path, reactors: int) -> Retained:
         kept = keep(load, workload, broker, empty_s, before_bytes)
         found_restarted_ms, found = search(broker.running.port, 0)
         waits_ms = [search(broker.running.port, number)[0] for number in range(1, SEARCHES)]
+        frame_bytes = len(encode_publish(replace(workload, qos=0), 0))
+        flood = measure_flood(broker.running.port, b"bench/#", load.total, frame_bytes)
         return Retained(
             kept=kept,
             found=found,
             found_ms=sorted(waits_ms)[len(waits_ms) // 2],
             found_restarted_ms=found_restarted_ms,
+            flood=flood,
         )
 
 

@@ -7,11 +7,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from peers.running import Running
+from peers.peer import Running
 from workloads import Scenario
 
 from tidemq.bench.generator import Generator
 from tidemq.bench.process import cpu_s, resident_bytes
+from tidemq.bench.target import local_target
 from tidemq.bench.workload import Outcome, Workload
 
 SETTLE_IDLE_S = 0.5  # before and after 10,000 connections, before its memory is read
@@ -28,6 +29,7 @@ class Sample:
     broker: str
     reactors: int  # 0: the broker's default
     outcome: Outcome
+    paced: bool
     broker_cpu_s: float
     others_cpu_s: (
         float  # used by anybody else on this machine during the run: above a few percent, distrust it
@@ -54,7 +56,7 @@ class Sample:
         """The generator had no more to give, the broker had: deliveries per second say little about it."""
         seconds = self.outcome.seconds
         return (
-            not self.outcome.latency  # paced: it may poll, and has its rate anyway
+            not self.paced  # it may poll, and has its rate anyway
             and self.outcome.generator_cpu_s > BUSY_SHARE * seconds
             and self.broker_cpu_s < BUSY_SHARE * seconds * max(self.reactors, 1)
         )
@@ -67,7 +69,7 @@ class Sample:
 
 def measure(scenario: Scenario, workload: Workload, broker: str, reactors: int, running: Running) -> Sample:
     """Run `workload` against `running` to its end; ConnectionError when it cannot be set up."""
-    generator = Generator(workload, running.port)
+    generator = Generator(workload, local_target(running.port))
     idle = scenario.kind == "idle"
     if idle:
         time.sleep(SETTLE_IDLE_S)
@@ -79,7 +81,7 @@ def measure(scenario: Scenario, workload: Workload, broker: str, reactors: int, 
             memory_bytes = resident_bytes(running.pid) - memory_bytes
         before_s, busy_s = cpu_s(running.pid), busy_cpu_s()
         own_s = time.process_time()
-        outcome = generator.run()
+        outcome = short(generator.run())
         broker_cpu_s = cpu_s(running.pid) - before_s
         others_cpu_s = busy_cpu_s() - busy_s - broker_cpu_s - (time.process_time() - own_s)
     finally:
@@ -89,6 +91,7 @@ def measure(scenario: Scenario, workload: Workload, broker: str, reactors: int, 
         broker=broker,
         reactors=reactors,
         outcome=outcome,
+        paced=workload.rate_per_s > 0,
         broker_cpu_s=broker_cpu_s,
         others_cpu_s=max(others_cpu_s, 0.0),
         bytes_per_connection=memory_bytes / workload.idle_connections if idle else 0.0,
@@ -97,12 +100,17 @@ def measure(scenario: Scenario, workload: Workload, broker: str, reactors: int, 
 
 def run_load(workload: Workload, running: Running, idle_limit_s: float = 5.0) -> Outcome:
     """Run `workload` to its end; ConnectionError when it cannot be set up."""
-    generator = Generator(workload, running.port)
+    generator = Generator(workload, local_target(running.port))
     try:
         generator.connect(timeout_s=120)
-        return generator.run(idle_limit_s)
+        return short(generator.run(idle_limit_s))
     finally:
         generator.close()
+
+
+def short(outcome: Outcome) -> Outcome:
+    """Without the samples over time, of which a recorded result would have thousands of lines."""
+    return replace(outcome, intervals=(), latencies=())
 
 
 def sized(workload: Workload, sample: Sample, seconds: float) -> Workload:

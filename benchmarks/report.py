@@ -88,7 +88,7 @@ def print_sample(sample: Sample) -> None:
         print(line + f"{sample.bytes_per_connection:,.0f} bytes a connection", flush=True)
         return
     line += f"{sample.per_s:12,.0f} messages/s {sample.per_cpu_s:12,.0f} per broker CPU-second"
-    if sample.outcome.latency:
+    if sample.paced:
         line += f"  p50 {latency_p50_us(sample):,.0f} us, p99 {latency_p99_us(sample):,.0f} us"
     print(line + "".join(f"  [{remark}]" for remark in remarks(sample)), flush=True)
 

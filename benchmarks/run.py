@@ -15,18 +15,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from types import ModuleType
 
 import machine
 import report
 from measurement import Sample, measure, sized
-from peers import mosquitto, relay, tidemq
-from peers.running import Running
+from peers import PEERS
+from peers.peer import Conditions, PeerMissingError, Running
 from workloads import SCENARIOS, Scenario, named
 
+from tidemq.bench.frames import encode_publish
 from tidemq.bench.workload import Workload
 
-PEERS: dict[str, ModuleType] = {peer.NAME: peer for peer in (tidemq, mosquitto, relay)}
+BROKERS = ("tidemq", "mosquitto", "relay")
 RESULTS = Path(__file__).parent / "results"
 RELAYED = {"one-to-one", "fan-in", "fan-out", "mesh"}  # what the relay can do
 
@@ -74,7 +74,7 @@ def warmed_up(plan: Plan, scenario: Scenario, broker: str, reactors: int, runnin
 
 def takes_part(broker: str, scenario: Scenario, reactors: int) -> bool:
     """The relay has one thread and knows only plain QoS 0; matching is measured on one reactor."""
-    if broker == relay.NAME:
+    if broker == "relay":
         return scenario.name in RELAYED and reactors == 1
     return scenario.kind != "subscriptions" or reactors == 1
 
@@ -100,12 +100,18 @@ class Run:
     def scenario(self, scenario: Scenario, reactors: int, rounds: int) -> None:
         """One process of each broker, a warm-up, then the brokers in turn for some rounds."""
         broker_cores, generator_cores = cores_of(reactors)
+        conditions = Conditions(
+            cores=frozenset(broker_cores),
+            reactors=reactors,
+            nodelay=scenario.kind == "paced",
+            frame_bytes=len(encode_publish(scenario.workload, 0)),
+        )
         brokers = [broker for broker in self.plan.brokers if takes_part(broker, scenario, reactors)]
         ready: dict[str, tuple[Running, Workload]] = {}
         with ExitStack() as stack:
             for broker in brokers:
                 with self.failing(scenario, broker, reactors):
-                    running = stack.enter_context(PEERS[broker].start(broker_cores, reactors, scenario))
+                    running = stack.enter_context(PEERS[broker].started(conditions))
                     with pinned(generator_cores):
                         workload = warmed_up(self.plan, scenario, broker, reactors, running)
                     ready[broker] = running, workload
@@ -144,13 +150,23 @@ def chosen_scenarios(names: str, quick: bool) -> list[Scenario]:
     return [scenario for scenario in SCENARIOS if not quick or scenario.kind != "subscriptions"]
 
 
+def installed(brokers: Sequence[str]) -> dict[str, str]:
+    """The version of each, after installing what is missing; SystemExit where that cannot be done."""
+    for broker in brokers:
+        try:
+            PEERS[broker].install()
+        except PeerMissingError as error:
+            raise SystemExit(f"{broker}: {error}; or leave it out with --brokers") from error
+    return {broker: PEERS[broker].version() for broker in brokers}
+
+
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     names = ", ".join(scenario.name for scenario in SCENARIOS)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--workloads", default="", help=f"with commas, of {names}; all, if none is given")
-    parser.add_argument("--brokers", default=",".join(PEERS), help="names, with commas")
+    parser.add_argument("--brokers", default=",".join(BROKERS), help=f"with commas, of {', '.join(PEERS)}")
     parser.add_argument("--reactors", default="1,0", help="numbers, with commas; 0 is the broker's default")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
@@ -185,7 +201,7 @@ def main(arguments: Sequence[str]) -> None:
         attach(plan, Running(options.attach, options.pid))
         return
     here = machine.describe()
-    versions = {broker: PEERS[broker].version() for broker in plan.brokers}
+    versions = installed(plan.brokers)
     run = Run(plan)
     run.all()
     stem = options.output or RESULTS / f"{date.today()}-{here.commit.rstrip('+')}"

@@ -18,10 +18,10 @@ from getpass import getuser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from peers.running import Running, free_port
+from peers.peer import Running, free_port
 from tidemq.bench.frames import encode_packet, encode_string
 
-START_LIMIT_S = 120.0
+START_LIMIT_S = 600.0
 STOP_LIMIT_S = 120.0
 CONNECT = encode_packet(0x10, b"\x00\x04MQTT\x04\x02\x00\x00" + encode_string(b"probe"))
 ACCEPTED = b"\x20\x02\x00\x00"

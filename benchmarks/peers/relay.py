@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from pathlib import Path
 
-from workloads import Scenario
+from peers.peer import Conditions, Peer
 
-from peers.running import Running, free_port, started
-from tidemq.bench.frames import encode_publish
-
-NAME = "relay"
 PROGRAM = (
     "import sys; from tidemq.bench.relay import Relay; Relay(int(sys.argv[1]), int(sys.argv[2])).serve()"
 )
 
 
-def version() -> str:
-    """It is part of this checkout."""
-    return "unparsed"
+class Relay(Peer):
+    """One thread; it must be told how long the packets are."""
 
+    name = "relay"
 
-@contextmanager
-def start(cores: set[int], reactors: int, scenario: Scenario) -> Iterator[Running]:
-    """The relay on a free port, for the frames of this workload; it has one thread."""
-    port = free_port()
-    frame_bytes = len(encode_publish(scenario.workload, 0))
-    with started([sys.executable, "-c", PROGRAM, str(port), str(frame_bytes)], port, cores) as running:
-        yield running
+    def version(self) -> str:
+        return "unparsed"
+
+    def command(self, folder: Path, port: int, conditions: Conditions) -> Sequence[str]:
+        return [sys.executable, "-c", PROGRAM, str(port), str(conditions.frame_bytes)]

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from workloads import Scenario
-
-from peers.running import Running, free_port, started
-
-NAME = "tidemq"
+from peers.peer import Conditions, Peer
 
 
-def version() -> str:
-    """This checkout's."""
-    return "this checkout"
+class TideMQ(Peer):
+    """`tidemq serve` with one of its stores and nothing else but its defaults."""
 
+    def __init__(self, name: str, store: str) -> None:
+        self.name = name
+        self.store = store  # empty: its default, RocksDB, made durable before anything is acknowledged
 
-@contextmanager
-def start(cores: set[int], reactors: int, scenario: Scenario) -> Iterator[Running]:
-    """`tidemq serve` on a free port with `reactors` (0: its default), the same for every scenario."""
-    port = free_port()
-    command = [
-        str(Path(sys.executable).parent / "tidemq"),
-        "serve",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    command += ["--store", "memory", "--log-level", "warning"]
-    command += ["--reactors", str(reactors)] if reactors else []
-    with started(command, port, cores) as running:
-        yield running
+    def version(self) -> str:
+        return "this checkout" + (f", --store {self.store}" if self.store else ", durable, its default")
+
+    def command(self, folder: Path, port: int, conditions: Conditions) -> Sequence[str]:
+        command = [str(Path(sys.executable).parent / "tidemq"), "serve", "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--log-level", "warning", "--data", str(folder / "data")]
+        command += ["--store", self.store] if self.store else []
+        return command + (["--reactors", str(conditions.reactors)] if conditions.reactors else [])

@@ -111,6 +111,17 @@ class Listener(BaseModel):
     port: Port = 1883
 
 
+class StreamConfig(BaseModel):
+    """A stream: messages on its filters are kept on disk, to be read again. 0: no bound."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    filters: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)]
+    retention_s: Annotated[float, Field(ge=0, le=100 * 365 * _DAY_S)] = 7 * _DAY_S
+    retention_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 10 << 30
+
+
 class Config(BaseModel):
     """Everything that `tidemq serve` can be told. Raises pydantic's ValidationError on a wrong value."""
 
@@ -128,6 +139,7 @@ class Config(BaseModel):
     durability: Literal["sync", "interval", "os"] = "sync"  # when a commit is forced to the disk
     durability_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 100  # of `interval`
     queue_full: Literal["drop_oldest", "drop_newest", "reject"] = "drop_newest"  # beyond a queue's limits
+    streams: tuple[StreamConfig, ...] = ()
     authenticator: str = "anonymous"
     authenticator_options: dict[str, Any] = {}
     authoriser: str = "allow"
@@ -246,7 +258,8 @@ def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) 
 def _known_names(location: list[str]) -> Iterable[str]:
     if location[0] == "limits":
         return LIMIT_RANGES
-    return Listener.model_fields if location[0] == "listeners" else Config.model_fields
+    models: dict[str, type[BaseModel]] = {"listeners": Listener, "streams": StreamConfig}
+    return models.get(location[0], Config).model_fields
 
 
 def _origin(location: list[str], flags: Mapping[str, Any], path: Path | None) -> str:

@@ -60,7 +60,12 @@ class Diary:
         self.written = 0  # the last number used
         self.acknowledged: set[int] = set()  # numbers that must be read, or were
         self.read = {1: 0, 2: 0}  # the last number read, by QoS
+        self.read_once: set[int] = set()  # numbers read at QoS 2
         self.pending: set[int] = set()  # packet identifiers that wait for their PUBREL
+        # of the writer, QoS 2: by packet identifier what waits for PUBCOMP, and of those what has its PUBREC
+        self.unfinished: dict[int, int] = {}
+        self.released: set[int] = set()
+        self.repeated: set[int] = set()  # numbers published again: they may have been refused before
 
 
 class Play:
@@ -114,19 +119,25 @@ class Play:
 
 
 def publisher(play: Play) -> None:
-    """Bursts of messages, acknowledged later, some of them with a topic alias or an expiry."""
+    """Bursts of messages, acknowledged later, some of them with an expiry; half the time in a session that
+    stays.
+    """
     version = play.random.choice((3, 4, 5))
-    client = play.open("", version) if version > 3 else play.open(f"p{play.random.random()}", version)
+    if play.random.random() < 0.5:
+        named = {"session_expiry": 100} if version == 5 else {}
+        client = play.open(f"author{play.random.randrange(8)}v{version}", version, clean=False, **named)
+    else:
+        client = play.open(f"p{play.random.random()}" if version == 3 else "", version)
     for _ in range(play.random.randrange(5, 60)):
         qos = play.random.randrange(3)
         burst = []
         for _ in range(play.random.randrange(1, 30)):
-            named: dict[str, Any] = {}
+            extra: dict[str, Any] = {}
             if version == 5 and play.random.random() < 0.2:
-                named = {"user": ("k", "v"), "message_expiry": play.random.choice((1, 60))}
+                extra = {"user": ("k", "v"), "message_expiry": play.random.choice((1, 60))}
             number = next(play.numbers) % 65535 + 1
             payload = bytes(play.random.randrange(1, 200))
-            burst.append(publish(play.random.choice(TOPICS), payload, qos, number, version, **named))
+            burst.append(publish(play.random.choice(TOPICS), payload, qos, number, version, **extra))
         play.seen["published"] += len(burst)
         client.send(*burst)
         play.take_all(client, len(burst) * qos)
@@ -306,7 +317,8 @@ def commuter(play: Play) -> None:
 def diarist(play: Play) -> None:
     """Writes into its own persistent session, present or not, more than a window holds; reads some of it.
 
-    What was acknowledged is read, in order, at QoS 2 once.
+    What was acknowledged is read, in order, at QoS 2 once, though the writer, whose session stays too, breaks
+    off and publishes again what it got no answer to.
     """
     diary = play.diary
     version = play.random.choice((4, 5))
@@ -319,9 +331,10 @@ def diarist(play: Play) -> None:
     away = play.random.random() < 0.5
     if away:
         play.drop(reader)
-    writer = play.open("", 5)
+    writer = play.open(f"writer of {diary.name}", 5, clean=False, session_expiry=100)
     for _ in range(play.random.randrange(4)):
-        write_entries(play, writer, play.random.choice((1, 5, 20, 100)))
+        if not write_entries(play, writer, play.random.choice((1, 5, 20, 100))):
+            break
     play.drop(writer)
     if away:
         reader = play.open(
@@ -333,28 +346,49 @@ def diarist(play: Play) -> None:
     play.drop(reader)
 
 
-def write_entries(play: Play, writer: Client, count: int) -> None:
-    """Messages in one burst; each is known to be kept once it is acknowledged with success."""
+def write_entries(play: Play, writer: Client, count: int) -> bool:
+    """What an earlier connection had not finished, then messages in one burst; each is known to be kept once
+    it is acknowledged with success. Half the time it breaks off before all are, and returns false.
+    """
     diary = play.diary
-    waiting: dict[int, int] = {}  # number by packet identifier
+    topic = f"$diary/{diary.name}"
+    waiting = dict(diary.unfinished)  # number by packet identifier
     burst = []
+    for packet_id, number in waiting.items():
+        if packet_id in diary.released:
+            burst.append(acknowledge(PUBREL, packet_id))
+        else:
+            diary.repeated.add(number)
+            burst.append(publish(topic, b"%d" % number, 2, packet_id, dup=True))
     for _ in range(count):
         diary.written += 1
         packet_id = diary.written % 65535 + 1
         waiting[packet_id] = diary.written
-        topic = f"$diary/{diary.name}"
-        burst.append(publish(topic, b"%d" % diary.written, play.random.choice((1, 2)), packet_id))
+        qos = play.random.choice((1, 2))
+        if qos == 2:
+            diary.unfinished[packet_id] = diary.written
+        burst.append(publish(topic, b"%d" % diary.written, qos, packet_id))
     writer.send(*burst)
+    answers = play.random.randrange(2 * len(waiting))
     while waiting:
+        if answers == 0:
+            play.seen["broke off"] += 1
+            return False
+        answers -= 1
         got = writer.receive()
         if got.kind == DISCONNECT:
             raise ConnectionEnded(str(got))
-        if got.kind != PUBCOMP and got.reason < 0x80:
-            diary.acknowledged.add(waiting[got.packet_id])
+        number = waiting[got.packet_id]
+        if got.kind != PUBCOMP and got.reason < 0x80 and number not in diary.repeated:
+            diary.acknowledged.add(number)
         if got.kind == PUBREC and got.reason < 0x80:
+            diary.released.add(got.packet_id)
             writer.send(acknowledge(PUBREL, got.packet_id))
         else:
             del waiting[got.packet_id]
+            diary.unfinished.pop(got.packet_id, None)
+            diary.released.discard(got.packet_id)
+    return True
 
 
 def read_entry(play: Play, reader: Client) -> bool:
@@ -372,10 +406,13 @@ def read_entry(play: Play, reader: Client) -> bool:
         if got.qos == 2 and got.packet_id in diary.pending:
             assert got.dup, f"packet identifier of {got} is in use"
         else:
-            assert number > last or (got.qos == 1 and got.dup), f"{got} after {last}"
+            may_be_late = number in diary.repeated or (got.qos == 1 and got.dup)
+            assert number > last or may_be_late, f"{got} after {last}"
+            assert number not in diary.read_once, f"{got} came before"
             diary.read[got.qos] = max(number, last)
             play.seen["read from a diary"] += 1
         if got.qos == 2:
+            diary.read_once.add(number)
             diary.pending.add(got.packet_id)
         diary.acknowledged.discard(number)
         lost = [each for each in diary.acknowledged if each < min(diary.read.values())]

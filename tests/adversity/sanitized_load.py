@@ -4,9 +4,9 @@ engine.
     tools/sanitize.sh thread tests/adversity/sanitized_load.py --seconds 60
 
 Rounds with 2 and 4 reactors, with and without decisions of the control plane, with messages and receivers of
-the embedding program, ended by a stop in the middle of the load. The state of one round is the next one's
-start. Fails when the load saw nothing, when it saw what no broker may send, and when anything is left of the
-engine after a round.
+the embedding program, ended by a stop in the middle of the load. The next round starts on the same store.
+Fails when the load saw nothing, when it saw what no broker may send, when the store has failed, and when
+anything is left of the engine after a round.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import random
 import select
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tidemq.broker.keeper import Keeper
+from tidemq.config import Config
 from tidemq.engine import (
     AuthRequest,
     ConnectRequest,
@@ -35,16 +38,24 @@ from tidemq.engine import (
     SubscribeRequest,
 )
 from tidemq.limits import Limits
-from tidemq.store import MemoryStore
+from tidemq.store import MemoryStore, Store
+from tidemq.store.rocksdb import make_rocksdb_store
+from tidemq.store.sqlite import make_sqlite_store
 
 TESTS = Path(__file__).resolve().parents[1]
 ROUNDS = [(2, False), (4, False), (2, True), (4, True)]  # reactors, whether the control plane decides
+STORES: dict[str, Callable[[Config], Store]] = {
+    "rocksdb": make_rocksdb_store,
+    "sqlite": make_sqlite_store,
+    "memory": lambda config: MemoryStore(),
+}
 LIMITS = Limits(
     backpressure_s=1,
     output_high_bytes=100_000,
     output_bytes_max=1_000_000,
     queued_messages_max=2000,
     queue_window_messages=50,
+    retained_ttl_s=3,
     connect_timeout_s=2,
     shutdown_s=2,
     memory_bytes_max=1 << 30,
@@ -57,6 +68,7 @@ MUST_BE_SEEN = [
     "resumed",
     "acknowledged",
     "read from a diary",
+    "broke off",
 ]
 MUST_BE_COUNTED = [
     "sessions_taken_over",
@@ -64,7 +76,10 @@ MUST_BE_COUNTED = [
     "messages_mailed",
     "publishers_paused",
     "faults",
+    "dropped_expired",
+    "store_rows_read",
 ]
+MUST_NOT_BE_COUNTED = ["store_failures", "store_corrupt_rows", "refused_store"]
 
 
 def answer(engine: Engine, event: Event, dice: random.Random) -> None:
@@ -104,12 +119,13 @@ def embed(engine: Engine, until: float, dice: random.Random) -> int:
     return received
 
 
-def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: MemoryStore) -> None:
-    """One engine's life; its state goes on in the store."""
+def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: Store) -> None:
+    """One engine's life; its state goes on in the store, which is opened and closed here."""
     dice = random.Random(seed)
     engine = Engine(LIMITS, reactors=reactors)
     engine.ask_connect = engine.ask_subscribe = engine.ask_publish = decides
     engine.report_connections = decides
+    assert store.open() == [], "the store is damaged"
     keeper = Keeper(store, StoreAccess(engine))
     keeper.load()
     port = engine.listen("127.0.0.1", 0)
@@ -122,12 +138,13 @@ def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: M
         env=plain | {"PYTHONPATH": str(TESTS)},
     )
     received = embed(engine, time.monotonic() + seconds * 0.9, dice)
-    counters = engine.counters()
     engine.stop()
     while not any(isinstance(event, Stopped) for event in engine.events()):
         select.select([engine.fileno()], [], [], 0.1)
     keeper.finish()
+    counters = engine.counters() | keeper.counts
     engine.close()
+    store.close()
     output, _ = load.communicate(timeout=seconds + 30)
     assert load.returncode == 0, "the load failed"
     seen = json.loads(output)
@@ -136,18 +153,32 @@ def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: M
     missing = [name for name in MUST_BE_SEEN if not seen.get(name)]
     missing += [name for name in MUST_BE_COUNTED if not counters[name]]
     assert not missing, f"the load did not reach everything: {missing}"
+    wrong = {name: counters[name] for name in MUST_NOT_BE_COUNTED if counters[name]}
+    assert not wrong, f"the store failed: {wrong}"
     assert received, "the program received nothing"
     print(
         f"reactors {reactors}, decisions {decides}: {seen['published']} published, "
         f"{counters['messages_sent']} sent, {counters['connections_accepted']} connections, "
         f"{counters['sessions_taken_over']} taken over, {counters['publishers_moved']} publishers moved, "
+        f"{counters['store_batches']} batches, {counters['store_rows_read']} rows read back, "
+        f"{counters['dropped_expired']} expired, "
         f"{received} received by the program",
         flush=True,
     )
 
 
+def play_rounds(kind: str, seconds: float, seed: int) -> None:
+    """All rounds, on one store."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = STORES[kind](Config(data=Path(folder) / "data"))
+        for index, (reactors, decides) in enumerate(ROUNDS):
+            play_round(reactors, decides, seconds / len(ROUNDS), seed + index, store)
+
+
 def check_leaks() -> None:
-    """Asks the leak sanitizer, where the program runs with one."""
+    """Asks the leak sanitizer, where the program runs with one. It does not see what only a variable of a
+    running Python function holds.
+    """
     check = getattr(ctypes.CDLL(None), "__lsan_do_recoverable_leak_check", None)
     if check is not None and os.environ.get("LEAKS") == "1":
         assert check() == 0, "the leak sanitizer has found something"
@@ -157,10 +188,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--store", choices=STORES, default="rocksdb")
     wanted = parser.parse_args()
-    store = MemoryStore()
-    for index, (reactors, decides) in enumerate(ROUNDS):
-        play_round(reactors, decides, wanted.seconds / len(ROUNDS), wanted.seed + index, store)
+    play_rounds(wanted.store, wanted.seconds, wanted.seed)
     check_leaks()
 
 

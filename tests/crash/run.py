@@ -21,6 +21,7 @@ from crash.disk import Disk
 from crash.history import Debts, History, judge
 from crash.retained import RetainedTopics
 from crash.server import BrokerError, Server
+from crash.streamed import DECLARED, judge_stream
 
 STALL_S = 10.0  # without progress of a publisher
 SILENCE_S = 3.0  # without any event, with something still owed
@@ -88,7 +89,8 @@ class Run:
         if choice.store != "memory":
             settings["durability"] = choice.durability
             settings["limits.queue_window_messages"] = self.choose.choice((1, 10, 1000))
-        self.server = Server(folder, data, settings, self.history, self.disk)
+        streams = DECLARED if choice.store != "memory" else "[]"
+        self.server = Server(folder, data, settings, self.history, self.disk, streams)
         self.publishers = [
             Publisher(self._setting(f"pub{number}"), window=self.choose.choice((1, 10, 50)))
             for number in range(self.choose.randrange(2, 5))
@@ -135,6 +137,8 @@ class Run:
                 task.cancel()
         await self.server.stop()
         judge(self.history)
+        if self.choice.store != "memory":
+            judge_stream(self.history, self.server.data, self.course.find)
 
     async def _finish(self, publishing: list[asyncio.Task[None]]) -> None:
         """Until every publisher has its last acknowledgement."""
@@ -223,5 +227,11 @@ def report(run: Run, folder: Path) -> str:
     if len(failures) > REPORTED_MAX:
         lines.append(f"  and {len(failures) - REPORTED_MAX} more: {sorted({each.kind for each in failures})}")
     text = "\n".join(lines)
+    (folder / "history.txt").write_text(
+        "\n".join(
+            f"{at:8} {when_s:8.3f} s  {who}: {what}" + (f" ({message})" if message else "")
+            for at, (when_s, who, what, message) in enumerate(run.history.events, 1)
+        )
+    )
     (folder / "report.txt").write_text("\n".join(run.history.explain(each) for each in failures))
     return text

@@ -28,7 +28,8 @@ class BrokerError(Exception):
 class Server:
     """One broker on one data directory; `port` is where it listened last.
 
-    `settings` go into its configuration as they are. `disk`, where given, lies between it and its files.
+    `settings` go into its configuration as they are, `streams` is a list of them, in JSON. `disk`, where
+    given, lies between it and its files.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class Server:
         settings: dict[str, object],
         history: History,
         disk: Disk | None = None,
+        streams: str = "[]",
     ) -> None:
         self.folder, self.data, self.history, self.disk = folder, data, history, disk
         self.settings = {"host": "127.0.0.1", "port": 0, "data": str(data), **settings}
+        self.streams = streams  # JSON
         self.port = 1  # nobody listens there
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,6 +70,7 @@ class Server:
             raise BrokerError(f"the disk layer did not see how these files came to be: {unseen}")
         self.starts += 1
         environment = os.environ | (self.disk.environment if self.disk else {})
+        environment["TIDEMQ_STREAMS"] = self.streams
         with self.log.open("wb") as log:
             command = self.command()
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)

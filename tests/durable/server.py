@@ -16,7 +16,7 @@ from typing import Any
 from conformance.kit import WAIT_S, Client, connected, kept
 
 from tidemq.broker.keeper import Keeper
-from tidemq.config import Config
+from tidemq.config import Config, StreamConfig
 from tidemq.engine import Connected, Engine, Stopped, StoreAccess
 from tidemq.errors import StoreError
 from tidemq.limits import Limits
@@ -24,6 +24,7 @@ from tidemq.store import FAMILIES, MemoryStore, Store, Write
 from tidemq.store.rocksdb import make_rocksdb_store
 from tidemq.store.rows import IN_FLIGHT
 from tidemq.store.sqlite import make_sqlite_store
+from tidemq.stream import Streams
 
 KINDS = ("rocksdb", "sqlite", "memory")
 MAKERS: dict[str, Callable[[Config], Store]] = {
@@ -36,6 +37,7 @@ KEPT = (
     "subscription",
     "shared",
     "retained",
+    "stream",
 )  # families that may hold rows when all is delivered
 
 Rows = dict[bytes, bytes]
@@ -158,18 +160,22 @@ class Server:
         *,
         queue_full: str = "drop_newest",
         store_bytes_max: int = 0,
+        streams: Sequence[StreamConfig] = (),
         **limits: int,
     ) -> None:
         self.reactors = reactors
-        self.settings: dict[str, Any] = {"queue_full": queue_full, **limits}
+        self.settings: dict[str, Any] = {"queue_full": queue_full, "streams": streams, **limits}
         self.engine = Engine(Limits(**limits), reactors=reactors, queue_full=queue_full)
         self.engine.report_connections = True
         self.running = True
         if store is not None:
             self.store = store
             self.damage = store.open()
-            self.keeper = Keeper(store, StoreAccess(self.engine), bytes_max=store_bytes_max)
+            access = StoreAccess(self.engine)
+            self.streams = Streams(store, access, store.folder)
+            self.keeper = Keeper(store, access, bytes_max=store_bytes_max, streams=self.streams)
             self.keeper.load()
+            self.damage += self.streams.load(streams)
         self.stored = store is not None
         self.port: int = self.engine.listen("127.0.0.1", 0)
         self.engine.start()
@@ -187,6 +193,7 @@ class Server:
         self._wait_for_goodbye()
         if self.stored:
             self.keeper.finish()
+            self.streams.close()
         self.engine.close()
         if self.stored:
             self.store.close()
@@ -223,7 +230,10 @@ class Server:
 
     def count(self, name: str) -> int:
         counters: dict[str, int] = self.engine.counters()
-        return counters[name] if name in counters else self.keeper.counts[name]
+        if self.stored:
+            counters.update(self.keeper.counts)
+            counters.update(self.streams.counts)
+        return counters[name]
 
     def wait_for(self, name: str, least: int = 1) -> int:
         """Waits until a counter has reached a value; returns what it has."""

@@ -4,11 +4,13 @@ goes on, and when the cause has gone everything works again.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import Client, connected, kept
+from conformance.kit import QUIET_S, Client, Silence, connected, kept
 from conformance.packets import (
+    CONNACK,
     PING,
     PINGRESP,
     PUBACK,
@@ -18,6 +20,7 @@ from conformance.packets import (
     PUBREL,
     SUBACK,
     acknowledge,
+    connect,
     publish,
     subscribe,
 )
@@ -140,11 +143,10 @@ def test_3_x_gets_no_acknowledgement_and_is_disconnected(
     assert not server.left().keys() - {"received"}
 
 
-@pytest.mark.parametrize("session", ["kept", "clean"])
-def test_what_is_refused_at_qos_2_is_not_waited_for(server: Server, applied: bool, session: str) -> None:
+def test_what_is_refused_at_qos_2_is_not_waited_for(server: Server, applied: bool) -> None:
     """The packet identifier is free for another message at once, and after the store works again."""
     absent = leave_session(server, "t")
-    publisher = connected(server, **(kept(5) if session == "kept" else {}))
+    publisher = connected(server)
     break_store(server, applied)
     refuse(publisher, 7, 2)
     refuse(publisher, 7, 2)
@@ -159,7 +161,41 @@ def test_what_is_refused_at_qos_2_is_not_waited_for(server: Server, applied: boo
     client.ping()  # nothing else has come
 
 
-def test_a_qos_2_message_that_is_sent_again_while_it_is_refused(server: Server) -> None:
+@pytest.mark.parametrize("end", ["mended", "crash"])
+def test_a_qos_2_message_whose_fate_is_open_keeps_its_identifier(
+    server: Server, servers: Servers, applied: bool, end: str
+) -> None:
+    """Its publisher is disconnected, not refused: it repeats the message, and does not take the identifier,
+    which the store may know, for another one. What was never tried is refused.
+    """
+    absent = leave_session(server, "t")
+    publisher = connected(server, **kept(5))
+    server.wait_for_rows("session", 2)
+    break_store(server, applied)
+    publisher.send(publish("t", b"open", 2, 7))
+    publisher.expect_closed(0x83)
+    publisher = server.back(publisher.client_id)
+    refuse(publisher, 8, 2)
+    publisher.send(publish("t", b"open", 2, 7, dup=True))
+    publisher.expect_closed(0x83)
+    if end == "crash":
+        server = servers.restart(server, crash=True)
+    else:
+        mend_store(server)
+    publisher = server.back(publisher.client_id)
+    publisher.send(publish("t", b"open", 2, 7, dup=True))
+    publisher.expect(PUBREC, packet_id=7, reason=0)
+    publisher.send(acknowledge(PUBREL, 7))
+    publisher.expect(PUBCOMP, packet_id=7, reason=0)
+    publisher.publish("t", b"next", 2)
+    client = server.back(absent)
+    client.expect_message("t", b"open", 2)
+    client.expect_message("t", b"next", 2)
+    client.ping()  # nothing else has come
+    server.wait_until_empty()
+
+
+def test_a_qos_2_message_that_is_sent_again_while_it_is_tried(server: Server) -> None:
     """It is not acknowledged as one that came before."""
     absent = leave_session(server, "t")
     publisher = connected(server, **kept(5))
@@ -168,11 +204,31 @@ def test_a_qos_2_message_that_is_sent_again_while_it_is_refused(server: Server) 
     publisher.expect(PINGRESP)
     break_store(server)
     server.store.let_go()
-    for _ in range(2):
-        assert publisher.expect(PUBREC, packet_id=7).reason >= 0x80
+    publisher.expect_closed(0x83)
     mend_store(server)
     server.back(absent).expect_nothing()
     server.wait_until_empty()
+
+
+def test_who_never_pauses_is_accepted_again(server: Server) -> None:
+    """One write fails; what was under way then is refused, and soon nothing is any more."""
+    leave_session(server, "t")
+    publisher = connected(server)
+    publisher.send(*(publish("t", b"x", 1, packet_id) for packet_id in range(1, 101)))
+    refused, accepted = False, 0
+    deadline = time.monotonic() + 10
+    while accepted < 1000:
+        answer = publisher.expect(PUBACK)
+        publisher.send(publish("t", b"x", 1, answer.packet_id))  # always a hundred under way
+        if answer.reason == 0 and not refused:
+            server.store.failure = BROKEN
+        elif answer.reason == 0:
+            accepted += 1
+        else:
+            server.store.failure = None
+            refused, accepted = True, 0
+        assert time.monotonic() < deadline, "it is refused for ever"
+    assert refused
 
 
 def test_what_needs_no_store_goes_on(server: Server) -> None:
@@ -354,6 +410,32 @@ def test_a_session_that_ended_meanwhile_leaves_nothing(server: Server, applied: 
     server.wait_until_empty()
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_connack_waits_until_the_session_before_is_forgotten(
+    servers: Servers, server: Server, applied: bool, clean: bool
+) -> None:
+    """However often the client connects meanwhile, on whatever reactor: a crash would bring it back."""
+    absent = leave_session(server, "t")
+    break_store(server, applied)
+    for attempt in range(12):
+        client = Client(server.port)
+        expiry = 100 if clean and attempt % 2 else 0
+        client.send(connect(absent, 5, clean=clean or attempt == 0, session_expiry=expiry), PING)
+        with pytest.raises(Silence):
+            client.receive(0.02)
+        client.drop()
+    client = Client(server.port)
+    client.send(connect(absent, 5, clean=clean), PING)
+    wait_until(lambda: server.store.failed > 2, "failures")
+    with pytest.raises(Silence):
+        client.receive(QUIET_S)
+    mend_store(server)
+    assert not client.expect(CONNACK, reason=0).session_present
+    client.expect(PINGRESP)
+    server = servers.restart(server, crash=True)
+    server.back(absent, present=False)
+
+
 def test_a_queue_that_cannot_be_read_is_read_later(servers: Servers) -> None:
     server = servers("memory", queue_window_messages=5)
     absent = leave_session(server, "t")
@@ -417,14 +499,18 @@ def test_a_store_that_fails_now_and_then_loses_and_repeats_nothing(servers: Serv
     server.store.applied = applied
     refused = 0
     for number in range(20):
+        again = False
         while True:
             server.store.failure = BROKEN if (number + refused) % 2 else None
-            publisher.send(publish("t", b"%d" % number, 2, number + 1))
-            reason = publisher.expect(PUBREC, packet_id=number + 1).reason
+            publisher.send(publish("t", b"%d" % number, 2, number + 1, dup=again))
+            answer = publisher.receive()
             server.store.failure = None
-            if reason == 0:
+            if answer.kind == PUBREC:
+                assert answer.reason == 0
                 break
+            again = True
             refused += 1
+            publisher = server.back(publisher.client_id)
         publisher.send(acknowledge(PUBREL, number + 1))
         publisher.expect(PUBCOMP, packet_id=number + 1, reason=0)
     assert refused >= 10

@@ -4,12 +4,14 @@ removed.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import Client, connected, kept
+from conformance.kit import QUIET_S, WAIT_S, Client, Silence, connected, kept
 from conformance.packets import PUBACK, PUBLISH, Packet, publish
+from durable.server import wait_until
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
@@ -112,6 +114,41 @@ def test_publishers_on_two_reactors_agree_with_the_store(servers: Servers) -> No
     assert {topic: each.payload for topic, each in after.items()} == {
         topic: each.payload for topic, each in before.items()
     }
+
+
+@pytest.mark.parametrize("end", ["drop", "stop", "crash"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_retained_messages_of_which_most_are_not_queued_yet(servers: Servers, end: str, qos: int) -> None:
+    """A session's subscription begins anew with those that had not all gone out, until they have."""
+    server = servers("rocksdb", output_high_bytes=20_000)
+    publisher = connected(server)
+    topics = {f"t/{number}" for number in range(100)}
+    for topic in topics:
+        publisher.publish(topic, bytes(1000), 2, retain=True)
+    client = connected(server, receive_max=5, **kept(5))
+    client.subscribe("other/#", qos)
+    client.subscribe("t/#", qos)
+    for _ in range(5):
+        client.expect(PUBLISH)
+    client.drop()
+    wait_until(lambda: len(server.rows("queue")) >= 5, "what was sent at QoS 1 is stored")
+    assert len(server.rows("queue")) < 50
+    if end != "drop":
+        server = servers.restart(server, crash=end == "crash")
+    client = server.back(client.client_id)
+    got: list[str | None] = []
+    with contextlib.suppress(Silence):
+        while True:
+            message = client.receive(WAIT_S if set(got) != topics else QUIET_S)
+            assert (message.kind, message.retain, message.qos) == (PUBLISH, True, qos)
+            got.append(message.topic)
+            client.acknowledge(message)
+    assert set(got) == topics
+    assert len(got) < len(topics) + 50  # those that were queued before the end come twice
+    server.wait_until_empty()
+    assert [value[0] for value in server.rows("subscription").values()] == [qos, qos]
+    server = servers.restart(server, crash=True)
+    server.back(client.client_id).expect_nothing()
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])

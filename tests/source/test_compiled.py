@@ -24,7 +24,9 @@ EXCEPTION_FREE = "cython.exceptval(check=False)"
 
 
 def test_the_data_plane_is_compiled(trees: dict[Path, ast.Module], declarations: dict[Path, str]) -> None:
-    data_plane = {path for path in trees if path.parts[0] in ("wire", "engine") and path.stem != "__init__"}
+    data_plane = {
+        path for path in trees if path.parts[0] in ("wire", "net", "engine") and path.stem != "__init__"
+    }
     compiled = {path.with_suffix(".py") for path in declarations}
     assert {str(path) for path in data_plane - compiled} == NOT_COMPILED
 
@@ -54,6 +56,27 @@ def test_functions_without_the_gil_check_no_exception(
         for line in text.splitlines():
             if line.rstrip().endswith("nogil") and "(" in line:
                 assert "noexcept nogil" in line, f"{path}: {line}"
+
+
+def test_an_empty_passage_has_every_field(
+    trees: dict[Path, ast.Module], declarations: dict[Path, str]
+) -> None:
+    struct = (
+        declarations[Path("engine/state.pxd")].partition("cdef struct Passage:\n")[2].partition("\n\n")[0]
+    )
+    fields = {line.partition("#")[0].split()[-1] for line in struct.splitlines() if not line.startswith("#")}
+    [function] = [
+        node
+        for node in ast.walk(trees[Path("engine/message.py")])
+        if isinstance(node, ast.FunctionDef) and node.name == "empty_passage"
+    ]
+    emptied = {
+        node.attr
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    assert len(fields) > 20
+    assert emptied == fields
 
 
 HINTING = """

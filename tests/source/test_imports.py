@@ -12,11 +12,17 @@ BELOW = {
     "errors": "",
     "config": "limits errors",
     "wire": "limits errors",
+    "net": "errors",
     "engine": "limits errors wire",
     "store": "limits errors config wire",
-    "broker": "limits errors config wire engine store",
-    "bench": "limits errors wire",
-    "cli": "limits errors config wire store broker bench",
+    "stream": "limits errors config wire engine store",
+    "broker": "limits errors config wire engine store stream",
+    "client": "limits errors wire",
+    "testing": "limits errors config wire engine store broker client",
+    "pytest_plugin": "config testing",
+    "bench": "limits errors wire net",
+    "pipeline": "limits errors client",
+    "cli": "limits errors config wire store broker client bench pipeline",
     "__init__": "limits errors config wire broker",  # what the package offers
 }
 CIMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+c?import|c?import[ \t]+([\w., \t]+))", re.MULTILINE)

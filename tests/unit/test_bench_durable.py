@@ -40,7 +40,19 @@ DELIVERED = [
     "delivered / s while connected, before",
     "share of that",
 ]
-FOUND = ["found by a wildcard that matches 10", "in", "in, first time after a restart"]
+FOUND = [
+    "found by a wildcard that matches 10",
+    "in",
+    "in, first time after a restart",
+    "found by a wildcard that matches 1,000",
+    "all of them in",
+    "a single message before: p50",
+    "p99 before",
+    "longest before",
+    "a single message meanwhile: p50",
+    "p99 meanwhile",
+    "longest meanwhile",
+]
 NUMBER = re.compile(r"\d")
 
 
@@ -94,7 +106,7 @@ def test_nothing_was_lost_on_the_way(written: Path) -> None:
     assert content["failures"] == []
     assert [queued["drained"]["received"] for queued in content["queues"]] == [1_000, 2_000]
     assert [queued["drained"]["end"] for queued in content["queues"]] == ["complete"] * 2
-    assert [retained["found"] for retained in content["retained"]] == [10]
+    assert [(each["found"], each["flood"]["found"]) for each in content["retained"]] == [(10, 1_000)]
     assert {rate["outcome"]["end"] for rate in content["rates"]} == {"complete"}
 
 

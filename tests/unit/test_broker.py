@@ -191,7 +191,7 @@ def test_sys_messages_leave_out_what_the_engine_does_not_count():
 
 async def _http(port, request):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
+    writer.write(request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     return head.split(b"\r\n")[0], body
@@ -204,11 +204,14 @@ async def test_the_admin_endpoint_tells_health_and_counters(broker_on_fake, unus
         status, body = await _http(port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert status == b"HTTP/1.1 200 OK"
         assert json.loads(body) == {"status": "ok"}
-        _, body = await _http(port, b"GET /counters HTTP/1.1\r\n\r\n")
+        _, body = await _http(port, b"GET /counters HTTP/1.1\r\nHost: x\r\n\r\n")
         assert json.loads(body)["messages_received"] == 7
-        assert (await _http(port, b"GET /x HTTP/1.1\r\n\r\n"))[0] == b"HTTP/1.1 404 Not Found"
-        assert (await _http(port, b"POST /health HTTP/1.1\r\n\r\n"))[0] == b"HTTP/1.1 405 Method Not Allowed"
-        assert (await _http(port, b"x" * 20_000 + b"\r\n\r\n"))[0] == b""
+        status, body = await _http(port, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status == b"HTTP/1.1 404 Not Found"
+        assert json.loads(body)["paths"] == ["/counters", "/health"]
+        status, _ = await _http(port, b"POST /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status == b"HTTP/1.1 405 Method Not Allowed"
+        assert (await _http(port, b"x" * 20_000 + b"\r\n\r\n"))[0] == b"HTTP/1.0 400 Bad Request"
     with pytest.raises(OSError):  # noqa: PT011 - any refusal to connect
         await asyncio.open_connection("127.0.0.1", port)
 

@@ -15,7 +15,7 @@ import typer
 from tidemq.broker import decisions
 from tidemq.broker.keeper import STORE_COUNTERS
 from tidemq.cli import app
-from tidemq.config import LIMIT_RANGES, Config, Listener, load_config
+from tidemq.config import LIMIT_RANGES, Config, Listener, StreamConfig, load_config
 from tidemq.engine.counters import NAMES
 from tidemq.limits import Limits
 
@@ -38,7 +38,7 @@ def bare(cell: str) -> str:
 
 def default_text(key: str) -> str:
     """A default as TOML writes it."""
-    return json.dumps(Config.model_fields[key].default, default=str) if key != "listeners" else "[]"
+    return json.dumps(Config.model_fields[key].default, default=str)
 
 
 def serve_flags() -> dict[str, str]:
@@ -67,6 +67,14 @@ def test_documented_ranges_of_keys_are_accepted_to_their_ends_and_no_further():
         for wrong in (low - 1, high + 1):
             with pytest.raises(ValueError, match=name):
                 Config.model_validate({name: wrong})
+
+
+def test_a_stream_has_the_documented_keys_and_defaults():
+    documented = {bare(row[0]): bare(row[1]) for row in table_rows("docs/configuration.md", "Streams")}
+    fields = StreamConfig.model_fields
+    assert documented.keys() == fields.keys()
+    for key, default in documented.items():
+        assert default == ("" if fields[key].is_required() else json.dumps(fields[key].default)), key
 
 
 def test_a_listener_has_the_documented_keys():
@@ -111,6 +119,10 @@ def programs() -> list[str]:
 @pytest.mark.parametrize("program", programs() if PAGES else [], ids=lambda _: "program")
 def test_programs_in_the_pages_run(program, tmp_path):
     command = [sys.executable, "-W", "error", "-c", program]
+    if "\ndef test_" in program:
+        path = tmp_path / "test_page.py"
+        path.write_text(program)
+        command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:asyncio", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout

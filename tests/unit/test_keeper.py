@@ -5,150 +5,20 @@ removes, and what it does when the store fails.
 from __future__ import annotations
 
 import logging
-import queue
 import struct
-import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.keeper_double import Access, Store, work
 
 from tidemq.broker import keeper as module
 from tidemq.broker.keeper import Keeper
 from tidemq.errors import StoreError, StoreFullError
-from tidemq.store import MemoryStore
 
 WAIT_S = 5.0
 BROKEN = StoreError("the store cannot be written: Input/output error")
-
-
-def work(*writes, references=(), reads=(), trims=(), purges=()):
-    return SimpleNamespace(
-        writes=list(writes),
-        references=list(references),
-        reads=list(reads),
-        trims=list(trims),
-        purges=list(purges),
-    )
-
-
-class Access:
-    """The engine's side: gives the work that a test puts in, and keeps what it is told."""
-
-    def __init__(self):
-        self.works = queue.Queue()
-        self.told = []  # in order
-        self.answers = queue.Queue()
-        self.refusals = queue.Queue()  # the reasons for which messages are refused at once
-        self.unreadable = set()  # keys that no load_... can read
-        self.rests = {}  # of a work, by its id
-
-    def open(self, incarnation, clock):
-        self.told.append(("open", incarnation, clock))
-
-    def _load(self, what, key):
-        self.told.append((what, key))
-        return key not in self.unreadable
-
-    def load_session(self, key, value):
-        return self._load("session", key)
-
-    def load_subscription(self, key, value):
-        return self._load("subscription", key)
-
-    def load_received(self, key):
-        if key[:8] == bytes(7) + b"\x09":
-            return False  # its session is gone
-        return True if self._load("received", key) else None
-
-    def load_retained(self, key, value):
-        return self._load("retained", key)
-
-    def load_shared(self, key, value):
-        return self._load("shared", key)
-
-    def load_queue(self, rows, orphans, held, corrupt):
-        inflight = []
-        for key, value in rows:
-            self.told.append(("queue", key))
-            if key in self.unreadable:
-                corrupt.append(key)
-            elif key[:8] == bytes(7) + b"\x09":
-                orphans.add(9)
-            elif key[:8] == bytes(7) + b"\x08" and key[8] == 2:
-                held.append((key, value))
-            elif key[8] == 2:
-                inflight.append((key, value))
-        return inflight
-
-    def load_inflight(self, key, value, payload):
-        return self._load("inflight", key)
-
-    def loaded(self, *, crashed):
-        self.told.append(("loaded", crashed))
-
-    def take_work(self, timeout_s):
-        try:
-            return self.works.get(timeout=max(timeout_s, 0.001))
-        except queue.Empty:
-            return work()
-
-    def answer(self, done, reason=0):
-        if done.writes or done.references or done.reads or done.trims or done.purges:
-            self.answers.put((done, reason))
-
-    def rest_of(self, failed):
-        return self.rests.get(id(failed), work())
-
-    def deliver_rows(self, reactor, number, rows, more):
-        self.answers.put((reactor, number, rows, more))
-        return [key for key, _, payload in rows if payload is None]
-
-    def expire(self, number, rows):
-        self.answers.put((number, rows))
-
-    def refuse(self, reason):
-        self.refusals.put(reason)
-
-    def close(self):
-        self.works.put(None)
-
-
-class Store(MemoryStore):
-    """Fails when it is told to, before or after it has taken the batch; knows how it was written."""
-
-    def __init__(self):
-        super().__init__()
-        self.failures = []  # of the next writes: None, or what they raise
-        self.applied = False
-        self.read_failure = None
-        self.syncs = []
-        self.size = 0
-        self.reached = threading.Event()  # something was written after a failure
-
-    def write(self, batch, *, sync):
-        failure = self.failures.pop(0) if self.failures else None
-        if failure is None or self.applied:
-            super().write(batch, sync=sync)
-            self.syncs.append(sync)
-        if failure is not None:
-            raise failure
-
-    def sync(self):
-        self.syncs.append("sync")
-
-    def get_many(self, family, keys):
-        if self.read_failure is not None:
-            raise self.read_failure
-        return super().get_many(family, keys)
-
-    def size_bytes(self):
-        return self.size
-
-    def rows(self, family):
-        return dict(self.scan(family))
 
 
 @pytest.fixture(autouse=True)
@@ -440,17 +310,42 @@ def test_a_failed_batch_is_refused_and_its_rest_comes_before_the_next(
     assert keeper.counts["store_failures"] >= 2
 
 
-def test_what_is_left_is_written_in_the_end(store, access, start):
+@pytest.mark.parametrize("outdated", [False, True])
+def test_what_a_publisher_sent_after_what_failed_fails_too(store, access, start, outdated):
+    """The store would take it. Outdated: its reactor did not know of the failure."""
+    keeper = start()
+    first = work(("payload", b"first", b"1"), adds=True)
+    later = work(("payload", b"later", b"2"), ("session", b"s", b"1"), adds=True, outdated=outdated)
+    access.rests[id(first)] = work(("payload", b"first", None))
+    access.rests[id(later)] = work(("payload", b"later", None), ("session", b"s", b"1"))
+    store.failures = [BROKEN]
+    access.works.put(first)
+    if outdated:
+        assert told(access) == (first, 0x83)
+        wait_until(lambda: not keeper.failure)
+        access.works.put(later)
+    else:
+        access.works.put(later)
+        assert told(access) == (first, 0x83)
+    assert told(access) == (later, 0x83)
+    wait_until(lambda: not keeper.failure and store.rows("session") == {b"s": b"1"})
+    assert not store.rows("payload")
+    assert do(access, ("payload", b"new", b"3"), adds=True) == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_left_is_written_in_the_end_or_the_end_is_not_clean(store, access, start, monkeypatch, fails):
+    monkeypatch.setattr(module, "RETRY_S", 0.2)  # so that the next try is the last
     keeper = start()
     failed = work(("session", b"s", None))
     access.rests[id(failed)] = work(("session", b"s", None), references=[(message_id(1), -1)])
     do(access, ("session", b"s", b"1"), ("payload", message_id(1), b"p"), references=[(message_id(1), 1)])
-    store.failures = [BROKEN]
+    store.failures = [BROKEN] * (1 + fails)
     access.works.put(failed)
     assert told(access)[1] >= 0x80
     keeper.finish()
-    assert not store.rows("session")
-    assert not store.rows("payload")
+    assert bool(store.rows("session")) == bool(store.rows("payload")) == fails
+    assert (store.get("meta", b"clean") is None) == fails
 
 
 def test_a_failure_is_logged_now_and_then_only(store, access, start, caplog):
@@ -499,13 +394,15 @@ def test_a_row_without_its_payload_is_removed(store, access, start):
     assert keeper.counts["store_corrupt_rows"] == 1
 
 
-def test_a_read_that_fails_is_answered_with_nothing(store, access, start):
+def test_a_read_that_fails_is_answered_with_nothing_and_logged_now_and_then(store, access, start, caplog):
     keeper = start()
     do(access, *queue_row(1, 1))
     store.read_failure = StoreError("the store cannot be read")
-    do(access, reads=[(0, 1, bytes(16), 10)])
-    assert told(access) == (0, 1, [], True)
-    assert keeper.counts["store_failures"] == 1
+    for _ in range(20):
+        do(access, reads=[(0, 1, bytes(16), 10)])
+        assert told(access) == (0, 1, [], True)
+    assert keeper.counts["store_failures"] == 20
+    assert caplog.text.count("a queue cannot be read") == 1
 
 
 def test_the_oldest_rows_are_trimmed(store, access, start):
@@ -577,6 +474,8 @@ def test_what_has_expired_is_reported_and_what_refers_to_nothing_goes(store, acc
     reported = [told(access), told(access)]
     assert reported == [(1, [(*rows[0][0][1:], b"p")]), (2, [(*rows[2][0][1:], b"p")])]
     wait_until(lambda: len(store.rows("expiry")) == 3)
+    time.sleep(20 * module.SWEEP_S)
+    assert access.answers.empty()  # not twice, however long their removal takes
 
 
 def test_the_size_of_the_store_is_watched(store, access, start, caplog):

@@ -22,8 +22,9 @@ SHORT = [
     "unit/test_config.py",
     "conformance/test_qos2.py",
     "clients/test_paho.py",
+    "testing/test_fixtures.py",
 ]
-WHOLE = ["unit", "conformance", "clients", "adversity"]
+WHOLE = ["unit", "conformance", "clients", "adversity", "bench", "testing"]
 ABOUT_THE_SOURCE = "--ignore=unit/test_docs.py"
 
 pytestmark = pytest.mark.timeout(1200)
@@ -74,6 +75,7 @@ def test_its_files(wheel: Path) -> None:
 
 
 def test_its_behaviour(wheel: Path, tmp_path: Path) -> None:
+    whole = os.environ.get("TIDEMQ_TEST_WHEEL") == "whole"
     environment = tmp_path / "environment"
     run(sys.executable, "-m", "venv", environment, cwd=tmp_path)
     python = environment / "bin" / "python"
@@ -84,7 +86,7 @@ def test_its_behaviour(wheel: Path, tmp_path: Path) -> None:
         "install",
         "--quiet",
         "--disable-pip-version-check",
-        f"{wheel}[test]",
+        f"{wheel}[{'test' if whole else 'test-short'}]",
         cwd=tmp_path,
     )
     place = run(python, "-c", "import tidemq.engine.reactor as m; print(m.__file__)", cwd=tmp_path).strip()
@@ -93,8 +95,7 @@ def test_its_behaviour(wheel: Path, tmp_path: Path) -> None:
     for folder in ("tests", "examples"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)  # its settings of pytest
-    choice = WHOLE if os.environ.get("TIDEMQ_TEST_WHEEL") == "whole" else SHORT
-    said = run(python, "-m", "pytest", *choice, ABOUT_THE_SOURCE, cwd=tmp_path / "tests")
+    said = run(python, "-m", "pytest", *(WHOLE if whole else SHORT), ABOUT_THE_SOURCE, cwd=tmp_path / "tests")
     assert " passed" in said
     print(said)
     command = environment / "bin" / "tidemq"

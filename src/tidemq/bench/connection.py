@@ -3,9 +3,11 @@
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libc.stdlib import realloc
-from cython.cimports.libc.string import memcpy, memmove, memset
+from cython.cimports.libc.string import memcpy, memmove
 from cython.cimports.tidemq.bench import linux
-from cython.cimports.tidemq.bench.connection import CONNECTING, Connection
+from cython.cimports.tidemq.bench.connection import CONNECTING, Address, Connection
+from cython.cimports.tidemq.net.buffer import Buffer, discard
+from cython.cimports.tidemq.net.transport import ENDED, OPEN, conclude, unwrap, wrap
 
 if not cython.compiled:
     raise ImportError("tidemq.bench.connection is compiled code: run `make build`")
@@ -15,41 +17,62 @@ if not cython.compiled:
 @cython.nogil
 @cython.exceptval(check=False)
 def open_socket(
-    c: cython.pointer[Connection], epoll: cython.int, index: uint32_t, port: uint16_t
-) -> cython.bint:
-    """Begin to connect to 127.0.0.1:`port`; registered with `epoll` once. False if no socket is to be had."""
-    address = cython.declare(linux.sockaddr_in)
+    c: cython.pointer[Connection],
+    epoll: cython.int,
+    index: uint32_t,
+    to: cython.pointer[cython.const[Address]],
+    source: cython.pointer[cython.const[Address]],
+) -> cython.int:
+    """Begin to connect; registered with `epoll` once. 0, or the errno of what could not be begun.
+
+    `source` is an address of this machine, NULL: any. Its port is chosen when the peer is known, so that each
+    address has all ports for each peer.
+    """
     event = cython.declare(linux.epoll_event)
     on: cython.int = 1
-    memset(cython.address(address), 0, cython.sizeof(address))
-    address.sin_family = linux.AF_INET
-    address.sin_port = linux.htons(port)
-    address.sin_addr.s_addr = linux.htonl(linux.INADDR_LOOPBACK)
-    c.fd = linux.socket(linux.AF_INET, linux.SOCK_STREAM | linux.SOCK_NONBLOCK, 0)
+    fault: cython.int
+    c.fd = linux.socket(to.family, linux.SOCK_STREAM | linux.SOCK_NONBLOCK, 0)
     if c.fd < 0:
-        return False
-    linux.setsockopt(c.fd, linux.IPPROTO_TCP, linux.TCP_NODELAY, cython.address(on), cython.sizeof(on))
-    linux.connect(
-        c.fd,
-        cython.cast(cython.pointer[cython.const[linux.sockaddr]], cython.address(address)),
-        cython.sizeof(address),
-    )
+        return linux.errno
+    if to.family != linux.AF_UNIX:
+        linux.setsockopt(c.fd, linux.IPPROTO_TCP, linux.TCP_NODELAY, cython.address(on), cython.sizeof(on))
+    if source != cython.NULL:
+        linux.setsockopt(
+            c.fd, linux.IPPROTO_IP, linux.IP_BIND_ADDRESS_NO_PORT, cython.address(on), cython.sizeof(on)
+        )
+    if (source != cython.NULL and linux.bind(c.fd, sockaddr_of(source), source.size)) or (
+        linux.connect(c.fd, sockaddr_of(to), to.size) and linux.errno != linux.EINPROGRESS
+    ):
+        fault = linux.errno
+        linux.close(c.fd)
+        c.fd = -1
+        return fault
     c.stage = CONNECTING
     event.events = linux.EPOLLIN | linux.EPOLLOUT | linux.EPOLLRDHUP | linux.EPOLLET
     event.data.u32 = index
     linux.epoll_ctl(epoll, linux.EPOLL_CTL_ADD, c.fd, cython.address(event))
-    return True
+    return 0
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def is_connected(c: cython.pointer[Connection]) -> cython.bint:
-    """Of a writable socket: its TCP handshake succeeded."""
+def sockaddr_of(
+    address: cython.pointer[cython.const[Address]],
+) -> cython.pointer[cython.const[linux.sockaddr]]:
+    """As the system's calls want it."""
+    return cython.cast(cython.pointer[cython.const[linux.sockaddr]], cython.address(address.storage))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def socket_fault(c: cython.pointer[Connection]) -> cython.int:
+    """Of a socket that has finished its handshake: the errno of its failure, or 0."""
     fault: cython.int = 0
     size: linux.socklen_t = cython.sizeof(fault)
     linux.getsockopt(c.fd, linux.SOL_SOCKET, linux.SO_ERROR, cython.address(fault), cython.address(size))
-    return fault == 0 and not c.hung_up
+    return fault
 
 
 @cython.cfunc
@@ -58,6 +81,8 @@ def is_connected(c: cython.pointer[Connection]) -> cython.bint:
 def send_output(c: cython.pointer[Connection]) -> cython.bint:
     """One send of all output; the rest waits for the socket's next event. False when the peer is gone."""
     size: cython.Py_ssize_t
+    if c.transport != cython.NULL:
+        return send_wrapped(c)
     if not c.writable or c.output_start == c.output_end:
         return True
     size = linux.send(c.fd, c.output + c.output_start, c.output_end - c.output_start, linux.MSG_NOSIGNAL)
@@ -70,6 +95,76 @@ def send_output(c: cython.pointer[Connection]) -> cython.bint:
     else:
         c.output_start = c.output_end = 0
     return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def send_wrapped(c: cython.pointer[Connection]) -> cython.bint:
+    """The same through a transport. MQTT is wrapped when what was wrapped before has gone, all at once."""
+    out: cython.pointer[Buffer] = cython.address(c.transport.output)
+    size: cython.Py_ssize_t
+    while True:
+        if out.end == 0 and c.output_start < c.output_end and c.transport.phase == OPEN:
+            if not wrap(c.transport, c.output + c.output_start, c.output_end - c.output_start):
+                return False
+            c.output_start = c.output_end = 0
+        if not c.writable or out.end == 0:
+            return True
+        size = linux.send(c.fd, out.bytes + out.start, out.end - out.start, linux.MSG_NOSIGNAL)
+        if size < 0:
+            c.writable = False
+            return linux.errno == linux.EAGAIN
+        if cython.cast(cython.size_t, size) < out.end - out.start:
+            c.writable = False
+        discard(out, size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def unsent(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
+    """Something waits for the socket."""
+    return c.output_start < c.output_end or (c.transport != cython.NULL and c.transport.output.end > 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def receive_wrapped(
+    c: cython.pointer[Connection],
+    wire: cython.pointer[uint8_t],
+    size: cython.size_t,
+    to: cython.pointer[uint8_t],
+) -> cython.Py_ssize_t:
+    """One read of up to `size` bytes through a transport: bytes of MQTT at `to`, 0 where that was nothing of
+    it. -1: the connection is over. `readable` is kept.
+    """
+    got: cython.Py_ssize_t
+    kept: cython.size_t
+    if c.transport.phase >= ENDED:
+        return -1
+    got = linux.recv(c.fd, wire, size, 0)
+    if got <= 0:
+        c.readable = False
+        return 0 if got < 0 and linux.errno == linux.EAGAIN else -1
+    kept = unwrap(c.transport, wire, got, to)
+    # where it is over, come back when what came before the end is taken
+    c.readable = cython.cast(cython.size_t, got) == size or c.hung_up or c.transport.phase >= ENDED
+    return kept
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def say_goodbye(c: cython.pointer[Connection]) -> cython.void:
+    """DISCONNECT, and what the transport says at the end; as far as the socket takes it at once."""
+    append_bytes(c, cython.cast(cython.p_const_uchar, cython.cast(cython.p_const_char, b"\xe0\x00")), 2)
+    if c.transport != cython.NULL and c.transport.phase == OPEN:
+        wrap(c.transport, c.output + c.output_start, c.output_end - c.output_start)
+        c.output_start = c.output_end = 0
+        conclude(c.transport)
+    send_output(c)
 
 
 @cython.cfunc

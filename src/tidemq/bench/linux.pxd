@@ -22,6 +22,7 @@ cdef extern from "<sys/epoll.h>" nogil:
 cdef extern from "<sys/socket.h>" nogil:
     enum:
         AF_INET
+        AF_UNIX
         SOCK_STREAM
         SOCK_NONBLOCK
         SOL_SOCKET
@@ -30,6 +31,8 @@ cdef extern from "<sys/socket.h>" nogil:
         MSG_NOSIGNAL
     ctypedef unsigned int socklen_t
     struct sockaddr:
+        pass
+    struct sockaddr_storage:
         pass
     int socket(int family, int kind, int protocol)
     int connect(int fd, const sockaddr* address, socklen_t size)
@@ -44,7 +47,9 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef extern from "<netinet/in.h>" nogil:
     enum:
+        IPPROTO_IP
         IPPROTO_TCP
+        IP_BIND_ADDRESS_NO_PORT
         INADDR_LOOPBACK
     struct in_addr:
         uint32_t s_addr

@@ -1,59 +1,59 @@
-"""A small HTTP endpoint for health checks: `GET /health` and `GET /counters`, as JSON."""
+"""The admin listener, over HTTP: `GET /health`, `GET /counters`, and the streams (`stream_routes`)."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Callable, Mapping
-from http import HTTPStatus
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-REQUEST_S = 5.0  # for the whole request to arrive
+from aiohttp import web
+
+SHUTDOWN_S = 1.0  # for answers under way when it closes
 
 
 class AdminServer:
-    """Answers on one address until closed. It changes nothing in the broker."""
+    """Answers on one address until closed."""
 
-    def __init__(self, counters: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self, counters: Callable[[], Mapping[str, int]], routes: Iterable[web.RouteDef] = ()
+    ) -> None:
         self._counters = counters
-        self._server: asyncio.Server | None = None
+        app = web.Application(middlewares=[_explain])
+        app.add_routes([web.get("/health", self._health), web.get("/counters", self._count), *routes])
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handle_signals=False)
 
     async def start(self, host: str, port: int) -> int:
         """Listens and gives the bound port; OSError if it can't be bound."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=8192)
-        bound: int = self._server.sockets[0].getsockname()[1]
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        bound: int = self._runner.addresses[0][1]
         return bound
 
     async def close(self) -> None:
         """Stops to listen."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        await self._runner.cleanup()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request, one answer, then the connection is closed."""
-        try:
-            async with asyncio.timeout(REQUEST_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                status, body = self._answer(head.split(b"\r\n", 1)[0])
-                payload = json.dumps(body).encode()
-                writer.write(
-                    f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
-                    f"Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n".encode()
-                )
-                writer.write(payload)
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a broken request gets no answer
-        finally:
-            writer.close()
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
 
-    def _answer(self, request_line: bytes) -> tuple[HTTPStatus, Mapping[str, object]]:
-        method, _, rest = request_line.partition(b" ")
-        path = rest.split(b" ", 1)[0]
-        if method != b"GET":
-            return HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET"}
-        if path == b"/health":
-            return HTTPStatus.OK, {"status": "ok"}
-        if path == b"/counters":
-            return HTTPStatus.OK, dict(self._counters())
-        return HTTPStatus.NOT_FOUND, {"error": "unknown path", "paths": ["/health", "/counters"]}
+    async def _count(self, _: web.Request) -> web.Response:
+        return web.json_response(dict(self._counters()))
+
+
+@web.middleware
+async def _explain(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every refusal is JSON with the reason in `error`."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        paths = sorted({route.resource.canonical for route in request.app.router.routes() if route.resource})
+        body: dict[str, object] = {"error": error.text or error.reason}
+        if error.status == 404 and error.reason == "Not Found":
+            body = {"error": f"{request.path} is unknown", "paths": paths}
+        return web.json_response(body, status=error.status, headers=_kept(error))
+
+
+def _kept(error: web.HTTPException) -> dict[str, str]:
+    return {name: value for name, value in error.headers.items() if name == "Allow"}

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakValueDictionary
 
 from tidemq import wire
-from tidemq.broker.admin import AdminServer
 from tidemq.broker.decisions import Decisions
 from tidemq.broker.fault_log import FaultLog
 from tidemq.broker.hooks import Hooks
@@ -25,7 +24,7 @@ from tidemq.broker.keeper import Keeper
 from tidemq.broker.providers import ADMINISTRATIVE_ACTION, Authenticator, Authoriser, find_provider
 from tidemq.broker.subscription import Message, Subscription
 from tidemq.broker.sys_topics import publish_sys_topics
-from tidemq.config import REACTORS_MAX, Config
+from tidemq.config import REACTORS_MAX, Config, refused
 from tidemq.engine.events import (
     AuthRequest,
     Connected,
@@ -37,7 +36,8 @@ from tidemq.engine.events import (
     SubscribeRequest,
 )
 from tidemq.errors import UsageError
-from tidemq.store import Store
+from tidemq.store import MemoryStore, Store
+from tidemq.stream import Streams
 from tidemq.wire import (
     NO_PROPERTIES,
     Properties,
@@ -50,7 +50,8 @@ from tidemq.wire import (
 )
 
 if TYPE_CHECKING:
-    from tidemq.engine import Engine
+    from tidemq.broker.admin import AdminServer
+    from tidemq.engine import Engine, StoreAccess
 
 _log = logging.getLogger("tidemq")
 
@@ -84,6 +85,7 @@ class Broker:
         self._decisions: Decisions | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._fault_log = FaultLog(self.config.fault_lines_max)
+        self._streams: Streams | None = None
         self._admin: AdminServer | None = None
         self._sys_task: asyncio.Task[None] | None = None
         self._subscriptions: WeakValueDictionary[int, Subscription] = WeakValueDictionary()
@@ -124,12 +126,14 @@ class Broker:
         try:
             if store is not None:
                 self._keeper = self._load(store, engine)
+            if config.streams and self._streams is None:
+                raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
             decisions = self._decisions = Decisions(engine, config, authenticator, authoriser, self._hooks)
             self._handlers = self._event_handlers(decisions)
             addresses = ((config.host, config.port), *((each.host, each.port) for each in config.listeners))
             self.ports = tuple(engine.listen(host, port) for host, port in addresses)
             if config.admin_port:
-                self._admin = AdminServer(self.counters)
+                self._admin = self._make_admin()
                 self.admin_port = await self._admin.start(config.admin_host, config.admin_port)
             engine.start()
             if self._keeper is not None:
@@ -139,6 +143,8 @@ class Broker:
             if self._admin is not None:
                 await self._admin.close()
             engine.close()
+            if self._streams is not None:
+                self._streams.close()
             if store is not None:
                 store.close()
             raise
@@ -178,6 +184,8 @@ class Broker:
         if self._keeper is not None:
             await asyncio.to_thread(self._keeper.finish)
         engine.close()
+        if self._streams is not None:
+            self._streams.close()
         if self._store is not None:
             self._store.close()
         if left := {name: value for name, value in engine.live_objects().items() if value}:
@@ -236,6 +244,8 @@ class Broker:
         counters.update(self._counts)
         if self._keeper is not None:
             counters.update(self._keeper.counts)
+        if self._streams is not None:
+            counters.update(self._streams.counts)
         if self._decisions is not None:
             counters.update(self._decisions.counts)
         return counters
@@ -253,17 +263,44 @@ class Broker:
         for line in store.open():
             _log.error("%s", line)
         config = self.config
+        access = StoreAccess(engine)
+        self._streams = self._open_streams(store, access)
         keeper = Keeper(
             store,
-            StoreAccess(engine),
+            access,
             durability=config.durability,
             interval_s=config.durability_interval_ms / 1000,
             bytes_max=config.limits.store_bytes_max,
             data=config.data if config.data.is_dir() else None,
             strict=config.store_strict,
+            streams=self._streams,
         )
         keeper.load()
+        if self._streams is not None:
+            for line in self._streams.load(config.streams):
+                _log.error("%s", line)
         return keeper
+
+    def _open_streams(self, store: Store, access: StoreAccess) -> Streams | None:
+        """What keeps the streams; None where a program has brought a store that is not on disk."""
+        if isinstance(store, MemoryStore) or not self.config.data.is_dir():
+            return None
+        return Streams(store, access, self.config.data)
+
+    def _make_admin(self) -> AdminServer:
+        """The HTTP listener. ConfigError where its library is not installed."""
+        try:
+            from tidemq.broker.admin import AdminServer
+        except ImportError as error:
+            text = f"it needs the package {error.name}"
+            raise refused(
+                "configuration", "admin_port", text, ["0", "pip install 'tidemq[admin]'"]
+            ) from error
+        if self._streams is None or self._keeper is None:
+            return AdminServer(self.counters)
+        from tidemq.broker.stream_routes import StreamRoutes
+
+        return AdminServer(self.counters, StreamRoutes(self._streams, self._keeper).routes())
 
     def _running_engine(self) -> Engine:
         if self._engine is None:

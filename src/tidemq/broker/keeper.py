@@ -16,9 +16,11 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.errors import StoreError
@@ -27,16 +29,22 @@ from tidemq.store.portable import set_aside_rows
 
 if TYPE_CHECKING:
     from tidemq.engine import StoreAccess, StoreWork
+    from tidemq.stream import Streams
+
+T = TypeVar("T")
 
 Durability = Literal["sync", "interval", "os"]
 
 SWEEP_S = 1.0  # between two looks for what has expired, and at the store's size
 SWEEP_ROWS_MAX = 10_000  # of one sweep
+EXPIRE_AGAIN_S = 30.0  # a row is reported again that its reactor could not drop then
+EXPIRING_MAX = 100_000  # rows of which it is remembered that they were reported
 READ_BYTES = 4 << 20  # of messages in one answer to a read, and one message more
 PURGE_ROWS = 250  # deleted between two pieces of work
 PURGE_PAUSE_S = 0.001  # for other work to come in between
 COUNTS_MAX = 200_000  # reference counts remembered
 RETRY_S = 0.1  # after a failure
+DRAINED = 2  # works without new messages, after a failure, until publishers are not refused any more
 LOG_S = 10.0  # between two lines about a failure that goes on
 
 STORE_COUNTERS = (
@@ -77,6 +85,7 @@ class Keeper:
         bytes_max: int = 0,
         data: Path | None = None,
         strict: bool = False,
+        streams: Streams | None = None,
     ) -> None:
         self._store = store
         self._access = access
@@ -85,6 +94,8 @@ class Keeper:
         self._bytes_max = bytes_max
         self._data = data
         self._strict = strict
+        self._streams = streams
+        self._asked: SimpleQueue[Callable[[], None]] = SimpleQueue()  # of other threads, see `ask`
         self._thread = threading.Thread(target=self._run, name="tidemq-keeper", daemon=True)
         self._counts: OrderedDict[bytes, int] = OrderedDict()  # of references, of payloads that have a count
         # of batches that failed, by family and key, to go before the next: the last value of a key counts
@@ -95,11 +106,13 @@ class Keeper:
         self._trims: list[tuple[int, bytes, int]] = []
         self._trimmed: dict[int, bytes] = {}  # the last id that was trimmed off a queue
         self._expiry_after = b""
+        self._expiring: dict[bytes, float] = {}  # idle rows that were reported as expired: when
         self._wall_offset_s = time.time() - time.monotonic()  # as the engine has it: of the start
         self._swept = self._synced = time.monotonic()
-        self._logged = 0.0
+        self._logged: dict[str, float] = {}  # when each kind of failure was last reported
         self._full = False
         self.counts: Counter[str] = Counter(dict.fromkeys(STORE_COUNTERS, 0))
+        self._drained = 0  # so many works in a row had nothing that was to be undone
         self.failure = ""  # why the last batch failed; empty: it did not
 
     # --- start -------------------------------------------------------------------------------------
@@ -175,6 +188,20 @@ class Keeper:
         """Begins to work for the engine."""
         self._thread.start()
 
+    def ask(self, act: Callable[[], T]) -> Future[T]:
+        """Does something that uses the store, on its thread, between two pieces of work; from any thread."""
+        future: Future[T] = Future()
+
+        def answer() -> None:
+            try:
+                future.set_result(act())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._asked.put(answer)
+        self._access.poke()
+        return future
+
     def finish(self) -> None:
         """Takes what the reactors, which have ended, still had; returns when the store has all of it."""
         self._access.close()
@@ -188,16 +215,19 @@ class Keeper:
             try:
                 self._commit(work)
                 self._do_the_rest(work)
+                self._answer_asked()
                 self._tend()
             except Exception as error:  # a defect of ours; nobody may wait for ever because of it
                 _log.exception("the keeper failed")
-                self._fail(work, StoreError(str(error)))
-        if self._left or self._left_references:
-            self._write_left()
-        try:
-            self._store.write([("meta", b"clean", b"")], sync=True)
-        except StoreError as error:
-            _log.error("%s", error)
+                self._refuse(StoreError(str(error)))
+                self._discard_captured(work)
+                self._undo(work)
+        self._answer_asked()
+        self._end()
+
+    def _answer_asked(self) -> None:
+        while not self._asked.empty():
+            self._asked.get()()
 
     def _wait_s(self) -> float:
         if self._purges:
@@ -208,39 +238,71 @@ class Keeper:
 
     def _commit(self, work: StoreWork) -> None:
         """Makes the work's writes durable and says so; or says that they are not."""
-        if not (work.writes or work.references or self._left or self.failure):
-            self._access.answer(work)
-            return
-        counts: Counts = {}
+        # a publisher's later messages must not be kept where its earlier ones were not
+        undone = work.adds and (work.outdated or bool(self.failure))
+        if undone:
+            if not self.failure:
+                self._refuse(StoreError("what came before could not be stored"))
+            self._discard_captured(work)
+            self._undo(work)
+        self._drained = 0 if undone else self._drained + 1
+        writes = [] if undone else work.writes
+        references = [] if undone else work.references
         try:
-            if self.failure:
-                # it is a write that makes the store mend itself; only then can anything be read
-                self._store.write([("meta", b"probe", b"")], sync=False)
-            counts = self._count(self._left_references + work.references)
-            batch = self._left_writes() + work.writes + _count_writes(counts)
-            self._store.write(batch, sync=self._sync)
+            if self._streams is not None and work.streams and not undone:
+                writes = [*self._streams.write(work, sync=self._sync), *writes]
+            if writes or references or self._left or self.failure:
+                self._save(writes, references, sync=self._sync)
         except StoreError as error:
-            self._fail(work, error)
+            self._discard_captured(work)
+            self._refuse(error)
+            if not undone:
+                self._undo(work)
+            self._drained = 0
+            time.sleep(RETRY_S)
             return
+        # not before all that was under way when publishers began to be refused has been undone: to take some
+        # of it would be out of order, and to undo it later would refuse what came meanwhile, for ever
+        if self.failure and self._drained >= DRAINED:
+            _log.warning("the store takes writes again")
+            self.failure = ""
+            self._logged.clear()
+            self._access.refuse(QUOTA_EXCEEDED if self._full else 0)
+        if self._streams is not None:
+            self._streams.publish()
+        if not undone:
+            self._access.answer(work)
+
+    def _discard_captured(self, work: StoreWork) -> None:
+        """What streams get of a work that is not done. It is open whether the store has the extents of it:
+        they are removed before the next are written.
+        """
+        if self._streams is not None and work.streams:
+            self._leave(self._streams.discard())
+            self._streams.drop(work)
+
+    def _save(self, writes: list[Write], references: list[tuple[bytes, int]], *, sync: bool) -> None:
+        """One batch, of what is left and these; StoreError when it could not be written: then all is left."""
+        if self.failure:
+            # it is a write that makes the store mend itself; only then can anything be read
+            self._store.write([("meta", b"probe", b"")], sync=False)
+        counts = self._count(self._left_references + references)
+        batch = self._left_writes() + writes + _count_writes(counts)
+        self._store.write(batch, sync=sync)
         self._left.clear()
         self._left_references.clear()
         self._remember(counts)
         self.counts["store_batches"] += 1
         self.counts["store_writes"] += len(batch)
-        if self.failure:
-            _log.warning("the store takes writes again")
-            self.failure = ""
-            self._access.refuse(QUOTA_EXCEEDED if self._full else 0)
-        self._access.answer(work)
 
-    def _fail(self, work: StoreWork, error: StoreError) -> None:
-        self.counts["store_failures"] += 1
-        now = time.monotonic()
-        if not self.failure or now - self._logged > LOG_S:
-            self._logged = now
-            _log.error("nothing can be stored, publishers of QoS 1 and 2 are refused: %s", error)
+    def _refuse(self, error: StoreError) -> None:
+        """From now on publishers are refused."""
+        self._report("nothing can be stored, publishers of QoS 1 and 2 are refused", error)
         self.failure = str(error)
         self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)
+
+    def _undo(self, work: StoreWork) -> None:
+        """Says that the work is not done; what of it must be done all the same comes before the next."""
         rest = self._access.rest_of(work)
         self._leave(rest.writes)
         # of what is undone nothing may stay behind, and it is open whether the count of it is there
@@ -248,7 +310,6 @@ class Keeper:
         self._left_references += [(message_id, 0) for message_id, _ in work.references]
         self._fix_references()
         self._access.answer(work, IMPLEMENTATION_SPECIFIC_ERROR)
-        time.sleep(RETRY_S)
 
     def _leave(self, writes: Iterable[Write]) -> None:
         for family, key, value in writes:
@@ -269,13 +330,22 @@ class Keeper:
         self._left_references.clear()
         self._remember(counts)
 
-    def _write_left(self) -> None:
-        """One last try: without it what was removed comes again after the start."""
+    def _report(self, what: str, error: StoreError) -> None:
+        """Counts a failure, and says so unless the same was said a moment ago."""
+        self.counts["store_failures"] += 1
+        now = time.monotonic()
+        if now - self._logged.get(what, -LOG_S) >= LOG_S:
+            self._logged[what] = now
+            _log.error("%s: %s", what, error)
+
+    def _end(self) -> None:
+        """One last try for what is left: without it what was removed comes again after the start. With it
+        goes the note that the end was a clean one, which it is only then.
+        """
         try:
-            counts = self._count(self._left_references)
-            self._store.write(self._left_writes() + _count_writes(counts), sync=self._sync)
+            self._save([("meta", b"clean", b"")], [], sync=True)
         except StoreError as error:
-            _log.error("what could not be stored is lost: %s", error)
+            self._report("the store could not be brought up to date in the end", error)
 
     def _count(self, changes: Iterable[tuple[bytes, int]]) -> Counts:
         """How many references each of these payloads has after the changes; 0: it goes."""
@@ -306,12 +376,11 @@ class Keeper:
 
     def _do_the_rest(self, work: StoreWork) -> None:
         self._purges += work.purges
+        self._trims += work.trims
         if self._left:  # rows are found as they were: ask again later
-            self._trims += work.trims
             for reactor, queue, _, _ in work.reads:
                 self._access.deliver_rows(reactor, queue, [], True)
             return
-        self._trims += work.trims
         if self._trims:
             self._attempt(self._trim)
         for reactor, queue, after, count in work.reads:
@@ -319,19 +388,13 @@ class Keeper:
         if self._purges:
             self._attempt(self._purge)
 
-    def _attempt(self, act: Callable[[], None]) -> bool:
-        """Work whose failure costs nothing but its delay; whether it succeeded."""
+    def _attempt(self, act: Callable[[], None]) -> None:
+        """Work whose failure costs nothing but its delay."""
         try:
             act()
-            return True
         except StoreError as error:
-            self.counts["store_failures"] += 1
-            now = time.monotonic()
-            if now - self._logged > LOG_S:
-                self._logged = now
-                _log.error("%s", error)
+            self._report("the store fails", error)
             time.sleep(RETRY_S)
-            return False
 
     def _trim(self) -> None:
         """The oldest rows of queues that were full, as many of each as were asked for since the last time."""
@@ -366,8 +429,7 @@ class Keeper:
             payloads = self._payloads_of([key[_ID] for key, _ in rows])
             more = bool(rows)
         except StoreError as error:
-            self.counts["store_failures"] += 1
-            _log.error("a queue cannot be read: %s", error)
+            self._report("a queue cannot be read", error)
             rows, payloads = [], []
             time.sleep(RETRY_S)
         self.counts["store_rows_read"] += len(rows)
@@ -438,11 +500,15 @@ class Keeper:
         now = time.monotonic()
         if self._interval_s and now - self._synced >= self._interval_s:
             self._synced = now
+            if self._streams is not None:
+                self._attempt(self._streams.sync)  # first: the store names what the files hold
             self._attempt(self._store.sync)
         if now - self._swept >= SWEEP_S and not self._left:
             self._swept = now
             self._attempt(self._expire)
             self._attempt(self._check_size)
+            if self._streams is not None:
+                self._attempt(partial(self._streams.tend, self.ask))
 
     def _expire(self) -> None:
         """Tells the engine what has expired in queues that are in the store."""
@@ -468,11 +534,17 @@ class Keeper:
         values = self._store.get_many("queue", row_keys)
         payloads = self._store.get_many("payload", [key[16:] for key in keys])
         rows = []
+        now = time.monotonic()
         for key, row_key, value, payload in zip(keys, row_keys, values, payloads, strict=True):
             if value is None or payload is None:
+                self._expiring.pop(row_key, None)
                 yield ("expiry", key, None)  # in flight, which is completed, or gone
-            else:
+            elif now - self._expiring.get(row_key, -EXPIRE_AGAIN_S) >= EXPIRE_AGAIN_S:
+                # twice would be counted twice: the removal may be on its way for longer than a sweep takes
+                self._expiring[row_key] = now
                 rows.append((row_key, value, payload))
+        while len(self._expiring) > EXPIRING_MAX:
+            del self._expiring[next(iter(self._expiring))]
         if rows:
             self._access.expire(int.from_bytes(number), rows)
 

@@ -9,10 +9,14 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from tidemq.cli.bench import EXIT_USAGE
+from tidemq.cli.bench import app as bench_app
 from tidemq.cli.options import EXIT_FAILED
+from tidemq.cli.pipeline import app as pipeline_app
 from tidemq.cli.properties import join_properties
 from tidemq.cli.pub import pub
 from tidemq.cli.store import app as store_app
+from tidemq.cli.stream import app as stream_app
 from tidemq.cli.sub import sub
 
 app = typer.Typer(
@@ -22,7 +26,8 @@ app = typer.Typer(
 
 @app.callback()
 def describe() -> None:
-    """An MQTT 3.1, 3.1.1 and 5.0 broker, a publisher and a subscriber to try it with, tools for its store."""
+    """An MQTT 3.1, 3.1.1 and 5.0 broker, a publisher and a subscriber to try it with, tools for its store and
+    for load tests."""
 
 
 @app.command()
@@ -33,7 +38,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 0.0.0.0]")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. [default: 1883]")] = None,
     reactors: Annotated[int | None, typer.Option(help="Event loops; 0: one per core. [default: 0]")] = None,
-    store: Annotated[str | None, typer.Option(help="rocksdb, sqlite or memory. [default: memory]")] = None,
+    store: Annotated[str | None, typer.Option(help="rocksdb, sqlite or memory. [default: rocksdb]")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of stores with files.")] = None,
     durability: Annotated[
         str | None, typer.Option(help="When a commit is on the disk: sync, interval or os. [default: sync]")
@@ -45,7 +50,7 @@ def serve(
         str | None, typer.Option(help="debug, info, warning or error. [default: info]")
     ] = None,
     admin_port: Annotated[
-        int | None, typer.Option(help="Port of /health and /counters; 0: off. [default: 0]")
+        int | None, typer.Option(help="Port of the admin listener, HTTP; 0: off. [default: 0]")
     ] = None,
 ) -> None:
     """Run the broker until SIGTERM or SIGINT.
@@ -72,13 +77,18 @@ def serve(
 app.command()(pub)
 app.command()(sub)
 app.add_typer(store_app, name="store")
+app.add_typer(bench_app, name="bench")
+app.add_typer(stream_app, name="stream")
+app.add_typer(pipeline_app, name="pipeline")
 
 
 def main() -> None:
-    """The entry point of the command. Wrong usage exits with 1, as mosquitto's commands do."""
+    """The entry point of the command. Wrong usage exits with 1, as mosquitto's commands do; of `bench`
+    with 2, as 1 means there that messages were lost.
+    """
     try:
         code = app(join_properties(sys.argv[1:]), prog_name="tidemq", standalone_mode=False)
     except TyperException as error:
         print(f"Error: {error.format_message()}\nUse 'tidemq COMMAND --help' to see usage.", file=sys.stderr)
-        code = EXIT_FAILED
+        code = EXIT_USAGE if sys.argv[1:2] == ["bench"] else EXIT_FAILED
     sys.exit(code)

@@ -5,6 +5,7 @@ The parts of the store are imported when a command runs, so that the other comma
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -139,6 +140,8 @@ def migrate(
     def run() -> int:
         with closing(open_existing(data)) as old, closing(open_empty(to, engine)) as new:
             count = fill_store(new, read_store(old))
+        if (data / "streams").is_dir():  # their messages, which the rows only point to
+            shutil.copytree(data / "streams", to / "streams")
         print(f"{count} rows", file=sys.stderr)
         return 0
 

@@ -6,14 +6,18 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.cache import find_receivers
+from cython.cimports.tidemq.engine.capturing import capture
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.delivery import arrive, send_waiting
 from cython.cimports.tidemq.engine.journal import add_row, ask_store
 from cython.cimports.tidemq.engine.mail import new_mail
-from cython.cimports.tidemq.engine.message import release_message
+from cython.cimports.tidemq.engine.message import close_passage, open_passage, release_message
+from cython.cimports.tidemq.engine.offers import describe_offer
 from cython.cimports.tidemq.engine.received import store_received
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.rows import read_u32, read_u64
+from cython.cimports.tidemq.engine.shards import serve_shard
 from cython.cimports.tidemq.engine.state import (
     FULL_REJECT,
     MAIL_GO,
@@ -21,6 +25,7 @@ from cython.cimports.tidemq.engine.state import (
     ROW_IDLE,
     Mail,
     Offer,
+    Passage,
     Promise,
     Reactor,
     Session,
@@ -35,6 +40,18 @@ _TAKER_BYTES = cython.declare(uint32_t, 14)
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _add_takers(
+    promise: cython.pointer[Promise], takers: cython.pointer[cython.const[string]]
+) -> cython.void:
+    if promise.takers == cython.NULL:
+        owner: unique_ptr[string] = make_unique[string]()
+        promise.takers = owner.release()
+    promise.takers.append(takers[0])
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def accept_offer(
     r: cython.pointer[Reactor],
     promise: cython.pointer[Promise],
@@ -42,17 +59,14 @@ def accept_offer(
     reactor: uint16_t,
 ) -> cython.void:
     """Another reactor has said who takes it there."""
-    if promise.takers == cython.NULL:
-        owner: unique_ptr[string] = make_unique[string]()
-        promise.takers = owner.release()
-    promise.takers.append(takers[0])
+    _add_takers(promise, takers)
     promise.reactors |= cython.cast(uint64_t, 1) << reactor
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _record_others(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+def _record_takers(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
     ids: vector[uint32_t]
     each: uint32_t
     at: cython.pointer[cython.const[uint8_t]] = span_of(promise.takers).data
@@ -69,6 +83,19 @@ def _record_others(r: cython.pointer[Reactor], promise: cython.pointer[Promise])
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _capture_offer(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+    passage: Passage
+    open_passage(cython.address(passage), promise.message)
+    streams: uint64_t = find_receivers(r, cython.address(passage.topic)).streams
+    if streams:
+        passage.packet_id = promise.packet_id
+        capture(r, cython.address(passage), streams)
+    close_passage(cython.address(passage), r.tally)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def record_offer(
     r: cython.pointer[Reactor], publisher: cython.pointer[Session], promise: cython.pointer[Promise]
 ) -> cython.void:
@@ -79,33 +106,21 @@ def record_offer(
     """
     before: cython.size_t = r.section.records.size()
     index: cython.size_t
-    clock: uint64_t = promise.message.id.clock
     dropped: cython.bint = promise.reason == RC_QUOTA_EXCEEDED and r.shared.queue_full != FULL_REJECT
     refused: cython.bint = promise.reason >= 0x80 and not dropped
     if publisher == cython.NULL or refused or promise.undone:
         return
-    if r.offers.count(clock):
-        offer: cython.pointer[Offer] = cython.address(r.offers[clock])
-        for index in range(offer.takers.size()):
-            taker: Taker = offer.takers[index]
-            count: uint32_t = taker.subscription_ids[0] if taker.subscription_ids != cython.NULL else 0
-            add_row(
-                r,
-                taker.queue,
-                promise.message,
-                0,
-                ROW_IDLE,
-                taker.qos,
-                taker.retain,
-                taker.subscription_ids + 1,
-                count,
-            )
+    here: cython.pointer[string] = describe_offer(r, promise.message.id.clock)
+    if here != cython.NULL:
+        _add_takers(promise, here)
+        del here
     if promise.takers != cython.NULL:
-        _record_others(r, promise)
+        _record_takers(r, promise)
     for index in range(before, r.section.records.size()):
         r.section.records[index].offered = True
-    if r.section.records.size() - before > 1:
-        promise.message.counted = True
+    if r.section.records.size() - before > 1 and not promise.message.counted:
+        promise.message.counted = True  # the store may be looking at one on which it is set
+    _capture_offer(r, promise)
     store_received(r, publisher, promise.packet_id)
     promise.section = r.section.number
     promise.kept = True
@@ -152,7 +167,9 @@ def settle_offer(r: cython.pointer[Reactor], clock: uint64_t, reason: uint8_t) -
         elif r.sessions.count(taker.queue):
             s: cython.pointer[Session] = r.sessions[taker.queue]
             arrive(r, s, offer.message, taker.qos, taker.retain, taker.subscription_ids)
-            if s.connection != cython.NULL:
+            if s.group:
+                serve_shard(r, s)
+            elif s.connection != cython.NULL:
                 send_waiting(r, s)
         else:
             ask_store(r, RECORD_PURGE, taker.queue)  # it ended before the row came

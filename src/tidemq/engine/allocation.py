@@ -19,7 +19,7 @@ from cython.cimports.posix.mman import (
     munmap,
 )
 from cython.cimports.tidemq.engine.allocation import HUGE_PAGE_BYTES
-from cython.cimports.tidemq.engine.rwlock import __ATOMIC_RELAXED, atomic_add_i64, atomic_load_i64
+from cython.cimports.tidemq.engine.system import RELAXED, add_i64, load_i64
 
 _live_blocks = cython.declare(int64_t, 0)
 
@@ -32,7 +32,7 @@ def allocate(size: cython.size_t) -> cython.p_void:
     block: cython.p_void = calloc(1, size)
     if block == cython.NULL:
         abort()
-    atomic_add_i64(cython.address(_live_blocks), 1, __ATOMIC_RELAXED)
+    add_i64(cython.address(_live_blocks), 1, RELAXED)
     return block
 
 
@@ -64,7 +64,7 @@ def enlarge(block: cython.p_void, size: cython.size_t) -> cython.p_void:
 def release(block: cython.p_void) -> cython.void:
     """Frees what ``allocate`` gave; NULL is ignored. Any thread."""
     if block != cython.NULL:
-        atomic_add_i64(cython.address(_live_blocks), -1, __ATOMIC_RELAXED)
+        add_i64(cython.address(_live_blocks), -1, RELAXED)
         free(block)
 
 
@@ -91,7 +91,7 @@ def map_pages(size: cython.size_t, ordinary: cython.size_t) -> cython.p_void:
     munmap(base + skipped + size, HUGE_PAGE_BYTES - skipped)
     if ordinary < size:
         madvise(base + skipped + ordinary, size - ordinary, MADV_HUGEPAGE)
-    atomic_add_i64(cython.address(_live_blocks), 1, __ATOMIC_RELAXED)
+    add_i64(cython.address(_live_blocks), 1, RELAXED)
     return base + skipped
 
 
@@ -100,7 +100,7 @@ def map_pages(size: cython.size_t, ordinary: cython.size_t) -> cython.p_void:
 @cython.exceptval(check=False)
 def unmap_pages(block: cython.p_void, size: cython.size_t) -> cython.void:
     """Gives back what ``map_pages`` gave. Any thread."""
-    atomic_add_i64(cython.address(_live_blocks), -1, __ATOMIC_RELAXED)
+    add_i64(cython.address(_live_blocks), -1, RELAXED)
     munmap(block, size)
 
 
@@ -109,7 +109,7 @@ def unmap_pages(block: cython.p_void, size: cython.size_t) -> cython.void:
 @cython.exceptval(check=False)
 def live_blocks() -> int64_t:
     """Blocks allocated and not released, in the whole process. Any thread."""
-    return atomic_load_i64(cython.address(_live_blocks), __ATOMIC_RELAXED)
+    return load_i64(cython.address(_live_blocks), RELAXED)
 
 
 def count_live_blocks() -> int:

@@ -10,11 +10,17 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.captured import CAPTURED_BYTES_MAX
 from cython.cimports.tidemq.engine.counters import C_PUBLISHERS_PAUSED, MEMORY_BUFFERS, MEMORY_MESSAGES
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
 from cython.cimports.tidemq.engine.mail import send_number_mail
 from cython.cimports.tidemq.engine.output import pending_output
-from cython.cimports.tidemq.engine.state import MAIL_PAUSE, MAIL_RESUME, Connection, Reactor
+from cython.cimports.tidemq.engine.state import (
+    MAIL_PAUSE,
+    MAIL_RESUME,
+    Connection,
+    Reactor,
+)
 from cython.cimports.tidemq.engine.system import RELAXED, load_i64, load_int, store_int
 
 
@@ -117,7 +123,16 @@ def wait_for_inbox(r: cython.pointer[Reactor], target: uint16_t, feeder: uint64_
     """
     other: cython.pointer[Reactor] = r.shared.reactors[target]
     waiting: cython.int = load_int(cython.address(other.inbox_count), RELAXED)
-    if waiting < r.shared.limits.inbox_messages_max or reactor_of(feeder) != r.index:
+    if waiting >= r.shared.limits.inbox_messages_max:
+        hold_feeder(r, feeder)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def hold_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
+    """Reads nothing more from a publisher of this reactor until ``check_flooding`` lets it go on."""
+    if reactor_of(feeder) != r.index:
         return
     c: cython.pointer[Connection] = connection_of(r, feeder)
     if c != cython.NULL and c.pause_count == 0:
@@ -129,9 +144,11 @@ def wait_for_inbox(r: cython.pointer[Reactor], target: uint16_t, feeder: uint64_
 @cython.nogil
 @cython.exceptval(check=False)
 def check_flooding(r: cython.pointer[Reactor]) -> cython.void:
-    """Once a turn: publishers go on when every reactor's inbox is below half of its mark."""
+    """Once a turn: publishers go on when every reactor's inbox, and what the disk has to take for streams, is
+    below half of its mark.
+    """
     index: cython.size_t
-    if r.flooding.empty():
+    if r.flooding.empty() or r.captured_bytes > CAPTURED_BYTES_MAX // 2:
         return
     for index in range(r.shared.reactors.size()):
         waiting: cython.int = load_int(cython.address(r.shared.reactors[index].inbox_count), RELAXED)

@@ -1,6 +1,6 @@
 from tidemq.engine.state cimport CacheEntry, Group, Reactor
 from tidemq.wire.protocol cimport Span
 
-cdef CacheEntry* find_receivers(Reactor* r, Span topic) noexcept nogil
+cdef CacheEntry* find_receivers(Reactor* r, const Span* topic) noexcept nogil
 cdef Group* find_cached_group(CacheEntry* entry, unsigned int number) noexcept nogil
 cdef void free_cache(Reactor* r) noexcept nogil

@@ -27,6 +27,7 @@ from cython.cimports.tidemq.engine.subscribers import (
     OPTION_QOS,
     OPTION_RETAIN_AS_PUBLISHED,
     OPTION_STORED,
+    STREAM_REACTOR,
     Subscription,
 )
 from cython.cimports.tidemq.engine.subscriptions import (
@@ -58,7 +59,11 @@ def _hash(seed: uint64_t, text: Span) -> uint64_t:
         at += 8
     if at < text.size:
         word = 0
-        memcpy(cython.address(word), text.data + at, text.size - at)
+        if at:
+            memcpy(cython.address(word), text.data + text.size - 8, 8)  # the rest, and some again
+        else:
+            for at in range(text.size):
+                word = word << 8 | text.data[at]
         h = (h ^ word) * cython.cast(uint64_t, 0xBF58476D1CE4E5B9)
         h ^= h >> 32
     h = (h ^ seed >> 7) * cython.cast(uint64_t, 0x94D049BB133111EB)
@@ -238,7 +243,7 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
     entry.receivers.clear()
     entry.ids.clear()
     entry.groups.clear()
-    entry.reactors = entry.stored_reactors = 0
+    entry.reactors = entry.stored_reactors = entry.streams = 0
     entry.stored = False
     r.matches.subscriptions.clear()
     r.matches.groups.clear()
@@ -254,7 +259,10 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
         subscription: cython.pointer[Subscription] = cython.address(r.matches.subscriptions[index])
         stored: cython.bint = subscription.options & OPTION_STORED
         entry.stored = entry.stored or stored
-        if subscription.reactor == r.index:
+        if subscription.reactor == STREAM_REACTOR:
+            entry.streams |= cython.cast(uint64_t, 1) << subscription.subscription_id
+            entry.stored = True
+        elif subscription.reactor == r.index:
             _add_receiver(entry, cython.address(places), subscription)
         else:
             entry.reactors |= cython.cast(uint64_t, 1) << subscription.reactor
@@ -289,14 +297,16 @@ def _choose_slot(r: cython.pointer[Reactor], h: uint64_t) -> cython.pointer[Cach
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def find_receivers(r: cython.pointer[Reactor], topic: Span) -> cython.pointer[CacheEntry]:
+def find_receivers(
+    r: cython.pointer[Reactor], topic: cython.pointer[cython.const[Span]]
+) -> cython.pointer[CacheEntry]:
     """Who receives a topic; valid until the next call."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
     if cache.weight > r.shared.limits.cache_receivers_max:
         free_cache(r)
     if cache.slots.empty():
         _grow(cache)
-    h: uint64_t = _hash(cache.seed, topic)
+    h: uint64_t = _hash(cache.seed, topic[0])
     sets: cython.size_t = cache.slots.size() // CACHE_WAYS
     slot: cython.pointer[CacheSlot] = cython.address(cache.slots[(h & (sets - 1)) * CACHE_WAYS])
     entry: cython.pointer[CacheEntry]
@@ -306,13 +316,13 @@ def find_receivers(r: cython.pointer[Reactor], topic: Span) -> cython.pointer[Ca
             entry = slot[way].entry
             if entry.topic.size() == topic.size and memcmp(entry.topic.data(), topic.data, topic.size) == 0:
                 if entry.version != read_version(r.shared.subscriptions):
-                    _match(r, entry, topic)
+                    _match(r, entry, topic[0])
                 return entry
     slot = _choose_slot(r, h)
     slot.hash = h
     entry = slot.entry
     entry.topic.assign(cython.cast(cython.p_char, topic.data), topic.size)
-    _match(r, entry, topic)
+    _match(r, entry, topic[0])
     return entry
 
 

@@ -281,16 +281,15 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
         event.fault = c.doom_fault
         post_report(r, event)
     remove_connection(r, c)  # before the descriptor is closed: then its number may be another thread's
-    _say_goodbye(r, c)
     s: cython.pointer[Session] = c.session
-    connected: cython.bint = c.state == CONNECTED
+    c.session = cython.NULL
+    if c.state == CONNECTED and s != cython.NULL and s.connection == c:
+        _leave_session(r, c, s)  # who sees that the connection has ended finds its client gone
+    _say_goodbye(r, c)
     c.state = CLOSING
     c.doomed = True
     c.fd = -1
     _free_parts(r, c)
-    if connected and s != cython.NULL and s.connection == c:
-        _leave_session(r, c, s)
-    c.session = cython.NULL
     add_i64(cython.address(r.shared.connection_count), -1, RELAXED)
     r.tally[LIVE_CONNECTIONS] -= 1
     r.tally[C_CONNECTIONS_CLOSED] += 1

@@ -20,9 +20,10 @@ from cython.cimports.tidemq.engine.counters import (
     C_SESSIONS_TAKEN_OVER,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.mail import new_letter, new_mail
-from cython.cimports.tidemq.engine.message import new_message
+from cython.cimports.tidemq.engine.message import empty_passage, new_message
 from cython.cimports.tidemq.engine.outbox import rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.promises import promise_connack
@@ -49,7 +50,6 @@ from cython.cimports.tidemq.engine.state import (
     FOR_EVER,
     MAIL_CONNECTION,
     Connection,
-    EngineLimits,
     Event,
     Mail,
     Passage,
@@ -192,9 +192,7 @@ def handle_connect(
         event.packet = c.connect_packet[0]
         post_event(r.shared, event)
         return
-    name: string
-    name.assign(cython.cast(cython.p_char, connect.client_id.data), connect.client_id.size)
-    admit(r, c, cython.address(name), cython.NULL)
+    admit(r, c, cython.NULL, cython.NULL)
 
 
 @cython.cfunc
@@ -297,14 +295,7 @@ def answer_auth(
     elif reason != RC_SUCCESS:
         _refuse(r, c, reason, FAULT_NONE)
     else:
-        name: string
-        connect: Connect
-        packet: cython.pointer[cython.const[uint8_t]] = span_of(c.connect_packet).data
-        parse_connect(
-            packet[0], packet + 1, cython.cast(uint32_t, c.connect_packet.size() - 1), cython.address(connect)
-        )
-        name.assign(cython.cast(cython.p_char, connect.client_id.data), connect.client_id.size)
-        admit(r, c, cython.address(name), data)
+        admit(r, c, cython.NULL, data)
 
 
 @cython.cfunc
@@ -342,27 +333,34 @@ def admit(
     client_id: cython.pointer[cython.const[string]],
     auth_data: cython.pointer[cython.const[string]],
 ) -> cython.void:
-    """The CONNECT is accepted: finds or makes the session, here or on the reactor that owns it."""
+    """The CONNECT is accepted: finds or makes the session, here or on the reactor that owns it.
+
+    ``client_id``: NULL where it is the client's own.
+    """
     connect: Connect
     packet: cython.pointer[cython.const[uint8_t]] = span_of(c.connect_packet).data
     parse_connect(
         packet[0], packet + 1, cython.cast(uint32_t, c.connect_packet.size() - 1), cython.address(connect)
     )
-    assigned: cython.bint = client_id.empty()
-    name: string = assigned_client_id(r) if assigned else client_id[0]
+    name: string
+    if client_id != cython.NULL:
+        name = client_id[0]
+    else:
+        name.assign(cython.cast(cython.p_char, connect.client_id.data), connect.client_id.size)
+    assigned: cython.bint = name.empty()
+    if assigned:
+        name = assigned_client_id(r)
     if name.size() > r.shared.limits.client_id_bytes_max:
         _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_LIMIT)
         return
-    discarded: cython.bint = _clear_the_way(r, cython.address(name), connect.clean_start)
+    _clear_the_way(r, cython.address(name), connect.clean_start)
     found: Found = find_session(r, cython.address(name), True)
-    if found.session == cython.NULL:
-        _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
-    elif found.reactor != r.index or found.moving:
+    if found.reactor != r.index or found.moving:
         _send_elsewhere(r, c, found.reactor, cython.address(name), auth_data)
+    elif found.session == cython.NULL:
+        _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
     else:
-        _attach(
-            r, c, found.session, cython.address(connect), not found.created, assigned, discarded, auth_data
-        )
+        _attach(r, c, cython.address(found), cython.address(connect), assigned, auth_data)
 
 
 @cython.cfunc
@@ -370,16 +368,16 @@ def admit(
 @cython.exceptval(check=False)
 def _clear_the_way(
     r: cython.pointer[Reactor], client_id: cython.pointer[cython.const[string]], clean_start: cython.bint
-) -> cython.bint:
+) -> cython.void:
     """Ends the client's earlier connection, and its session if it wants a new one; both only if they live
-    here. Returns whether the store has to forget a session.
+    here.
 
     The will of the earlier connection goes out, unless a delay lets the session's going on cancel it
     [MQTT-3.1.4-3] [MQTT-3.1.4-4].
     """
     found: Found = find_session(r, client_id, False)
     if found.session == cython.NULL or found.reactor != r.index or found.moving:
-        return False
+        return
     if found.session.connection != cython.NULL:
         r.tally[C_SESSIONS_TAKEN_OVER] += 1
         doom(r, found.session.connection, RC_SESSION_TAKEN_OVER, FAULT_NONE)
@@ -388,13 +386,10 @@ def _clear_the_way(
         # a session that ended with its connection is gone; another reactor may have made the next one already
         found = find_session(r, client_id, False)
         if found.session == cython.NULL or found.reactor != r.index or found.moving:
-            return False
-    if not clean_start:
-        return False
-    stored: cython.bint = found.session.stored != cython.NULL
-    publish_will(r, found.session)
-    end_session(r, found.session)
-    return stored
+            return
+    if clean_start:
+        publish_will(r, found.session)
+        end_session(r, found.session)
 
 
 @cython.cfunc
@@ -405,14 +400,14 @@ def _answer_connack(
     c: cython.pointer[Connection],
     present: cython.bint,
     properties: cython.pointer[cython.const[string]],
-    discarded: cython.bint,
+    removal: cython.bint,
 ) -> cython.void:
-    """CONNACK; where it says that a stored session is gone, once the store has forgotten it. Until then the
-    client is not read from, so that nothing comes before its CONNACK.
+    """CONNACK; after the removal of an earlier session from the store, where that is under way. Until then
+    the client is not read from, so that nothing comes before its CONNACK.
     """
     packet: string
     encode_connack(c, present, RC_SUCCESS, properties, cython.address(packet))
-    if discarded and packet.size() <= c.packet_bytes_max:
+    if removal and packet.size() <= c.packet_bytes_max:
         c.pause_count += 1
         promise_connack(r, c, cython.address(packet))
     else:
@@ -425,15 +420,15 @@ def _answer_connack(
 def _attach(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
-    s: cython.pointer[Session],
+    found: cython.pointer[cython.const[Found]],
     connect: cython.pointer[Connect],
-    present: cython.bint,
     assigned: cython.bint,
-    discarded: cython.bint,
     auth_data: cython.pointer[cython.const[string]],
 ) -> cython.void:
     """Joins connection and session, answers with CONNACK, and resumes what was in flight."""
     properties: string
+    s: cython.pointer[Session] = found.session
+    present: cython.bint = not found.created
     discard_will(r, s)
     s.ends_ms = 0
     s.connection = c
@@ -457,7 +452,7 @@ def _attach(
         owner: unique_ptr[string] = make_unique[string]()
         c.username = owner.release()
         c.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
-    _answer_connack(r, c, present, cython.address(properties), discarded)
+    _answer_connack(r, c, present, cython.address(properties), found.removal)
     c.state = CONNECTED
     c.clean_disconnect = c.doomed  # a client that takes no CONNACK was never there: no will
     if c.doomed:
@@ -533,7 +528,7 @@ def _keep_will(
     """Keeps the will as the message that it will be [MQTT-3.1.2-7]."""
     passage: Passage
     forwarded: string
-    memset(cython.address(passage), 0, cython.sizeof(Passage))
+    empty_passage(cython.address(passage))
     passage.topic = connect.will_topic
     passage.payload = connect.will_payload
     passage.qos = connect.will_qos

@@ -1,6 +1,7 @@
 from libcpp.string cimport string
 
-from tidemq.engine.state cimport EngineLimits, Event, Shared
+from tidemq.engine.engine_limits cimport EngineLimits
+from tidemq.engine.state cimport Event, Shared
 
 cdef string* string_of(object data) noexcept              # the caller frees it; NULL for None
 cdef object event_of(Event* event)                        # a Python event; `event` stays the caller's

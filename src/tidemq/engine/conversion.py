@@ -12,6 +12,7 @@ from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.message import payload_of, properties_of, release_message, topic_of
 from cython.cimports.tidemq.engine.state import (
     EVENT_AUTH,
@@ -21,7 +22,6 @@ from cython.cimports.tidemq.engine.state import (
     EVENT_PUBLISH,
     EVENT_RECEIVED,
     EVENT_SUBSCRIBE,
-    EngineLimits,
     Event,
     Shared,
 )

@@ -20,6 +20,7 @@ NAMES = (
     "messages_mailed",
     "messages_retained",
     "messages_unrouted",
+    "messages_captured",
     "messages_resent",
     "dropped_slow_consumer",
     "dropped_queue_full",

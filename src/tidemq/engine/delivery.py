@@ -10,7 +10,6 @@ from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.unordered_map import unordered_map
-from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.backpressure import congest
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_EXPIRED,
@@ -22,12 +21,10 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.journal import (
-    NO_RECORD,
     add_row,
     is_committed,
     note_sent,
     remove_row,
-    row_queue,
 )
 from cython.cimports.tidemq.engine.message import (
     hold_message,
@@ -37,10 +34,23 @@ from cython.cimports.tidemq.engine.message import (
     release_message,
 )
 from cython.cimports.tidemq.engine.offers import note_offer
-from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry, packet_id_of
+from cython.cimports.tidemq.engine.outbox import (
+    append_entry,
+    copy_identifiers,
+    entry_at,
+    forget_entry,
+    packet_id_of,
+)
 from cython.cimports.tidemq.engine.output import append_large, pending_output, reserve_output
 from cython.cimports.tidemq.engine.promises import promise_sending
-from cython.cimports.tidemq.engine.queueing import goes_to_store, has_room, note_spilled, request_rows, spill
+from cython.cimports.tidemq.engine.queueing import (
+    append_committed,
+    goes_to_store,
+    has_room,
+    note_spilled,
+    request_rows,
+    spill,
+)
 from cython.cimports.tidemq.engine.reports import report_received
 from cython.cimports.tidemq.engine.state import (
     DONE,
@@ -312,10 +322,7 @@ def deliver(
     entry.retain = retain
     box.bytes += message_bytes(message)
     if ids_count:
-        kept: cython.pointer[uint32_t] = cython.cast(cython.pointer[uint32_t], obtain((ids_count + 1) * 4))
-        kept[0] = ids_count
-        memcpy(kept + 1, ids, ids_count * 4)
-        entry.subscription_ids = kept
+        entry.subscription_ids = copy_identifiers(ids, ids_count)
     if queue != s.number:
         entry.queue = queue
     if stored:
@@ -335,29 +342,6 @@ def deliver(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _append_committed(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    message: cython.pointer[Message],
-    qos: uint8_t,
-    retain: cython.bint,
-) -> cython.pointer[Entry]:
-    """A new entry whose row is committed and idle."""
-    entry: cython.pointer[Entry] = append_entry(cython.address(s.outbox), r.tally)
-    entry.message = message
-    hold_message(message)
-    entry.qos = qos
-    entry.retain = retain
-    entry.row = ROW_IDLE
-    entry.section = 0
-    entry.record = NO_RECORD
-    s.outbox.bytes += message_bytes(message)
-    return entry
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def take_over(
     r: cython.pointer[Reactor],
     s: cython.pointer[Session],
@@ -368,12 +352,9 @@ def take_over(
     queue: uint64_t,
 ) -> cython.void:
     """A message of another queue, under which its row stays, goes to this session."""
-    entry: cython.pointer[Entry] = _append_committed(r, s, message, qos, retain)
+    entry: cython.pointer[Entry] = append_committed(r, s, message, qos, retain)
     entry.queue = queue
-    if subscription_id:
-        entry.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain(8))
-        entry.subscription_ids[0] = 1
-        entry.subscription_ids[1] = subscription_id
+    entry.subscription_ids = copy_identifiers(cython.address(subscription_id), 1 if subscription_id else 0)
 
 
 @cython.cfunc
@@ -391,10 +372,9 @@ def arrive(
     if goes_to_store(r, s, cython.address(message.id)):
         note_spilled(s, message)
         return
-    entry: cython.pointer[Entry] = _append_committed(r, s, message, qos, retain)
+    entry: cython.pointer[Entry] = append_committed(r, s, message, qos, retain)
     if ids != cython.NULL:
-        entry.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain((ids[0] + 1) * 4))
-        memcpy(entry.subscription_ids, ids, (ids[0] + 1) * 4)
+        entry.subscription_ids = copy_identifiers(ids + 1, ids[0])
 
 
 @cython.cfunc
@@ -418,7 +398,7 @@ def _may_send_twice(
     while sequence < box.tail and room and sequence - box.head < 65535:
         following: cython.pointer[Entry] = entry_at(box, sequence)
         if following.state == WAITING and following.qos == 2:
-            note_sent(r, row_queue(s, following), following, sequence)
+            note_sent(r, s, following, sequence)
         room -= 1
         sequence += 1
     promise_sending(r, c)
@@ -455,10 +435,10 @@ def _send_entry(
         )
     if not written:
         # as if it had been delivered [MQTT-3.1.2-25]
-        remove_row(r, row_queue(s, entry), entry)
+        remove_row(r, s, entry)
         forget_entry(box, entry, r.tally)
         return True
-    note_sent(r, row_queue(s, entry), entry, box.next)
+    note_sent(r, s, entry, box.next)
     entry.state = SENT
     entry.sent_s = cython.cast(uint32_t, r.now_ms // 1000)
     box.waiting -= 1
@@ -493,7 +473,7 @@ def send_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
             box.inflight += 1
         elif entry.message.expires_ms and entry.message.expires_ms <= r.now_ms and not entry.was_sent:
             r.tally[C_DROPPED_EXPIRED] += 1
-            remove_row(r, row_queue(s, entry), entry)
+            remove_row(r, s, entry)
             forget_entry(box, entry, r.tally)
         else:
             open_passage(cython.address(passage), entry.message)

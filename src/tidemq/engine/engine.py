@@ -12,16 +12,17 @@ import time
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
-from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.conversion import event_of, free_event, set_limits, string_of
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT
+from cython.cimports.tidemq.engine.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.handles import reactor_of
 from cython.cimports.tidemq.engine.journal import free_section
 from cython.cimports.tidemq.engine.levels import LevelNode, node_at
 from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.message import (
+    empty_passage,
     new_message,
     release_message,
 )
@@ -46,7 +47,6 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_SUBSCRIBE,
     MAIL_UNSUBSCRIBE,
     REACTORS_MAX,
-    EngineLimits,
     Event,
     Mail,
     Message,
@@ -113,6 +113,8 @@ class Engine:
         self.shared.subscriptions = new_subscription_index()
         self.shared.retained = new_retained_index()
         pthread_mutex_init(cython.address(self.shared.registry_lock), cython.NULL)
+        pthread_mutex_init(cython.address(self.shared.accept_lock), cython.NULL)
+        self.shared.reserve = eventfd(0, EFD_CLOEXEC)
         pthread_mutex_init(cython.address(self.shared.events_lock), cython.NULL)
         self.shared.event_wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
         self.shared.wall_offset_ns = time.time_ns() - clock_ns()
@@ -340,7 +342,7 @@ class Engine:
                 f"the message is larger than packet_bytes_max, {self.shared.limits.packet_bytes_max}"
             )
         passage: Passage
-        memset(cython.address(passage), 0, cython.sizeof(Passage))
+        empty_passage(cython.address(passage))
         passage.topic = span_of(topic_bytes)
         passage.payload = span_of(payload)
         passage.properties = span_of(properties)
@@ -493,10 +495,12 @@ class Engine:
             del r
         shared.reactors.clear()
         pthread_mutex_destroy(cython.address(shared.registry_lock))
+        pthread_mutex_destroy(cython.address(shared.accept_lock))
         pthread_mutex_destroy(cython.address(shared.events_lock))
         pthread_mutex_destroy(cython.address(shared.journal_lock))
         pthread_cond_destroy(cython.address(shared.journal_ready))
         close(shared.event_wake)
+        close(shared.reserve)
 
     @cython.cfunc
     def _free_retained(self):

@@ -3,6 +3,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from tidemq.engine.state cimport Connection, Mail, Reactor, Section, Session
 
 cdef void answer_kept(Reactor* r, Mail* mail) noexcept nogil
+cdef void record_offers(Reactor* r) noexcept nogil
 cdef void keep_promises(Reactor* r) noexcept nogil
 cdef void section_answered(Reactor* r, Section* section, uint8_t reason) noexcept nogil
 cdef void settle_published(

@@ -17,9 +17,10 @@ from cython.cimports.tidemq.engine.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.output import append_output, doom
 from cython.cimports.tidemq.engine.placement import go_home
 from cython.cimports.tidemq.engine.promises import mail_kept
-from cython.cimports.tidemq.engine.received import forget_received, is_received
+from cython.cimports.tidemq.engine.received import forget_received
 from cython.cimports.tidemq.engine.replies import span_of, write_ack
 from cython.cimports.tidemq.engine.retention import begin_backlog
+from cython.cimports.tidemq.engine.sessions import end_removals
 from cython.cimports.tidemq.engine.state import (
     DONE,
     FULL_REJECT,
@@ -51,23 +52,113 @@ _STORE_FAILED = cython.declare(uint8_t, 0x83)
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _publisher_of(
+    r: cython.pointer[Reactor], promise: cython.pointer[cython.const[Promise]]
+) -> cython.pointer[Session]:
+    """Its session, whether it is connected or not; NULL when that has ended."""
+    c: cython.pointer[Connection] = connection_of(r, promise.connection)
+    if c != cython.NULL:
+        return c.session
+    if r.sessions.count(promise.number):
+        return r.sessions[promise.number]
+    return cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _disconnect(r: cython.pointer[Reactor], refused: cython.pointer[Promise]) -> cython.void:
+    """At once, so that nothing that the publisher sent later is kept, where it cannot be told in the answer:
+    3.x knows no refusal, and of a QoS 2 message that was undone it is open whether the store knows the
+    identifier, which the answer would set free for another message.
+    """
+    index: cython.size_t
+    c: cython.pointer[Connection] = connection_of(r, refused.connection)
+    if c == cython.NULL:
+        return
+    known: cython.bint = refused.packet_type == PUBREC and c.session.stored != cython.NULL
+    if c.version >= 5 and not (refused.undone and known):
+        return
+    doom(r, c, refused.reason, FAULT_LIMIT)
+    for index in range(r.acknowledgements.size()):
+        later: cython.pointer[Promise] = cython.address(r.acknowledgements[index])
+        if later.connection == refused.connection and later.message != cython.NULL and not later.recorded:
+            later.reason = refused.reason
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _refuse_repeated(r: cython.pointer[Reactor], refused: cython.pointer[Promise]) -> cython.void:
+    """What was sent again while it was open whether it would be kept has the same fate."""
+    index: cython.size_t
+    for index in range(r.acknowledgements.size()):
+        promise: cython.pointer[Promise] = cython.address(r.acknowledgements[index])
+        if promise.again and promise.number == refused.number and promise.packet_id == refused.packet_id:
+            promise.reason = refused.reason
+            promise.undone = refused.undone
+            promise.section = 0
+            if promise.undone:
+                _disconnect(r, promise)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _undo_published(
+    r: cython.pointer[Reactor], promise: cython.pointer[Promise], reason: uint8_t
+) -> cython.void:
+    """The store has not taken the message; that it came is forgotten before it can be sent again."""
+    promise.section = 0
+    if promise.undone:
+        return
+    promise.reason = reason
+    promise.undone = True
+    if promise.packet_type == PUBREC:
+        s: cython.pointer[Session] = _publisher_of(r, promise)
+        if s != cython.NULL:
+            forget_received(r, s, promise.packet_id)
+        _refuse_repeated(r, promise)
+    _disconnect(r, promise)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def record_offers(r: cython.pointer[Reactor]) -> cython.void:
+    """Records the offers that all reactors have answered, in the order in which the messages came: none of a
+    publisher's goes before one that may still be refused.
+    """
+    first: uint64_t = r.promised - r.acknowledgements.size()
+    r.recorded = max(r.recorded, first)
+    while r.recorded < r.promised:
+        promise: cython.pointer[Promise] = cython.address(r.acknowledgements[r.recorded - first])
+        if promise.answers:
+            return
+        if promise.message != cython.NULL:
+            record_offer(r, _publisher_of(r, promise), promise)
+        r.recorded += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def answer_kept(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
     """Another reactor has kept, or refused, what was mailed to it; or it says who takes what was offered."""
-    place: uint64_t = mail.number - 1 - r.acknowledged
+    place: uint64_t = mail.number - 1 - (r.promised - r.acknowledgements.size())
     if place >= r.acknowledgements.size():
         return
     promise: cython.pointer[Promise] = cython.address(r.acknowledgements[place])
     promise.answers -= 1
     if mail.reason:
         promise.reason = mail.reason
+    if mail.reason == _STORE_FAILED:
+        _disconnect(r, promise)
     if promise.message != cython.NULL:
         if mail.letter != cython.NULL:
             accept_offer(r, promise, mail.letter.data, mail.hops)
-        if promise.answers == 0:
-            s: cython.pointer[Session] = cython.NULL
-            if r.sessions.count(promise.number):
-                s = r.sessions[promise.number]
-            record_offer(r, s, promise)
+    if promise.answers == 0:
+        record_offers(r)
     keep_promises(r)
 
 
@@ -82,9 +173,26 @@ def settle_published(
     packet_id: uint16_t,
     reason: uint8_t,
 ) -> cython.void:
-    """The publisher's answer. ``c``: NULL when it has gone; ``s``: its session, or NULL.
+    """The publisher's answer. ``c``: NULL when it has gone; ``s``: its session, or NULL."""
+    if reason < 0x80:
+        if c != cython.NULL and not c.doomed:
+            write_ack(r, c, packet_type, packet_id, reason)
+    else:
+        _settle_refused(r, c, s, packet_type, packet_id, reason)
 
-    What was refused is no QoS 2 message under way. 3.x knows no refusal: no acknowledgement and the end of
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _settle_refused(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    s: cython.pointer[Session],
+    packet_type: uint8_t,
+    packet_id: uint16_t,
+    reason: uint8_t,
+) -> cython.void:
+    """What was refused is no QoS 2 message under way. 3.x knows no refusal: no acknowledgement and the end of
     the connection; but a message that was dropped because a queue is full is acknowledged, unless the policy
     is to reject it.
     """
@@ -94,14 +202,14 @@ def settle_published(
         and reason == RC_QUOTA_EXCEEDED
         and r.shared.queue_full != FULL_REJECT
     )
-    if reason >= 0x80 and packet_type == PUBREC and s != cython.NULL and not untold:
+    if packet_type == PUBREC and s != cython.NULL and not untold:
         forget_received(r, s, packet_id)
     if c == cython.NULL or c.doomed:
         return
-    if reason >= 0x80 and c.version < 5 and not untold:
+    if c.version < 5 and not untold:
         doom(r, c, reason, FAULT_LIMIT)
-        return
-    write_ack(r, c, packet_type, packet_id, reason)
+    else:
+        write_ack(r, c, packet_type, packet_id, reason)
 
 
 @cython.cfunc
@@ -123,17 +231,14 @@ def _settle_debt(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
 @cython.exceptval(check=False)
 def _keep_published(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
     c: cython.pointer[Connection] = connection_of(r, promise.connection)
-    s: cython.pointer[Session] = cython.NULL
+    s: cython.pointer[Session] = _publisher_of(r, promise)
     if promise.message != cython.NULL:
         close_offer(r, promise)
-    if c != cython.NULL:
-        s = c.session
-    elif r.sessions.count(promise.number):
-        s = r.sessions[promise.number]
-    reason: uint8_t = promise.reason
-    if promise.again and s != cython.NULL and not is_received(s, promise.packet_id):
-        reason = _STORE_FAILED  # the message that it repeats was refused meanwhile
-    settle_published(r, c, s, promise.packet_type, promise.packet_id, reason)
+    if promise.again or promise.undone:
+        s = cython.NULL  # what is known of the identifier now is another's
+    elif promise.reason >= 0x80 and promise.packet_type == PUBREC:
+        _refuse_repeated(r, promise)
+    settle_published(r, c, s, promise.packet_type, promise.packet_id, promise.reason)
     if c != cython.NULL:
         _settle_debt(r, c)
 
@@ -177,7 +282,6 @@ def keep_promises(r: cython.pointer[Reactor]) -> cython.void:
         if promise.section > r.committed or promise.answers:
             break
         r.acknowledgements.pop_front()
-        r.acknowledged += 1
         _keep_published(r, cython.address(promise))
     while not r.promises.empty() and r.promises.front().section <= r.committed:
         promise = r.promises.front()
@@ -225,9 +329,7 @@ def _section_failed(
     for index in range(r.acknowledgements.size()):
         published: cython.pointer[Promise] = cython.address(r.acknowledgements[index])
         if published.kept and section.number in (published.section, published.early):
-            published.reason = reason
-            published.undone = True
-            published.section = 0
+            _undo_published(r, published, reason)
         elif published.again and published.section == section.number:
             published.section = 0
     for index in range(r.promises.size()):
@@ -251,5 +353,6 @@ def section_answered(
         _section_failed(r, section, reason)
     else:
         r.committed = section.number
+        end_removals(r)
     free_section(r, section)
     keep_promises(r)

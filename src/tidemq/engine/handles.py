@@ -11,18 +11,6 @@ from cython.cimports.tidemq.engine.state import Connection, Reactor
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def handle_of(
-    r: cython.pointer[cython.const[Reactor]], c: cython.pointer[cython.const[Connection]]
-) -> uint64_t:
-    """The connection's handle; never 0, because generations begin with 1."""
-    reactor: uint64_t = r.index
-    generation: uint64_t = c.generation & 0xFFFFFF
-    return reactor << 48 | generation << 24 | c.slot
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def reactor_of(handle: uint64_t) -> uint16_t:
     """The index of the reactor that the handle was made on."""
     return cython.cast(uint16_t, handle >> 48)

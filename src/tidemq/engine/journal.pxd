@@ -16,14 +16,13 @@ cdef uint32_t add_row(
     Reactor* r, uint64_t queue, Message* message, uint64_t place, uint8_t status, uint8_t qos, bint retain,
     const uint32_t* ids, uint32_t ids_count,
 ) noexcept nogil
-cdef uint64_t row_queue(const Session* s, const Entry* entry) noexcept nogil
 cdef void note_returned(Reactor* r, Entry* entry) noexcept nogil
 cdef bint is_committed(const Reactor* r, const Entry* entry) noexcept nogil
-cdef void note_sent(Reactor* r, uint64_t queue, Entry* entry, uint64_t place) noexcept nogil
-cdef void record_sent(Reactor* r, uint64_t queue, Entry* entry, uint64_t place) noexcept nogil
-cdef void note_released(Reactor* r, uint64_t queue, Entry* entry, uint64_t place) noexcept nogil
+cdef void note_sent(Reactor* r, Session* s, Entry* entry, uint64_t place) noexcept nogil
+cdef void record_sent(Reactor* r, Session* s, Entry* entry, uint64_t place) noexcept nogil
+cdef void note_released(Reactor* r, Session* s, Entry* entry, uint64_t place) noexcept nogil
 cdef uint8_t take_back(Reactor* r, Entry* entry) noexcept nogil
-cdef void remove_row(Reactor* r, uint64_t queue, Entry* entry) noexcept nogil
+cdef void remove_row(Reactor* r, Session* s, Entry* entry) noexcept nogil
 cdef void remove_stored(Reactor* r, uint64_t queue, Message* message) noexcept nogil
 cdef void note_retained(Reactor* r, Message* message) noexcept nogil
 cdef void put_value(Reactor* r, uint8_t family, const string* key, const string* value) noexcept nogil

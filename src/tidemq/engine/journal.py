@@ -7,18 +7,20 @@ its row was still in the open section takes the row back, and a section with not
 store. A reactor that has always something to read hands over after some milliseconds all the same.
 
 A section's number rises by one. Sections of one reactor are committed in their order, each as a whole, and
-``Reactor.committed`` is the last one that the store has answered for.
+``Reactor.committed`` is the last one that the store has, with all before it.
 """
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.allocation import obtain
+from cython.cimports.tidemq.engine.captured import CAPTURED_BYTES_MAX
+from cython.cimports.tidemq.engine.counters import MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.journal import NO_RECORD
 from cython.cimports.tidemq.engine.message import hold_message, release_message
+from cython.cimports.tidemq.engine.outbox import copy_identifiers
 from cython.cimports.tidemq.engine.state import (
     RECORD_ADD,
     RECORD_DELETE,
@@ -65,6 +67,7 @@ def open_journal(r: cython.pointer[Reactor]) -> cython.void:
     section: cython.pointer[Section] = owner.release()
     section.number = r.section.number + 1 if r.section != cython.NULL else 1
     section.reactor = r.index
+    section.captured.swap(r.spare_captured)
     r.section = section
 
 
@@ -92,6 +95,11 @@ def free_section(r: cython.pointer[Reactor], section: cython.pointer[Section]) -
     index: cython.size_t
     for index in range(section.records.size()):
         _clear_record(r, cython.address(section.records[index]))
+    r.captured_bytes -= section.captured.size()
+    r.tally[MEMORY_BUFFERS] -= section.captured.size()
+    if section.captured.capacity() > r.spare_captured.capacity():
+        section.captured.clear()
+        r.spare_captured.swap(section.captured)
     del section
 
 
@@ -138,6 +146,7 @@ def _append_record(
         record.id = message.id
     if r.section.records.empty():
         r.section.began_ms = r.now_ms
+        r.section.failures = r.failures
     r.section.records.push_back(record)
     r.section.live += 1
     return cython.address(r.section.records.back())
@@ -166,10 +175,7 @@ def add_row(
     record.status = status
     record.qos = qos
     record.retain = retain
-    if ids_count:
-        record.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain((ids_count + 1) * 4))
-        record.subscription_ids[0] = ids_count
-        memcpy(record.subscription_ids + 1, ids, ids_count * 4)
+    record.subscription_ids = copy_identifiers(ids, ids_count)
     return cython.cast(uint32_t, r.section.records.size() - 1)
 
 
@@ -206,9 +212,7 @@ def _change_row(
     record.qos = entry.qos
     record.retain = entry.retain
     if entry.subscription_ids != cython.NULL:
-        size: uint32_t = (entry.subscription_ids[0] + 1) * 4
-        record.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain(size))
-        memcpy(record.subscription_ids, entry.subscription_ids, size)
+        record.subscription_ids = copy_identifiers(entry.subscription_ids + 1, entry.subscription_ids[0])
     entry.row = ROW_INFLIGHT
     entry.section = r.section.number
     entry.record = cython.cast(uint32_t, r.section.records.size() - 1)
@@ -217,8 +221,21 @@ def _change_row(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _row_queue(
+    s: cython.pointer[cython.const[Session]], entry: cython.pointer[cython.const[Entry]]
+) -> uint64_t:
+    """The queue that an entry's row is under."""
+    return entry.queue if entry.queue else s.number
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def note_sent(
-    r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry], place: uint64_t
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    entry: cython.pointer[Entry],
+    place: uint64_t,
 ) -> cython.void:
     """The entry goes in flight at this place; a row that is idle is moved.
 
@@ -234,20 +251,23 @@ def note_sent(
         record.sequence = place
         entry.row = ROW_INFLIGHT
     elif entry.qos == 1 and entry.queue == 0:
-        unmarked.queue, unmarked.place, unmarked.sent_ms = queue, place, r.now_ms
+        unmarked.queue, unmarked.place, unmarked.sent_ms = s.number, place, r.now_ms
         r.unmarked.push_back(unmarked)
     else:
-        _change_row(r, queue, entry, RECORD_SEND, place)
+        record_sent(r, s, entry, place)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def record_sent(
-    r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry], place: uint64_t
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    entry: cython.pointer[Entry],
+    place: uint64_t,
 ) -> cython.void:
     """The idle row of an entry that was sent is moved now."""
-    _change_row(r, queue, entry, RECORD_SEND, place)
+    _change_row(r, _row_queue(s, entry), entry, RECORD_SEND, place)
 
 
 @cython.cfunc
@@ -272,22 +292,15 @@ def note_returned(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> c
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def row_queue(
-    s: cython.pointer[cython.const[Session]], entry: cython.pointer[cython.const[Entry]]
-) -> uint64_t:
-    """The queue that an entry's row is under."""
-    return entry.queue if entry.queue else s.number
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def note_released(
-    r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry], place: uint64_t
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    entry: cython.pointer[Entry],
+    place: uint64_t,
 ) -> cython.void:
     """PUBREC has come: from now on PUBREL is what is sent again."""
     if entry.row != ROW_NONE:
-        _change_row(r, queue, entry, RECORD_RELEASE, place)
+        _change_row(r, _row_queue(s, entry), entry, RECORD_RELEASE, place)
 
 
 @cython.cfunc
@@ -311,10 +324,20 @@ def take_back(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> uint8
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def remove_row(r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry]) -> cython.void:
+def remove_row(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], entry: cython.pointer[Entry]
+) -> cython.void:
     """The entry is done: its row goes, or is taken back where the store has never heard of it."""
-    if entry.row == ROW_NONE:
-        return
+    if entry.row != ROW_NONE:
+        _remove_row(r, s, entry)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _remove_row(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], entry: cython.pointer[Entry]
+) -> cython.void:
     status: uint8_t = entry.row
     entry.row = ROW_NONE
     kind: uint8_t = take_back(r, entry)
@@ -323,7 +346,7 @@ def remove_row(r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointe
     if kind == RECORD_SEND:
         status = ROW_IDLE
     record: cython.pointer[Record] = _append_record(r, RECORD_REMOVE, entry.message)
-    record.queue = queue
+    record.queue = _row_queue(s, entry)
     record.status = status
 
 
@@ -412,7 +435,11 @@ def is_late(r: cython.pointer[cython.const[Reactor]]) -> cython.bint:
     """Whether the open section has waited so long, or is so large, that it goes even in the midst of work."""
     if r.section == cython.NULL or r.section.records.empty():
         return False
-    return r.now_ms - r.section.began_ms >= _LATE_MS or r.section.live >= _LIVE_MAX
+    return (
+        r.now_ms - r.section.began_ms >= _LATE_MS
+        or r.section.live >= _LIVE_MAX
+        or r.section.captured.size() >= CAPTURED_BYTES_MAX // 4
+    )
 
 
 @cython.cfunc

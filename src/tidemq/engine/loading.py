@@ -17,6 +17,7 @@ from cython.cimports.tidemq.engine.outbox import append_entry
 from cython.cimports.tidemq.engine.queueing import make_stored, new_rows
 from cython.cimports.tidemq.engine.received import restore_received
 from cython.cimports.tidemq.engine.retained import put_retained
+from cython.cimports.tidemq.engine.retention import keep_backlog
 from cython.cimports.tidemq.engine.rows import (
     QUEUE_KEY_BYTES,
     QUEUE_VALUE_BYTES,
@@ -49,6 +50,7 @@ from cython.cimports.tidemq.engine.state import (
     StoredRows,
     Will,
 )
+from cython.cimports.tidemq.engine.subscribers import OPTION_BACKLOG, OPTION_QOS
 from cython.cimports.tidemq.engine.subscriptions import SharedGroup, find_group_by_name
 from cython.cimports.tidemq.engine.timers import time_session
 from cython.cimports.tidemq.wire.protocol import FAULT_NONE, bytes_of, span_of
@@ -148,17 +150,15 @@ def load_subscription(shared: cython.pointer[Shared], key: bytes, value: bytes) 
         return False
     r: cython.pointer[Reactor] = _reactor_for(shared, client_id)
     name: string = client_id
-    existed: cython.bint = False
+    wants_retained: cython.bint = False
+    subscription_id: uint32_t = read_u32(_bytes_at(value, 1))
     found: Found = find_session(r, cython.address(name), False)
     if found.session != cython.NULL:
         add_subscription(
-            r,
-            found.session,
-            span_of(filter),
-            value[0],
-            read_u32(_bytes_at(value, 1)),
-            cython.address(existed),
+            r, found.session, span_of(filter), value[0], subscription_id, cython.address(wants_retained)
         )
+        if value[0] & OPTION_BACKLOG:
+            keep_backlog(found.session, span_of(filter), value[0] & OPTION_QOS, subscription_id)
     return True
 
 

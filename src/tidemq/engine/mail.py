@@ -10,6 +10,7 @@ from cython.cimports.libc.stdint import uint8_t, uint16_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.counters import C_MESSAGES_MAILED
+from cython.cimports.tidemq.engine.journal import give_section
 from cython.cimports.tidemq.engine.message import hold_message
 from cython.cimports.tidemq.engine.state import Letter, Mail, Message, Reactor
 from cython.cimports.tidemq.engine.system import (
@@ -130,6 +131,8 @@ def post_departing(r: cython.pointer[Reactor]) -> cython.void:
     turn.
     """
     index: cython.size_t
+    if r.departing.size() and r.section != cython.NULL and not r.section.captured.empty():
+        give_section(r)  # in streams their messages come before those of the connections' new places
     for index in range(r.departing.size()):
         post_directly(r.shared.reactors[r.departing[index].hops], cython.address(r.departing[index]))
     r.departing.clear()

@@ -11,13 +11,12 @@ answers: of that a second copy does no harm.
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.message import hold_message, release_message
+from cython.cimports.tidemq.engine.outbox import copy_identifiers
 from cython.cimports.tidemq.engine.rows import append_u32, append_u64
-from cython.cimports.tidemq.engine.state import Message, Offer, Passage, Reactor, Session, Taker
+from cython.cimports.tidemq.engine.state import Message, Offer, Reactor, Session, Taker
 from cython.operator import dereference, preincrement
 
 
@@ -42,29 +41,23 @@ def note_offer(
     taker.queue = s.number
     taker.qos = qos
     taker.retain = retain
-    taker.subscription_ids = cython.NULL
-    if ids_count:
-        taker.subscription_ids = cython.cast(cython.pointer[uint32_t], obtain((ids_count + 1) * 4))
-        taker.subscription_ids[0] = ids_count
-        memcpy(taker.subscription_ids + 1, ids, ids_count * 4)
+    taker.subscription_ids = copy_identifiers(ids, ids_count)
     offer.takers.push_back(taker)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def describe_offer(
-    r: cython.pointer[Reactor], p: cython.pointer[cython.const[Passage]]
-) -> cython.pointer[string]:
-    """Who takes it here, for the publisher's reactor; NULL where nobody does."""
+def describe_offer(r: cython.pointer[Reactor], clock: uint64_t) -> cython.pointer[string]:
+    """Who takes it here and was not told of yet, for the publisher's reactor; NULL where nobody does."""
     index: cython.size_t
     each: uint32_t
-    if p.id.clock == 0 or not r.offers.count(p.id.clock):
+    if not r.offers.count(clock) or r.offers[clock].told == r.offers[clock].takers.size():
         return cython.NULL
     owner: unique_ptr[string] = make_unique[string]()
     takers: cython.pointer[string] = owner.release()
-    offer: cython.pointer[Offer] = cython.address(r.offers[p.id.clock])
-    for index in range(offer.takers.size()):
+    offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+    for index in range(offer.told, offer.takers.size()):
         taker: Taker = offer.takers[index]
         append_u64(takers, taker.queue)
         takers.push_back(cython.cast(cython.char, taker.qos))
@@ -73,6 +66,7 @@ def describe_offer(
         append_u32(takers, count)
         for each in range(count):
             append_u32(takers, taker.subscription_ids[each + 1])
+    offer.told = offer.takers.size()
     return takers
 
 
@@ -88,6 +82,19 @@ def is_offered(r: cython.pointer[Reactor], clock: uint64_t, queue: uint64_t) -> 
         for index in range(offer.takers.size()):
             found = found or offer.takers[index].queue == queue
     return found
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_awaited(r: cython.pointer[Reactor], queue: uint64_t) -> cython.bint:
+    """Whether any message is offered to the queue. Cost: all offers that are open."""
+    item = r.offers.begin()
+    while item != r.offers.end():
+        if is_offered(r, dereference(item).first, queue):
+            return True
+        preincrement(item)
+    return False
 
 
 @cython.cfunc

@@ -9,9 +9,11 @@ acknowledges one message gets at most so many after it.
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
-from cython.cimports.tidemq.engine.allocation import allocate, release
+from cython.cimports.libc.string import memcpy
+from cython.cimports.tidemq.engine.allocation import allocate, obtain, release
 from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
+from cython.cimports.tidemq.engine.outbox import entry_at, packet_id_of
 from cython.cimports.tidemq.engine.state import (
     DONE,
     RELEASED,
@@ -24,23 +26,21 @@ from cython.cimports.tidemq.engine.state import (
 
 _FIRST_CAPACITY = cython.declare(uint32_t, 4)  # of a ring; it doubles
 _KEPT_CAPACITY = cython.declare(uint32_t, 1024)  # an empty ring larger than this is given back
-_IDENTIFIERS = cython.declare(uint32_t, 65535)  # packet identifiers: 1 to this
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def entry_at(box: cython.pointer[cython.const[Outbox]], sequence: uint64_t) -> cython.pointer[Entry]:
-    """The entry of a sequence number in [head, tail)."""
-    return cython.address(box.entries[sequence & (box.capacity - 1)])
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def packet_id_of(sequence: uint64_t) -> uint16_t:
-    """The packet identifier of a place: 1 to 65,535."""
-    return cython.cast(uint16_t, sequence % 65535 + 1)
+def copy_identifiers(
+    ids: cython.pointer[cython.const[uint32_t]], count: uint32_t
+) -> cython.pointer[uint32_t]:
+    """Subscription identifiers as an entry keeps them: a count, then so many; free() it. NULL for none."""
+    if count == 0:
+        return cython.NULL
+    kept: cython.pointer[uint32_t] = cython.cast(cython.pointer[uint32_t], obtain((count + 1) * 4))
+    kept[0] = count
+    memcpy(kept + 1, ids, count * 4)
+    return kept
 
 
 @cython.cfunc
@@ -84,24 +84,23 @@ def append_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) ->
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def find_entry(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -> cython.pointer[Entry]:
-    """The entry in flight with this packet identifier, or NULL."""
-    if packet_id == 0 or box.head == box.next:
-        return cython.NULL
-    first: uint32_t = packet_id_of(box.head)
-    distance: uint32_t = (packet_id + _IDENTIFIERS - first) % _IDENTIFIERS
-    if distance >= box.next - box.head:
-        return cython.NULL
-    return entry_at(box, box.head + distance)
+def place_of(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -> uint64_t:
+    """The first place from the head on that has this packet identifier."""
+    first: uint16_t = packet_id_of(box.head)
+    if packet_id < first:
+        return box.head + 65535 - first + packet_id
+    return box.head + packet_id - first
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def place_of(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -> uint64_t:
-    """The place of the entry that `find_entry` finds."""
-    first: uint32_t = packet_id_of(box.head)
-    return box.head + (packet_id + _IDENTIFIERS - first) % _IDENTIFIERS
+def find_entry(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -> cython.pointer[Entry]:
+    """The entry in flight with this packet identifier, or NULL."""
+    if packet_id == 0 or box.head == box.next:
+        return cython.NULL
+    place: uint64_t = place_of(box, packet_id)
+    return entry_at(box, place) if place < box.next else cython.NULL
 
 
 @cython.cfunc

@@ -5,8 +5,11 @@ from tidemq.engine.state cimport Connection, Message, Reactor
 cdef uint8_t* reserve_output(Reactor* r, Connection* c, uint32_t size) noexcept nogil
 cdef void append_output(Reactor* r, Connection* c, const void* data, uint32_t size) noexcept nogil
 cdef void append_large(Reactor* r, Connection* c, Message* message) noexcept nogil
-cdef uint64_t pending_output(const Connection* c) noexcept nogil
 cdef bint flush_output(Reactor* r, Connection* c) noexcept nogil
 cdef void free_output(Reactor* r, Connection* c) noexcept nogil
 cdef void touch(Reactor* r, Connection* c) noexcept nogil
 cdef void doom(Reactor* r, Connection* c, uint8_t reason, uint8_t fault) noexcept nogil
+
+# Bytes that wait to be sent. Inline, as what is done for every message and smaller than its call.
+cdef inline uint64_t pending_output(const Connection* c) noexcept nogil:
+    return c.output.end - c.output.start + c.output.large_bytes

@@ -72,14 +72,6 @@ def doom(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def pending_output(c: cython.pointer[cython.const[Connection]]) -> uint64_t:
-    """Bytes that wait to be sent."""
-    return c.output.end - c.output.start + c.output.large_bytes
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _take_block(r: cython.pointer[Reactor], out: cython.pointer[Output], size: uint32_t) -> cython.void:
     capacity: uint32_t = _SMALL_BLOCK
     if size > capacity or out.usual > capacity:

@@ -37,6 +37,7 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_CONNECTION,
     MAIL_DISCONNECT,
     MAIL_EXPIRED,
+    MAIL_FAILED,
     MAIL_GO,
     MAIL_GROUP,
     MAIL_KEPT,
@@ -120,13 +121,13 @@ def _disconnect(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
 @cython.exceptval(check=False)
 def _subscribe(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
     """A receiver of the embedding program: a session without a client."""
-    existed: cython.bint = False
+    wants_retained: cython.bint = False
     s: cython.pointer[Session] = new_session(r)
     s.internal = True
     s.number = mail.number
     s.online = 1
     r.sessions[s.number] = s
-    add_subscription(r, s, span_of(mail.letter.text), mail.reason, 0, cython.address(existed))
+    add_subscription(r, s, span_of(mail.letter.text), mail.reason, 0, cython.address(wants_retained))
     begin_backlog(r, s, span_of(mail.letter.text), mail.reason, 0)
 
 
@@ -213,7 +214,7 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     if kind == MAIL_MESSAGE:
         deliver_mailed(r, mail.message, mail.token, mail.offered)
     elif kind == MAIL_GROUP:
-        deliver_to_group(r, mail.message, mail.number, mail.hops, mail.token)
+        deliver_to_group(r, mail.message, mail.number, mail.hops, mail.token, mail.offered)
     elif kind == MAIL_PUBLISH:
         route_message(r, mail.message)
     elif kind == MAIL_KEPT:
@@ -222,6 +223,8 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
         settle_offer(r, mail.number, mail.reason)
     elif kind == MAIL_COMMITTED:
         section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
+    elif kind == MAIL_FAILED:
+        r.failures = mail.number
     elif kind in (MAIL_ROWS, MAIL_EXPIRED):
         _take_rows(r, mail)
     elif kind == MAIL_SHARD:

@@ -57,7 +57,7 @@ def _new_promise(r: cython.pointer[Reactor], c: cython.pointer[Connection], kind
 @cython.exceptval(check=False)
 def next_token(r: cython.pointer[cython.const[Reactor]]) -> uint64_t:
     """What the next promise to a publisher will be known by to other reactors; never 0."""
-    return r.acknowledged + r.acknowledgements.size() + 1
+    return r.promised + 1
 
 
 @cython.cfunc
@@ -91,6 +91,7 @@ def promise_published(
     if not promise.kept and not again:
         promise.section = 0
     r.acknowledgements.push_back(promise)
+    r.promised += 1
 
 
 @cython.cfunc
@@ -200,7 +201,7 @@ def promise_kept(
         return
     takers: cython.pointer[string] = cython.NULL
     if p.offered:
-        takers = describe_offer(r, p)
+        takers = describe_offer(r, p.id.clock)
     if not p.kept:
         mail_kept(r, reactor_of(p.feeder), token, p.refused, takers)
         return

@@ -2,11 +2,9 @@
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
-from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
-from cython.cimports.tidemq.engine.agreement import record_offer
 from cython.cimports.tidemq.engine.backpressure import refused_by_memory
 from cython.cimports.tidemq.engine.cache import find_receivers
 from cython.cimports.tidemq.engine.connecting import keep_packet
@@ -17,7 +15,7 @@ from cython.cimports.tidemq.engine.counters import (
     C_REFUSED_STORE,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
-from cython.cimports.tidemq.engine.fulfilment import settle_published
+from cython.cimports.tidemq.engine.fulfilment import record_offers, settle_published
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.journal import (
     is_committed,
@@ -25,9 +23,8 @@ from cython.cimports.tidemq.engine.journal import (
     next_id,
     note_released,
     remove_row,
-    row_queue,
 )
-from cython.cimports.tidemq.engine.message import close_passage, passage_message
+from cython.cimports.tidemq.engine.message import close_passage, empty_passage, passage_message
 from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, place_of, release_payload
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.placement import consider_moving
@@ -76,7 +73,7 @@ from cython.cimports.tidemq.wire.protocol import (
     Span,
     fault_reason,
 )
-from cython.cimports.tidemq.wire.topics import check_topic_name
+from cython.cimports.tidemq.wire.topics import check_topic_levels
 
 
 @cython.cfunc
@@ -119,7 +116,7 @@ def _check_publish(
                 return fault
     if publish.topic.size > r.shared.limits.topic_bytes_max:
         return FAULT_TOPIC_LEVELS
-    return check_topic_name(publish.topic, r.shared.limits.topic_levels_max)
+    return check_topic_levels(cython.address(publish.topic), r.shared.limits.topic_levels_max)
 
 
 @cython.cfunc
@@ -184,12 +181,13 @@ def _refuse_publish(
     reason: uint8_t,
 ) -> cython.void:
     """There is no room for the message: 5.0 is told so, 3.x cannot be and is disconnected rather than lied
-    to.
+    to. So is who repeats a message of QoS 2: its first copy may be in the store, known by the identifier that
+    the answer would set free.
     """
     if publish.qos == 0:
         return
     packet_type: uint8_t = PUBACK if publish.qos == 1 else PUBREC
-    if c.version < 5:
+    if c.version < 5 or (publish.dup and publish.qos == 2 and c.session.stored != cython.NULL):
         doom(r, c, reason, FAULT_LIMIT)
     elif c.owed:
         promise_published(r, c, cython.NULL, packet_type, publish.packet_id, reason, False)
@@ -207,7 +205,7 @@ def _refused_by_store(
     reason: cython.int = load_int(cython.address(r.shared.store_refuses), RELAXED)
     if reason == 0 or publish.qos == 0:
         return False
-    if not publish.retain and not find_receivers(r, publish.topic).stored:
+    if not publish.retain and not find_receivers(r, cython.address(publish.topic)).stored:
         return False
     r.tally[C_REFUSED_STORE] += 1
     _refuse_publish(r, c, publish, cython.cast(uint8_t, reason))
@@ -271,7 +269,7 @@ def _acknowledge(
         passage_message(p, r.tally)
         promise_published(r, c, p, packet_type, packet_id, reason, False)
         if p.answers == 0:
-            record_offer(r, c.session, cython.address(r.acknowledgements.back()))
+            record_offers(r)
     elif p.kept or p.answers or c.owed:
         p.offered = False
         promise_published(r, c, p, packet_type, packet_id, reason, False)
@@ -294,7 +292,7 @@ def _accept_publish(
     forwarded: string
     if _refused_by_store(r, c, publish):
         return
-    memset(cython.address(passage), 0, cython.sizeof(Passage))
+    empty_passage(cython.address(passage))
     passage.topic = publish.topic
     passage.payload = publish.payload
     passage.qos = publish.qos
@@ -318,6 +316,8 @@ def _accept_publish(
         passage.id = next_id(r)
     if publish.qos:
         passage.token = next_token(r)
+        passage.dup = publish.dup
+        passage.packet_id = publish.packet_id
         if r.shared.durable:
             # only a client whose session is stored can send it again after a crash
             passage.offered = publish.qos == 2 and c.session.stored != cython.NULL
@@ -370,7 +370,7 @@ def _release_entry(
         if entry.row == ROW_NONE:
             release_payload(cython.address(s.outbox), entry, r.tally)
         else:
-            note_released(r, row_queue(s, entry), entry, place_of(cython.address(s.outbox), packet_id))
+            note_released(r, s, entry, place_of(cython.address(s.outbox), packet_id))
     if is_committed(r, entry):
         write_ack(r, c, PUBREL, packet_id, RC_SUCCESS)
     else:
@@ -412,7 +412,7 @@ def handle_ack(
         or entry.state != (SENT if kind == PUBACK else RELEASED)
     ):
         return
-    remove_row(r, row_queue(s, entry), entry)
+    remove_row(r, s, entry)
     forget_entry(cython.address(s.outbox), entry, r.tally)
     if c.congested:
         touch(r, c)  # it may be below its mark now

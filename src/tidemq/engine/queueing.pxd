@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint32_t
 
-from tidemq.engine.state cimport Message, MessageId, Passage, Reactor, Session, StoredRows
+from tidemq.engine.state cimport Entry, Message, MessageId, Passage, Reactor, Session, StoredRows
 
 cdef enum:
     MARK_MS = 20                 # after which a QoS 1 message without acknowledgement is in flight in the store too
@@ -16,6 +16,7 @@ cdef void note_spilled(Session* s, Message* message) noexcept nogil
 cdef void lower_edge(Session* s, const MessageId* id) noexcept nogil
 cdef void mark_sent(Reactor* r) noexcept nogil
 cdef void evict_waiting(Reactor* r, Session* s) noexcept nogil
+cdef Entry* append_committed(Reactor* r, Session* s, Message* message, uint8_t qos, bint retain) noexcept nogil
 cdef void request_rows(Reactor* r, Session* s) noexcept nogil
 cdef void accept_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void expire_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil

@@ -23,9 +23,8 @@ from cython.cimports.tidemq.engine.journal import (
     record_sent,
     remove_row,
     remove_stored,
-    row_queue,
 )
-from cython.cimports.tidemq.engine.message import message_bytes, release_message
+from cython.cimports.tidemq.engine.message import hold_message, message_bytes, release_message
 from cython.cimports.tidemq.engine.offers import is_offered
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry
 from cython.cimports.tidemq.engine.queueing import MARK_MS
@@ -122,7 +121,7 @@ def _drop_oldest(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
     while sequence < box.tail:
         entry: cython.pointer[Entry] = entry_at(box, sequence)
         if entry.state == WAITING and not entry.was_sent and (entry.row == ROW_IDLE or entry.row == ROW_NONE):
-            remove_row(r, row_queue(s, entry), entry)
+            remove_row(r, s, entry)
             forget_entry(box, entry, r.tally)
             return True
         sequence += 1
@@ -154,6 +153,15 @@ def has_room(
         size += s.stored.bytes
     if count < r.shared.limits.queued_messages_max and size < r.shared.limits.queued_bytes_max:
         return True
+    return _make_room(r, s, p)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _make_room(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], p: cython.pointer[Passage]
+) -> cython.bint:
     r.tally[C_DROPPED_QUEUE_FULL] += 1
     if r.shared.queue_full == FULL_DROP_OLDEST and _drop_oldest(r, s):
         return True
@@ -170,7 +178,7 @@ def has_room(
 def _mark_entry(r: cython.pointer[Reactor], s: cython.pointer[Session], sequence: uint64_t) -> cython.void:
     entry: cython.pointer[Entry] = entry_at(cython.address(s.outbox), sequence)
     if entry.state == SENT and entry.row == ROW_IDLE:
-        record_sent(r, s.number, entry, sequence)
+        record_sent(r, s, entry, sequence)
 
 
 @cython.cfunc
@@ -276,7 +284,6 @@ def lower_edge(s: cython.pointer[Session], id: cython.pointer[cython.const[Messa
 def evict_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
     """The client is gone: what was never sent to it leaves memory. Its rows stay."""
     box: cython.pointer[Outbox] = cython.address(s.outbox)
-    q: cython.pointer[StoredQueue] = s.stored
     sequence: uint64_t = box.next
     end: uint64_t = box.tail
     _mark_session(r, s)
@@ -288,14 +295,35 @@ def evict_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
         if entry.section == r.section.number and entry.record != NO_RECORD:
             r.section.records[entry.record].spilled = True
         lower_edge(s, cython.address(entry.message.id))
-        _changed(q, cython.address(entry.message.id))
-        q.waiting += 1
-        q.bytes += message_bytes(entry.message)
+        note_spilled(s, entry.message)
         entry.row = ROW_NONE
         forget_entry(box, entry, r.tally)
 
 
 # --- back into memory ------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def append_committed(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    message: cython.pointer[Message],
+    qos: uint8_t,
+    retain: cython.bint,
+) -> cython.pointer[Entry]:
+    """A new entry whose row is committed and idle."""
+    entry: cython.pointer[Entry] = append_entry(cython.address(s.outbox), r.tally)
+    entry.message = message
+    hold_message(message)
+    entry.qos = qos
+    entry.retain = retain
+    entry.row = ROW_IDLE
+    entry.section = 0
+    entry.record = NO_RECORD
+    s.outbox.bytes += message_bytes(message)
+    return entry
 
 
 @cython.cfunc
@@ -362,20 +390,12 @@ def accept_rows(
             r.tally[C_DROPPED_EXPIRED] += 1
             remove_stored(r, s.number, row.message)
             continue
-        entry: cython.pointer[Entry] = append_entry(cython.address(s.outbox), r.tally)
-        entry.message = row.message
+        entry: cython.pointer[Entry] = append_committed(r, s, row.message, row.qos, row.retain)
         entry.subscription_ids = row.subscription_ids
-        entry.qos = row.qos
-        entry.retain = row.retain
-        entry.row = ROW_IDLE
-        entry.section = 0
-        entry.record = NO_RECORD
+        row.subscription_ids = cython.NULL
         if q.doubtful:
             q.doubtful -= 1
             entry.was_sent = row.qos == 1
-        s.outbox.bytes += message_bytes(entry.message)
-        row.message = cython.NULL
-        row.subscription_ids = cython.NULL
     if not again and not rows.more and q.late.clock == 0:
         q.waiting = q.bytes = 0  # whatever was counted, the store has no more
     elif rows.more and q.waiting == 0 and not offered:

@@ -125,7 +125,6 @@ def new_reactor(shared: cython.pointer[Shared], index: uint16_t) -> cython.point
     r.shared = shared
     r.epoll = epoll_create1(EPOLL_CLOEXEC)
     r.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-    r.reserve = eventfd(0, EFD_CLOEXEC)
     _watch(r, r.wake, 0)
     r.read_capacity = _READ_CAPACITY
     r.read_buffer = cython.cast(cython.pointer[uint8_t], obtain(_READ_CAPACITY))
@@ -157,7 +156,6 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     free(r.read_buffer)
     close(r.epoll)
     close(r.wake)
-    close(r.reserve)
     pthread_mutex_destroy(cython.address(r.inbox_lock))
     _publish_tally(r)
 
@@ -174,17 +172,32 @@ def add_listener(r: cython.pointer[Reactor], fd: cython.int) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _accepted(r: cython.pointer[Reactor], listener: cython.int) -> cython.int:
+    """A new connection's descriptor, or -1.
+
+    When no descriptor is left, the reserved one is given up to refuse with, instead of spinning. The lock
+    keeps other reactors from accepting with it meanwhile: it would be gone for good.
+    """
+    shared: cython.pointer[Shared] = r.shared
+    pthread_mutex_lock(cython.address(shared.accept_lock))
+    fd: cython.int = accept4(listener, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+    if fd < 0 and errno in (EMFILE, ENFILE):
+        close(shared.reserve)
+        close(accept4(listener, cython.NULL, cython.NULL, SOCK_CLOEXEC))
+        shared.reserve = eventfd(0, EFD_CLOEXEC)
+        r.tally[C_CONNECTIONS_REFUSED] += 1
+    pthread_mutex_unlock(cython.address(shared.accept_lock))
+    return fd
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _accept(r: cython.pointer[Reactor], listener: cython.int) -> cython.void:
     count: cython.int
     for count in range(_ACCEPTS_MAX):
-        fd: cython.int = accept4(listener, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+        fd: cython.int = _accepted(r, listener)
         if fd < 0:
-            if errno in (EMFILE, ENFILE):
-                # no descriptor is left: give up the reserved one to refuse instead of spinning
-                close(r.reserve)
-                close(accept4(listener, cython.NULL, cython.NULL, SOCK_CLOEXEC))
-                r.reserve = eventfd(0, EFD_CLOEXEC)
-                r.tally[C_CONNECTIONS_REFUSED] += 1
             return
         if load_i64(cython.address(r.shared.connection_count), RELAXED) >= r.shared.limits.connections_max:
             close(fd)

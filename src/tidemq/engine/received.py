@@ -90,8 +90,17 @@ def forget_received(
         return False
     s.received[packet_id >> 6] &= ~(cython.cast(uint64_t, 1) << (packet_id & 63))
     s.received_count -= 1
+    return s.stored != cython.NULL and _forget_stored(r, s, packet_id)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _forget_stored(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], packet_id: uint16_t
+) -> cython.bint:
     bit: uint32_t = _STORED + packet_id
-    if s.stored == cython.NULL or not _has_bit(s, bit):
+    if not _has_bit(s, bit):
         return False
     s.received[bit >> 6] &= ~(cython.cast(uint64_t, 1) << (bit & 63))
     key: string = _key(s, packet_id)

@@ -2,7 +2,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 from tidemq.engine.levels cimport LevelTree
-from tidemq.engine.rwlock cimport pthread_mutex_t, pthread_rwlock_t
+from tidemq.engine.system cimport pthread_mutex_t, pthread_rwlock_t
 from tidemq.wire.protocol cimport Span
 
 cdef enum:

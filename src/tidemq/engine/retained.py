@@ -38,7 +38,7 @@ from cython.cimports.tidemq.engine.levels import (
     remove_leaf,
 )
 from cython.cimports.tidemq.engine.retained import VISITS_PER_MESSAGE, RetainedIndex, RetainedWalk
-from cython.cimports.tidemq.engine.rwlock import (
+from cython.cimports.tidemq.engine.system import (
     init_rwlock,
     pthread_mutex_destroy,
     pthread_mutex_init,

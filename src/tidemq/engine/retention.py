@@ -38,6 +38,7 @@ from cython.cimports.tidemq.engine.retained import (
     unlock_exclusive,
     unlock_shared,
 )
+from cython.cimports.tidemq.engine.sessions import finish_backlog
 from cython.cimports.tidemq.engine.state import Backlog, Connection, Message, Passage, Reactor, Session
 from cython.cimports.tidemq.wire.protocol import Span
 from cython.operator import dereference, preincrement
@@ -211,6 +212,17 @@ def _send_slice(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def has_retained(r: cython.pointer[Reactor]) -> cython.bint:
+    """Whether anything is retained."""
+    lock_shared(r.shared.retained)
+    found: cython.bint = r.shared.retained.count > 0
+    unlock_shared(r.shared.retained)
+    return found
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def begin_backlog(
     r: cython.pointer[Reactor],
     s: cython.pointer[Session],
@@ -224,6 +236,8 @@ def begin_backlog(
     the client goes away waits in its session. The same filter again begins anew.
     """
     backlog: Backlog
+    key: string
+    key.assign(cython.cast(cython.p_char, filter.data), filter.size)
     end_backlog(r, s, filter)
     lock_shared(r.shared.retained)
     empty: cython.bint = r.shared.retained.count == 0
@@ -231,25 +245,42 @@ def begin_backlog(
         backlog.walk = open_walk(r.shared.retained, filter)
     unlock_shared(r.shared.retained)
     if empty:
+        finish_backlog(r, s, cython.address(key))
         return
     backlog.qos = qos
     backlog.subscription_id = subscription_id
     room: cython.bint = s.internal or pending_output(s.connection) <= r.shared.limits.output_high_bytes // 2
     if room and not _send_slice(r, s, cython.address(backlog)):
         close_walk(backlog.walk)
+        finish_backlog(r, s, cython.address(key))
         return
     if s.internal:  # what is too much for the embedding program is counted there
         while _send_slice(r, s, cython.address(backlog)):
             pass
         close_walk(backlog.walk)
         return
+    keep_backlog(s, filter, qos, subscription_id)
+    s.backlog[0][key].walk = backlog.walk
+    _schedule(r, s.connection)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def keep_backlog(
+    s: cython.pointer[Session], filter: Span, qos: uint8_t, subscription_id: uint32_t
+) -> cython.void:
+    """A subscription has still to get what is retained; its walk begins when the client is there."""
     if s.backlog == cython.NULL:
         owner: unique_ptr[unordered_map[string, Backlog]] = make_unique[unordered_map[string, Backlog]]()
         s.backlog = owner.release()
+    backlog: Backlog
+    backlog.walk = cython.NULL
+    backlog.qos = qos
+    backlog.subscription_id = subscription_id
     key: string
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
     s.backlog[0][key] = backlog
-    _schedule(r, s.connection)
 
 
 @cython.cfunc
@@ -330,7 +361,9 @@ def _continue_backlog(r: cython.pointer[Reactor], c: cython.pointer[Connection])
         item = s.backlog.begin()
         if not _send_slice(r, s, cython.address(dereference(item).second)):
             close_walk(dereference(item).second.walk)
+            filter: string = dereference(item).first
             s.backlog.erase(item)
+            finish_backlog(r, s, cython.address(filter))
             if s.backlog.empty():
                 free_backlog(s)
                 return False

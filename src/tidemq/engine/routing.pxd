@@ -5,4 +5,6 @@ from tidemq.engine.state cimport Connection, Message, Passage, Reactor, Session
 cdef void route(Reactor* r, Passage* p) noexcept nogil
 cdef void route_message(Reactor* r, Message* message) noexcept nogil
 cdef void deliver_mailed(Reactor* r, Message* message, uint64_t token, bint offered) noexcept nogil
-cdef void deliver_to_group(Reactor* r, Message* message, uint32_t group, uint8_t hops, uint64_t token) noexcept nogil
+cdef void deliver_to_group(
+    Reactor* r, Message* message, uint32_t group, uint8_t hops, uint64_t token, bint offered
+) noexcept nogil

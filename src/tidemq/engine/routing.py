@@ -8,11 +8,17 @@ import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.tidemq.engine.backpressure import wait_for_inbox
 from cython.cimports.tidemq.engine.cache import find_cached_group, find_receivers
+from cython.cimports.tidemq.engine.capturing import capture
 from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER, C_MESSAGES_UNROUTED
 from cython.cimports.tidemq.engine.delivery import deliver
 from cython.cimports.tidemq.engine.journal import next_id
 from cython.cimports.tidemq.engine.mail import send_message_mail
-from cython.cimports.tidemq.engine.message import close_passage, open_passage, passage_message, topic_of
+from cython.cimports.tidemq.engine.message import (
+    close_passage,
+    copy_passage,
+    open_passage,
+    passage_message,
+)
 from cython.cimports.tidemq.engine.promises import promise_kept
 from cython.cimports.tidemq.engine.retention import retain_passage
 from cython.cimports.tidemq.engine.shards import holds_any, shard_of, takes_more
@@ -90,6 +96,7 @@ def _mail_to_group(
     mail.number = group
     mail.hops = hops + 1
     mail.token = p.token
+    mail.offered = p.offered
     p.places += 1
     if p.token:
         p.answers += 1
@@ -102,7 +109,9 @@ def _mail_to_group(
 def _deliver_to_member(
     r: cython.pointer[Reactor], p: cython.pointer[Passage], group: cython.pointer[Group], hops: uint8_t
 ) -> cython.void:
-    """To a member that takes it now, here or elsewhere; else into the group's queue. QoS 0 is not queued."""
+    """To a member that takes it now, here or elsewhere; else into the group's queue. QoS 0 is not queued, and
+    what is offered always goes by way of the queue.
+    """
     member: cython.pointer[GroupMember] = _choose_member(r, group, hops > 0)
     if member != cython.NULL and member.session == cython.NULL:
         p.receivers += 1
@@ -112,16 +121,18 @@ def _deliver_to_member(
     stored: cython.bint = r.shared.durable and group.stored
     if p.qos:
         shard = shard_of(r, group.number, stored)
-    if shard == cython.NULL and member == cython.NULL:
+    if shard == cython.NULL and (member == cython.NULL or p.offered):
         r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
         return
     p.receivers += 1
+    if p.offered and stored:
+        deliver(r, shard, p, p.qos, p.retain, cython.NULL, 0)
+        p.kept = True  # the shard itself may be new
+        return
     own: Passage = p[0]
     if r.shared.durable and p.qos:
-        # a copy with an id of its own: a member may get the message by another subscription too
-        own.message = cython.NULL
-        own.id = next_id(r)
-        own.places = 0
+        # a member may get the message by another subscription too
+        own = copy_passage(p, next_id(r))
         own.offered = False
     if shard != cython.NULL:
         own.shard = shard.number
@@ -158,7 +169,7 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     """
     if p.retain:
         retain_passage(r, p)
-    entry: cython.pointer[CacheEntry] = find_receivers(r, p.topic)
+    entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(p.topic))
     if not entry.stored_reactors and entry.groups.empty():
         p.offered = False
     _deliver_plain(r, p, entry)
@@ -182,6 +193,10 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     index: cython.size_t
     for index in range(entry.groups.size()):
         _deliver_to_member(r, p, cython.address(entry.groups[index]), 0)
+    if entry.streams and not p.offered:
+        capture(r, p, entry.streams)  # an offer is captured when all have answered
+    if entry.streams:
+        p.receivers += 1
     if p.receivers == 0:
         r.tally[C_MESSAGES_UNROUTED] += 1
 
@@ -209,7 +224,7 @@ def deliver_mailed(
     passage: Passage
     open_passage(cython.address(passage), message)
     passage.offered = offered
-    _deliver_plain(r, cython.address(passage), find_receivers(r, topic_of(message)))
+    _deliver_plain(r, cython.address(passage), find_receivers(r, cython.address(passage.topic)))
     promise_kept(r, cython.address(passage), token)
     close_passage(cython.address(passage), r.tally)
 
@@ -223,16 +238,18 @@ def deliver_to_group(
     group: uint32_t,
     hops: uint8_t,
     token: uint64_t,
+    offered: cython.bint,
 ) -> cython.void:
     """A message from another reactor, which thought that a member of the group lives here.
 
     Members of this reactor go first; where none is left the message goes on to another reactor.
     """
     passage: Passage
-    entry: cython.pointer[CacheEntry] = find_receivers(r, topic_of(message))
-    known: cython.pointer[Group] = find_cached_group(entry, group)
     open_passage(cython.address(passage), message)
+    entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(passage.topic))
+    known: cython.pointer[Group] = find_cached_group(entry, group)
     passage.token = token
+    passage.offered = offered
     if known == cython.NULL:
         r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
     else:

@@ -4,9 +4,9 @@ the monotonic one begins anew with the machine. docs/store.md has them as tables
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.message import (
+    empty_passage,
     message_bytes,
     new_message,
     payload_of,
@@ -163,7 +163,7 @@ def read_message(
     passage: Passage
     if size < MESSAGE_HEAD_BYTES:
         return cython.NULL
-    memset(cython.address(passage), 0, cython.sizeof(Passage))
+    empty_passage(cython.address(passage))
     passage.qos = data[0]
     passage.retain = data[1] != 0
     passage.expires_ms = monotonic_ms(shared, cython.cast(int64_t, read_u64(data + 2)))

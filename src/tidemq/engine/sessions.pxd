@@ -9,12 +9,15 @@ cdef struct Found:
     uint16_t reactor     # its owner
     bint created
     bint moving          # on its way to `reactor`: try again there
+    bint removal         # the store has not forgotten an earlier one yet
 
 cdef Found find_session(Reactor* r, const string* client_id, bint create) noexcept nogil
 cdef Session* new_session(Reactor* r) noexcept nogil
 cdef void store_session(Reactor* r, Session* s) noexcept nogil
+cdef void end_removals(Reactor* r) noexcept nogil
 cdef void end_session(Reactor* r, Session* s) noexcept nogil
 cdef void set_online(Reactor* r, Session* s, bint online) noexcept nogil
-cdef uint8_t add_subscription(Reactor* r, Session* s, Span filter, uint8_t options, uint32_t subscription_id, bint* existed) noexcept nogil
+cdef uint8_t add_subscription(Reactor* r, Session* s, Span filter, uint8_t options, uint32_t subscription_id, bint* wants_retained) noexcept nogil
+cdef void finish_backlog(Reactor* r, Session* s, const string* filter) noexcept nogil
 cdef bint drop_subscription(Reactor* r, Session* s, Span filter) noexcept nogil
 cdef string assigned_client_id(Reactor* r) noexcept nogil

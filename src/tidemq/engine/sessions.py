@@ -18,14 +18,13 @@ from cython.cimports.tidemq.engine.counters import (
 from cython.cimports.tidemq.engine.journal import ask_store, delete_value, put_value, remove_row
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.outbox import entry_at, free_outbox
-from cython.cimports.tidemq.engine.retention import free_backlog
+from cython.cimports.tidemq.engine.retention import free_backlog, has_retained
 from cython.cimports.tidemq.engine.rows import (
     append_session,
     append_subscription,
     append_subscription_key,
     append_u64,
 )
-from cython.cimports.tidemq.engine.rwlock import atomic_store_u64
 from cython.cimports.tidemq.engine.state import (
     DONE,
     FAMILY_SESSION,
@@ -34,11 +33,12 @@ from cython.cimports.tidemq.engine.state import (
     RECORD_PURGE,
     Entry,
     Reactor,
+    Removal,
     Session,
     SessionSubscription,
     Shared,
 )
-from cython.cimports.tidemq.engine.subscribers import OPTION_STORED, Subscription
+from cython.cimports.tidemq.engine.subscribers import OPTION_BACKLOG, OPTION_QOS, OPTION_STORED, Subscription
 from cython.cimports.tidemq.engine.subscriptions import (
     lock_exclusive,
     put_subscription,
@@ -54,6 +54,7 @@ from cython.cimports.tidemq.engine.system import (
     pthread_mutex_lock,
     pthread_mutex_unlock,
     store_u8,
+    store_u64,
 )
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED, RC_SUCCESS, Span
 from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
@@ -75,12 +76,21 @@ def new_session(r: cython.pointer[Reactor]) -> cython.pointer[Session]:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _is_loading(r: cython.pointer[Reactor]) -> cython.bint:
+    """Whether the sessions come from the store, before the start."""
+    return r.shared.durable and r.section == cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def find_session(
     r: cython.pointer[Reactor], client_id: cython.pointer[cython.const[string]], create: cython.bint
 ) -> Found:
     """The client's session, wherever it lives; made here when there is none and the limit allows it.
 
-    ``session`` is NULL when there is none. It may be touched only when ``reactor`` is the caller's own.
+    ``session`` is NULL when there is none. It may be touched only when ``reactor`` is the caller's own. It is
+    made only on the reactor that has an earlier one removed from the store, while that is under way.
     """
     shared: cython.pointer[Shared] = r.shared
     found: Found
@@ -89,14 +99,16 @@ def find_session(
     found.created = False
     found.moving = False
     pthread_mutex_lock(cython.address(shared.registry_lock))
+    found.removal = shared.removals.count(client_id[0])
     if shared.registry.count(client_id[0]):
         found.session = shared.registry[client_id[0]]
         found.reactor = found.session.reactor
         found.moving = found.session.moving
+    elif create and found.removal and shared.removals[client_id[0]].reactor != r.index:
+        found.reactor = shared.removals[client_id[0]].reactor
     # what the store brings back is never too much
     elif create and (
-        (shared.durable and r.section == cython.NULL)
-        or load_i64(cython.address(shared.session_count), RELAXED) < shared.limits.sessions_max
+        _is_loading(r) or load_i64(cython.address(shared.session_count), RELAXED) < shared.limits.sessions_max
     ):
         found.session = new_session(r)
         found.session.client_id = client_id[0]
@@ -137,6 +149,7 @@ def _unstore_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> 
         delete_value(r, FAMILY_SHARED, cython.address(key))
     else:
         delete_value(r, FAMILY_SESSION, cython.address(s.client_id))
+        _begin_removal(r, s)
     if s.subscriptions != cython.NULL:
         item = s.subscriptions.begin()
         while item != s.subscriptions.end():
@@ -148,13 +161,45 @@ def _unstore_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _begin_removal(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Until the store has forgotten the session no client is told that it is gone: a crash brings it back."""
+    removal: Removal
+    removal.reactor = r.index
+    removal.section = r.section.number
+    pthread_mutex_lock(cython.address(r.shared.registry_lock))
+    r.shared.removals[s.client_id] = removal
+    pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+    r.removed.push_back(s.client_id)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def end_removals(r: cython.pointer[Reactor]) -> cython.void:
+    """The store has forgotten the sessions whose removal is committed."""
+    shared: cython.pointer[Shared] = r.shared
+    if r.removed.empty():
+        return
+    pthread_mutex_lock(cython.address(shared.registry_lock))
+    while not r.removed.empty():
+        if shared.removals.count(r.removed.front()):
+            if shared.removals[r.removed.front()].section > r.committed:
+                break
+            shared.removals.erase(r.removed.front())
+        r.removed.pop_front()
+    pthread_mutex_unlock(cython.address(shared.registry_lock))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _forget_taken(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
     """What it took of its groups and has begun to get goes to nobody else (4.8.2)."""
     place: uint64_t = s.outbox.head
     while place < s.outbox.tail:
         entry: cython.pointer[Entry] = entry_at(cython.address(s.outbox), place)
         if entry.state != DONE and entry.queue:
-            remove_row(r, entry.queue, entry)
+            remove_row(r, s, entry)
         place += 1
 
 
@@ -242,9 +287,7 @@ def set_online(r: cython.pointer[Reactor], s: cython.pointer[Session], online: c
     store_u8(cython.address(s.online), online, RELEASE)
     if s.has_shared:
         lock_exclusive(r.shared.subscriptions)
-        atomic_store_u64(
-            cython.address(r.shared.subscriptions.version), r.shared.subscriptions.version + 1, RELEASE
-        )
+        store_u64(cython.address(r.shared.subscriptions.version), r.shared.subscriptions.version + 1, RELEASE)
         unlock_exclusive(r.shared.subscriptions)
 
 
@@ -257,9 +300,12 @@ def add_subscription(
     filter: Span,
     options: uint8_t,
     subscription_id: uint32_t,
-    existed: cython.pointer[cython.bint],
+    wants_retained: cython.pointer[cython.bint],
 ) -> uint8_t:
-    """Adds or replaces a subscription by its whole filter; returns the reason: granted QoS, or 0x97."""
+    """Adds or replaces a subscription by its whole filter; returns the reason, granted QoS or 0x97, and
+    whether its retained messages are to be sent: always, for a new subscription, or never, as its options
+    want it [MQTT-3.3.1-9..11].
+    """
     key: string
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
     if s.subscriptions == cython.NULL:
@@ -268,22 +314,24 @@ def add_subscription(
         ]()
         s.subscriptions = owner.release()
     known: cython.bint = s.subscriptions.count(key)
-    existed[0] = known
-    loading: cython.bint = r.shared.durable and r.section == cython.NULL
-    if not known and not loading and s.subscriptions.size() >= r.shared.limits.subscriptions_max:
+    if not known and not _is_loading(r) and s.subscriptions.size() >= r.shared.limits.subscriptions_max:
         return RC_QUOTA_EXCEEDED
+    parts: SharedFilter = split_shared(filter)
+    handling: uint8_t = options >> 4 & 3
+    wants_retained[0] = not parts.shared and (handling == 0 or (handling == 1 and not known))
     kept: SessionSubscription
     kept.options = options
+    if wants_retained[0] and s.stored != cython.NULL and options & OPTION_QOS and has_retained(r):
+        kept.options |= OPTION_BACKLOG
     kept.subscription_id = subscription_id
     s.subscriptions[0][key] = kept
-    parts: SharedFilter = split_shared(filter)
     if parts.shared:
         s.has_shared = True
     stored: Subscription
     stored.session = s
     stored.subscription_id = subscription_id
     stored.reactor = r.index
-    stored.options = options & ~OPTION_STORED
+    stored.options = options & ~(OPTION_STORED | OPTION_BACKLOG)
     if s.expiry_s:
         stored.options |= OPTION_STORED  # it may refuse a message because its queue is full
     if s.stored != cython.NULL:
@@ -295,6 +343,21 @@ def add_subscription(
     if not known:
         r.tally[LIVE_SUBSCRIPTIONS] += 1
     return RC_SUCCESS + (options & 3)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def finish_backlog(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], filter: cython.pointer[cython.const[string]]
+) -> cython.void:
+    """Everything that is retained has been sent to a subscription, or stands in its session's queue."""
+    if s.stored == cython.NULL or s.subscriptions == cython.NULL or not s.subscriptions.count(filter[0]):
+        return
+    subscription: cython.pointer[SessionSubscription] = cython.address(s.subscriptions[0][filter[0]])
+    if subscription.options & OPTION_BACKLOG:
+        subscription.options &= ~OPTION_BACKLOG
+        _put_subscription(r, s, filter, subscription)
 
 
 @cython.cfunc

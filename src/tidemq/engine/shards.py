@@ -12,9 +12,16 @@ from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER
 from cython.cimports.tidemq.engine.delivery import deliver, send_waiting, take_over
-from cython.cimports.tidemq.engine.journal import last_section, note_returned, put_value, remove_row
+from cython.cimports.tidemq.engine.journal import last_section, next_id, note_returned, put_value, remove_row
 from cython.cimports.tidemq.engine.mail import new_mail
-from cython.cimports.tidemq.engine.message import close_passage, hold_message, message_bytes, open_passage
+from cython.cimports.tidemq.engine.message import (
+    close_passage,
+    copy_passage,
+    hold_message,
+    message_bytes,
+    open_passage,
+)
+from cython.cimports.tidemq.engine.offers import is_awaited
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry
 from cython.cimports.tidemq.engine.queueing import (
     evict_waiting,
@@ -75,10 +82,18 @@ def _add_shard(r: cython.pointer[Reactor], number: uint64_t, group: uint32_t) ->
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _key_of(group: uint32_t, stored: cython.bint) -> uint64_t:
+    """In ``Reactor.shard_of_group``: a group has one shard there that is stored, and one that is not."""
+    return cython.cast(uint64_t, group) * 2 + (1 if stored else 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def shard_of(r: cython.pointer[Reactor], group: uint32_t, stored: cython.bint) -> cython.pointer[Session]:
     """The shard of a group on this reactor, made when first asked for; NULL when the group is gone."""
     filter: string
-    key: uint64_t = cython.cast(uint64_t, group) * 2 + (1 if stored else 0)
+    key: uint64_t = _key_of(group, stored)
     if r.shard_of_group.count(key):
         return r.shard_of_group[key]
     lock_shared(r.shared.subscriptions)
@@ -185,15 +200,20 @@ def _give(
         entry.row = ROW_NONE
         forget_entry(cython.address(shard.outbox), entry, r.tally)
         send_waiting(r, s)
+    elif stored:
+        # the member may have it by another subscription too
+        own: Passage = copy_passage(cython.address(passage), next_id(r))
+        remove_row(r, shard, entry)
+        forget_entry(cython.address(shard.outbox), entry, r.tally)
+        deliver(r, s, cython.address(own), qos, retain, cython.address(member.subscription_id), ids_count)
+        if own.kept:
+            r.section.records.back().moved = True
+        close_passage(cython.address(own), r.tally)
     else:
-        if stored:
-            remove_row(r, shard.number, entry)
-        elif qos == 1:
+        if qos == 1:
             passage.shard = shard.number
         forget_entry(cython.address(shard.outbox), entry, r.tally)
         deliver(r, s, cython.address(passage), qos, retain, cython.address(member.subscription_id), ids_count)
-        if stored and passage.kept:
-            r.section.records.back().moved = True
     close_passage(cython.address(passage), r.tally)
 
 
@@ -227,16 +247,23 @@ def _serve(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def serve_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) -> cython.void:
+    """Whatever can go out of it goes."""
+    members: vector[Subscription]
+    elsewhere: cython.int
+    if holds_any(shard):
+        if _members_here(r, shard.group, cython.address(members), cython.address(elsewhere)):
+            _serve(r, shard, cython.address(members))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def serve_shards(r: cython.pointer[Reactor]) -> cython.void:
     """A member has got room, or rows have come: whatever can go out goes."""
     index: cython.size_t
-    members: vector[Subscription]
-    elsewhere: cython.int
     for index in range(r.shards.size()):
-        if holds_any(r.shards[index]):
-            members.clear()
-            if _members_here(r, r.shards[index].group, cython.address(members), cython.address(elsewhere)):
-                _serve(r, r.shards[index], cython.address(members))
+        serve_shard(r, r.shards[index])
 
 
 @cython.cfunc
@@ -297,7 +324,7 @@ def return_held(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
 def _forget_shard(r: cython.pointer[Reactor], at: cython.size_t) -> cython.void:
     """The shard is this reactor's no more."""
     shard: cython.pointer[Session] = r.shards[at]
-    key: uint64_t = cython.cast(uint64_t, shard.group) * 2 + (1 if shard.stored != cython.NULL else 0)
+    key: uint64_t = _key_of(shard.group, shard.stored != cython.NULL)
     r.shards[at] = r.shards.back()
     r.shards.pop_back()
     if r.shard_of_group.count(key) and r.shard_of_group[key] == shard:
@@ -308,9 +335,11 @@ def _forget_shard(r: cython.pointer[Reactor], at: cython.size_t) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def _move_shard(r: cython.pointer[Reactor], at: cython.size_t, target: cython.int) -> cython.bint:
-    """Sends a shard to another reactor, once nothing of it is on its way to or from the store."""
+    """Sends a shard to another reactor, once nothing of it is on its way to or from the store, or offered."""
     shard: cython.pointer[Session] = r.shards[at]
     if shard.stored != cython.NULL:
+        if is_awaited(r, shard.number):
+            return False
         evict_waiting(r, shard)
         if shard.stored.leaving == 0:
             shard.stored.leaving = last_section(r)

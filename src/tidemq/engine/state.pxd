@@ -12,6 +12,7 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from tidemq.engine.counters cimport COUNTER_COUNT
+from tidemq.engine.engine_limits cimport EngineLimits
 from tidemq.engine.retained cimport RetainedIndex, RetainedWalk
 from tidemq.engine.subscriptions cimport Matches, SubscriptionIndex
 from tidemq.engine.system cimport pthread_cond_t, pthread_mutex_t
@@ -34,7 +35,7 @@ cdef struct MessageId:           # unique in a cluster; the order of ids is the 
 cdef struct Message:             # one allocation: this, then topic, properties, payload
     int references               # atomic
     uint8_t qos                  # the publisher's
-    bint retain                  # the publisher's
+    bool retain                  # the publisher's
     bool counted                 # more than one queue entry in the store may refer to its payload
     uint32_t topic_size
     uint32_t properties_size     # 5.0 properties as they are forwarded
@@ -51,13 +52,13 @@ cdef struct Passage:
     Span properties              # as forwarded
     Span payload
     uint8_t qos
-    bint retain
+    bool retain
     uint64_t publisher
     uint64_t feeder
     int64_t expires_ms
     const uint8_t* frame         # the packet as it came, where it can be passed on as it is: QoS 0, no properties
     uint32_t frame_size
-    bint frame_is_5              # which protocol's form the frame has
+    bool frame_is_5              # which protocol's form the frame has
     Message* message             # NULL until made
     uint32_t heads_ready         # bit per variant in Reactor.heads
     uint32_t receivers           # how many sessions and reactors took it
@@ -71,6 +72,8 @@ cdef struct Passage:
     uint64_t shard               # it is for a member of the group that this shard is of; 0: for a session itself
     bool shard_stored
     uint8_t refused              # the reason, where a queue was full; 0: none was
+    bool dup                     # as it was published
+    uint16_t packet_id           # 0: QoS 0, or it is no client's
 
 # ---------------------------------------------------------------- a session
 
@@ -124,6 +127,10 @@ cdef struct StoredQueue:
 cdef struct SessionSubscription:
     uint32_t subscription_id
     uint8_t options
+
+cdef struct Removal:             # of a session that has ended, from the store
+    uint16_t reactor
+    uint64_t section             # of that reactor, which has to be committed
 
 cdef cppclass Will:
     Message* message
@@ -260,6 +267,7 @@ cdef cppclass CacheEntry:
     string topic
     uint64_t reactors            # bit mask of the other reactors that have plain subscribers
     uint64_t stored_reactors     # those among them with subscribers that the store holds
+    uint64_t streams             # bit mask of the streams that keep it
     bool stored                  # the store holds a receiver of it, here or elsewhere, or a group's
     vector[Receiver] receivers
     vector[uint32_t] ids
@@ -296,6 +304,7 @@ cdef enum:   # the kind of a Mail
     MAIL_SHARD                   # `pointer`: a shard that goes on here
     MAIL_GO                      # `number`: clock of an offered message's id; `reason`: or nobody takes it
     MAIL_COMMITTED               # `pointer`: a Section that the store has, or with `reason` has not
+    MAIL_FAILED                  # `number`: of failures of the store so far; all sections in them are answered
     MAIL_ROWS                    # `number`: queue; `pointer`: StoredRows that were read for it
     MAIL_EXPIRED                 # `number`: queue; `pointer`: StoredRows whose time is over
     MAIL_STOP
@@ -366,6 +375,7 @@ cdef enum:   # the kind of a Record
     RECORD_READ                  # `sequence` rows of the queue after `id`, once all before is in the store
     RECORD_TRIM                  # `sequence` oldest idle rows of the queue after `id` go
     RECORD_PURGE                 # everything that the store has of the queue
+    RECORD_CAPTURED              # the section has messages for streams
 
 cdef enum:   # families that RECORD_PUT and RECORD_DELETE name, in the order of the façade's names
     FAMILY_SESSION
@@ -394,7 +404,11 @@ cdef cppclass Section:            # what one reactor wants to have in the store,
     uint16_t reactor
     uint32_t live                # records that were not taken back
     int64_t began_ms             # when the first record came
+    uint64_t failures            # of the store, of which the reactor knew then
     vector[Record] records
+    string captured              # messages for streams, see captured.pxd
+    uint64_t captured_streams    # bit mask of those
+    bool captured_waits          # publishers wait for one of these messages
 
 cdef struct StoredRow:           # a queue row as it was read
     Message* message             # held
@@ -426,7 +440,8 @@ cdef struct Taker:               # of an offered message, see offers
 
 cdef cppclass Offer:
     Message* message             # held
-    vector[Taker] takers         # sessions of this reactor
+    vector[Taker] takers         # queues of this reactor: of sessions, and of shared groups
+    size_t told                  # so many of them the publisher's reactor knows
 
 cdef struct Promise:             # what is done when a section is committed
     uint8_t kind                 # PromiseKind
@@ -460,10 +475,11 @@ cdef cppclass Reactor:
     int epoll
     int wake                     # eventfd
     int sleeping                 # atomic: waits in epoll with an empty inbox
-    int reserve                  # a descriptor to give up when none is left, so that accept can refuse
     int64_t now_ms               # of this turn
     int64_t now_ns
     int64_t tick_ms              # when the slow work was last done
+    int64_t captured_bytes       # for streams, in the open section and in those that the store has not yet
+    string spare_captured        # empty: memory for the next section's
     int64_t busy_ns              # spent in turns since `load` was last worked out
     int64_t load_ns              # when that was
     int load                     # atomic: share of the time that it was busy lately, in percent
@@ -502,46 +518,19 @@ cdef cppclass Reactor:
     pthread_mutex_t inbox_lock
     vector[Mail] inbox           # under inbox_lock
     Section* section             # open: only this reactor knows it; NULL without a store
+    uint64_t failures            # of the store, that have been answered here
     uint64_t committed           # the last section that the store has, with all before it
     int unhanded                 # atomic: the open section waits to be handed over
+    deque[string] removed        # client ids of removals under way, in the order of their sections
     uint64_t clock               # the last that was given to a message
-    deque[Promise] acknowledgements   # to publishers, in their order; numbered on from `acknowledged`
-    uint64_t acknowledged        # how many have left it
+    deque[Promise] acknowledgements   # to publishers, in their order; the last has the number `promised`
+    uint64_t promised            # how many were ever put into it
+    uint64_t recorded            # so many of them are not, or not any more, offers that wait to be recorded
     deque[Promise] promises      # all others
     deque[Unmarked] unmarked     # oldest first; it may be acknowledged by now, or its session be elsewhere
     unordered_map[uint64_t, Offer] offers   # by the clock of the message's id
     int64_t tally[COUNTER_COUNT]
     int64_t published[COUNTER_COUNT]   # atomic
-
-cdef struct EngineLimits:        # limits.Limits, in the engine's units
-    uint32_t packet_bytes_max
-    uint32_t topic_bytes_max
-    uint32_t topic_levels_max
-    uint32_t client_id_bytes_max
-    uint32_t keep_alive_s_max
-    uint16_t topic_alias_max
-    uint16_t receive_max
-    uint16_t inflight_max
-    uint32_t ack_timeout_s
-    uint32_t subscriptions_max
-    uint32_t session_expiry_s_max
-    uint32_t queued_messages_max
-    uint64_t queued_bytes_max
-    int64_t connections_max
-    int64_t sessions_max
-    uint64_t retained_messages_max
-    int64_t memory_bytes_max
-    int64_t connect_timeout_ms
-    uint32_t output_high_bytes
-    uint32_t output_bytes_max
-    int64_t backpressure_ms
-    int64_t shutdown_ms
-    uint64_t event_queue_max
-    int inbox_messages_max
-    uint32_t cache_topics_max
-    uint64_t cache_receivers_max
-    uint32_t queue_window_messages
-    int64_t retained_ttl_ms
 
 cdef enum:   # what happens to a message for a queue that is full
     FULL_DROP_NEWEST
@@ -560,7 +549,10 @@ cdef cppclass Shared:
     pthread_mutex_t registry_lock
     unordered_map[string, Session*] registry   # by client id
     uint64_t next_session        # under registry_lock
+    unordered_map[string, Removal] removals    # by client id, while under way; under registry_lock
     unordered_map[uint64_t, uint16_t] queue_owners   # reactor of each stored session; under registry_lock
+    pthread_mutex_t accept_lock
+    int reserve                  # a descriptor to give up when none is left, to refuse with; under accept_lock
     int64_t connection_count     # atomic
     int64_t session_count        # atomic
     int overloaded               # atomic: the memory ceiling is passed
@@ -569,12 +561,14 @@ cdef cppclass Shared:
     int store_refuses            # atomic: the reason that what would have to be stored is refused for; 0: none
     int64_t wall_offset_ns       # wall clock less monotonic clock, as of the start
     uint64_t incarnation
+    uint64_t failures            # of the store; the store's thread only
     uint64_t highest_clock       # of all ids that went to the store; the store's thread only
     pthread_mutex_t journal_lock
     pthread_cond_t journal_ready
     vector[Section*] journal     # handed over; under journal_lock
     int journal_idle             # atomic: the store waits for something to do
     bool journal_closed          # nothing more comes; under journal_lock
+    bool journal_poked           # the store's thread is to look about it; under journal_lock
     pthread_mutex_t events_lock
     vector[Event*] events        # under events_lock
     int event_wake               # eventfd

@@ -1,5 +1,10 @@
+from tidemq.engine.columns cimport Columns
 from tidemq.engine.engine cimport Engine
 
 cdef class StoreAccess:
     cdef Engine engine
+    cdef Columns* columns            # filled for one batch after the other
+    cdef unsigned char stream_marks[64]   # the address of one stands for the stream in the subscription index
+    cdef unsigned int stream_count        # so many were ever added
     cdef object _check(self)
+    cdef object _check_stream_filters(self, object filters)

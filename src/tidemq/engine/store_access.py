@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.columns import CapturedRows, Columns, captured_rows
 from cython.cimports.tidemq.engine.engine import Engine
 from cython.cimports.tidemq.engine.journal import give_section, open_journal
 from cython.cimports.tidemq.engine.loading import (
@@ -33,12 +35,24 @@ from cython.cimports.tidemq.engine.storing import (
     StoreWork,
     answer_work,
     close_journal,
+    poke_journal,
     rest_of_work,
     wait_for_work,
 )
+from cython.cimports.tidemq.engine.subscribers import PLAIN, STREAM_REACTOR, Subscription
+from cython.cimports.tidemq.engine.subscriptions import (
+    lock_exclusive,
+    put_subscription,
+    remove_subscription,
+    unlock_exclusive,
+)
 from cython.cimports.tidemq.engine.system import RELAXED, pthread_mutex_lock, pthread_mutex_unlock, store_int
+from cython.cimports.tidemq.wire.protocol import Span, span_of
 
 from tidemq.errors import UsageError
+from tidemq.wire.topics import topic_filter_fault
+
+_STREAMS_MAX = cython.declare(cython.uint, 64)
 
 
 @cython.cclass
@@ -47,6 +61,11 @@ class StoreAccess:
 
     def __cinit__(self, engine: Engine) -> None:
         self.engine = engine
+        owner: unique_ptr[Columns] = make_unique[Columns]()
+        self.columns = owner.release()
+
+    def __dealloc__(self) -> None:
+        del self.columns
 
     @cython.cfunc
     def _check(self):
@@ -123,6 +142,10 @@ class StoreAccess:
         """What there is to be done for the reactors, after at most ``timeout_s``; None: nothing will come."""
         return wait_for_work(self.engine.shared, timeout_s)
 
+    def poke(self) -> None:
+        """Ends the wait of ``take_work``, with nothing where there is nothing; from any thread."""
+        poke_journal(self.engine.shared)
+
     def answer(self, work: StoreWork, reason: int = 0) -> None:
         """The work's writes are durable, or with a reason code of 0x80 and above they are not."""
         answer_work(work, reason)
@@ -130,6 +153,50 @@ class StoreAccess:
     def rest_of(self, work: StoreWork) -> StoreWork:
         """What of a failed work is to be done before the next; asked for before it is answered."""
         return rest_of_work(work)
+
+    def captured_rows(self, work: StoreWork, stream: int, first_offset: int) -> CapturedRows:
+        """The messages of the work for a stream; good until the work is answered, or this is called again."""
+        return captured_rows(
+            self.columns, cython.address(work.sections), stream, first_offset, self.engine.shared.incarnation
+        )
+
+    def add_stream(self, filters) -> int:
+        """From now on messages on these filters are captured for a stream, whose number is returned.
+
+        UsageError for a malformed filter, or when 64 streams have been added since the start.
+        """
+        self._check_stream_filters(filters)
+        if self.stream_count == _STREAMS_MAX:
+            raise UsageError(
+                f"{_STREAMS_MAX} streams have been added since the start, which is as many as can be"
+            )
+        number: cython.uint = self.stream_count
+        self.stream_count += 1
+        self.change_stream(number, [], filters)
+        return number
+
+    def change_stream(self, stream: int, removed, added) -> None:
+        """Filters that a stream has no more, and others that it has from now on."""
+        self._check_stream_filters(added)
+        shared: cython.pointer[Shared] = self.engine.shared
+        subscription: Subscription
+        mark: cython.p_void = cython.address(self.stream_marks[stream])
+        subscription = Subscription(mark, stream, STREAM_REACTOR, 0, PLAIN)
+        kept: list = [text.encode() for text in removed]
+        wanted: list = [text.encode() for text in added]
+        lock_exclusive(shared.subscriptions)
+        for text in kept:
+            remove_subscription(shared.subscriptions, span_of(text), Span(cython.NULL, 0), mark)
+        for text in wanted:
+            put_subscription(shared.subscriptions, span_of(text), Span(cython.NULL, 0), subscription)
+        unlock_exclusive(shared.subscriptions)
+
+    @cython.cfunc
+    def _check_stream_filters(self, filters):
+        for text in filters:
+            self.engine._check_topic(text, 0, topic_filter_fault)
+            if text.startswith("$share/"):
+                raise UsageError(f"{text!r}: a stream takes no shared subscription")
 
     def deliver_rows(self, reactor: int, queue: int, rows, more: bool) -> list:
         """Answers a read with key, value and payload of each row. Returns the keys of those that cannot be

@@ -10,9 +10,13 @@ cdef class StoreWork:
     cdef readonly list reads
     cdef readonly list trims
     cdef readonly list purges
+    cdef readonly bint adds
+    cdef readonly bint outdated
+    cdef readonly unsigned long long streams
 
 cdef object init_journal(Shared* shared)
 cdef StoreWork wait_for_work(Shared* shared, double timeout_s)
 cdef StoreWork rest_of_work(StoreWork work)
 cdef void answer_work(StoreWork work, int reason)
+cdef void poke_journal(Shared* shared) noexcept nogil
 cdef void close_journal(Shared* shared) noexcept nogil

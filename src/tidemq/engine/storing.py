@@ -27,6 +27,7 @@ from cython.cimports.tidemq.engine.rows import (
 from cython.cimports.tidemq.engine.state import (
     FAMILY_RECEIVED,
     MAIL_COMMITTED,
+    MAIL_FAILED,
     RECORD_ADD,
     RECORD_DELETE,
     RECORD_PURGE,
@@ -85,11 +86,18 @@ class StoreWork:
     """What the reactors want of the store, in order: first ``writes``, as one batch, then the rest.
 
     ``writes``: family, key, value or None. ``references``: message id and by how much the count of its
-    references changes, for payloads that have such a count. ``reads``: queue, id after which, how many rows.
+    references changes, for payloads that have such a count. ``reads``: who asks, queue, id after which,
+    how many rows.
     ``trims``: the same, for rows that go. ``purges``: queues of which everything goes.
+    ``adds``: there are new messages of clients in it. ``outdated``: some may be of publishers whose earlier
+    messages were in a batch that failed, which their reactor did not know yet. ``streams``: a bit mask of
+    those that it has messages for, which ``StoreAccess.captured_rows`` gives.
     """
 
     def __cinit__(self) -> None:
+        self.adds = False
+        self.outdated = False
+        self.streams = 0
         self.writes = []
         self.references = []
         self.reads = []
@@ -101,8 +109,8 @@ class StoreWork:
 @cython.nogil
 @cython.exceptval(check=False)
 def _wait(shared: cython.pointer[Shared], timeout_ns: int64_t) -> cython.void:
-    """Waits until a section is handed over, the journal is closed or the time is over. Says that the store is
-    idle, and reminds the reactors that have something.
+    """Waits until a section is handed over, the journal is closed or poked, or time is over. Says that the
+    store is idle, and reminds the reactors that have something.
     """
     until: timespec
     index: cython.size_t
@@ -111,7 +119,7 @@ def _wait(shared: cython.pointer[Shared], timeout_ns: int64_t) -> cython.void:
     until.tv_sec += nanoseconds // 1000000000
     until.tv_nsec = nanoseconds % 1000000000
     pthread_mutex_lock(cython.address(shared.journal_lock))
-    idle: cython.bint = shared.journal.empty() and not shared.journal_closed
+    idle: cython.bint = not (shared.journal.size() or shared.journal_closed or shared.journal_poked)
     if idle:
         store_int(cython.address(shared.journal_idle), 1, SEQ_CST)
     pthread_mutex_unlock(cython.address(shared.journal_lock))
@@ -121,7 +129,7 @@ def _wait(shared: cython.pointer[Shared], timeout_ns: int64_t) -> cython.void:
         if load_int(cython.address(shared.reactors[index].unhanded), SEQ_CST):
             wake(shared.reactors[index])
     pthread_mutex_lock(cython.address(shared.journal_lock))
-    while shared.journal.empty() and not shared.journal_closed:
+    while not (shared.journal.size() or shared.journal_closed or shared.journal_poked):
         if pthread_cond_timedwait(
             cython.address(shared.journal_ready),
             cython.address(shared.journal_lock),
@@ -148,6 +156,7 @@ def wait_for_work(shared: cython.pointer[Shared], timeout_s: cython.double) -> S
         pthread_mutex_lock(cython.address(shared.journal_lock))
         work.sections.swap(shared.journal)
         closed = shared.journal_closed
+        shared.journal_poked = False
         pthread_mutex_unlock(cython.address(shared.journal_lock))
     if work.sections.empty() and closed:
         return None
@@ -204,12 +213,20 @@ def _convert_section(work: StoreWork, section: cython.pointer[Section]) -> uint6
     index: cython.size_t
     highest: uint64_t = 0
     before: cython.pointer[Message] = cython.NULL
+    late: cython.bint = section.failures < work.shared.failures
+    work.streams |= section.captured_streams
+    if section.captured_waits:
+        work.adds = True
+        work.outdated = work.outdated or late
     for index in range(section.records.size()):
         record: cython.pointer[Record] = cython.address(section.records[index])
         if record.kind == RECORD_ADD:
             _convert_added(work, record, record.message == before)
             before = record.message
             highest = max(highest, record.id.clock)
+            if not record.moved and record.message.feeder:
+                work.adds = True
+                work.outdated = work.outdated or late
         elif record.kind == RECORD_PURGE:
             work.purges.append(record.queue)
         elif record.kind == RECORD_READ:
@@ -257,7 +274,7 @@ def _convert_change(
     elif record.kind == RECORD_RELEASE:
         writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, True)))
     elif record.kind == RECORD_REMOVE:
-        _convert_removed(shared, record, record.status, writes, references)
+        _convert_removed(shared, record, writes, references)
     elif record.kind == RECORD_RETAIN:
         writes.append(_retained_write(shared, record.message))
     elif record.kind == RECORD_PUT:
@@ -268,13 +285,9 @@ def _convert_change(
 
 @cython.cfunc
 def _convert_removed(
-    shared: cython.pointer[Shared],
-    record: cython.pointer[Record],
-    status: uint8_t,
-    writes: list,
-    references: list,
+    shared: cython.pointer[Shared], record: cython.pointer[Record], writes: list, references: list
 ):
-    writes.append(("queue", _queue_key(record, status), None))
+    writes.append(("queue", _queue_key(record, record.status), None))
     if record.message.counted:
         references.append((_id_bytes(cython.address(record.id)), -1))
     else:
@@ -317,7 +330,7 @@ def rest_of_work(work: StoreWork) -> StoreWork:
             if record.kind == RECORD_ADD and record.moved:
                 _convert_added(rest, record, False)
             elif record.kind == RECORD_ADD:
-                _convert_removed(work.shared, record, record.status, rest.writes, [])
+                _convert_removed(work.shared, record, rest.writes, [])
             elif record.kind == RECORD_PUT and record.status == FAMILY_RECEIVED:
                 rest.writes.append(("received", _text(record.key), None))  # it belongs to a new message
             else:
@@ -330,12 +343,30 @@ def rest_of_work(work: StoreWork) -> StoreWork:
 def answer_work(work: StoreWork, reason: cython.int) -> cython.void:
     """Tells the reactors that their sections are committed, or with ``reason`` that they are not."""
     index: cython.size_t
+    mail: Mail
     for index in range(work.sections.size()):
-        mail: Mail = new_mail(MAIL_COMMITTED)
+        mail = new_mail(MAIL_COMMITTED)
         mail.pointer = work.sections[index]
         mail.reason = reason
         post_directly(work.shared.reactors[work.sections[index].reactor], cython.address(mail))
     work.sections.clear()
+    if reason:
+        work.shared.failures += 1
+        mail = new_mail(MAIL_FAILED)
+        mail.number = work.shared.failures
+        for index in range(work.shared.reactors.size()):
+            post_directly(work.shared.reactors[index], cython.address(mail))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def poke_journal(shared: cython.pointer[Shared]) -> cython.void:
+    """Ends the wait of the store's thread."""
+    pthread_mutex_lock(cython.address(shared.journal_lock))
+    shared.journal_poked = True
+    pthread_cond_signal(cython.address(shared.journal_ready))
+    pthread_mutex_unlock(cython.address(shared.journal_lock))
 
 
 @cython.cfunc

@@ -4,3 +4,6 @@ class StoreWork:
     reads: list[tuple[int, int, bytes, int]]
     trims: list[tuple[int, bytes, int]]
     purges: list[int]
+    adds: bool
+    outdated: bool
+    streams: int

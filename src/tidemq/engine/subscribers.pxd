@@ -6,11 +6,15 @@ cdef enum SubscriptionOption:          # the option byte of SUBSCRIBE, 5.0 secti
     OPTION_RETAIN_AS_PUBLISHED = 0x08
     OPTION_RETAIN_HANDLING = 0x30
     OPTION_STORED = 0x40                # ours: the session outlives its connection
+    OPTION_BACKLOG = 0x80               # ours: not everything that is retained has been sent to it
 
 cdef enum SubscriptionKind:
     PLAIN = 0
     GROUP = 1                          # in place of the session a SharedGroup*
     SET = 2                            # in place of the session a SubscriberSet*
+
+cdef enum:
+    STREAM_REACTOR = 0xFFFF            # in place of a reactor: a stream, its number in `subscription_id`
 
 cdef enum:
     SET_INDEXED = 64                   # capacity from which a set carries a table

@@ -28,7 +28,6 @@ from cython.cimports.tidemq.wire.protocol import (
     Span,
     fault_reason,
 )
-from cython.cimports.tidemq.wire.topics import split_shared
 
 
 @cython.cfunc
@@ -101,18 +100,11 @@ def _apply_one(
     wants_retained: cython.pointer[cython.bint],
 ) -> uint8_t:
     """Subscribes to one filter; returns its reason code and whether its retained messages are to be sent."""
-    existed: cython.bint = False
     wants_retained[0] = False
     if filter.size > r.shared.limits.topic_bytes_max:
         return RC_TOPIC_FILTER_INVALID
-    reason: uint8_t = add_subscription(
-        r, c.session, filter, options, subscription_id, cython.address(existed)
-    )
+    reason: uint8_t = add_subscription(r, c.session, filter, options, subscription_id, wants_retained)
     end_backlog(r, c.session, filter)
-    handling: uint8_t = options >> 4 & 3
-    if reason < 0x80 and not split_shared(filter).shared:
-        # 0: always, 1: for a new subscription, 2: never [MQTT-3.3.1-9..11]
-        wants_retained[0] = handling == 0 or (handling == 1 and not existed)
     return reason
 
 

@@ -3,7 +3,7 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from tidemq.engine.levels cimport LevelNode, LevelTree
-from tidemq.engine.rwlock cimport __ATOMIC_ACQUIRE, atomic_load_u64, pthread_rwlock_t
+from tidemq.engine.system cimport ACQUIRE, load_u64, pthread_rwlock_t
 from tidemq.engine.subscribers cimport SubscriberSet, Subscription
 from tidemq.wire.protocol cimport Span
 
@@ -43,7 +43,7 @@ cdef void unlock_exclusive(SubscriptionIndex* index) noexcept nogil
 
 # Needs no lock. A result of match_topic holds as long as the version has not moved since before the match.
 cdef inline uint64_t read_version(SubscriptionIndex* index) noexcept nogil:
-    return atomic_load_u64(&index.version, __ATOMIC_ACQUIRE)
+    return load_u64(&index.version, ACQUIRE)
 
 # `group` is empty for a plain subscription. Both need the exclusive lock and return whether the subscription existed.
 cdef bint put_subscription(SubscriptionIndex* index, Span filter, Span group, Subscription subscription) noexcept nogil

@@ -29,15 +29,6 @@ from cython.cimports.tidemq.engine.levels import (
     node_at,
     prune,
 )
-from cython.cimports.tidemq.engine.rwlock import (
-    __ATOMIC_RELEASE,
-    atomic_store_u64,
-    init_rwlock,
-    pthread_rwlock_destroy,
-    pthread_rwlock_rdlock,
-    pthread_rwlock_unlock,
-    pthread_rwlock_wrlock,
-)
 from cython.cimports.tidemq.engine.subscribers import (
     GROUP,
     PLAIN,
@@ -57,6 +48,15 @@ from cython.cimports.tidemq.engine.subscriptions import (
     SubscriptionIndex,
     Tally,
     read_version,
+)
+from cython.cimports.tidemq.engine.system import (
+    RELEASE,
+    init_rwlock,
+    pthread_rwlock_destroy,
+    pthread_rwlock_rdlock,
+    pthread_rwlock_unlock,
+    pthread_rwlock_wrlock,
+    store_u64,
 )
 from cython.cimports.tidemq.wire.protocol import Span, bytes_of, span_of
 
@@ -138,7 +138,7 @@ def unlock_exclusive(index: cython.pointer[SubscriptionIndex]) -> cython.void:
 @cython.exceptval(check=False)
 def move_version(index: cython.pointer[SubscriptionIndex]) -> cython.void:
     """Tells readers that results which they keep may be wrong. The exclusive lock is held."""
-    atomic_store_u64(cython.address(index.version), index.version + 1, __ATOMIC_RELEASE)
+    store_u64(cython.address(index.version), index.version + 1, RELEASE)
 
 
 @cython.cfunc

@@ -103,6 +103,19 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* until)
     int pthread_cond_signal(pthread_cond_t* condition)
     int pthread_cond_destroy(pthread_cond_t* condition)
+    ctypedef struct pthread_rwlock_t:
+        pass
+    ctypedef struct pthread_rwlockattr_t:
+        pass
+    int pthread_rwlockattr_init(pthread_rwlockattr_t* attributes)
+    int pthread_rwlockattr_setkind_np(pthread_rwlockattr_t* attributes, int kind)
+    int pthread_rwlockattr_destroy(pthread_rwlockattr_t* attributes)
+    int pthread_rwlock_init(pthread_rwlock_t* lock, const pthread_rwlockattr_t* attributes)
+    int pthread_rwlock_destroy(pthread_rwlock_t* lock)
+    int pthread_rwlock_rdlock(pthread_rwlock_t* lock)
+    int pthread_rwlock_wrlock(pthread_rwlock_t* lock)
+    int pthread_rwlock_unlock(pthread_rwlock_t* lock)
+    int PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP
 
 cdef extern from * nogil:  # builtins of GCC and Clang
     int add_int "__atomic_add_fetch"(int* value, int amount, int order)
@@ -111,6 +124,8 @@ cdef extern from * nogil:  # builtins of GCC and Clang
     int64_t add_i64 "__atomic_add_fetch"(int64_t* value, int64_t amount, int order)
     int64_t load_i64 "__atomic_load_n"(int64_t* value, int order)
     void store_i64 "__atomic_store_n"(int64_t* value, int64_t amount, int order)
+    uint64_t load_u64 "__atomic_load_n"(const uint64_t* value, int order)
+    void store_u64 "__atomic_store_n"(uint64_t* value, uint64_t amount, int order)
     uint8_t load_u8 "__atomic_load_n"(uint8_t* value, int order)
     void store_u8 "__atomic_store_n"(uint8_t* value, uint8_t amount, int order)
     int RELAXED "__ATOMIC_RELAXED"
@@ -118,3 +133,12 @@ cdef extern from * nogil:  # builtins of GCC and Clang
     int RELEASE "__ATOMIC_RELEASE"
     int ACQ_REL "__ATOMIC_ACQ_REL"
     int SEQ_CST "__ATOMIC_SEQ_CST"
+
+# Readers must not take the lock twice: a waiting writer goes before new readers, so that a stream of matches cannot
+# keep a SUBSCRIBE waiting.
+cdef inline void init_rwlock(pthread_rwlock_t* lock) noexcept nogil:
+    cdef pthread_rwlockattr_t attributes
+    pthread_rwlockattr_init(&attributes)
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP)
+    pthread_rwlock_init(lock, &attributes)
+    pthread_rwlockattr_destroy(&attributes)

@@ -14,6 +14,7 @@ import fcntl
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tidemq.errors import StoreError, StoreFullError
@@ -67,14 +68,15 @@ class DataDirectory:
         return place
 
     def size_bytes(self) -> int:
-        """The sizes of the engine's files."""
+        """The sizes of the engine's files; StoreError when they cannot be read."""
         size = 0
-        with os.scandir(self.files) as entries:
-            for entry in entries:
-                try:
-                    size += entry.stat().st_size
-                except FileNotFoundError:  # the engine has just deleted it
-                    continue
+        try:
+            with os.scandir(self.files) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # the engine has just deleted it
+                        size += entry.stat().st_size
+        except OSError as error:
+            raise explain("the store cannot be read", error) from error
         return size
 
     def _claim(self) -> None:

@@ -7,7 +7,10 @@ out of `FAMILIES`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
+
+from tidemq.errors import StoreError
 
 # what each holds, and the layouts of keys and values: docs/store.md
 FAMILIES = (
@@ -82,6 +85,15 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Releases what `open` took; may be called twice."""
+
+
+def check_format(store: Store, path: Path) -> None:
+    """Marks a new store below `path` with this version's format; StoreError where it has another."""
+    found = store.get("meta", FORMAT_KEY)
+    if found is None:
+        store.write([("meta", FORMAT_KEY, FORMAT)], sync=True)
+    elif found != FORMAT:
+        raise StoreError(f"the store in {path} has format {found!r}, this version reads {FORMAT!r}")
 
 
 def prefix_end(prefix: bytes) -> bytes | None:

@@ -43,7 +43,7 @@ from tidemq.store.damage import (
     record_families,
 )
 from tidemq.store.directory import DataDirectory, explain, sync_directory
-from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, Row, Write, prefix_end
+from tidemq.store.interface import FAMILIES, Row, Write, check_format, prefix_end
 
 ENGINE = "rocksdb"
 PAGE_ROWS = 512  # that a scan reads at once; between two pages it holds nothing of the database
@@ -87,7 +87,7 @@ class RocksDBStore:
         self._directory.acquire()
         try:
             lines = self._open_mending()
-            self._check_format()
+            check_format(self, self._directory.path)
         except StoreError:
             self.close()
             raise
@@ -148,10 +148,7 @@ class RocksDBStore:
 
     def size_bytes(self) -> int:
         """The sizes of tables and logs."""
-        try:
-            return self._directory.size_bytes()
-        except OSError as error:
-            raise explain("the store cannot be read", error) from error
+        return self._directory.size_bytes()
 
     def compact(self) -> None:
         """Rewrites every table without deleted rows; holds the GIL meanwhile."""
@@ -310,15 +307,6 @@ class RocksDBStore:
         free, needed = found.f_bavail * found.f_frsize, logs + ROOM_BYTES
         if free < needed:
             raise StoreFullError(f"{self._failure} ({free} bytes are free, {needed} are needed to go on)")
-
-    def _check_format(self) -> None:
-        found = self.get("meta", FORMAT_KEY)
-        if found is None:
-            self.write([("meta", FORMAT_KEY, FORMAT)], sync=True)
-        elif found != FORMAT:
-            raise StoreError(
-                f"the store in {self._directory.path} has format {found!r}, this version reads {FORMAT!r}"
-            )
 
     def _prepare(self, batch: Sequence[Write]) -> WriteBatch:
         """RocksDB's form of a batch.

@@ -15,7 +15,7 @@ from typing import TypeVar
 from tidemq.config import Config
 from tidemq.errors import StoreError
 from tidemq.store.directory import DataDirectory, explain, sync_directory
-from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, Row, Write, prefix_end
+from tidemq.store.interface import FAMILIES, Row, Write, check_format, prefix_end
 
 ENGINE = "sqlite"
 FILE = "tidemq.db"
@@ -44,7 +44,7 @@ class SQLiteStore:
         self._directory.acquire()
         try:
             lines = self._open_mending()
-            self._check_format()
+            check_format(self, self._directory.path)
         except StoreError:
             self.close()
             raise
@@ -117,10 +117,7 @@ class SQLiteStore:
 
     def size_bytes(self) -> int:
         """The sizes of the file and its log."""
-        try:
-            return self._directory.size_bytes()
-        except OSError as error:
-            raise explain("the store cannot be read", error) from error
+        return self._directory.size_bytes()
 
     def compact(self) -> None:
         """Rewrites the file without the room of deleted rows."""
@@ -259,15 +256,6 @@ class SQLiteStore:
             raise
         for line in lines:
             log.warning("%s", line)
-
-    def _check_format(self) -> None:
-        found = self.get("meta", FORMAT_KEY)
-        if found is None:
-            self.write([("meta", FORMAT_KEY, FORMAT)], sync=True)
-        elif found != FORMAT:
-            raise StoreError(
-                f"the store in {self._directory.path} has format {found!r}, this version reads {FORMAT!r}"
-            )
 
 
 def make_sqlite_store(config: Config) -> SQLiteStore:

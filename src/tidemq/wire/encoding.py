@@ -117,7 +117,8 @@ def encode_ack(
     with_reason: cython.bint = version == 5 and reason != RC_SUCCESS
     out[0] = cython.cast(uint8_t, (packet_type << 4) | (0x02 if packet_type == PUBREL else 0))
     out[1] = 3 if with_reason else 2
-    write_u16(out + 2, packet_id)
+    out[2] = cython.cast(uint8_t, packet_id >> 8)
+    out[3] = cython.cast(uint8_t, packet_id)
     if with_reason:
         out[4] = reason
     return 5 if with_reason else 4

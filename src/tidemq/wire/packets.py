@@ -328,7 +328,7 @@ def parse_publish(
     at += out.topic.size
     if at > size:
         return FAULT_TRUNCATED
-    fault: Fault = check_topic_text(out.topic)
+    fault: Fault = check_topic_text(cython.address(out.topic))
     if fault != FAULT_NONE:
         return fault
     out.packet_id = 0
@@ -381,11 +381,15 @@ def parse_ack(
     out: cython.pointer[Ack],
 ) -> Fault:
     """3.4 to 3.7. In 5.0 the reason (success) and the properties (none) may be left out."""
-    c: Cursor = Cursor(body, body + size, check_flags(first, version))
-    packet_type: uint8_t = first >> 4
-    out.packet_id = read_packet_id(cython.address(c))
     out.reason = RC_SUCCESS
     clear_properties(cython.address(out.properties))
+    fault: Fault = check_flags(first, version)
+    if fault == FAULT_NONE and size == 2:  # the usual form, without a cursor
+        out.packet_id = cython.cast(uint16_t, (body[0] << 8) | body[1])
+        return FAULT_NONE if out.packet_id else FAULT_PACKET_ID_ZERO
+    c: Cursor = Cursor(body, body + size, fault)
+    packet_type: uint8_t = first >> 4
+    out.packet_id = read_packet_id(cython.address(c))
     if version == 5 and size > 2:
         out.reason = read_reason(cython.address(c), packet_type, version)
         if size > 3:

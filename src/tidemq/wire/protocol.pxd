@@ -141,7 +141,9 @@ cdef enum Fault:
     FAULT_LIMIT = 41                   # a declared limit of the broker was passed
     FAULT_COUNT = 42
 
-cdef struct Span:  # a view of bytes that somebody else owns
+# A view of bytes that somebody else owns. One that was just written is passed on by pointer: by value its padding is
+# read along with `size`, and the processor waits until what was written has left its store buffer.
+cdef struct Span:
     const uint8_t* data
     uint32_t size
 

@@ -12,7 +12,8 @@ cdef struct SharedFilter:   # $share/{group}/{filter}
     Span group              # empty when not shared
     Span filter             # the filter that matches topics
 
-cdef Fault check_topic_text(Span name) noexcept nogil    # UTF-8 and no wildcards, in one pass
+cdef Fault check_topic_text(const Span* name) noexcept nogil    # UTF-8 and no wildcards, in one pass
+cdef Fault check_topic_levels(const Span* name, uint32_t levels_max) noexcept nogil
 cdef Fault check_topic_name(Span name, uint32_t levels_max) noexcept nogil    # UTF-8 is checked already
 cdef Fault check_topic_filter(Span filter, uint32_t levels_max) noexcept nogil  # also what follows $share
 cdef SharedFilter split_shared(Span filter) noexcept nogil

@@ -52,12 +52,12 @@ def plain_word(at: cython.pointer[cython.const[uint8_t]]) -> cython.bint:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def check_topic_text(name: Span) -> Fault:
+def check_topic_text(name: cython.pointer[cython.const[Span]]) -> Fault:
     """Whether `name` is UTF-8 without wildcards: check_utf8 and half of check_topic_name in one pass.
 
     A topic name is checked at each PUBLISH, hence the short way for ASCII.
     """
-    return FAULT_NONE if all_plain(name) else check_topic_slowly(name)
+    return FAULT_NONE if all_plain(name[0]) else check_topic_slowly(name[0])
 
 
 @cython.cfunc
@@ -128,13 +128,21 @@ def exceeds(name: Span, levels_max: uint32_t) -> cython.bint:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def check_topic_levels(name: cython.pointer[cython.const[Span]], levels_max: uint32_t) -> Fault:
+    """Whether `name` has at most `levels_max` levels."""
+    return FAULT_TOPIC_LEVELS if exceeds(name[0], levels_max) else FAULT_NONE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def check_topic_name(name: Span, levels_max: uint32_t) -> Fault:
     """Whether `name`, already UTF-8, is not empty, without wildcards, of at most `levels_max` levels."""
     if name.size == 0:
         return FAULT_TOPIC_EMPTY  # [MQTT-4.7.3-1]
     if not all_plain(name) and has_wildcard(name):
         return FAULT_TOPIC_WILDCARD  # [MQTT-3.3.2-2] [MQTT-4.7.0-1]
-    return FAULT_TOPIC_LEVELS if exceeds(name, levels_max) else FAULT_NONE
+    return check_topic_levels(cython.address(name), levels_max)
 
 
 @cython.cfunc

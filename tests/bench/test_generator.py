@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,141 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench.fake_broker import DemandingBroker, FakeBroker, PairBroker, listening
 
-from tidemq.bench.frames import encode_packet, encode_publish
+from tidemq.bench.frames import encode_publish
 from tidemq.bench.generator import Generator
 from tidemq.bench.process import cpu_s, resident_bytes
+from tidemq.bench.target import local_target
 from tidemq.bench.workload import Outcome, Workload
+from tidemq.errors import UsageError
 
 ONE = Workload(name="one", messages=1000)
 PATIENCE_S = 20.0  # where everything is to arrive, however busy the machine
 LOSS_LIMIT_S = 1.0  # where something is not
-Deliver = Callable[[int, bytes], list[bytes]]  # number of the message and its frame -> what is sent for it
-
-
-def faithful(number: int, frame: bytes) -> list[bytes]:
-    return [frame]
-
-
-class FakeBroker:
-    """An MQTT 3.1.1 broker that sends every message to every subscriber, as `deliver` changes it."""
-
-    def __init__(self, deliver: Deliver = faithful, *, chunk: int = 0, delay_s: float = 0.0) -> None:
-        self.deliver = deliver
-        self.chunk = chunk  # bytes a write; 0: whole packets
-        self.delay_s = delay_s  # before a message is passed on
-        self.connack = b"\x20\x02\x00\x00"
-        self.suback_reason: int | None = None  # None: the QoS asked for
-        self.die_at = 0  # messages; 0: never
-        self.ack_order: Callable[[list[bytes]], list[bytes]] = list
-        self.ack_batch = 1
-        self.messages = 0
-        self.unacknowledged_max = 0
-        self.subscribers: list[asyncio.StreamWriter] = []
-        self.acks: list[bytes] = []
-        self.completion_batch = 1  # PUBCOMPs sent at a time, last first
-        self.completions: list[bytes] = []
-        self.outgoing_id = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                first, body = await read_packet(reader)
-                await self.take(first, body, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-
-    async def take(self, first: int, body: bytes, writer: asyncio.StreamWriter) -> None:
-        kind = first >> 4
-        if kind == 1:
-            writer.write(self.connack)
-        elif kind == 8:
-            self.subscribers.append(writer)
-            asked = body[-1]
-            reason = asked if self.suback_reason is None else self.suback_reason
-            writer.write(b"\x90\x03" + body[:2] + bytes([reason]))
-        elif kind == 3:
-            await self.take_publish(first, body, writer)
-        elif kind == 5:  # PUBREC of a subscriber
-            writer.write(b"\x62\x02" + body)
-        elif kind == 6:  # PUBREL of a publisher
-            self.completions.append(b"\x70\x02" + body)
-            if len(self.completions) == self.completion_batch:
-                writer.write(b"".join(self.completions[::-1]))
-                self.completions.clear()
-
-    async def take_publish(self, first: int, body: bytes, writer: asyncio.StreamWriter) -> None:
-        number = self.messages
-        self.messages += 1
-        if self.die_at and self.messages >= self.die_at:
-            for each in self.subscribers:
-                each.transport.abort()
-            return
-        qos = first >> 1 & 3
-        topic_end = 2 + int.from_bytes(body[:2])
-        if qos:
-            self.acknowledge(qos, body[topic_end : topic_end + 2], writer)
-            self.outgoing_id = self.outgoing_id % 65_535 + 1
-            body = body[:topic_end] + self.outgoing_id.to_bytes(2) + body[topic_end + 2 :]
-        frame = encode_packet(first, body)
-        if self.delay_s:
-            await asyncio.sleep(self.delay_s)
-        for sent in self.deliver(number, frame):
-            for each in self.subscribers:
-                await self.write(each, sent)
-
-    def acknowledge(self, qos: int, packet_id: bytes, writer: asyncio.StreamWriter) -> None:
-        """PUBACK or PUBREC, some at a time, in an order that a test may choose."""
-        self.acks.append((b"\x40\x02" if qos == 1 else b"\x50\x02") + packet_id)
-        self.unacknowledged_max = max(self.unacknowledged_max, len(self.acks))
-        if len(self.acks) == self.ack_batch:
-            writer.write(b"".join(self.ack_order(self.acks)))
-            self.acks.clear()
-
-    async def write(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
-        step = self.chunk or len(frame)
-        for at in range(0, len(frame), step):
-            writer.write(frame[at : at + step])
-            if self.chunk:
-                await writer.drain()
-                await asyncio.sleep(0)
-
-
-async def read_packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    first, size = await reader.readexactly(2)
-    shift = 7
-    if size > 127:
-        size &= 127
-        while True:
-            (more,) = await reader.readexactly(1)
-            size |= (more & 127) << shift
-            shift += 7
-            if more < 128:
-                break
-    return first, await reader.readexactly(size)
-
-
-@contextmanager
-def listening(broker: FakeBroker) -> Iterator[int]:
-    """The broker's port, on a thread with a loop of its own."""
-    loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(asyncio.start_server(broker.serve, "127.0.0.1", 0))
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        server.close()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
 
 
 def load(workload: Workload, port: int, idle_limit_s: float = PATIENCE_S) -> Outcome:
-    generator = Generator(workload, port)
+    generator = Generator(workload, local_target(port))
     generator.connect(timeout_s=PATIENCE_S)
     try:
         return generator.run(idle_limit_s)
@@ -159,7 +38,7 @@ def load(workload: Workload, port: int, idle_limit_s: float = PATIENCE_S) -> Out
 
 
 def load_fake(broker: FakeBroker, workload: Workload = ONE, idle_limit_s: float = PATIENCE_S) -> Outcome:
-    with listening(broker) as port:
+    with listening(broker.serve) as port:
         return load(workload, port, idle_limit_s)
 
 
@@ -370,14 +249,14 @@ def test_a_broker_that_dies_ends_the_run() -> None:
 def test_refused_connection_is_an_error() -> None:
     broker = FakeBroker()
     broker.connack = b"\x20\x02\x00\x05"
-    with pytest.raises(ConnectionError, match="code 5"):
+    with pytest.raises(ConnectionError, match="not authorized \\(return code 5\\)"):
         load_fake(broker)
 
 
 def test_refused_subscription_is_an_error() -> None:
     broker = FakeBroker()
     broker.suback_reason = 0x80
-    with pytest.raises(ConnectionError, match="code 128"):
+    with pytest.raises(ConnectionError, match="refused a subscription: unspecified error"):
         load_fake(broker)
 
 
@@ -392,7 +271,7 @@ def test_nobody_listening_is_an_error() -> None:
     "change",
     [
         {"payload_bytes": 15},
-        {"payload_bytes": 1 << 20},
+        {"payload_bytes": (1 << 20) + 1},
         {"mesh": True, "subscribers": 2},
         {"pairs": True, "subscribers": 2},
         {"topics": 2},
@@ -405,8 +284,8 @@ def test_nobody_listening_is_an_error() -> None:
     ],
 )
 def test_what_it_cannot_check_it_refuses(change: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        Generator(replace(ONE, **change), 1883)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"\w"):
+        Generator(replace(ONE, **change), local_target(1883))  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------ against real servers
@@ -568,3 +447,63 @@ def test_cpu_and_memory_of_another_process() -> None:
         process.communicate(b"\n")
     with pytest.raises(ProcessLookupError):
         cpu_s(process.pid)
+
+
+# ------------------------------------------------------------------ what a 5.0 broker demands
+
+
+REASON_STRING = b"\x1f\x00\x03yes"
+USER_PROPERTY = b"\x26\x00\x01a\x00\x02bc"
+FIVE = replace(ONE, version=5, qos=1, messages=50)
+
+
+@pytest.mark.parametrize("before", [b"", REASON_STRING + USER_PROPERTY + b"\x22\x00\x0a\x2a\x00"])
+def test_receive_maximum_bounds_the_window(before: bytes) -> None:
+    broker = DemandingBroker(before + b"\x21\x00\x07")
+    broker.ack_batch = 7
+    outcome = load_lossy(broker, replace(FIVE, messages=49))
+    assert outcome.intact
+    assert broker.unacknowledged_max == 7
+
+
+def test_maximum_qos_is_not_exceeded() -> None:
+    with pytest.raises(ConnectionError, match="takes QoS 0 at most, the load is of QoS 1"):
+        load_fake(DemandingBroker(b"\x24\x00"), FIVE)
+
+
+@pytest.mark.parametrize(("properties", "pings"), [(b"", 0), (b"\x13\x00\x01", 2)])
+def test_server_keep_alive_is_kept(properties: bytes, pings: int) -> None:
+    broker = DemandingBroker(properties)
+    hold = Workload(name="hold", publishers=0, subscribers=0, idle_connections=1, version=5, seconds=1.5)
+    outcome = load_fake(broker, hold)
+    assert (outcome.end, outcome.foreign) == ("complete", 0)
+    assert abs(broker.pings - pings) <= (1 if pings else 0)
+    assert 1.4 < outcome.seconds < 5
+
+
+# ------------------------------------------------------------------ what bounces
+
+
+def test_a_bounced_message_is_timed_there_and_back() -> None:
+    """Each way takes 10 ms through this broker of two topics."""
+    broker = PairBroker(delay_s=0.01)
+    load_of = Workload(name="ping", publishers=2, subscribers=2, bounce=True, messages=10)
+    outcome = load_fake(broker, load_of)
+    assert outcome.intact
+    assert (outcome.sent, outcome.received) == (20, 20)
+    assert outcome.latency is not None
+    assert outcome.latency.count == 10
+    assert 20_000 <= outcome.latency.p50_us < 1e6
+
+
+def test_latencies_and_intervals_say_the_same_as_the_counts() -> None:
+    outcome = load_fake(FakeBroker(), replace(ONE, messages=200, rate_per_s=400))
+    assert sum(bucket.count for bucket in outcome.latencies) == 200
+    assert all(bucket.low_ns <= bucket.high_ns <= bucket.low_ns * 1.016 + 1 for bucket in outcome.latencies)
+    assert [b.low_ns for b in outcome.latencies] == sorted(b.low_ns for b in outcome.latencies)
+    assert sum(interval.received for interval in outcome.intervals) == 200
+    starts = [interval.start_s for interval in outcome.intervals]
+    ends = [interval.start_s + interval.seconds for interval in outcome.intervals]
+    assert starts[1:] == pytest.approx(ends[:-1])
+    assert outcome.latency is not None
+    assert outcome.latency.max_us == max(each.max_us for each in outcome.intervals if each.max_us is not None)

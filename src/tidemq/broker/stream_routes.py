@@ -1,0 +1,212 @@
+"""Streams over HTTP: declared, listed, deleted, and read as Arrow IPC by ranges of offsets.
+
+A read is answered from the segments' files by sendfile, from this loop: no reactor and no Python per message
+takes part in it. docs/streams.md describes the interface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import IO, NoReturn
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from tidemq.broker.keeper import Keeper
+from tidemq.config import StreamConfig
+from tidemq.errors import StoreError, UsageError
+from tidemq.stream import Extent, Stream, StreamLog, Streams
+from tidemq.stream.schema import END, HEAD
+
+WAIT_MAX_S = 60.0  # for a reader that waits for the next message
+POLL_S = 0.02  # between two looks for it
+_OPEN_TRIES = 5  # each finds what was merged meanwhile
+
+
+class StreamRoutes:
+    """The handlers of `/streams`; they run on the broker's event loop."""
+
+    def __init__(self, streams: Streams, keeper: Keeper) -> None:
+        self._streams = streams
+        self._keeper = keeper
+
+    def routes(self) -> list[web.RouteDef]:
+        """For an aiohttp application."""
+        return [
+            web.get("/streams", self._list),
+            web.get("/streams/{name}", self._describe),
+            web.put("/streams/{name}", self._declare),
+            web.delete("/streams/{name}", self._delete),
+            web.get("/streams/{name}/offset", self._offset_at),
+            web.get("/streams/{name}/messages", self._read),
+        ]
+
+    async def _list(self, _: web.Request) -> web.Response:
+        return web.json_response([stream.describe() for stream in self._streams.all.values()])
+
+    async def _describe(self, request: web.Request) -> web.Response:
+        """With `beyond` and `wait_s`: once the stream has a message of that offset, or the time is over."""
+        stream = self._named(request)
+        beyond = _number(request, "beyond", -1)
+        until = time.monotonic() + min(_seconds(request, "wait_s"), WAIT_MAX_S)
+        while stream.log.next_offset <= beyond and time.monotonic() < until:
+            await asyncio.sleep(POLL_S)
+        return web.json_response(stream.describe())
+
+    async def _declare(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        try:
+            given = await request.json()
+            if not isinstance(given, dict):
+                raise ValueError("it is no object")
+            config = StreamConfig.model_validate(given | {"name": name})
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            _refuse(web.HTTPBadRequest, f"{key}: {first['msg']}")
+        except ValueError as error:
+            _refuse(web.HTTPBadRequest, f"the body has to be a JSON object with filters: {error}")
+        known = name in self._streams.all
+        await self._change(partial(self._streams.declare, config))
+        return web.json_response(self._streams.all[name].describe(), status=200 if known else 201)
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        name = self._named(request).config.name
+        await self._change(partial(self._streams.delete, name))
+        await asyncio.to_thread(self._streams.remove_files, name)
+        return web.Response(status=204)
+
+    async def _change(self, act: Callable[[], None]) -> None:
+        """Changes what streams there are, on the keeper's thread, durable."""
+        try:
+            await asyncio.wrap_future(self._keeper.ask(act))
+        except UsageError as error:
+            _refuse(web.HTTPBadRequest, str(error))
+        except StoreError as error:
+            _refuse(web.HTTPServiceUnavailable, str(error))
+
+    async def _offset_at(self, request: web.Request) -> web.Response:
+        """The offset to read from for all that came at `time_us` or later."""
+        stream = self._named(request)
+        return web.json_response({"offset": stream.log.offset_at(_number(request, "time_us"))})
+
+    async def _read(self, request: web.Request) -> web.StreamResponse:
+        """The messages from `start` up to `end`, and some around them: whole batches."""
+        stream = self._named(request)
+        start, end = _number(request, "start"), _number(request, "end")
+        bytes_max = _number(request, "bytes_max", 0)
+        epoch = _number(request, "epoch", stream.epoch)
+        if epoch != stream.epoch:
+            _refuse(
+                web.HTTPConflict,
+                f"the stream {stream.config.name} was made anew: its epoch is {stream.epoch}, not {epoch}",
+            )
+        if start < stream.log.first_offset:
+            _refuse_expired(stream.log, start)
+        with ExitStack() as stack:
+            extents, files = _opened(stream.log, start, end, bytes_max, stack)
+            response = _answer(start, extents)
+            await response.prepare(request)
+            with suppress(ConnectionError):  # a reader may go when it has what it wants
+                await response.write(HEAD)
+                for file, run in files:
+                    await _send(request, file, run)
+                await response.write(END)
+                await response.write_eof()
+        return response
+
+    def _named(self, request: web.Request) -> Stream:
+        name = request.match_info["name"]
+        stream = self._streams.all.get(name)
+        if stream is None:
+            _refuse(web.HTTPNotFound, f"there is no stream {name!r}", reason="No such stream")
+        return stream
+
+
+def _answer(start: int, extents: Sequence[Extent]) -> web.StreamResponse:
+    """The beginning of an answer with these batches."""
+    return web.StreamResponse(
+        headers={
+            "Content-Type": "application/vnd.apache.arrow.stream",
+            "Content-Length": str(len(HEAD) + sum(each.length for each in extents) + len(END)),
+            "X-First-Offset": str(extents[0].first if extents else start),
+            "X-Next-Offset": str(extents[-1].end if extents else start),
+        }
+    )
+
+
+def _opened(
+    log: StreamLog, start: int, end: int, bytes_max: int, stack: ExitStack
+) -> tuple[list[Extent], list[tuple[IO[bytes], list[Extent]]]]:
+    """The extents of a range, with their open files, which `stack` closes."""
+    for _ in range(_OPEN_TRIES):
+        extents = log.find(start, min(end, log.next_offset), bytes_max)
+        try:
+            return extents, [
+                (stack.enter_context(log.segment_path(run[0].segment).open("rb")), run)
+                for run in _runs(extents)
+            ]
+        except FileNotFoundError:
+            # merged or given up a moment ago, and not in the list any more by now
+            if start < log.first_offset:
+                _refuse_expired(log, start)
+            stack.pop_all().close()
+    _refuse(web.HTTPInternalServerError, f"a file of the stream {log.name} is missing")
+
+
+def _refuse_expired(log: StreamLog, start: int) -> NoReturn:
+    _refuse(
+        web.HTTPGone,
+        f"offset {start} of the stream {log.name} is kept no more: its first is {log.first_offset}",
+    )
+
+
+def _runs(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
+    """Extents that lie one after the other in one file."""
+    run: list[Extent] = []
+    for each in extents:
+        if run and (run[-1].segment != each.segment or run[-1].position + run[-1].length != each.position):
+            yield run
+            run = []
+        run.append(each)
+    if run:
+        yield run
+
+
+async def _send(request: web.Request, file: IO[bytes], run: list[Extent]) -> None:
+    """A run's bytes, from the file to the socket without passing through here."""
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the reader has gone")
+    count = sum(each.length for each in run)
+    sent = await asyncio.get_running_loop().sendfile(transport, file, run[0].position, count)
+    if sent != count:
+        raise ConnectionResetError("a segment is shorter than its extents")
+
+
+def _number(request: web.Request, name: str, default: int | None = None) -> int:
+    text = request.query.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
+        _refuse(web.HTTPBadRequest, f"{name} has to be given, as a whole number from 0: not {text!r}")
+    return int(text)
+
+
+def _seconds(request: web.Request, name: str) -> float:
+    text = request.query.get(name, "0")
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        _refuse(web.HTTPBadRequest, f"{name} has to be seconds, not {text!r}")
+    return value
+
+
+def _refuse(kind: type[web.HTTPError], text: str, reason: str | None = None) -> NoReturn:
+    raise kind(text=text, reason=reason)

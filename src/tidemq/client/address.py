@@ -1,0 +1,67 @@
+"""Where a server is: URLs `mqtt://`, `mqtts://`, `ws://`, `wss://` and `unix://`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from tidemq.errors import UsageError
+
+Scheme = Literal["mqtt", "mqtts", "ws", "wss", "unix"]
+_PORTS: dict[Scheme, int] = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443, "unix": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A server's address. `path` is a WebSocket's resource, or a Unix socket's file."""
+
+    scheme: Scheme
+    host: str
+    port: int
+    path: str
+    username: str | None = None
+    password: str | None = None
+
+    def __str__(self) -> str:
+        """Without the password."""
+        if self.scheme == "unix":
+            return f"unix://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+    @property
+    def secure(self) -> bool:
+        return self.scheme in ("mqtts", "wss")
+
+    @property
+    def websocket(self) -> bool:
+        return self.scheme in ("ws", "wss")
+
+
+def parse_url(url: str) -> Address:
+    """The address that `url` names; `UsageError` says what is wrong with it."""
+    parts = urlsplit(url)
+    scheme: Scheme | None = next((each for each in _PORTS if each == parts.scheme), None)
+    if scheme is None:
+        raise UsageError(f"the URL {url!r} has no known scheme; accepted: {', '.join(_PORTS)}")
+    if parts.query or parts.fragment:
+        raise UsageError(f"the URL {url!r} has a query or a fragment, which mean nothing here")
+    user = None if parts.username is None else unquote(parts.username)
+    password = None if parts.password is None else unquote(parts.password)
+    if scheme == "unix":
+        if not parts.path or parts.hostname:
+            raise UsageError(f"the URL {url!r} names no file; accepted: unix:///path/to/socket")
+        return Address(
+            scheme=scheme, host="", port=0, path=unquote(parts.path), username=user, password=password
+        )
+    try:
+        port = parts.port or _PORTS[scheme]
+    except ValueError as error:
+        raise UsageError(f"the URL {url!r} has no valid port: {error}") from error
+    if not parts.hostname:
+        raise UsageError(f"the URL {url!r} names no host")
+    path = (parts.path or "/mqtt") if scheme in ("ws", "wss") else ""
+    if scheme in ("mqtt", "mqtts") and parts.path not in ("", "/"):
+        raise UsageError(f"the URL {url!r} has a path, which means nothing to {scheme}")
+    return Address(scheme=scheme, host=parts.hostname, port=port, path=path, username=user, password=password)

@@ -1,0 +1,39 @@
+from collections.abc import Callable
+from typing import Self
+
+from tidemq.client.message import Message
+from tidemq.client.outgoing import Outgoing
+
+class Intake:
+    manual: bool
+    messages: int
+    size_bytes: int
+    unacknowledged: int
+    on_room: Callable[[], None] | None
+
+    def __init__(self, outgoing: Outgoing, manual: bool, messages_max: int, bytes_max: int) -> None: ...
+    @property
+    def is_full(self) -> bool: ...
+    def is_overfull(self, times: int) -> bool: ...
+    def acknowledge(self, message: Message) -> None: ...
+
+class MessageQueue:
+    """Asynchronous iterator over received messages, in their order. Several tasks may take from it."""
+
+    def __init__(self, intake: Intake) -> None: ...
+    def __len__(self) -> int: ...
+    def __aiter__(self) -> Self: ...
+    async def __anext__(self) -> Message: ...
+    async def wait(self) -> None:
+        """Returns when there is a message; StopAsyncIteration, or the client's error, when none will come."""
+
+    async def take(self, limit: int = 0) -> list[Message]:
+        """All messages that are there, at most `limit`, at least one: waits for it."""
+
+    def take_nowait(self, limit: int = 0) -> list[Message]:
+        """All messages that are there, at most `limit`; maybe none."""
+
+    def fetch(self, limit: int = 0) -> list[Message]: ...
+    def give(self, messages: list[Message]) -> None: ...
+    def hand_over(self, target: MessageQueue, wanted: Callable[[str], bool]) -> None: ...
+    def end(self, error: Exception | None = None) -> None: ...

@@ -1,0 +1,143 @@
+"""What a client may be told, with units, defaults and limits; checked when the client is made."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from tidemq.errors import UsageError
+from tidemq.wire import NO_PROPERTIES, Properties, Will
+
+Authenticate = Callable[[bytes | None], Awaitable[bytes | None] | bytes | None]
+Payload = bytes | bytearray | memoryview | str  # text is sent as UTF-8
+BufferFull = Literal["wait", "reject", "drop_oldest"]
+Acknowledge = Literal["auto", "manual"]
+
+PACKET_BYTES_MAX = 268_435_460  # the largest that MQTT has
+
+
+def random_client_id() -> str:
+    """One that nobody else has."""
+    return f"tidemq-{secrets.token_hex(8)}"  # 23 characters: every server must take it
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of a client: the fields of `Settings`, none of them required."""
+
+    client_id: str
+    version: Literal[3, 4, 5]
+    clean_start: bool
+    session_expiry_s: int
+    username: str | None
+    password: bytes | str | None
+    will: Will | None
+    properties: Properties
+    auth_method: str | None
+    authenticate: Authenticate | None
+    tls: ssl.SSLContext | None
+    connect_timeout_s: float
+    keep_alive_s: int
+    ping_timeout_s: float
+    close_timeout_s: float
+    reconnect: bool
+    retry_first: bool
+    backoff_s_min: float
+    backoff_s_max: float
+    buffer_full: BufferFull
+    buffer_messages_max: int
+    buffer_bytes_max: int
+    inflight_max: int | None
+    topic_aliases_max: int
+    outbox: Path | str | None
+    acknowledge: Acknowledge
+    queue_messages_max: int
+    queue_bytes_max: int
+    receive_max: int
+    packet_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of one client. Sizes are bytes, times are seconds. `UsageError` names a wrong one."""
+
+    # who it is
+    client_id: str = ""  # empty: a random one, or that of the outbox
+    version: Literal[3, 4, 5] = 5  # 5: MQTT 5.0, 4: 3.1.1, 3: 3.1
+    clean_start: bool = True  # of the first connection; clean session below 5.0; without an outbox
+    session_expiry_s: int = 300  # 5.0: how long the server keeps the session of a lost connection
+    username: str | None = None
+    password: bytes | str | None = None
+    will: Will | None = None
+    properties: Properties = NO_PROPERTIES  # of CONNECT; 5.0
+    auth_method: str | None = None  # 5.0: of the AUTH exchange
+    authenticate: Authenticate | None = None  # gives data for the server's data; None the first time
+    tls: ssl.SSLContext | None = None  # for mqtts and wss; None: the system's certificates
+    # the connection
+    connect_timeout_s: float = 10.0  # to CONNACK
+    keep_alive_s: int = 60  # idle time, either way, after which the other side is asked; 0: never
+    ping_timeout_s: float = 10.0  # for its answer
+    close_timeout_s: float = 5.0  # at a clean end, for what is unsent and unacknowledged
+    reconnect: bool = True
+    retry_first: bool = False  # also where the first attempt fails
+    backoff_s_min: float = 0.5  # before the second attempt, at most; doubled for each further one
+    backoff_s_max: float = 60.0
+    # what is sent
+    buffer_full: BufferFull = "wait"  # what `publish` does when the buffer is full
+    buffer_messages_max: int = 100_000  # unsent and unacknowledged
+    buffer_bytes_max: int = 64 << 20
+    inflight_max: int | None = None  # None: as the 5.0 server says; 20 below
+    topic_aliases_max: int = 0  # 5.0: that the client sets, as far as the server allows
+    outbox: Path | str | None = None  # a file for unacknowledged messages of QoS 1 and 2
+    # what is received
+    acknowledge: Acknowledge = "auto"
+    queue_messages_max: int = 65_536  # received, not taken; then nothing more is read
+    queue_bytes_max: int = 64 << 20
+    receive_max: int = 1024  # 5.0: unacknowledged at a time
+    packet_bytes_max: int = PACKET_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        self._check_ranges()
+        if (self.auth_method is None) != (self.authenticate is None):
+            raise UsageError("auth_method and authenticate go together")
+        if self.auth_method is not None and self.version != 5:
+            raise UsageError("only MQTT 5.0 has an AUTH exchange")
+
+    def _check_choices(self) -> None:
+        choices = (
+            ("version", self.version, (3, 4, 5)),
+            ("buffer_full", self.buffer_full, ("wait", "reject", "drop_oldest")),
+            ("acknowledge", self.acknowledge, ("auto", "manual")),
+        )
+        for name, value, accepted in choices:
+            if value not in accepted:
+                raise UsageError(f"{name} is {value!r}; accepted: {', '.join(map(repr, accepted))}")
+
+    def _check_ranges(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise UsageError(f"{name} is {value}; accepted: {low:g} to {high:g}")
+
+
+_RANGES = (
+    ("session_expiry_s", 0, 0xFFFFFFFF),
+    ("connect_timeout_s", 0.001, 86_400),
+    ("keep_alive_s", 0, 0xFFFF),
+    ("ping_timeout_s", 0.001, 86_400),
+    ("close_timeout_s", 0, 86_400),
+    ("backoff_s_min", 0.001, 86_400),
+    ("backoff_s_max", 0.001, 86_400),
+    ("buffer_messages_max", 1, 1 << 31),
+    ("buffer_bytes_max", 1024, 1 << 40),
+    ("inflight_max", 1, 0xFFFF),
+    ("topic_aliases_max", 0, 0xFFFF),
+    ("queue_messages_max", 1, 1 << 31),
+    ("queue_bytes_max", 1024, 1 << 40),
+    ("receive_max", 1, 0xFFFF),
+    ("packet_bytes_max", 64, PACKET_BYTES_MAX),
+)

@@ -1,0 +1,66 @@
+"""The streams of a broker, declared and deleted over HTTP; `streams` reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from tidemq.client.errors import ConnectError
+from tidemq.client.streams import TIMEOUT_S, StreamError, StreamState, UnknownStreamError
+
+
+def list_streams(url: str) -> list[StreamState]:
+    """All streams. Like all here: ConnectError when no broker with streams answers at the `url`."""
+    return [_state(each) for each in _ask("GET", url, "/streams")]
+
+
+def declare_stream(
+    url: str,
+    name: str,
+    filters: Sequence[str],
+    *,
+    retention_s: float | None = None,
+    retention_bytes: int | None = None,
+) -> StreamState:
+    """Makes a stream, or gives one that is there these filters and this retention (None: the broker's
+    default). StreamError says what the broker does not accept.
+    """
+    given = {"filters": list(filters), "retention_s": retention_s, "retention_bytes": retention_bytes}
+    body = {key: value for key, value in given.items() if value is not None}
+    return _state(_ask("PUT", url, f"/streams/{quote(name, safe='')}", body))
+
+
+def delete_stream(url: str, name: str) -> None:
+    """Ends a stream, whose messages are lost. UnknownStreamError where there is none of this name."""
+    _ask("DELETE", url, f"/streams/{quote(name, safe='')}")
+
+
+def _state(said: dict[str, Any]) -> StreamState:
+    names = ("name", "epoch", "first_offset", "next_offset", "bytes")
+    return StreamState(filters=tuple(said["filters"]), **{name: said[name] for name in names})
+
+
+def _ask(method: str, url: str, path: str, body: object = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        request = Request(url.rstrip("/") + path, data, method=method)
+        with urlopen(request, timeout=TIMEOUT_S) as answer:
+            text = answer.read()
+            return json.loads(text) if text else None
+    except HTTPError as error:
+        kind = UnknownStreamError if error.code == 404 and method != "GET" else StreamError
+        raise kind(f"{url}: {_reason(error)}") from error
+    except (OSError, HTTPException, ValueError) as error:
+        raise ConnectError(f"{url}: no broker with streams answers there: {error}") from error
+
+
+def _reason(error: HTTPError) -> str:
+    try:
+        return str(json.loads(error.read())["error"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return error.reason

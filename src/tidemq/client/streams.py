@@ -1,0 +1,281 @@
+"""A stream of a TideMQ broker, read over HTTP from its admin listener: any range of it, again and again.
+
+    reader = StreamReader("http://localhost:18083", "readings")
+    for batch in reader.read(0):
+        print(batch.num_rows, batch.column("topic")[0])
+
+Messages come as Arrow record batches (docs/streams.md has the columns); pyarrow is imported when they are
+read. Nothing here keeps a connection between two calls, so a reader may be used from several threads at once,
+and pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from tidemq.client.errors import ConnectError
+from tidemq.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TIMEOUT_S = 30.0  # of silence
+RETRY_PAUSE_S = 0.2
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+OnMissing = Callable[[int, int], None]
+"""Told of messages that the stream does not have any more: the first's offset, and that after the last."""
+
+
+class StreamError(RefusedError):
+    """The broker does not do what was asked of a stream. Caught by the reader's program."""
+
+
+class UnknownStreamError(StreamError):
+    """The broker has no stream of this name."""
+
+
+class ChangedEpochError(StreamError):
+    """The stream was made anew: its offsets are not those that were known."""
+
+
+class MissingMessagesError(StreamError):
+    """Messages of the range are not there: retention gave them up, or their file was damaged.
+
+    Those from offset `start` up to `end` are missing.
+    """
+
+    def __init__(self, stream: str, start: int, end: int) -> None:
+        super().__init__(
+            f"the stream {stream} does not have the {end - start} messages of offsets {start} to {end - 1}: "
+            "they are older than its retention allows, or their file was damaged"
+        )
+        self.start = start
+        self.end = end
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream as it was a moment ago. Messages have the offsets from `first_offset` up to `next_offset`."""
+
+    name: str
+    filters: tuple[str, ...]
+    epoch: int  # another one: the stream was made anew, and offsets mean other messages
+    first_offset: int
+    next_offset: int
+    bytes: int  # on the broker's disk
+
+
+class StreamReader:
+    """Reads one stream. `url` is the admin listener's: http://host:port.
+
+    Every call raises ConnectError when the broker cannot be reached, is silent for `timeout_s`, or answers
+    what is no stream's answer; `retry_s` is for how long an unreachable one is tried again before that, at
+    every step of a long read. UnknownStreamError where it has no such stream.
+    """
+
+    def __init__(self, url: str, stream: str, *, timeout_s: float = TIMEOUT_S, retry_s: float = 0.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"the URL {url!r} of a stream's broker is not of the form http://host:port")
+        try:
+            self._port = parts.port
+        except ValueError as error:
+            raise UsageError(f"the URL {url!r} has no valid port: {error}") from error
+        self.url = url.rstrip("/")
+        self.stream = stream
+        self._secure = parts.scheme == "https"
+        self._host = parts.hostname
+        self._path = f"{parts.path.rstrip('/')}/streams/{quote(stream, safe='')}"
+        self._timeout_s = timeout_s
+        self._retry_s = retry_s
+
+    # --- what there is -----------------------------------------------------------------------------
+
+    def describe(self) -> StreamState:
+        """The stream as it is now."""
+        return self._state({}, self._timeout_s)
+
+    def wait(self, beyond: int, wait_s: float) -> StreamState:
+        """The stream once it has a message of offset `beyond`, or after `wait_s` seconds without (the broker
+        gives up after a minute).
+        """
+        return self._state({"beyond": beyond, "wait_s": wait_s}, self._timeout_s + wait_s)
+
+    def offset_at(self, at: datetime) -> int:
+        """The offset of the first message that came at this time or later, the next one's if there is none.
+
+        Times are the broker's, and may go back a little from one message to the next.
+        """
+        if at.tzinfo is None:
+            raise UsageError(f"the time {at.isoformat()} has no time zone")
+        time_us = max((at - _EPOCH) // timedelta(microseconds=1), 0)
+        found: int = self._json("/offset", {"time_us": time_us}, self._timeout_s)["offset"]
+        # that is where a batch begins; the message is somewhere in it
+        _, end = self._extent(found, found + 1, 1)
+        for batch in self.read(found, end, on_missing=lambda *_: None):
+            for row, received in enumerate(batch.column("received").cast("int64").to_pylist()):
+                if received >= time_us:
+                    offset: int = batch.column("offset")[row].as_py()
+                    return offset
+        return end
+
+    def end_within(self, start: int, end: int, bytes_max: int) -> int:
+        """How far from `start` towards `end` one gets with so many bytes on the broker's disk: an offset, of
+        whole batches, of at least one of them.
+        """
+        _, covered = self._extent(start, end, bytes_max)
+        return min(covered, end) if covered > start else end  # nothing but missing ones are ahead
+
+    # --- messages ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        start: int,
+        end: int | None = None,
+        *,
+        epoch: int | None = None,
+        on_missing: OnMissing | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages from offset `start` up to `end`, in order, as record batches; without `end`, up to the
+        stream's last one of now.
+
+        ChangedEpochError when the stream's epoch is not `epoch`, if given. MissingMessagesError where some
+        are missing; with `on_missing`, that is called instead, and reading goes on behind them. A connection
+        that breaks is made again where it broke, within `retry_s`.
+        """
+        if end is None or epoch is None:
+            state = self.describe()
+            end = state.next_offset if end is None else end
+            epoch = state.epoch if epoch is None else epoch
+        at, broken_s = start, 0.0
+        missing = on_missing or self._refuse_missing
+        while at < end:
+            try:
+                for first, batch in self._batches(at, end, epoch):
+                    if first > at:
+                        missing(at, min(first, end))
+                        at = first
+                    if at >= end:
+                        break
+                    stop = min(first + batch.num_rows, end)
+                    yield batch.slice(at - first, stop - at)
+                    at, broken_s = stop, 0.0
+                if at < end:
+                    missing(at, end)
+                    at = end
+            except _ExpiredError:
+                first = min(self.describe().first_offset, end)
+                if first > at:  # else it was there after all
+                    missing(at, first)
+                    at = first
+            except _BrokenError as error:
+                if broken_s >= self._retry_s:
+                    raise ConnectError(f"{self.url}: {error}") from error
+                time.sleep(RETRY_PAUSE_S)
+                broken_s += RETRY_PAUSE_S
+
+    def _refuse_missing(self, start: int, end: int) -> None:
+        raise MissingMessagesError(self.stream, start, end)
+
+    def _batches(self, start: int, end: int, epoch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Whole batches that cover the range, each with the offset of its first message."""
+        import pyarrow as pa
+
+        query = {"start": start, "end": end, "epoch": epoch}
+        with self._answer("/messages", query, self._timeout_s) as answer:
+            announced = int(answer.headers["X-Next-Offset"])
+            at = start
+            try:
+                with pa.ipc.open_stream(answer) as batches:
+                    for batch in batches:
+                        first: int = batch.column("offset")[0].as_py()
+                        at = first + batch.num_rows
+                        yield first, batch
+            except (OSError, HTTPException, pa.ArrowInvalid) as error:
+                raise _BrokenError(f"the connection broke at offset {at}: {error}") from error
+        if at != announced:  # Arrow takes an end between two batches for the end of all
+            raise _BrokenError(f"the connection ended at offset {at}, before {announced}")
+
+    def _extent(self, start: int, end: int, bytes_max: int) -> tuple[int, int]:
+        """The offsets that whole batches of so many bytes cover: of the first, and after the last."""
+        query = {"start": start, "end": end, "bytes_max": bytes_max}
+        try:
+            with self._answer("/messages", query, self._timeout_s) as answer:
+                return int(answer.headers["X-First-Offset"]), int(answer.headers["X-Next-Offset"])
+        except _ExpiredError:
+            first = self.describe().first_offset
+            return first, first
+
+    # --- HTTP --------------------------------------------------------------------------------------
+
+    def _state(self, query: dict[str, Any], timeout_s: float) -> StreamState:
+        said = self._json("", query, timeout_s)
+        names = ("name", "epoch", "first_offset", "next_offset", "bytes")
+        return StreamState(filters=tuple(said["filters"]), **{name: said[name] for name in names})
+
+    def _json(self, path: str, query: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        with self._answer(path, query, timeout_s) as answer:
+            try:
+                said: dict[str, Any] = json.loads(answer.read())
+            except (OSError, HTTPException, ValueError) as error:
+                raise ConnectError(f"{self.url}: the answer is not a stream's: {error}") from error
+            return said
+
+    @contextmanager
+    def _answer(self, path: str, query: dict[str, Any], timeout_s: float) -> Iterator[HTTPResponse]:
+        """The answer to a GET, its body unread; its connection is closed in the end."""
+        target = f"{self._path}{path}" + (f"?{urlencode(query)}" if query else "")
+        until = time.monotonic() + self._retry_s
+        while True:
+            kind = HTTPSConnection if self._secure else HTTPConnection
+            connection = kind(self._host, self._port, timeout=timeout_s)
+            try:
+                connection.request("GET", target)
+                answer = connection.getresponse()
+                break
+            except (OSError, HTTPException) as error:
+                connection.close()
+                if time.monotonic() >= until:
+                    reason = str(error) or type(error).__name__
+                    raise ConnectError(f"{self.url}: the broker's admin listener: {reason}") from error
+                time.sleep(RETRY_PAUSE_S)
+        try:
+            if answer.status != 200:
+                self._refuse(answer)
+            yield answer
+        finally:
+            answer.close()
+            connection.close()
+
+    def _refuse(self, answer: HTTPResponse) -> None:
+        """Raises what a status other than 200 means."""
+        try:
+            said = json.loads(answer.read())
+            text, routed = said["error"], "paths" not in said
+        except (OSError, HTTPException, ValueError, TypeError, KeyError):
+            text, routed = answer.reason, False
+        if not routed:
+            raise ConnectError(f"{self.url}: no broker with streams answers there: {answer.status} {text}")
+        kinds: dict[int, type[StreamError]] = {
+            404: UnknownStreamError,
+            409: ChangedEpochError,
+            410: _ExpiredError,
+        }
+        raise kinds.get(answer.status, StreamError)(f"{self.url}: {text}")
+
+
+class _ExpiredError(StreamError):
+    """The first offset of the range is not kept any more."""
+
+
+class _BrokenError(Exception):
+    """An answer ended before its end."""

@@ -1,0 +1,120 @@
+"""Connections of every scheme as one thing: bytes out by `send`, bytes in to an `Owner`.
+
+A link hands everything that is sent to the operating system at once, or says that it cannot: then nothing
+more may be sent until it says that all of it has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, Protocol
+
+from tidemq.client.address import Address
+from tidemq.client.errors import ConnectError
+
+
+class Owner(Protocol):
+    """Who uses a link. All calls come from the event loop."""
+
+    def room(self) -> memoryview:
+        """Where to read to."""
+
+    def wrote(self, size: int) -> None:
+        """So many bytes have been read to there."""
+
+    def feed(self, data: bytes) -> None:
+        """Bytes that came another way."""
+
+    def received(self) -> None:
+        """There is something new to be parsed."""
+
+    def writable(self, yes: bool) -> None:
+        """No: what was sent has not all gone; yes: now it has."""
+
+    def ended(self, error: Exception | None) -> None:
+        """The connection is over; None: the server closed it. Called once, last."""
+
+
+class Link(asyncio.BufferedProtocol):
+    """A TCP, TLS or Unix connection."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.transport: Any = None
+
+    def send(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def close(self) -> None:
+        """After what was sent has gone."""
+        self.transport.close()
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def pause(self) -> None:
+        """Nothing is read until `proceed`."""
+        self.transport.pause_reading()
+
+    def proceed(self) -> None:
+        self.transport.resume_reading()
+
+    # --- called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        # every write that does not go at once pauses; a TLS transport pauses at its limit, not above it
+        secure = transport.get_extra_info("ssl_object") is not None
+        self.transport.set_write_buffer_limits(high=1 if secure else 0, low=0)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.owner.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.owner.wrote(nbytes)
+        self.owner.received()
+
+    def pause_writing(self) -> None:
+        self.owner.writable(False)
+
+    def resume_writing(self) -> None:
+        self.owner.writable(True)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.owner.ended(error)
+
+
+async def open_link(address: Address, tls: ssl.SSLContext | None, owner: Owner) -> Link:
+    """Connects; `ConnectError` names the address and the reason."""
+    try:
+        return await _open(address, tls, owner)
+    except (OSError, ssl.SSLError) as error:
+        raise ConnectError(f"cannot connect to {address}: {error_text(error)}") from error
+
+
+async def _open(address: Address, tls: ssl.SSLContext | None, owner: Owner) -> Link:
+    loop = asyncio.get_running_loop()
+    if address.scheme == "unix":
+        _, link = await loop.create_unix_connection(lambda: Link(owner), address.path)
+        return link
+    context = (tls or ssl.create_default_context()) if address.secure else None
+    if address.websocket:
+        from tidemq.client.websocket import WebSocketLink
+
+        _, socket_link = await loop.create_connection(
+            lambda: WebSocketLink(owner, address), address.host, address.port, ssl=context
+        )
+        await socket_link.open()
+        return socket_link
+    _, link = await loop.create_connection(lambda: Link(owner), address.host, address.port, ssl=context)
+    return link
+
+
+def error_text(error: Exception) -> str:
+    """An error of the network in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,285 @@
+"""What reactors captured for a stream, as columns: the buffers of Arrow arrays.
+
+Row for row and without the GIL; Python sees whole columns only. The layout is Arrow's columnar format:
+offsets of 32 bits, validity and booleans as bits, the lowest first.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcpy
+from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.captured import CAPTURED_DUP, CAPTURED_RETAIN, CapturedHead
+from cython.cimports.tidemq.engine.replies import span_of
+from cython.cimports.tidemq.engine.state import Section
+from cython.cimports.tidemq.wire.cursor import Cursor, read_binary, read_varint, write_u32
+from cython.cimports.tidemq.wire.properties import skip_value
+from cython.cimports.tidemq.wire.protocol import (
+    FAULT_NONE,
+    PROP_CONTENT_TYPE,
+    PROP_CORRELATION_DATA,
+    PROP_RESPONSE_TOPIC,
+    PROP_USER_PROPERTY,
+    Span,
+)
+
+_BATCH_BYTES = cython.declare(int64_t, 2 << 20)  # of topics and payloads; a message more is in it
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_bit(bits: cython.pointer[vector[uint8_t]], row: int64_t, value: cython.bint) -> cython.void:
+    """The next bit of a column."""
+    if row & 7 == 0:
+        bits.push_back(0)
+    if value:
+        bits[0][row >> 3] |= cython.cast(uint8_t, 1 << (row & 7))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put(texts: cython.pointer[Texts], text: Span) -> cython.void:
+    texts.data.append(cython.cast(cython.p_char, text.data), text.size)
+    texts.ends.push_back(cython.cast(int32_t, texts.data.size()))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_maybe(texts: cython.pointer[Texts], row: int64_t, text: Span) -> cython.void:
+    """The next of a column in which some are missing: those without data."""
+    _put(texts, text)
+    _put_bit(cython.address(texts.valid), row, text.data != cython.NULL)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_properties(columns: cython.pointer[Columns], block: Span) -> cython.void:
+    """The 5.0 properties that have columns. The block was checked when it came."""
+    content_type: Span = Span(cython.NULL, 0)
+    response_topic: Span = Span(cython.NULL, 0)
+    correlation_data: Span = Span(cython.NULL, 0)
+    c: Cursor = Cursor(block.data, block.data + block.size, FAULT_NONE)
+    while c.at < c.end:
+        property_id: uint32_t = read_varint(cython.address(c))
+        if property_id == PROP_CONTENT_TYPE:
+            content_type = read_binary(cython.address(c))
+        elif property_id == PROP_RESPONSE_TOPIC:
+            response_topic = read_binary(cython.address(c))
+        elif property_id == PROP_CORRELATION_DATA:
+            correlation_data = read_binary(cython.address(c))
+        elif property_id == PROP_USER_PROPERTY:
+            _put(cython.address(columns.user_name), read_binary(cython.address(c)))
+            _put(cython.address(columns.user_value), read_binary(cython.address(c)))
+        else:
+            skip_value(cython.address(c), property_id)
+    columns.user_ends.push_back(cython.cast(int32_t, columns.user_name.ends.size() - 1))
+    _put_maybe(cython.address(columns.content_type), columns.rows, content_type)
+    _put_maybe(cython.address(columns.response_topic), columns.rows, response_topic)
+    _put_maybe(cython.address(columns.correlation_data), columns.rows, correlation_data)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_row(
+    columns: cython.pointer[Columns],
+    head: cython.pointer[CapturedHead],
+    at: cython.pointer[cython.const[uint8_t]],
+    offset: int64_t,
+    origin: uint64_t,
+) -> cython.void:
+    """One message; ``at``: its texts."""
+    row: int64_t = columns.rows
+    message_id: uint8_t[16]
+    columns.offset.push_back(offset)
+    _put(cython.address(columns.topic), Span(at, head.topic_size))
+    at += head.topic_size
+    name: Span = Span(at, head.client_id_size)
+    if name.size == 0:
+        name.data = cython.NULL
+    _put_maybe(cython.address(columns.client_id), row, name)
+    at += head.client_id_size
+    _put(cython.address(columns.payload), Span(at, head.payload_size))
+    at += head.payload_size
+    columns.qos.push_back(head.qos)
+    _put_bit(cython.address(columns.retain), row, head.flags & CAPTURED_RETAIN)
+    _put_bit(cython.address(columns.dup), row, head.flags & CAPTURED_DUP)
+    columns.packet_id.push_back(head.packet_id)
+    _put_bit(cython.address(columns.packet_id_valid), row, head.packet_id)
+    columns.received_us.push_back(head.received_us)
+    write_u32(message_id, head.clock >> 32)
+    write_u32(message_id + 4, cython.cast(uint32_t, head.clock))
+    write_u32(message_id + 8, origin >> 32)
+    write_u32(message_id + 12, cython.cast(uint32_t, origin))
+    _put(cython.address(columns.message_id), Span(cython.address(message_id[0]), 16))
+    _put_properties(columns, Span(at, head.properties_size))
+    columns.rows += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill(
+    columns: cython.pointer[Columns],
+    sections: cython.pointer[vector[cython.pointer[Section]]],
+    section: cython.pointer[cython.size_t],
+    place: cython.pointer[cython.size_t],
+    stream: uint64_t,
+    offset: int64_t,
+    origin: uint64_t,
+) -> cython.void:
+    """Takes messages from where ``section`` and ``place`` point to, until there are enough for a batch."""
+    head: CapturedHead
+    while section[0] < sections.size():
+        captured: cython.pointer[string] = cython.address(sections[0][section[0]].captured)
+        data: cython.pointer[cython.const[uint8_t]] = span_of(captured).data
+        while place[0] < captured.size():
+            memcpy(cython.address(head), data + place[0], cython.sizeof(CapturedHead))
+            place[0] += cython.sizeof(CapturedHead)
+            if head.streams & stream:
+                _put_row(columns, cython.address(head), data + place[0], offset + columns.rows, origin)
+            place[0] += head.topic_size + head.client_id_size
+            place[0] += cython.cast(cython.size_t, head.payload_size) + head.properties_size
+            if cython.cast(int64_t, columns.topic.data.size() + columns.payload.data.size()) > _BATCH_BYTES:
+                return
+        section[0] += 1
+        place[0] = 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _clear_texts(texts: cython.pointer[Texts]) -> cython.void:
+    texts.ends.clear()
+    texts.ends.push_back(0)
+    texts.data.clear()
+    texts.valid.clear()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _clear(columns: cython.pointer[Columns]) -> cython.void:
+    """No rows; the memory is kept for the next."""
+    columns.rows = 0
+    columns.offset.clear()
+    _clear_texts(cython.address(columns.topic))
+    _clear_texts(cython.address(columns.payload))
+    columns.qos.clear()
+    columns.retain.clear()
+    columns.dup.clear()
+    columns.packet_id.clear()
+    columns.packet_id_valid.clear()
+    _clear_texts(cython.address(columns.client_id))
+    columns.received_us.clear()
+    _clear_texts(cython.address(columns.message_id))
+    _clear_texts(cython.address(columns.content_type))
+    _clear_texts(cython.address(columns.response_topic))
+    _clear_texts(cython.address(columns.correlation_data))
+    columns.user_ends.clear()
+    columns.user_ends.push_back(0)
+    _clear_texts(cython.address(columns.user_name))
+    _clear_texts(cython.address(columns.user_value))
+
+
+@cython.cfunc
+def _place(data: cython.pointer[cython.const[cython.void]], size: cython.size_t) -> tuple:
+    return cython.cast(cython.size_t, data), size
+
+
+@cython.cfunc
+def _bits(bits: cython.pointer[vector[uint8_t]]) -> object:
+    return _place(bits.data(), bits.size()) if bits.size() else None
+
+
+@cython.cfunc
+def _text_buffers(texts: cython.pointer[Texts]) -> tuple:
+    """Validity, offsets and data."""
+    return (
+        _bits(cython.address(texts.valid)),
+        _place(texts.ends.data(), texts.ends.size() * 4),
+        _place(texts.data.data(), texts.data.size()),
+    )
+
+
+@cython.cclass
+class CapturedRows:
+    """The messages of some sections for one stream, as batches of columns; iterate over it once.
+
+    A batch is when its first and its last message came (µs of the wall clock), the buffers of each column by
+    name, and the number of rows. A buffer is an address and a size, or None; it is good until the next batch
+    is asked for, or another object is made with the same ``columns``.
+    """
+
+    def __iter__(self) -> CapturedRows:
+        return self
+
+    def __next__(self) -> tuple:
+        columns: cython.pointer[Columns] = self.columns
+        with cython.nogil:
+            _clear(columns)
+            _fill(
+                columns,
+                self.sections,
+                cython.address(self.section),
+                cython.address(self.place),
+                self.stream,
+                self.offset,
+                self.origin,
+            )
+        rows: int64_t = columns.rows
+        if rows == 0:
+            raise StopIteration
+        self.offset += rows
+        first_us: int64_t = columns.received_us[0]
+        last_us: int64_t = columns.received_us[rows - 1]
+        return first_us, last_us, self._buffers(), rows
+
+    @cython.cfunc
+    def _buffers(self) -> dict:
+        columns: cython.pointer[Columns] = self.columns
+        return {
+            "offset": (None, _place(columns.offset.data(), columns.rows * 8)),
+            "topic": _text_buffers(cython.address(columns.topic)),
+            "payload": _text_buffers(cython.address(columns.payload)),
+            "qos": (None, _place(columns.qos.data(), columns.rows)),
+            "retain": (None, _bits(cython.address(columns.retain))),
+            "dup": (None, _bits(cython.address(columns.dup))),
+            "packet_id": (
+                _bits(cython.address(columns.packet_id_valid)),
+                _place(columns.packet_id.data(), columns.rows * 4),
+            ),
+            "client_id": _text_buffers(cython.address(columns.client_id)),
+            "received": (None, _place(columns.received_us.data(), columns.rows * 8)),
+            "message_id": _text_buffers(cython.address(columns.message_id)),
+            "content_type": _text_buffers(cython.address(columns.content_type)),
+            "response_topic": _text_buffers(cython.address(columns.response_topic)),
+            "correlation_data": _text_buffers(cython.address(columns.correlation_data)),
+            "user_properties": (None, _place(columns.user_ends.data(), columns.user_ends.size() * 4)),
+            "name": _text_buffers(cython.address(columns.user_name)),
+            "value": _text_buffers(cython.address(columns.user_value)),
+        }
+
+
+@cython.cfunc
+def captured_rows(
+    columns: cython.pointer[Columns],
+    sections: cython.pointer[vector[cython.pointer[Section]]],
+    stream: cython.int,
+    first_offset: int64_t,
+    origin: uint64_t,
+) -> CapturedRows:
+    """The rows of a stream in these sections, which outlive the result, as does ``columns``."""
+    result = CapturedRows()
+    result.columns = columns
+    result.sections = sections
+    result.stream = cython.cast(uint64_t, 1) << stream
+    result.offset = first_offset
+    result.origin = origin
+    return result

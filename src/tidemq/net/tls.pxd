@@ -1,0 +1,29 @@
+from libc.stdint cimport uint8_t
+
+from tidemq.net.buffer cimport Buffer
+
+cdef enum Step:
+    FAILED = -1            # Tls.fault says why; nothing more can be done with it
+    WANTS_INPUT = 0        # give it more of what the peer sends
+    FINISHED = 1
+
+cdef struct Tls:           # one connection's end; it must not move in memory
+    void* ssl              # NULL: not open
+    const uint8_t* input   # [input, input + input_size): from the peer, not taken yet; the caller's
+    size_t input_size
+    Buffer* output         # what is to be sent to the peer is appended here; the caller's
+    unsigned long fault    # OpenSSL's code of the first failure; 0: none, or a broken record stream
+    long verify_fault      # why the peer's certificate is not accepted; 0: it is
+    bint failed
+    bint ended             # the peer has sent close_notify
+
+cdef class TlsContext:
+    cdef void* handle
+
+cdef bint open_client(Tls* tls, void* context, const char* server_name, bint named, Buffer* output) noexcept nogil
+cdef Step shake_hands(Tls* tls) noexcept nogil
+cdef size_t decrypt(Tls* tls, uint8_t* to, size_t room) noexcept nogil
+cdef bint encrypt(Tls* tls, const uint8_t* data, size_t size) noexcept nogil
+cdef void say_end(Tls* tls) noexcept nogil
+cdef void close_tls(Tls* tls) noexcept nogil
+cdef object fault_text(const Tls* tls)

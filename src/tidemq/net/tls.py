@@ -1,0 +1,339 @@
+"""TLS 1.2 and 1.3 by OpenSSL, between two pieces of memory: no I/O, no GIL, no Python object a connection.
+
+The caller points `Tls.input` at what came from the peer; records for the peer are appended to
+`Tls.output`. OpenSSL reaches both through a BIO of ours, so that nothing is copied but into and out of its
+records. It takes all input that it is given and keeps the beginning of a record itself.
+
+A `Tls` belongs to one thread at a time. Renegotiation is off, so a write never waits for the peer.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.tidemq.net import openssl
+from cython.cimports.tidemq.net.buffer import Buffer, append
+from cython.cimports.tidemq.net.tls import FAILED, FINISHED, WANTS_INPUT, Step, Tls
+
+from tidemq.errors import UsageError
+
+if not cython.compiled:
+    raise ImportError("tidemq.net.tls is compiled code: run `make build`")
+
+# numbers of OpenSSL's interface
+VERSION_3 = cython.declare(cython.ulong, 0x30000000)
+ERROR_WANT_READ = cython.declare(cython.int, 2)
+ERROR_ZERO_RETURN = cython.declare(cython.int, 6)
+REASON_MASK = cython.declare(cython.ulong, 0x7FFFFF)
+CERTIFICATE_VERIFY_FAILED = cython.declare(cython.ulong, 134)
+FILETYPE_PEM = cython.declare(cython.int, 1)
+VERIFY_PEER = cython.declare(cython.int, 1)
+CTRL_MODE = cython.declare(cython.int, 33)
+CTRL_SET_HOSTNAME = cython.declare(cython.int, 55)
+CTRL_SET_MIN_VERSION = cython.declare(cython.int, 123)
+TLS_1_2 = cython.declare(cython.long, 0x0303)
+MODE_RELEASE_BUFFERS = cython.declare(cython.long, 0x10)  # an idle connection holds none
+OP_NO_RENEGOTIATION = cython.declare(cython.long, 1 << 30)
+BIO_SOURCE_SINK = cython.declare(cython.int, 0x0400)
+BIO_CTRL_FLUSH = cython.declare(cython.int, 11)
+BIO_RETRY_READ = cython.declare(cython.int, 0x01 | 0x08)
+
+bio_method = cython.declare(cython.p_void, cython.NULL)  # set once, with the functions
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def read_input(bio: cython.p_void, to: cython.p_char, room: cython.int) -> cython.int:
+    """OpenSSL's read: from the caller's input; asks to be called again where that is used up."""
+    tls: cython.pointer[Tls] = cython.cast(cython.pointer[Tls], openssl.BIO_get_data(bio))
+    size: cython.size_t = min(cython.cast(cython.size_t, max(room, 0)), tls.input_size)
+    openssl.BIO_clear_flags(bio, BIO_RETRY_READ)
+    if size == 0:
+        openssl.BIO_set_flags(bio, BIO_RETRY_READ)
+        return -1
+    memcpy(to, tls.input, size)
+    tls.input += size
+    tls.input_size -= size
+    return size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def write_output(bio: cython.p_void, data: cython.p_const_char, size: cython.int) -> cython.int:
+    """OpenSSL's write: there is always room."""
+    tls: cython.pointer[Tls] = cython.cast(cython.pointer[Tls], openssl.BIO_get_data(bio))
+    append(tls.output, cython.cast(cython.p_const_uchar, data), size)
+    return size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def control_bio(
+    bio: cython.p_void, command: cython.int, number: cython.long, pointer: cython.p_void
+) -> cython.long:
+    return command == BIO_CTRL_FLUSH  # done already; nothing else is known here
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def refuse_password(
+    to: cython.p_char, room: cython.int, writing: cython.int, data: cython.p_void
+) -> cython.int:
+    """Of an encrypted key: OpenSSL's own would ask at the terminal."""
+    return -1
+
+
+def library_names() -> list[str]:
+    """Where OpenSSL is looked for. With an extension's symbols those of the libraries that it links to are
+    searched, so the first is the copy that Python uses.
+    """
+    try:
+        import _ssl
+    except ImportError:
+        return ["libssl.so.3"]
+    return [getattr(_ssl, "__file__", ""), "libssl.so.3"]  # it may be a part of Python itself
+
+
+def has_openssl(name: str) -> bool:
+    """Whether it has OpenSSL's functions, of version 3 at least; if so they are called there from now on."""
+    path: bytes = name.encode()
+    library: cython.p_void = cython.NULL
+    if path:
+        library = openssl.dlopen(path, openssl.RTLD_NOW | openssl.RTLD_LOCAL)
+    if library == cython.NULL or openssl.find_openssl(library) != cython.NULL:
+        return False
+    return openssl.OpenSSL_version_num() >= VERSION_3
+
+
+@cython.cfunc
+@cython.exceptval(check=True)
+def load_openssl() -> cython.void:
+    """Find OpenSSL's functions, once a process; UsageError where there is no OpenSSL 3."""
+    global bio_method
+    if bio_method != cython.NULL:
+        return
+    if not any(has_openssl(name) for name in library_names()):
+        raise UsageError("TLS needs OpenSSL 3, and there is no libssl.so.3: install it (Debian: libssl3)")
+    bio_method = openssl.BIO_meth_new(BIO_SOURCE_SINK, b"tidemq")
+    openssl.BIO_meth_set_read(bio_method, read_input)
+    openssl.BIO_meth_set_write(bio_method, write_output)
+    openssl.BIO_meth_set_ctrl(bio_method, control_bio)
+
+
+@cython.cclass
+class TlsContext:
+    """What connections of one kind have in common. Any number of connections, of any threads."""
+
+    def __init__(self, *, cafile: str = "", cert: str = "", key: str = "", insecure: bool = False) -> None:
+        """Of a client: it checks the server's certificate and name, TLS 1.2 is the least.
+
+        `cafile`: PEM, who may sign the server's certificate; empty: the system's authorities. `cert`, `key`:
+        PEM, what the client shows, its chain after it; an empty `key` is in `cert`. `insecure`: nothing is
+        checked. UsageError for files that cannot be used, and where there is no OpenSSL.
+        """
+        load_openssl()
+        for path in (cafile, cert, key):
+            check_readable(path)
+        openssl.ERR_clear_error()
+        self.handle = openssl.SSL_CTX_new(openssl.TLS_client_method())
+        if self.handle == cython.NULL:
+            raise UsageError(f"OpenSSL refuses to work: {last_error_text()}")
+        openssl.SSL_CTX_ctrl(self.handle, CTRL_SET_MIN_VERSION, TLS_1_2, cython.NULL)
+        openssl.SSL_CTX_ctrl(self.handle, CTRL_MODE, MODE_RELEASE_BUFFERS, cython.NULL)
+        openssl.SSL_CTX_set_options(self.handle, OP_NO_RENEGOTIATION)
+        openssl.SSL_CTX_set_default_passwd_cb(self.handle, refuse_password)
+        if not insecure:
+            self._trust(cafile)
+        if cert:
+            self._show(cert, key or cert)
+        elif key:
+            raise UsageError("a key needs its certificate")
+
+    def __dealloc__(self):
+        if self.handle != cython.NULL:
+            openssl.SSL_CTX_free(self.handle)
+
+    def _trust(self, cafile: str) -> None:
+        name: bytes = cafile.encode()
+        openssl.SSL_CTX_set_verify(self.handle, VERIFY_PEER, cython.NULL)
+        if not cafile:
+            openssl.SSL_CTX_set_default_verify_paths(self.handle)
+        elif openssl.SSL_CTX_load_verify_locations(self.handle, name, cython.NULL) != 1:
+            raise UsageError(f"{cafile} holds no certificates of authorities: {last_error_text()}")
+
+    def _show(self, cert: str, key: str) -> None:
+        cert_name: bytes = cert.encode()
+        key_name: bytes = key.encode()
+        if openssl.SSL_CTX_use_certificate_chain_file(self.handle, cert_name) != 1:
+            raise UsageError(f"{cert} holds no certificate: {last_error_text()}")
+        if openssl.SSL_CTX_use_PrivateKey_file(self.handle, key_name, FILETYPE_PEM) != 1:
+            raise UsageError(f"{key} holds no private key for that certificate: {last_error_text()}")
+
+
+def check_readable(path: str) -> None:
+    """UsageError, which OpenSSL cannot put as well."""
+    if not path:
+        return
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+
+
+def last_error_text() -> str:
+    """Of this thread's first error since they were cleared; clears them."""
+    code: cython.ulong = openssl.ERR_peek_error()
+    openssl.ERR_clear_error()
+    return reason_text(code)
+
+
+@cython.cfunc
+def reason_text(code: cython.ulong) -> object:
+    text: cython.p_const_char = openssl.ERR_reason_error_string(code)
+    if text == cython.NULL:
+        return "unknown error"
+    return cython.cast(bytes, text).decode()
+
+
+@cython.cfunc
+def fault_text(tls: cython.pointer[cython.const[Tls]]) -> object:
+    """Why it failed, in words."""
+    if tls.verify_fault:
+        text: bytes = cython.cast(bytes, openssl.X509_verify_cert_error_string(tls.verify_fault))
+        return f"the server's certificate is not accepted: {text.decode()}"
+    return f"TLS failed: {reason_text(tls.fault)}"
+
+
+# -------------------------------------------------------------------- one connection
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def open_client(
+    tls: cython.pointer[Tls],
+    context: cython.p_void,
+    server_name: cython.p_const_char,
+    named: cython.bint,
+    output: cython.pointer[Buffer],
+) -> cython.bint:
+    """Make the client's end. `server_name` is what the certificate must be for, a host name or an IP address;
+    `named`: it is a name, and is told to the server (SNI). False: no name of a server, or no memory.
+    """
+    bio: cython.p_void
+    memset(tls, 0, cython.sizeof(Tls))
+    tls.output = output
+    tls.ssl = openssl.SSL_new(context)
+    bio = openssl.BIO_new(bio_method)
+    if tls.ssl == cython.NULL or bio == cython.NULL:
+        return False
+    openssl.BIO_set_data(bio, tls)
+    openssl.BIO_set_init(bio, 1)
+    openssl.SSL_set_bio(tls.ssl, bio, bio)  # is freed with it
+    openssl.SSL_set_connect_state(tls.ssl)
+    if named and not openssl.SSL_ctrl(tls.ssl, CTRL_SET_HOSTNAME, 0, cython.cast(cython.p_void, server_name)):
+        return False
+    # an empty name would let any certificate pass
+    return server_name[0] != 0 and openssl.SSL_set1_host(tls.ssl, server_name) == 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def shake_hands(tls: cython.pointer[Tls]) -> Step:
+    """Go on with the handshake as far as the input allows; after FINISHED there may be input left."""
+    result: cython.int
+    if tls.failed:
+        return FAILED
+    openssl.ERR_clear_error()
+    result = openssl.SSL_do_handshake(tls.ssl)
+    if result == 1:
+        return FINISHED
+    if openssl.SSL_get_error(tls.ssl, result) == ERROR_WANT_READ:
+        return WANTS_INPUT
+    fail(tls)
+    return FAILED
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def decrypt(tls: cython.pointer[Tls], to: cython.pointer[uint8_t], room: cython.size_t) -> cython.size_t:
+    """What the input holds, in clear; all of it where there is room for the input and one record more
+    (16 KiB). Sets `ended` or `failed` where that is met.
+    """
+    result: cython.int
+    error: cython.int
+    got: cython.size_t = 0
+    while got < room and not tls.failed and not tls.ended:
+        openssl.ERR_clear_error()
+        result = openssl.SSL_read(
+            tls.ssl, to + got, cython.cast(cython.int, min(room - got, cython.cast(cython.size_t, 1 << 30)))
+        )
+        if result > 0:
+            got += result
+            continue
+        error = openssl.SSL_get_error(tls.ssl, result)
+        if error == ERROR_WANT_READ:
+            return got
+        if error == ERROR_ZERO_RETURN:
+            tls.ended = True
+        else:
+            fail(tls)
+    return got
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def encrypt(
+    tls: cython.pointer[Tls], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
+) -> cython.bint:
+    """Records of all `data` go to the output; after the handshake. False when that failed."""
+    result: cython.int
+    while size > 0 and not tls.failed:
+        openssl.ERR_clear_error()
+        result = openssl.SSL_write(
+            tls.ssl, data, cython.cast(cython.int, min(size, cython.cast(cython.size_t, 1 << 30)))
+        )
+        if result <= 0:
+            fail(tls)
+            break
+        data += result
+        size -= result
+    return not tls.failed
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def say_end(tls: cython.pointer[Tls]) -> cython.void:
+    """close_notify goes to the output: the stream ends here, and was not cut."""
+    if not tls.failed:
+        openssl.ERR_clear_error()
+        openssl.SSL_shutdown(tls.ssl)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def fail(tls: cython.pointer[Tls]) -> cython.void:
+    """Note this thread's error."""
+    tls.failed = True
+    tls.fault = openssl.ERR_peek_error()
+    if tls.fault & REASON_MASK == CERTIFICATE_VERIFY_FAILED:
+        tls.verify_fault = openssl.SSL_get_verify_result(tls.ssl)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def close_tls(tls: cython.pointer[Tls]) -> cython.void:
+    """Free it, if it is open; the faults remain."""
+    if tls.ssl != cython.NULL:
+        openssl.SSL_free(tls.ssl)
+        tls.ssl = cython.NULL

@@ -1,0 +1,175 @@
+"""The way from HTTP/1.1 to WebSocket (RFC 6455 section 4), the client's side. No I/O."""
+
+import base64
+import hashlib
+import os
+from http import HTTPStatus
+
+import cython
+from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.libc.string import memcmp, strlen
+from cython.cimports.tidemq.net.buffer import append, release
+from cython.cimports.tidemq.net.upgrade import (
+    NOT_HTTP,
+    NOT_MQTT,
+    NOT_WEBSOCKET,
+    REFUSED,
+    TOO_LONG,
+    Upgrade,
+)
+
+if not cython.compiled:
+    raise ImportError("tidemq.net.upgrade is compiled code: run `make build`")
+
+RESPONSE_BYTES_MAX = cython.declare(cython.size_t, 8192)
+GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # section 1.3
+
+
+def encode_request(host: str, resource: str) -> tuple[bytes, bytes]:
+    """A request for a WebSocket of MQTT with a key of its own, and what the answer must accept it with."""
+    key = base64.b64encode(os.urandom(16))
+    lines = [
+        f"GET {resource} HTTP/1.1".encode(),
+        b"Host: " + host.encode(),
+        b"Upgrade: websocket",
+        b"Connection: Upgrade",
+        b"Sec-WebSocket-Key: " + key,
+        b"Sec-WebSocket-Version: 13",
+        b"Sec-WebSocket-Protocol: mqtt",  # [MQTT-6.0.0-3]
+    ]
+    return b"\r\n".join([*lines, b"", b""]), base64.b64encode(hashlib.sha1(key + GUID).digest())
+
+
+@cython.cfunc
+def upgrade_text(upgrade: cython.pointer[cython.const[Upgrade]]) -> object:
+    """Why it failed, in words."""
+    if upgrade.fault == REFUSED:
+        names = {each.value: f" ({each.phrase.lower()})" for each in HTTPStatus}
+        return f"no WebSocket is there: HTTP status {upgrade.status}{names.get(upgrade.status, '')}"
+    if upgrade.fault == NOT_MQTT:
+        return "the WebSocket that is there does not speak MQTT (no subprotocol mqtt)"
+    if upgrade.fault == NOT_WEBSOCKET:
+        return "what answers there does not speak WebSocket as it should (Upgrade, Sec-WebSocket-Accept)"
+    return "what answers there does not speak HTTP"
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def take_response(
+    upgrade: cython.pointer[Upgrade], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
+) -> cython.size_t:
+    """Take what came of the answer, and check it when it is whole (`done`, `fault`). Returns how many bytes
+    were its: after them come frames.
+    """
+    text: cython.pointer[uint8_t]
+    before: cython.size_t = upgrade.response.end
+    at: cython.size_t = before - 3 if before > 3 else 0
+    append(cython.address(upgrade.response), data, size)
+    text = upgrade.response.bytes
+    while at + 4 <= upgrade.response.end:
+        if memcmp(text + at, cython.cast(cython.p_const_char, b"\r\n\r\n"), 4) == 0:
+            upgrade.done = True
+            check_response(upgrade, text, at + 2)
+            return at + 4 - before
+        at += 1
+    if before + size > RESPONSE_BYTES_MAX:
+        upgrade.fault = TOO_LONG
+    elif upgrade.response.end >= 5 and memcmp(text, cython.cast(cython.p_const_char, b"HTTP/"), 5):
+        upgrade.fault = NOT_HTTP
+    return size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_response(
+    upgrade: cython.pointer[Upgrade], text: cython.pointer[cython.const[uint8_t]], size: cython.size_t
+) -> cython.void:
+    """The status line and the headers that must be there; `size` is up to the empty line."""
+    value: cython.pointer[cython.const[uint8_t]] = cython.NULL
+    length: cython.size_t
+    digit: cython.size_t
+    if size < 12 or memcmp(text, cython.cast(cython.p_const_char, b"HTTP/1."), 7) or text[8] != 32:
+        upgrade.fault = NOT_HTTP
+        return
+    for digit in range(9, 12):
+        if not 48 <= text[digit] <= 57:
+            upgrade.fault = NOT_HTTP
+            return
+        upgrade.status = upgrade.status * 10 + text[digit] - 48
+    if upgrade.status != 101:
+        upgrade.fault = REFUSED
+        return
+    length = find_header(text, size, b"upgrade", cython.address(value))
+    if not is_word(value, length, b"websocket"):
+        upgrade.fault = NOT_WEBSOCKET
+    length = find_header(text, size, b"connection", cython.address(value))
+    if not is_word(value, length, b"upgrade"):
+        upgrade.fault = NOT_WEBSOCKET
+    length = find_header(text, size, b"sec-websocket-accept", cython.address(value))
+    if length != 28 or memcmp(value, upgrade.accept, 28):
+        upgrade.fault = NOT_WEBSOCKET
+    length = find_header(text, size, b"sec-websocket-protocol", cython.address(value))
+    if upgrade.fault == 0 and not is_word(value, length, b"mqtt"):  # [MQTT-6.0.0-4]
+        upgrade.fault = NOT_MQTT
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def find_header(
+    text: cython.pointer[cython.const[uint8_t]],
+    size: cython.size_t,
+    name: cython.p_const_char,
+    value: cython.pointer[cython.pointer[cython.const[uint8_t]]],
+) -> cython.size_t:
+    """The bytes of the value of the first header with this name, in small letters, and where it lies, without
+    the blanks around it; 0 where there is none. `text` ends with the last header's line.
+    """
+    length: cython.size_t = strlen(name)
+    at: cython.size_t = 0
+    end: cython.size_t
+    while at < size:
+        end = at
+        while end < size and text[end] != 13:
+            end += 1
+        if end - at > length and text[at + length] == 58 and is_word(text + at, length, name):
+            at += length + 1
+            while at < end and text[at] in (32, 9):
+                at += 1
+            while end > at and text[end - 1] in (32, 9):
+                end -= 1
+            value[0] = text + at
+            return end - at
+        at = end + 2
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_word(
+    text: cython.pointer[cython.const[uint8_t]], size: cython.size_t, word: cython.p_const_char
+) -> cython.bint:
+    """Whether the text is this word of small letters, whichever case it is in itself."""
+    at: cython.size_t
+    letter: uint8_t
+    if size != strlen(word):
+        return False
+    for at in range(size):
+        letter = text[at]
+        if 65 <= letter <= 90:
+            letter += 32
+        if letter != cython.cast(uint8_t, word[at]):
+            return False
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def release_upgrade(upgrade: cython.pointer[Upgrade]) -> cython.void:
+    """Give back its memory, which it needs no more once it is done; status and fault remain."""
+    release(cython.address(upgrade.request))
+    release(cython.address(upgrade.response))

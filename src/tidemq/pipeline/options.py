@@ -1,0 +1,118 @@
+"""The options of the source `tidemq`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from tidemq.client.streams import StreamReader, StreamState
+from tidemq.errors import UsageError
+
+RETRY_S = 30.0  # for so long a broker that cannot be reached may be starting again
+PARTITION_ROWS = 250_000
+
+_NAMES = {  # as Spark hands them over, and as they are written
+    name.lower(): name
+    for name in (
+        "url",
+        "stream",
+        "start",
+        "end",
+        "failOnDataLoss",
+        "maxRowsPerBatch",
+        "maxBytesPerBatch",
+        "rowsPerPartition",
+        "timeProperty",
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a stream: an offset, a time, its first message (neither) or its end (`latest`)."""
+
+    offset: int | None = None
+    time: datetime | None = None
+    latest: bool = False
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> Self:
+        """UsageError names the option."""
+        if text in ("earliest", "latest"):
+            return cls(latest=text == "latest")
+        if text.isascii() and text.isdigit():
+            return cls(offset=int(text))
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            time = None
+        if time is None or time.tzinfo is None:
+            raise UsageError(
+                f"the option {name} is {text!r}; accepted: earliest, latest, an offset, or a time with its "
+                "zone such as 2026-01-31T12:00:00Z"
+            )
+        return cls(time=time)
+
+    def resolve(self, reader: StreamReader, state: StreamState) -> int:
+        """The offset that it is now."""
+        if self.offset is not None:
+            return self.offset
+        if self.time is not None:
+            return reader.offset_at(self.time)
+        return state.next_offset if self.latest else state.first_offset
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a reader is told; docs/pipeline.md has the meaning of each option. 0: no bound."""
+
+    url: str
+    stream: str
+    start: Position
+    end: Position
+    fail_on_data_loss: bool
+    rows_max: int
+    bytes_max: int
+    partition_rows: int
+    time_property: str
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """UsageError names the option and what would be accepted."""
+        values = {name.lower(): value for name, value in given.items()}
+        if unknown := sorted(values.keys() - _NAMES.keys()):
+            raise UsageError(f"the option {unknown[0]!r} is unknown; accepted: {', '.join(_NAMES.values())}")
+        for name in ("url", "stream"):
+            if not values.get(name):
+                raise UsageError(f"the option {name} is missing")
+        fail = values.get("failondataloss", "true").lower()
+        if fail not in ("true", "false"):
+            raise UsageError(f"the option failOnDataLoss is {fail!r}; accepted: true, false")
+        options = cls(
+            url=values["url"],
+            stream=values["stream"],
+            start=Position.parse("start", values.get("start", "earliest")),
+            end=Position.parse("end", values.get("end", "latest")),
+            fail_on_data_loss=fail == "true",
+            rows_max=_number(values, "maxrowsperbatch", 0),
+            bytes_max=_number(values, "maxbytesperbatch", 0),
+            partition_rows=max(_number(values, "rowsperpartition", PARTITION_ROWS), 1),
+            time_property=values.get("timeproperty", ""),
+        )
+        if options.rows_max and options.bytes_max:
+            raise UsageError("the options maxRowsPerBatch and maxBytesPerBatch exclude one another")
+        options.open()  # checks the URL
+        return options
+
+    def open(self) -> StreamReader:
+        """A reader of the stream."""
+        return StreamReader(self.url, self.stream, retry_s=RETRY_S)
+
+
+def _number(values: Mapping[str, str], name: str, default: int) -> int:
+    text = values.get(name, str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"the option {_NAMES[name]} is {text!r}; accepted: a whole number from 0")
+    return int(text)

@@ -1,0 +1,340 @@
+"""One stream on the disk: segments, which are files of Arrow record batches, and the extents in them.
+
+A segment begins with the schema and then holds one record batch after the other, so any run of batches behind
+the schema is an Arrow IPC stream. An extent says where a batch is and has its checksum, for Arrow has none;
+extents are rows of the store, committed together with whatever else the messages led to. So a batch that the
+store does not know does not exist: what a crash left behind it in the file is written over.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidemq.errors import StoreError
+from tidemq.store import Write
+
+if TYPE_CHECKING:
+    from tidemq.stream.schema import Buffers
+
+FAMILY = "stream"
+SEGMENT_BYTES = 256 << 20  # a segment that has grown to this is followed by another
+SEGMENT_EXTENTS = 20_000  # or to so many batches
+SEGMENTS = 8  # at least so many make up a stream that retention bounds, so that it can forget the oldest
+
+_VALUE = struct.Struct(">QQQIIqq")
+EXTENT = b"\x01"  # in a key, between the stream's name and the offset
+_VERIFIED_BYTES = 64 << 20  # so much of a stream's end is read at the start
+
+Rows = tuple[int, int, "Buffers", int]
+"""When the first and the last message came (µs), the buffers of each column, how many messages."""
+
+
+class Extent(NamedTuple):
+    """A record batch: its messages and where it lies. Times in µs of the wall clock."""
+
+    first: int  # offset of its first message
+    rows: int
+    segment: int  # named by the offset that it began with
+    position: int  # in the segment's file, bytes
+    length: int
+    checksum: int  # CRC-32C
+    first_us: int
+    last_us: int
+
+    @property
+    def end(self) -> int:
+        """The offset after its last message."""
+        return self.first + self.rows
+
+    def write(self, name: str) -> Write:
+        """The row of the store that holds it."""
+        value = _VALUE.pack(
+            self.segment, self.position, self.length, self.rows, self.checksum, self.first_us, self.last_us
+        )
+        return FAMILY, extent_key(name, self.first), value
+
+
+def extent_key(name: str, first: int) -> bytes:
+    """The key of the extent that begins with this offset."""
+    return extent_prefix(name) + first.to_bytes(8)
+
+
+def extent_prefix(name: str) -> bytes:
+    """What the keys of all extents of a stream begin with."""
+    return name.encode() + EXTENT
+
+
+def read_extent(key: bytes, value: bytes) -> Extent:
+    """An extent from its row; ValueError when it is none."""
+    if len(value) != _VALUE.size or len(key) < 9:
+        raise ValueError("the row is not an extent")
+    segment, position, length, rows, checksum, first_us, last_us = _VALUE.unpack(value)
+    return Extent(int.from_bytes(key[-8:]), rows, segment, position, length, checksum, first_us, last_us)
+
+
+class StreamLog:
+    """The messages of one stream. Written by the thread that uses the store; read from any.
+
+    `write` puts batches into files, `sync` makes them durable, `publish` shows them to readers once the store
+    has their extents, `discard` forgets them instead.
+    """
+
+    def __init__(self, name: str, folder: Path, extents: Sequence[Extent], next_offset: int) -> None:
+        self.name = name
+        self.folder = folder
+        self.extents: list[Extent] = list(extents)  # published; a reader takes the list once
+        self.segment_bytes = SEGMENT_BYTES
+        self.segment_us = 0  # a segment holds messages of no longer a time; 0: of any
+        self._floor = next_offset  # no message gets a lower offset, also when none is left
+        self._pending: list[Extent] = []
+        self._file: int | None = None  # of the last segment, if it was written to
+        self._unsynced = False
+        self.size_bytes = sum(each.length for each in self.extents)  # of its messages on disk
+        # the next batch goes behind the last: what a crash left there is in nobody's way
+        last = self.extents[-1] if self.extents else None
+        if last and last.end >= self._floor:
+            self._segment, self._position = last.segment, last.position + last.length
+        else:
+            self._segment, self._position = self._floor, 0
+        current = [each for each in self.extents if each.segment == self._segment]
+        self._extents = len(current)
+        self._began_us = current[0].first_us if current else 0
+
+    @property
+    def first_offset(self) -> int:
+        """Of the oldest message that is kept; the next one's where there is none."""
+        extents = self.extents
+        return extents[0].first if extents else self._floor
+
+    @property
+    def next_offset(self) -> int:
+        """Of the message that will come next."""
+        extents = self.extents
+        return max(extents[-1].end, self._floor) if extents else self._floor
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    def write(self, batches: Iterable[Rows]) -> list[Write]:
+        """Writes batches and gives the rows that make them known; StoreError when they cannot be written."""
+        before = len(self._pending)
+        try:
+            for first_us, last_us, buffers, rows in batches:
+                self._write_one(_schema().serialized(rows, buffers), rows, first_us, last_us)
+        except OSError as error:
+            raise StoreError(f"the stream {self.name} cannot be written: {error.strerror}") from error
+        return [each.write(self.name) for each in self._pending[before:]]
+
+    @property
+    def written_offset(self) -> int:
+        """The offset after all that was written, published or not."""
+        return self._pending[-1].end if self._pending else self.next_offset
+
+    def _write_one(self, data: memoryview, rows: int, first_us: int, last_us: int) -> None:
+        first = self.written_offset
+        late = self.segment_us and self._extents and first_us - self._began_us >= self.segment_us
+        if self._position >= self.segment_bytes or self._extents >= SEGMENT_EXTENTS or late:
+            self._begin_segment(first)
+        if not self._extents:
+            self._began_us = first_us
+        if self._file is None:
+            self._open_segment()
+        assert self._file is not None
+        checksum = _schema().checksum(data)
+        _write_all(self._file, data, self._position)
+        self._pending.append(
+            Extent(first, rows, self._segment, self._position, len(data), checksum, first_us, last_us)
+        )
+        self._position += len(data)
+        self._extents += 1
+        self._unsynced = True
+
+    def _begin_segment(self, first: int) -> None:
+        """Closes the last segment, durable; what is written next goes into another."""
+        if self._file is not None:
+            os.fdatasync(self._file)
+            os.close(self._file)
+            self._file = None
+        self._segment, self._position, self._extents = first, 0, 0
+
+    def _open_segment(self) -> None:
+        path = self.segment_path(self._segment)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        head = _schema().HEAD
+        if self._position < len(head):
+            _write_all(self._file, head, 0)
+            self._position = len(head)
+            sync_folder(self.folder)
+
+    def sync(self) -> None:
+        """Makes all that was written durable; StoreError when that fails."""
+        if not self._unsynced or self._file is None:
+            return
+        try:
+            os.fdatasync(self._file)
+        except OSError as error:
+            raise StoreError(f"the stream {self.name} cannot be synced: {error.strerror}") from error
+        self._unsynced = False
+
+    def publish(self) -> None:
+        """The store has what was written: readers may have it."""
+        self.extents.extend(self._pending)
+        self.size_bytes += sum(each.length for each in self._pending)
+        self._pending.clear()
+
+    def discard(self) -> list[Write]:
+        """Forgets what was not published; gives the rows to be removed from the store, which may have them.
+
+        As long as it does, they name what is in the file: so that is not written over before the next start.
+        """
+        gone: list[Write] = [(FAMILY, extent_key(self.name, each.first), None) for each in self._pending]
+        self._pending.clear()
+        return gone
+
+    def close(self) -> None:
+        """Closes its file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    # --- forgetting --------------------------------------------------------------------------------
+
+    def expired(self, *, before_us: int, bytes_max: int) -> list[Extent]:
+        """The extents of the oldest segments that retention gives up: those whose messages all came before a
+        time, and those beyond a size. The last segment stays until it is followed by another.
+        """
+        extents = self.extents
+        total = self.size_bytes
+        gone: list[Extent] = []
+        for segment in _segments(extents):
+            if segment[0].segment == self._segment:
+                if segment[-1].last_us < before_us:
+                    self._position = max(self._position, self.segment_bytes)  # it ends with its last message
+                break
+            size = sum(each.length for each in segment)
+            if segment[-1].last_us >= before_us and not (bytes_max and total > bytes_max):
+                break
+            total -= size
+            gone += segment
+        return gone
+
+    def forget(self, gone: Sequence[Extent]) -> None:
+        """Removes segments, all of whose extents are among the oldest; the store knows them no more."""
+        self._floor = max(self._floor, gone[-1].end)
+        self.extents = self.extents[len(gone) :]
+        self.size_bytes -= sum(each.length for each in gone)
+        for segment in {each.segment for each in gone}:
+            self.segment_path(segment).unlink(missing_ok=True)
+
+    def closed_segments(self) -> list[list[Extent]]:
+        """The extents of each segment that is not written to any more."""
+        return [each for each in _segments(self.extents) if each[0].segment != self._segment]
+
+    def replace(self, old: Sequence[Extent], new: Sequence[Extent]) -> None:
+        """Puts extents of a new segment, which the store has by now, in the place of those of an old one."""
+        at = self.extents.index(old[0])
+        self.extents = [*self.extents[:at], *new, *self.extents[at + len(old) :]]
+        self.size_bytes += sum(each.length for each in new) - sum(each.length for each in old)
+        self.segment_path(old[0].segment).unlink(missing_ok=True)
+
+    def remove_leftovers(self) -> None:
+        """Removes files in which no message is: what was being written or merged when the broker ended."""
+        known = {self.segment_path(each.segment) for each in self.extents}
+        for path in self.folder.glob("*.arrow"):
+            if path not in known:
+                path.unlink()
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def segment_path(self, segment: int) -> Path:
+        """The file of a segment."""
+        return self.folder / f"{segment:020}.arrow"
+
+    def find(self, start: int, end: int, bytes_max: int = 0) -> list[Extent]:
+        """The extents that hold messages from `start` up to `end`, as many as `bytes_max` takes (0: all), and
+        at least one where there is one.
+        """
+        extents = self.extents
+        at = bisect.bisect_right(extents, start, key=lambda each: each.first) - 1
+        found: list[Extent] = []
+        total = 0
+        for each in extents[max(at, 0) :]:
+            total += each.length
+            if each.first >= end or (bytes_max and found and total > bytes_max):
+                break
+            if each.end > start:
+                found.append(each)
+        return found
+
+    def offset_at(self, time_us: int) -> int:
+        """The offset of a message from which on all came at this time or later: a batch's first, so some that
+        came a moment earlier may be among them.
+        """
+        for each in self.extents:
+            if each.last_us >= time_us:
+                return each.first
+        return self.next_offset
+
+    def damaged(self) -> list[Extent]:
+        """The extents whose bytes are not there, or not as they were written; the checksums of the last ones
+        are looked at: a machine that lost its power with `durability` other than `sync` leaves such.
+        """
+        sizes = {
+            segment: path.stat().st_size if (path := self.segment_path(segment)).exists() else 0
+            for segment in {each.segment for each in self.extents}
+        }
+        read = 0
+        bad: list[Extent] = []
+        for each in reversed(self.extents):
+            whole = each.position + each.length <= sizes[each.segment]
+            if whole and read < _VERIFIED_BYTES:
+                read += each.length
+                whole = _schema().checksum(self._read(each)) == each.checksum
+            if not whole:
+                bad.append(each)
+        return bad[::-1]
+
+    def _read(self, extent: Extent) -> bytes:
+        with self.segment_path(extent.segment).open("rb") as file:
+            return os.pread(file.fileno(), extent.length, extent.position)
+
+
+def _segments(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
+    """The extents of each segment."""
+    group: list[Extent] = []
+    for each in extents:
+        if group and group[0].segment != each.segment:
+            yield group
+            group = []
+        group.append(each)
+    if group:
+        yield group
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes new files in a folder durable: one is safe only once its folder is."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _schema() -> ModuleType:
+    """Loaded when there is a stream: Arrow takes a third of a second, and is not installed everywhere."""
+    from tidemq.stream import schema
+
+    return schema
+
+
+def _write_all(file: int, data: memoryview | bytes, position: int) -> None:
+    left = memoryview(data)
+    while len(left):
+        count = os.pwrite(file, left, position)
+        position += count
+        left = left[count:]

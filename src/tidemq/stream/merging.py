@@ -1,0 +1,96 @@
+"""Many small batches of a closed segment become few large ones, in a file that takes its place.
+
+At low rates a batch holds what came between two commits, perhaps a single message: that is slow to read,
+takes a kilobyte, and a row of the store and of memory each. A segment that is not written to any more is
+read and written again by a thread of its own; the store then takes the one for the other in one commit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from tidemq.stream.log import Extent, StreamLog, sync_folder
+from tidemq.stream.schema import END, HEAD, SCHEMA, checksum, serialized_batch
+
+ROWS = 65_536  # of a large batch
+BYTES = 16 << 20  # of its columns in memory, about
+SMALL_ROWS = 1024  # a segment whose batches have fewer, on average, is merged
+REWRITTEN = 1 << 63  # in a segment's number: it took the place of the one without
+
+
+def find_small(log: StreamLog) -> list[Extent]:
+    """The extents of the oldest segment that is worth it; none where there is no such."""
+    for segment in log.closed_segments():
+        rows = sum(each.rows for each in segment)
+        if len(segment) > 1 and rows < len(segment) * SMALL_ROWS and segment[0].segment < REWRITTEN:
+            return segment
+    return []
+
+
+def merge(log: StreamLog, extents: Sequence[Extent]) -> list[Extent]:
+    """Writes what the extents hold into a new segment, durable; gives the extents there. OSError, or
+    pa.ArrowInvalid where the old ones cannot be read.
+    """
+    segment = extents[0].segment | REWRITTEN
+    path = log.segment_path(segment)
+    merged: list[Extent] = []
+    position = len(HEAD)
+    with path.open("wb") as file:
+        os.chmod(path, 0o600)
+        file.write(HEAD)
+        for batch in _large(_batches(log, extents)):
+            data = serialized_batch(batch)
+            received = batch.column("received").cast(pa.int64())
+            merged.append(
+                Extent(
+                    batch.column("offset")[0].as_py(),
+                    batch.num_rows,
+                    segment,
+                    position,
+                    len(data),
+                    checksum(data),
+                    received[0].as_py(),
+                    received[-1].as_py(),
+                )
+            )
+            file.write(data)
+            position += len(data)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(log.folder)
+    return merged
+
+
+def _batches(log: StreamLog, extents: Sequence[Extent]) -> Iterator[pa.RecordBatch]:
+    """What is in the extents, as it was written; a few at a time, so that no segment is in memory whole."""
+    with log.segment_path(extents[0].segment).open("rb") as file:
+        for each in extents:
+            data = os.pread(file.fileno(), each.length, each.position)
+            if checksum(data) != each.checksum:
+                raise pa.ArrowInvalid(f"the batch at {each.position} is not as it was written")
+            yield from pa.ipc.open_stream(HEAD + data + END)
+
+
+def _large(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at most ROWS, unless one was larger. A gap in the offsets ends a batch."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = following = 0
+    for batch in batches:
+        first: int = batch.column("offset")[0].as_py()
+        if gathered and (rows + batch.num_rows > ROWS or size + batch.nbytes > BYTES or first != following):
+            yield _combined(gathered)
+            gathered, rows, size = [], 0, 0
+        gathered.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        following = first + batch.num_rows
+    if gathered:
+        yield _combined(gathered)
+
+
+def _combined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    [combined] = pa.Table.from_batches(batches, SCHEMA).combine_chunks().to_batches()
+    return combined

@@ -1,0 +1,360 @@
+"""All streams of a broker: declared, filled from the engine's captured messages, kept within their retention.
+
+A stream's declaration and its extents are rows of the store, its messages are files below the data directory.
+Everything that writes runs on the keeper's thread; other threads look at `Stream` objects and read files.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemq.config import StreamConfig
+from tidemq.errors import StoreError, UsageError
+from tidemq.store import Store, Write
+from tidemq.stream.log import (
+    EXTENT,
+    FAMILY,
+    SEGMENT_BYTES,
+    SEGMENTS,
+    Extent,
+    StreamLog,
+    extent_prefix,
+    read_extent,
+    sync_folder,
+)
+
+if TYPE_CHECKING:
+    from tidemq.engine import StoreAccess, StoreWork
+
+_log = logging.getLogger("tidemq")
+
+_DECLARATION = b"\x00"  # in a key, after the stream's name
+_SEGMENT_BYTES_MIN = 1 << 20
+
+STREAM_COUNTERS = ("stream_messages", "stream_bytes", "stream_messages_dropped", "stream_messages_damaged")
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream. `epoch` tells it from another of the same name; `number` is the engine's."""
+
+    config: StreamConfig
+    epoch: int
+    log: StreamLog
+    number: int
+    pending: int = field(default=0)  # messages that are written and not yet committed
+
+    def describe(self) -> dict[str, Any]:
+        """What readers are told of it."""
+        extents = self.log.extents
+        return {
+            "name": self.config.name,
+            "filters": list(self.config.filters),
+            "retention_s": self.config.retention_s,
+            "retention_bytes": self.config.retention_bytes,
+            "epoch": self.epoch,
+            "first_offset": self.log.first_offset,
+            "next_offset": self.log.next_offset,
+            "bytes": self.log.size_bytes,
+            "first_us": extents[0].first_us if extents else None,
+            "last_us": extents[-1].last_us if extents else None,
+        }
+
+    def declaration(self) -> Write:
+        """The row of the store that holds it."""
+        value = self.config.model_dump(mode="json") | {
+            "epoch": self.epoch,
+            "next_offset": self.log.next_offset,
+        }
+        return FAMILY, self.config.name.encode() + _DECLARATION, json.dumps(value).encode()
+
+
+@dataclass(slots=True)
+class _Merge:
+    """Small batches of a stream that become large ones."""
+
+    stream: Stream
+    old: list[Extent]
+    new: list[Extent] = field(default_factory=list)
+
+
+class Streams:
+    """The streams of one broker. `load` comes before the engine starts, all else while the keeper runs."""
+
+    def __init__(self, store: Store, access: StoreAccess, data: Path) -> None:
+        self._store = store
+        self._access = access
+        self._folder = data / "streams"
+        self._by_name: dict[str, Stream] = {}  # replaced, never changed: other threads read it
+        self._merging: threading.Thread | None = None
+        self._written: list[Stream] = []  # by the work that is being committed
+        self.counts: Counter[str] = Counter(dict.fromkeys(STREAM_COUNTERS, 0))
+
+    @property
+    def all(self) -> Mapping[str, Stream]:
+        """The streams by their names, as they are now."""
+        return self._by_name
+
+    # --- declaring ---------------------------------------------------------------------------------
+
+    def load(self, configured: Sequence[StreamConfig]) -> list[str]:
+        """Opens the streams that the store knows and declares those of the configuration; gives a line for
+        each that has lost messages. StoreError when one cannot be opened.
+        """
+        lines: list[str] = []
+        extents: dict[bytes, list[Extent]] = {}
+        declared: list[dict[str, Any]] = []
+        for key, value in self._store.scan(FAMILY):
+            if key.partition(EXTENT)[1]:
+                extents.setdefault(key[:-8], []).append(read_extent(key, value))
+            else:
+                declared.append(json.loads(value))
+        for each in declared:
+            epoch, next_offset = each.pop("epoch"), each.pop("next_offset")
+            config = StreamConfig.model_validate(each)
+            known = extents.get(extent_prefix(config.name), [])
+            lines += self._open(config, epoch, known, next_offset)
+        for config in configured:
+            self.declare(config)
+        return lines
+
+    def _open(
+        self, config: StreamConfig, epoch: int, extents: Sequence[Extent], next_offset: int
+    ) -> list[str]:
+        _require_packages()
+        _make_folder(self._stream_folder(config.name, epoch))  # in case somebody has removed it
+        log = StreamLog(config.name, self._stream_folder(config.name, epoch), extents, next_offset)
+        lost = log.damaged()
+        lines = []
+        if lost:
+            ends = max(each.end for each in extents)
+            log = StreamLog(
+                config.name, log.folder, [each for each in extents if each not in set(lost)], ends
+            )
+            rows = sum(each.rows for each in lost)
+            self.counts["stream_messages_damaged"] += rows
+            lines.append(
+                f"the stream {config.name} has lost {rows} messages, the first of offset {lost[0].first}: "
+                "their files are not as they were written"
+            )
+        stream = Stream(config, epoch, log, self._access.add_stream(config.filters))
+        if lost:
+            gone: list[Write] = [(FAMILY, each.write(config.name)[1], None) for each in lost]
+            self._store.write([stream.declaration(), *gone], sync=True)
+        log.remove_leftovers()
+        self._bound(stream)
+        self._by_name = self._by_name | {config.name: stream}
+        return lines
+
+    def declare(self, config: StreamConfig) -> None:
+        """Makes a stream, or gives one that is there other filters and another retention; durable. UsageError
+        for a malformed filter, or when a package is missing; StoreError when it cannot be written down.
+        """
+        known = self._by_name.get(config.name)
+        if known is None:
+            self._make(config)
+            return
+        before = known.config
+        self._change_filters(known, before, config)
+        known.config = config
+        try:
+            self._store.write([known.declaration()], sync=True)
+        except StoreError:
+            known.config = before
+            self._change_filters(known, config, before)
+            raise
+        self._bound(known)
+
+    def _change_filters(self, stream: Stream, before: StreamConfig, after: StreamConfig) -> None:
+        old, new = set(before.filters), set(after.filters)
+        self._access.change_stream(stream.number, sorted(old - new), sorted(new - old))
+
+    def _make(self, config: StreamConfig) -> None:
+        _require_packages()
+        epoch = secrets.randbits(53)  # exact in any reader of JSON
+        folder = self._stream_folder(config.name, epoch)
+        # what is captured from now on waits for this thread
+        number = self._access.add_stream(config.filters)
+        stream = Stream(config, epoch, StreamLog(config.name, folder, [], 0), number)
+        try:
+            _make_folder(folder)
+            self._store.write([stream.declaration()], sync=True)
+        except StoreError as error:
+            self._access.change_stream(number, config.filters, [])
+            raise StoreError(f"the stream {config.name} cannot be made: {error}") from error
+        self._bound(stream)
+        self._by_name = self._by_name | {config.name: stream}
+
+    def delete(self, name: str) -> None:
+        """Ends a stream; UsageError where there is none. Its files are left for `remove_files`."""
+        stream = self._by_name.get(name)
+        if stream is None:
+            raise UsageError(f"there is no stream {name!r}")
+        gone: list[Write] = [(FAMILY, each.write(name)[1], None) for each in stream.log.extents]
+        self._store.write([*gone, (FAMILY, stream.declaration()[1], None)], sync=True)
+        self._access.change_stream(stream.number, stream.config.filters, [])
+        self._by_name = {key: value for key, value in self._by_name.items() if key != name}
+
+    def remove_files(self, name: str) -> None:
+        """Removes what is left of deleted streams of this name. A reader that has a file open keeps it."""
+        kept = {stream.log.folder for stream in self._by_name.values()}
+        for folder in self._folder.glob(f"{name}.*"):
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _stream_folder(self, name: str, epoch: int) -> Path:
+        return self._folder / f"{name}.{epoch:016x}"
+
+    @staticmethod
+    def _bound(stream: Stream) -> None:
+        """Segments so small that retention, which gives up whole ones, is kept with some precision."""
+        limit = stream.config.retention_bytes or SEGMENT_BYTES * SEGMENTS
+        stream.log.segment_bytes = min(SEGMENT_BYTES, max(_SEGMENT_BYTES_MIN, limit // SEGMENTS))
+        stream.log.segment_us = int(stream.config.retention_s * 1e6) // SEGMENTS
+
+    # --- filling -----------------------------------------------------------------------------------
+
+    def write(self, work: StoreWork, *, sync: bool) -> list[Write]:
+        """Writes what the work has for streams, durable if `sync`; gives the rows that the store must have
+        before `publish`. StoreError: call `discard`.
+        """
+        rows: list[Write] = []
+        for stream in self._by_name.values():
+            if not work.streams >> stream.number & 1:
+                continue
+            before = stream.log.written_offset
+            self._written.append(stream)
+            rows += stream.log.write(self._access.captured_rows(work, stream.number, before))
+            stream.pending += stream.log.written_offset - before
+        if sync:
+            for stream in self._written:
+                stream.log.sync()
+        return rows
+
+    def publish(self) -> None:
+        """The store has the rows: readers may have the messages."""
+        for stream in self._written:
+            self.counts["stream_messages"] += stream.pending
+            stream.pending = 0
+            stream.log.publish()
+        self._written.clear()
+
+    def discard(self) -> list[Write]:
+        """Forgets what was written last; gives the rows that have to go from the store."""
+        gone: list[Write] = []
+        for stream in self._written:
+            stream.pending = 0
+            gone += stream.log.discard()
+        self._written.clear()
+        return gone
+
+    def drop(self, work: StoreWork) -> None:
+        """Counts the messages of a work that is not done."""
+        for stream in self._by_name.values():
+            if work.streams >> stream.number & 1:
+                rows = sum(batch[3] for batch in self._access.captured_rows(work, stream.number, 0))
+                self.counts["stream_messages_dropped"] += rows
+
+    def sync(self) -> None:
+        """Makes all that was written durable; StoreError when that fails."""
+        for stream in self._by_name.values():
+            stream.log.sync()
+
+    # --- now and then ------------------------------------------------------------------------------
+
+    def tend(self, ask: Callable[[Callable[[], None]], object]) -> None:
+        """Gives up what is beyond the retention, and has small batches merged, one segment at a time, by a
+        thread that lets `ask` do what is for this one. StoreError when the store fails.
+        """
+        for stream in self._by_name.values():
+            self._forget(stream)
+        if self._merging is None and (merge := self._find_small()):
+            self._merging = threading.Thread(
+                target=self._merge, args=(merge, ask), name="tidemq-merge", daemon=True
+            )
+            self._merging.start()
+
+    def _forget(self, stream: Stream) -> None:
+        age_us = int(stream.config.retention_s * 1e6)
+        before = time.time_ns() // 1000 - age_us if age_us else 0
+        gone = stream.log.expired(before_us=before, bytes_max=stream.config.retention_bytes)
+        if gone:
+            writes: list[Write] = [(FAMILY, each.write(stream.config.name)[1], None) for each in gone]
+            # durable before the files go: what the store names must be there after a power failure
+            self._store.write([*writes, stream.declaration()], sync=True)
+            stream.log.forget(gone)
+
+    def _find_small(self) -> _Merge | None:
+        """A closed segment of small batches, if there is one."""
+        for stream in self._by_name.values():
+            if len(stream.log.extents) > 1:
+                from tidemq.stream.merging import find_small
+
+                if extents := find_small(stream.log):
+                    return _Merge(stream, extents)
+        return None
+
+    def _merge(self, merge: _Merge, ask: Callable[[Callable[[], None]], object]) -> None:
+        """On a thread of its own. After a failure nothing is merged until the next start."""
+        from tidemq.stream.merging import merge as merged
+
+        name = merge.stream.config.name
+
+        def finish() -> None:
+            try:
+                self._finish(merge)
+            except StoreError as error:
+                _log.error("merged batches of the stream %s are not taken: %s", name, error)
+                return
+            self._merging = None
+
+        try:
+            merge.new = merged(merge.stream.log, merge.old)
+        except (OSError, ValueError) as error:  # Arrow's are ValueErrors
+            _log.error("batches of the stream %s cannot be merged: %s", name, error)
+            return
+        ask(finish)
+
+    def _finish(self, merge: _Merge) -> None:
+        """Puts what was merged in its place."""
+        log, name = merge.stream.log, merge.stream.config.name
+        if self._by_name.get(name) is not merge.stream or merge.old[0] not in log.extents:
+            return  # deleted, or given up by the retention, meanwhile
+        gone: list[Write] = [(FAMILY, each.write(name)[1], None) for each in merge.old]
+        self._store.write([*gone, *(each.write(name) for each in merge.new)], sync=True)
+        log.replace(merge.old, merge.new)
+
+    def close(self) -> None:
+        """Closes the files."""
+        for stream in self._by_name.values():
+            stream.log.close()
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes a stream's folder and the one of all streams, durable; StoreError when that fails."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for above in (folder.parent, folder.parent.parent):
+            sync_folder(above)
+    except OSError as error:
+        raise StoreError(f"the folder {folder} cannot be made: {error.strerror}") from error
+
+
+def _require_packages() -> None:
+    """UsageError when what streams need is not installed."""
+    try:
+        import tidemq.stream.schema  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"streams need the package {error.name}, which `pip install 'tidemq[streams]'` brings"
+        ) from error

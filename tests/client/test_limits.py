@@ -1,0 +1,544 @@
+"""Limits and policies, keep-alive, faults of the server, cancelling: what goes wrong is bounded and said."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+from client.scripted import Peer, ScriptedServer
+
+from tidemq.client import (
+    BufferFullError,
+    Client,
+    ConnectError,
+    DisconnectedError,
+    Message,
+    PublishError,
+    ReasonCode,
+    ServerRefusedError,
+    SubscribeError,
+)
+from tidemq.errors import UsageError
+from tidemq.wire import (
+    Auth,
+    Connack,
+    ConnectReturnCode,
+    Disconnect,
+    Properties,
+    Puback,
+    Publish,
+    Pubrec,
+    Suback,
+    encode,
+)
+
+pytestmark = pytest.mark.timeout(30)
+WAIT_S = 10.0
+QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
+
+
+async def silent(peer: Peer) -> None:
+    """Accepts, and reads without an answer."""
+    await peer.accept()
+    while await peer.receive() is not None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"version": 6}, "version is 6; accepted: 3, 4, 5"),
+        ({"buffer_full": "drop"}, "buffer_full is 'drop'; accepted: 'wait'"),
+        ({"keep_alive_s": 70_000}, "keep_alive_s is 70000; accepted: 0 to 65535"),
+        ({"receive_max": 0}, "receive_max is 0; accepted: 1 to 65535"),
+        ({"auth_method": "x"}, "auth_method and authenticate go together"),
+    ],
+)
+def test_a_wrong_option_is_named(options, text):
+    with pytest.raises(UsageError, match=text):
+        Client("mqtt://host", **options)
+
+
+# --- what is sent
+
+
+async def test_a_full_buffer_rejects():
+    async with (
+        ScriptedServer(silent) as server,
+        Client(server.url, buffer_full="reject", buffer_messages_max=3, close_timeout_s=0.1) as client,
+    ):
+        for _ in range(3):
+            client.publish_nowait("t", qos=1)
+        with pytest.raises(BufferFullError, match=r"3 messages \(buffer_messages_max\)"):
+            await client.publish("t", qos=1)
+
+
+async def test_a_full_buffer_of_bytes_rejects():
+    async with ScriptedServer(silent) as server:
+        async with Client(server.url, buffer_bytes_max=10_000, close_timeout_s=0.1) as client:
+            for _ in range(9):
+                client.publish_nowait("t", b"x" * 1000, qos=1)
+            with pytest.raises(BufferFullError, match=r"10000 bytes \(buffer_bytes_max\)"):
+                client.publish_nowait("t", b"x" * 1000, qos=1)
+
+
+async def test_a_full_buffer_waits(server, topic):
+    async with asyncio.timeout(WAIT_S), Client(server.url, buffer_messages_max=10) as client:
+        await client.subscribe(topic, qos=1)
+        await asyncio.gather(*(client.publish(topic, str(n), qos=1) for n in range(300)))
+        assert len({(await anext(client.messages)).payload for _ in range(300)}) == 300
+
+
+async def test_a_full_buffer_drops_the_oldest_of_qos_0(own_server, topic):
+    async with asyncio.timeout(WAIT_S):
+        async with Client(
+            own_server.url, buffer_full="drop_oldest", buffer_messages_max=4, **QUICK
+        ) as client:
+            await client.subscribe(topic, qos=1)
+            own_server.kill()
+            while client.is_connected:
+                await asyncio.sleep(0.01)
+            receipts = [client.publish_nowait(topic, "first", qos=1)]
+            receipts += [client.publish_nowait(topic, str(n)) for n in range(6)]
+            for dropped in receipts[1:4]:
+                with pytest.raises(BufferFullError, match="dropped for newer"):
+                    await dropped.acknowledged
+            client.publish_nowait(topic, "second", qos=1)
+            own_server.start()
+            got = [(await anext(client.messages)).payload for _ in range(4)]
+    assert sorted(got) == [b"4", b"5", b"first", b"second"]
+
+
+async def test_65535_in_flight_and_no_more():
+    """All packet identifiers are in use at once, the rest waits; then all is acknowledged, backwards."""
+    ids: list[int] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        while len(ids) < 65_535:
+            ids.append((await peer.receive()).packet_id)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(peer.receive(), 0.1)
+        peer.send(b"".join(encode(Puback(packet_id=each), 5) for each in reversed(ids)))
+        for _ in range(10):
+            peer.send(Puback(packet_id=(await peer.receive()).packet_id))
+        await peer.receive()
+
+    async with asyncio.timeout(20), ScriptedServer(script) as server, Client(server.url) as client:
+        count = await client.publish_many((("t", b"") for _ in range(65_545)), qos=1)
+        assert client._outgoing.inflight == 0
+    assert count == 65_545
+    assert sorted(ids) == list(range(1, 65_536))
+
+
+async def test_the_servers_receive_maximum_is_kept():
+    async def script(peer: Peer) -> None:
+        await peer.accept(Connack(properties=Properties(receive_maximum=3)))
+        waiting: list[int] = []
+        for _ in range(20):
+            waiting.append((await peer.receive()).packet_id)
+            assert len(waiting) <= 3
+            if len(waiting) == 3:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(peer.receive(), 0.01)
+                peer.send(Puback(packet_id=waiting.pop(0)))
+        peer.send(*(Puback(packet_id=each) for each in waiting))
+        await peer.receive()
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server, Client(server.url) as client:
+        await client.publish_many((("t", b"") for _ in range(20)), qos=1)
+
+
+async def test_what_the_server_does_not_take_is_refused_here():
+    async def script(peer: Peer) -> None:
+        limits = Properties(maximum_packet_size=100, maximum_qos=1, retain_available=False)
+        await peer.accept(Connack(properties=limits))
+        await peer.receive()
+
+    async with ScriptedServer(script) as server, Client(server.url) as client:
+        with pytest.raises(PublishError, match="packet too large"):
+            await client.publish("t", b"x" * 100)
+        with pytest.raises(PublishError, match="qos not supported"):
+            await client.publish("t", qos=2)
+        with pytest.raises(PublishError, match="retain not supported"):
+            client.publish_nowait("t", retain=True)
+
+
+async def test_refusals_of_messages_and_filters_are_errors():
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        text = Properties(reason_string="not you")
+        peer.send(Puback(packet_id=(await peer.receive()).packet_id, reason=0x87, properties=text))
+        peer.send(Pubrec(packet_id=(await peer.receive()).packet_id, reason=0x97))
+        peer.send(Puback(packet_id=(await peer.receive()).packet_id, reason=0x10))
+        for _ in range(3):
+            packet = await peer.receive()
+            reason = 0x87 if packet.topic == "bad" else 0
+            peer.send(Puback(packet_id=packet.packet_id, reason=reason))
+        packet = await peer.receive()
+        peer.send(Suback(packet_id=packet.packet_id, reasons=(1, 0x87), properties=text))
+        await peer.receive()
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server, Client(server.url) as client:
+        with pytest.raises(PublishError, match=r"publishing to 't': not authorized \(0x87\)") as caught:
+            await client.publish("t", qos=1)
+        assert caught.value.reason == ReasonCode.NOT_AUTHORIZED
+        with pytest.raises(PublishError, match="quota"):
+            await client.publish("t", qos=2)
+        assert await client.publish("t", qos=1) == ReasonCode.NO_MATCHING_SUBSCRIBERS
+        with pytest.raises(PublishError, match="'bad'"):
+            await client.publish_many([("a", b""), ("bad", b""), ("b", b"")], qos=1)
+        with pytest.raises(SubscribeError, match="not you") as refused:
+            await client.subscribe("a", "b", qos=1)
+        assert refused.value.reasons == (1, 0x87)
+
+
+# --- what is received
+
+
+async def test_a_program_that_does_not_take_stops_the_reading(server, topic):
+    """The queue stays within its limit, nothing is lost, and the other client is not held up."""
+    count = 20_000
+    # TideMQ does not read PINGREQ of a client that it cannot write to
+    keep_alive_s = 1 if server.name == "mosquitto" else 60
+    slow = Client(server.url, queue_messages_max=100, keep_alive_s=keep_alive_s, ping_timeout_s=0.2)
+    async with asyncio.timeout(20), slow, Client(server.url) as fast:
+        await slow.subscribe(topic)
+        await fast.publish_many((topic, b"%d" % n + b"x" * 400) for n in range(count))
+        await asyncio.sleep(1.5)
+        assert slow.is_connected, "a PINGRESP behind messages that are not read is no time-out"
+        assert 100 <= len(slow.messages) < 3000
+        got = 0
+        async for message in slow.messages:
+            assert message.payload.startswith(b"%d" % got)
+            got += 1
+            if got == count:
+                break
+            assert len(slow.messages) < 3000
+
+
+async def test_an_answer_behind_messages_is_read(server, topic):
+    """A full queue does not hold up the PUBACK that the program's only task waits for."""
+    async with asyncio.timeout(WAIT_S), Client(server.url, queue_messages_max=20) as client:
+        await client.subscribe(topic)
+        for n in range(100):
+            await client.publish(topic, str(n), qos=1)
+        assert len(client.messages) == 100
+
+
+async def test_qos_1_is_acknowledged_when_it_is_taken():
+    acknowledged: list[int] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        peer.send(*(Publish(topic="t", qos=1, packet_id=n) for n in range(1, 5)))
+        while isinstance(packet := await peer.receive(), Puback):
+            acknowledged.append(packet.packet_id)
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server, Client(server.url) as client:
+        await client.messages.wait()
+        await asyncio.sleep(0.05)
+        assert acknowledged == []
+        await anext(client.messages)
+        await asyncio.sleep(0.05)
+        assert acknowledged == [1]
+        assert len(await client.messages.take(2)) == 2
+        await asyncio.sleep(0.05)
+        assert acknowledged == [1, 2, 3]
+
+
+# --- keep-alive
+
+
+async def test_a_silent_server_is_given_up(server, proxy, topic):
+    async with asyncio.timeout(WAIT_S):
+        async with Client(proxy.url, keep_alive_s=1, ping_timeout_s=0.2, **QUICK) as client:
+            proxy.stall()
+            begun = time.monotonic()
+            while client.is_connected:
+                await asyncio.sleep(0.01)
+            assert 1.0 <= time.monotonic() - begun < 2.0
+            proxy.resume()
+            await client.wait_connected()
+            assert proxy.connections >= 2
+
+
+async def test_a_silent_server_is_given_up_even_while_we_send(proxy, topic):
+    async with asyncio.timeout(WAIT_S):
+        async with Client(proxy.url, keep_alive_s=1, ping_timeout_s=0.2, **QUICK) as client:
+            proxy.stall()
+            while client.is_connected:
+                client.publish_nowait(topic)
+                await asyncio.sleep(0.02)
+            proxy.resume()
+            await client.wait_connected()
+
+
+async def test_the_servers_keep_alive_counts():
+    pings: list[float] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.accept(Connack(properties=Properties(server_keep_alive_s=1)))
+        while await peer.receive() is not None:
+            pings.append(time.monotonic())
+            peer.send(b"\xd0\x00")
+
+    async with ScriptedServer(script) as server:
+        begun = time.monotonic()
+        async with Client(server.url, keep_alive_s=600):
+            await asyncio.sleep(2.3)
+            assert len(pings) == 2
+    assert 0.9 < pings[0] - begun < 1.5
+
+
+# --- faults of the server
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x00\x00", 0x81),  # packet type 0
+        (b"\x36\x07\x00\x01t\x00\x01\x00\x00", 0x81),  # QoS 3
+        (b"\x30\x06\x00\x03t/#\x00", 0x81),  # a wildcard in a topic name
+        (b"\x30\xff\xff\xff\xff\x01", 0x81),  # a length of five bytes
+        (b"\x10\x00", 0x81),  # CONNECT
+        (b"\x30\x06\x00\x00\x03\x23\x00\x05", 0x94),  # a topic alias that was not allowed
+        (b"\x30\x80\x80\x80\x01", 0x95),  # longer than what we said
+    ],
+)
+async def test_a_server_that_breaks_mqtt_is_told_and_left(data, reason, caplog):
+    told: list[object] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        if server.connections == 1:
+            peer.send(data)
+        told.append(await peer.receive())
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server:
+        with caplog.at_level(logging.WARNING):
+            async with Client(server.url, packet_bytes_max=100_000, **QUICK) as client:
+                while server.connections < 2 or not client.is_connected:
+                    await asyncio.sleep(0.005)
+    assert isinstance(told[0], Disconnect)
+    assert told[0].reason in (reason, 0x81, 0x82, 0x90)
+    assert "broke MQTT" in caplog.text
+
+
+async def test_more_than_our_receive_maximum():
+    told: list[object] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await peer.receive()
+        peer.send(*(Publish(topic="t", qos=1, packet_id=n) for n in range(1, 4)))
+        told.append(await peer.receive())
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server:
+        client = Client(server.url, receive_max=2, reconnect=False)
+        await client.connect()
+        client.publish_nowait("begin")
+        while not told:
+            await asyncio.sleep(0.005)
+        assert len(await client.messages.take()) == 2
+        with pytest.raises(ConnectError, match="broke MQTT"):
+            await anext(client.messages)
+        await client.disconnect()
+    assert isinstance(told[0], Disconnect)
+    assert told[0].reason == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    ("version", "connack", "text", "reason"),
+    [
+        (4, Connack(reason=ConnectReturnCode.NOT_AUTHORIZED), "not authorized", 0x87),
+        (4, Connack(reason=ConnectReturnCode.IDENTIFIER_REJECTED), "identifier not valid", 0x85),
+        (
+            5,
+            Connack(reason=0x86, properties=Properties(reason_string="who?")),
+            r"user name or password \(0x86\) \(who\?\)",
+            0x86,
+        ),
+        (5, Connack(reason=0x9D, properties=Properties(server_reference="other:1")), "server moved", 0x9D),
+    ],
+)
+async def test_a_refused_connection_says_why(version, connack, text, reason):
+    async def script(peer: Peer) -> None:
+        await peer.accept(connack)
+
+    async with ScriptedServer(script, version) as server:
+        with pytest.raises(ServerRefusedError, match=text) as caught:
+            async with Client(server.url, version=version):
+                pass
+    assert caught.value.reason == reason
+    assert caught.value.server_reference == connack.properties.server_reference
+    assert server.url in str(caught.value)
+
+
+async def test_a_server_that_says_nothing():
+    async def script(peer: Peer) -> None:
+        await peer.receive()
+        await peer.receive()
+
+    async with ScriptedServer(script) as server:
+        with pytest.raises(ConnectError, match=r"no answer to CONNECT within 0\.1 s"):
+            async with Client(server.url, connect_timeout_s=0.1):
+                pass
+
+
+async def test_a_server_that_is_none():
+    async def script(peer: Peer) -> None:
+        peer.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+
+    async with ScriptedServer(script) as server:
+        with pytest.raises(ConnectError, match=r"broke MQTT|before CONNACK"):
+            async with Client(server.url):
+                pass
+
+
+# --- AUTH
+
+
+async def test_the_auth_exchange():
+    asked: list[bytes | None] = []
+
+    def authenticate(data: bytes | None) -> bytes:
+        asked.append(data)
+        return b"initial" if data is None else data.upper()
+
+    def auth(data: bytes, reason: int = ReasonCode.CONTINUE_AUTHENTICATION) -> Auth:
+        return Auth(reason=reason, properties=Properties(auth_method="ECHO", auth_data=data))
+
+    async def script(peer: Peer) -> None:
+        connect = await peer.receive()
+        assert (connect.properties.auth_method, connect.properties.auth_data) == ("ECHO", b"initial")
+        for word in (b"one", b"two"):
+            peer.send(auth(word))
+            answer = await peer.receive()
+            assert (answer.reason, answer.properties.auth_data) == (0x18, word.upper())
+        peer.send(Connack(properties=Properties(auth_method="ECHO", auth_data=b"done")))
+        again = await peer.receive()
+        assert again.reason == ReasonCode.REAUTHENTICATE
+        peer.send(auth(b"three"))
+        assert (await peer.receive()).properties.auth_data == b"THREE"
+        peer.send(auth(b"", ReasonCode.SUCCESS))
+        packet = await peer.receive()
+        peer.send(Puback(packet_id=packet.packet_id))
+        await peer.receive()
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server:
+        async with Client(server.url, auth_method="ECHO", authenticate=authenticate) as client:
+            await client.reauthenticate()
+            while len(asked) < 5:
+                await asyncio.sleep(0.005)
+            await client.publish("t", qos=1)
+    assert asked == [None, b"one", b"two", None, b"three"]
+
+
+async def test_an_authenticator_that_fails_at_once(server):
+    def authenticate(data: bytes | None) -> bytes:
+        raise ValueError("no key at all")
+
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(ValueError, match="no key at all"):
+            await Client(server.url, auth_method="ECHO", authenticate=authenticate).connect()
+
+
+async def test_a_callback_may_end_its_own_client(server, topic):
+    async with asyncio.timeout(WAIT_S):
+        client = Client(server.url)
+        await client.connect()
+
+        async def stop(message: Message) -> None:
+            await client.disconnect()
+
+        await client.subscribe(topic, callback=stop)
+        await client.publish(topic)
+        with pytest.raises(StopAsyncIteration):
+            await anext(client.messages)
+
+
+async def test_an_authenticator_that_fails():
+    async def authenticate(data: bytes | None) -> bytes:
+        if data is None:
+            return b"initial"
+        raise ValueError("no such key")
+
+    async def script(peer: Peer) -> None:
+        await peer.receive()
+        peer.send(Auth(reason=0x18, properties=Properties(auth_method="ECHO", auth_data=b"?")))
+        await peer.receive()
+
+    async with ScriptedServer(script) as server:
+        with pytest.raises(ConnectError, match="no such key"):
+            async with Client(server.url, auth_method="ECHO", authenticate=authenticate):
+                pass
+
+
+# --- cancelling and closing
+
+
+async def test_cancelled_calls_leave_the_client_whole(server, proxy, topic):
+    async with asyncio.timeout(WAIT_S), Client(proxy.url) as client:
+        await client.subscribe(topic, qos=1)
+        proxy.stall()
+        calls = [
+            client.publish(topic, "late", qos=1),
+            client.subscribe(f"{topic}/other"),
+            client.unsubscribe(f"{topic}/other"),
+            client.request(f"{topic}/none"),
+            anext(client.messages),
+            client.messages.take(),
+        ]
+        tasks = [asyncio.ensure_future(each) for each in calls]
+        await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+        proxy.resume()
+        await client.publish(topic, "next", qos=1)
+        assert [(await anext(client.messages)).payload for _ in range(2)] == [b"late", b"next"]
+
+
+async def test_connecting_may_be_cancelled():
+    async def script(peer: Peer) -> None:
+        await peer.receive()
+        assert await peer.receive() is None  # the client closes
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server:
+        client = Client(server.url)
+        task = asyncio.create_task(client.connect())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        await asyncio.sleep(0.05)
+
+
+async def test_a_closed_client_says_so(server, topic):
+    async with Client(server.url) as client:
+        subscription = await client.subscribe(topic)
+        iterating = asyncio.create_task(anext(subscription.messages, None))
+        await asyncio.sleep(0)
+    assert await iterating is None
+    assert [message async for message in client.messages] == []
+    for call in (client.publish(topic), client.subscribe(topic), client.publish(topic, qos=1)):
+        with pytest.raises(DisconnectedError, match="the client is closed"):
+            await call
+    with pytest.raises(UsageError, match="connects once"):
+        await client.connect()
+    await client.disconnect()
+
+
+async def test_the_end_waits_for_acknowledgements(server, topic):
+    async with Client(server.url) as watching:
+        await watching.subscribe(topic, qos=1)
+        async with Client(server.url) as client:
+            receipts = [client.publish_nowait(topic, b"x" * 1000, qos=1) for _ in range(300)]
+        assert all(each.done and each.reason == 0 for each in receipts)
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(300):
+                assert isinstance(await anext(watching.messages), Message)

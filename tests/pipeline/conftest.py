@@ -1,0 +1,40 @@
+"""One Spark cluster for all tests of this folder: two workers, each a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import StartBroker
+from pipeline.streaming import Streaming
+from pyspark.sql import SparkSession
+
+import tidemq
+from tidemq.pipeline.session import spark_session
+
+CLUSTER = "local-cluster[2,1,1024]"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.task.maxFailures": "1",  # what a test lets fail need not fail four times
+    "spark.ui.enabled": "false",
+}
+
+
+@pytest.fixture(scope="package")
+def spark(install: Callable[[str, str], None]) -> Iterator[SparkSession]:
+    """Two workers; commands that tests run start Java in the same quick way."""
+    install("java", "default-jre-headless")
+    options = (f'--conf "spark.{who}.defaultJavaOptions={QUICK_JAVA}"' for who in ("driver", "executor"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_SUBMIT_ARGS", f"{' '.join(options)} pyspark-shell")
+        # workers run in folders of their own: what this process imports they must find, too
+        patch.setenv("PYTHONPATH", str(Path(tidemq.__file__).parents[1]))
+        with spark_session(CLUSTER, "tests", SETTINGS) as session:
+            yield session
+
+
+@pytest.fixture(scope="package")
+def streaming(start_broker: StartBroker, tmp_path_factory: pytest.TempPathFactory) -> Streaming:
+    return Streaming(start_broker, tmp_path_factory.mktemp("streams"))

@@ -1,0 +1,63 @@
+"""A broker with streams, and what publishes into them."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from conftest import free_port
+
+from tidemq.client import sync as blocking
+from tidemq.client.streams import StreamReader
+
+TIDEMQ = [sys.executable, "-c", "from tidemq.cli import main; main()"]
+SETTINGS = 'store = "sqlite"\ndata = "{data}"\nadmin_port = {port}\n'
+
+
+class Streaming:
+    """Its streams are declared by `declare`; each has the topics below its name."""
+
+    def __init__(self, start: Callable[..., Any], data: Path) -> None:
+        self.admin_port = free_port()
+        self.url = f"http://127.0.0.1:{self.admin_port}"
+        self.broker = start(SETTINGS.format(data=data, port=self.admin_port))
+
+    def declare(self, name: str, **more: float) -> str:
+        """Makes a stream, or makes it anew."""
+        body = json.dumps({"filters": [f"{name}/#"]} | more).encode()
+        self._ask("PUT", name, body)
+        return name
+
+    def delete(self, name: str) -> None:
+        self._ask("DELETE", name)
+
+    def client(self, **options: Any) -> blocking.Client:
+        return blocking.Client(f"mqtt://127.0.0.1:{self.broker.port}", **options)
+
+    def publish(self, messages: Iterable[tuple[str, bytes]]) -> int:
+        """The number of those that are acknowledged: all, or it raises."""
+        with self.client() as client:
+            return client.publish_many(messages, qos=1)
+
+    def expire(self, name: str) -> None:
+        """Publishes into a stream that keeps 1 MiB until its first messages are gone."""
+        self.publish((f"{name}/b", random.randbytes(20_000)) for _ in range(200))
+        deadline = time.monotonic() + 20
+        while self.kept(name).start == 0 or StreamReader(self.url, name).describe().bytes > 3 << 20:
+            assert time.monotonic() < deadline, "nothing expires"
+            time.sleep(0.1)
+
+    def kept(self, name: str) -> range:
+        """The offsets of a stream's messages."""
+        state = StreamReader(self.url, name).describe()
+        return range(state.first_offset, state.next_offset)
+
+    def _ask(self, method: str, name: str, body: bytes | None = None) -> None:
+        request = urllib.request.Request(f"{self.url}/streams/{name}", body, method=method)
+        urllib.request.urlopen(request, timeout=10).close()

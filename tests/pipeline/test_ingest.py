@@ -1,0 +1,162 @@
+"""Each message of a stream is in the table once: after kills, with a lost checkpoint, and beside rivals."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC
+from functools import partial
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pipeline.streaming import TIDEMQ
+from pyarrow import table as arrow_table
+
+from tidemq.pipeline.ingest import Ingest, IngestError, run_ingest, with_day
+from tidemq.pipeline.source import register
+from tidemq.pipeline.table import Table, TableError
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def rows(job: Ingest) -> list[dict]:
+    """All rows of the bronze table, by another reader."""
+    table = DeltaTable(job.bronze.uri).to_pyarrow_table()
+    return table.sort_by([("epoch", "ascending"), ("offset", "ascending")]).to_pylist()
+
+
+def offsets(job: Ingest) -> list[int]:
+    return [row["offset"] for row in rows(job)]
+
+
+@pytest.fixture
+def job(streaming, tmp_path) -> Callable[..., Ingest]:
+    """`job("stream", …)` declares it and gives what ingests it."""
+
+    def job(name: str, retention_bytes: int = 0, **more) -> Ingest:
+        streaming.declare(name, retention_bytes=retention_bytes)
+        return Ingest(url=streaming.url, stream=name, tables=str(tmp_path / "lake"), **more)
+
+    return job
+
+
+def test_each_message_is_in_bronze_once_also_without_the_checkpoint(spark, streaming, job, tmp_path):
+    ingest = job("once", rows_max=40, maintain_batches=3)
+    streaming.publish([("once/a", b"%d" % number) for number in range(100)])
+    run_ingest(spark, ingest, once=True)
+    found = rows(ingest)
+    assert [(row["offset"], row["topic"], row["payload"]) for row in found] == [
+        (number, "once/a", b"%d" % number) for number in range(100)
+    ]
+    assert all(row["date"] == row["received"].astimezone(UTC).date() for row in found)
+    assert len(DeltaTable(ingest.bronze.uri).file_uris()) == 1  # the third batch has put them together
+    shutil.rmtree(tmp_path / "lake/once/checkpoint")
+    streaming.publish([("once/a", b"x")] * 10)
+    run_ingest(spark, ingest, once=True)
+    assert offsets(ingest) == list(range(110))
+
+
+def test_who_commits_second_is_refused_and_who_comes_late_adds_nothing(spark, streaming, job):
+    ingest = job("rivals")
+    streaming.publish([("rivals/a", b"x")] * 20)
+    register(spark)
+    read = spark.read.format("tidemq").options(url=ingest.url, stream="rivals")
+    frame = with_day(read.load())
+    epoch = frame.first().epoch
+    table = ingest.bronze
+    assert table.append(frame.where("offset < 10"), "rivals", epoch) == 10
+
+    class Late(Table):
+        """Another driver commits after this one has written its files."""
+
+        def _written(self, attempt):
+            assert table.append(frame, "rivals", epoch) == 10
+            return super()._written(attempt)
+
+    with pytest.raises(TableError, match="somebody else has written"):
+        Late(table.uri).append(frame, "rivals", epoch)
+    assert table.append(frame, "rivals", epoch) == 0
+    assert table.reached("rivals", epoch) == 20
+    assert offsets(ingest) == list(range(20))
+
+
+def test_what_no_restart_mends_ends_the_job_with_the_reason(spark, streaming, job, tmp_path):
+    ingest = job("ends", retention_bytes=1 << 20)
+    streaming.publish([("ends/a", b"x")] * 10)
+    run_ingest(spark, ingest, once=True)
+    streaming.expire("ends")
+    with pytest.raises(IngestError, match=r"^the messages of offsets 10 to \d+ of the stream ends are older"):
+        run_ingest(spark, ingest, once=True)
+    other = Ingest(url=streaming.url, stream="ends", tables=str(tmp_path / "other"))
+    write_deltalake(other.bronze.uri, arrow_table({"offset": ["a"]}))
+    with pytest.raises(IngestError, match="has no column epoch"):
+        run_ingest(spark, other, once=True)
+
+
+class Driver:
+    """The command as a process of its own, on its own Spark."""
+
+    def __init__(self, ingest: Ingest, log: Path, *more: str) -> None:
+        self._folder = Path(ingest.tables) / ingest.stream / "bronze"
+        self._log = log
+        command = [*TIDEMQ, "pipeline", "ingest", ingest.stream, ingest.tables, "--url", ingest.url]
+        command += ["--master", "local[1]", "--trigger", "0", *more]
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ)
+
+    def commits(self) -> int:
+        return len(list(self._folder.glob("_delta_log/*.json")))
+
+    def attempts(self) -> int:
+        """Folders with files that are whole."""
+        return len({path.parents[1] for path in self._folder.glob("batch-*/date=*/*.parquet")})
+
+    def has_written(self, commits: int) -> bool:
+        """What is not committed yet, after so many commits; the first of them made the table."""
+        return self.commits() >= commits and self.attempts() >= self.commits()
+
+    def kill_when(self, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not reached():
+            assert self.process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.001)
+        self.process.kill()
+        self.process.wait()
+
+
+def test_a_driver_that_is_killed_between_writing_and_committing_leaves_each_message_once(
+    spark, streaming, job, tmp_path
+):
+    ingest = job("killed")
+    sent: list[bytes] = []
+    stop = threading.Event()
+
+    def publish() -> None:
+        numbers = itertools.count()
+        while not stop.is_set():
+            batch = [b"%d" % next(numbers) for _ in range(50)]
+            streaming.publish([("killed/a", payload) for payload in batch])
+            sent.extend(batch)
+            time.sleep(0.2)
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        for _ in range(5):  # until the kill comes before the commit
+            driver = Driver(ingest, tmp_path / "killed.log", "--rows-max", "200")
+            driver.kill_when(partial(driver.has_written, 2))
+            if driver.has_written(2):
+                break
+    finally:
+        stop.set()
+        publisher.join()
+    run_ingest(spark, ingest, once=True)  # another driver, with the first one's checkpoint
+    assert driver.has_written(2)  # one was written in vain
+    assert [row["payload"] for row in rows(ingest)] == sent

@@ -1,0 +1,177 @@
+"""Payloads are decoded by rule, or become dead letters; what came again is left out, and only that."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from conformance import kit
+from conformance.packets import PUBACK, publish
+from deltalake import DeltaTable
+from pipeline.streaming import TIDEMQ
+from pyspark.sql import functions as F  # noqa: N812
+
+from tidemq.errors import ConfigError
+from tidemq.pipeline.ingest import Ingest, run_ingest
+from tidemq.pipeline.rules import Rule, filter_pattern, load_rules
+from tidemq.pipeline.table import Table
+
+pytestmark = pytest.mark.timeout(300)
+
+RULES = """
+[[rules]]
+name = "climate"
+filter = "{stream}/+/climate"
+format = "json"
+columns = "celsius double, unit string"
+
+[[rules]]
+name = "level"
+filter = "{stream}/+/level"
+format = "number"
+"""
+
+
+def rules_of(tmp_path: Path, text: str) -> tuple[Rule, ...]:
+    file = tmp_path / "rules.toml"
+    file.write_text(text)
+    return load_rules(file)
+
+
+def rows(table: Table, *columns: str) -> list[tuple]:
+    found = DeltaTable(table.uri).to_pyarrow_table().sort_by("offset")
+    return list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
+
+
+def ingest(spark, streaming, tmp_path, stream) -> Ingest:
+    rules = rules_of(tmp_path, RULES.format(stream=stream))
+    job = Ingest(url=streaming.url, stream=stream, tables=str(tmp_path / "lake"), rules=rules)
+    run_ingest(spark, job, once=True)
+    return job
+
+
+def send_as_device(streaming, topic: str, messages: list[tuple[bytes, int, bool]]) -> None:
+    """QoS 1 messages with these payloads, packet identifiers and DUP flags, by the client `device`."""
+    device = kit.Client(streaming.broker.port, 4)
+    device.connect("device")
+    for payload, packet_id, dup in messages:
+        device.send(publish(topic, payload, 1, packet_id, 4, dup=dup))
+        device.expect(PUBACK, packet_id=packet_id)
+    device.disconnect()
+
+
+def test_payloads_become_columns_and_others_dead_letters(spark, streaming, tmp_path):
+    streaming.declare("decoded")
+    climate = [
+        b'{"celsius": 20.5, "unit": "C", "more": [1]}',
+        b'{"unit": "C"}',
+        b'{"celsius": "warm"}',
+        b"20.5",
+        b'{"celsius": 2',
+        b"\xff\xfe",
+        b"",
+    ]
+    level = [b"17", b" -1.5e3 ", b"high", b""]
+    streaming.publish([("decoded/1/climate", payload) for payload in climate])
+    streaming.publish([("decoded/1/level", payload) for payload in level])
+    streaming.publish([("decoded/else", b"17")])
+    job = ingest(spark, streaming, tmp_path, "decoded")
+    found, numbers = (job.silver(rule) for rule in job.rules)
+    assert rows(found, "offset", "topic", "celsius", "unit") == [
+        (0, "decoded/1/climate", 20.5, "C"),
+        (1, "decoded/1/climate", None, "C"),
+    ]
+    assert rows(numbers, "offset", "value") == [(7, 17.0), (8, -1500.0)]
+    wrong = "not a JSON object with celsius double, unit string"
+    assert rows(job.dead_letters, "offset", "rule", "reason", "payload") == [
+        *((2 + number, "climate", wrong, climate[2 + number]) for number in range(3)),
+        (5, "climate", "not UTF-8", b"\xff\xfe"),
+        (6, "climate", wrong, b""),
+        (9, "level", "not a number", b"high"),
+        (10, "level", "not a number", b""),
+    ]
+    assert len(rows(job.bronze, "offset")) == 12
+    # a driver that was killed between two tables: the batch comes again
+    (tmp_path / "lake/decoded/checkpoint/commits/0").unlink()
+    for path in (tmp_path / "lake/decoded/checkpoint/commits").glob(".0*"):
+        path.unlink()
+    before = [rows(table, "offset") for table in job.all_tables]
+    run_ingest(spark, job, once=True)
+    assert [rows(table, "offset") for table in job.all_tables] == before
+
+
+def test_what_came_again_is_left_out_unless_it_is_the_first_to_come(spark, streaming, tmp_path):
+    streaming.declare("again")
+    sent = [
+        (b"1", 1, False),
+        (b"1", 1, True),  # came again
+        (b"2", 2, True),  # its first delivery never came
+        (b"2", 2, True),
+        (b"3", 1, True),  # another message
+        (b"3", 1, False),  # a new one that looks the same
+    ]
+    send_as_device(streaming, "again/1/level", sent)
+    job = ingest(spark, streaming, tmp_path, "again")
+    assert rows(job.silver(job.rules[1]), "offset", "value") == [(0, 1.0), (2, 2.0), (4, 3.0), (5, 3.0)]
+    assert len(rows(job.bronze, "offset")) == 6
+    send_as_device(streaming, "again/1/level", [(b"2", 2, True)])  # the first is in an earlier batch
+    run_ingest(spark, job, once=True)
+    assert [offset for (offset,) in rows(job.silver(job.rules[1]), "offset")] == [0, 2, 4, 5]
+    assert len(rows(job.bronze, "offset")) == 7
+
+
+def test_filters_match_as_the_broker_matches(spark):
+    cases = {
+        "a/b": ("a/b",),
+        "+/b": ("a/b", "/b"),
+        "a/+": ("a/b", "a/"),
+        "a/#": ("a", "a/", "a/b", "a/b/c"),
+        "#": ("a", "a/", "a/b", "a/b/c", "/b", "a.b", "x\ny"),
+        "a.b": ("a.b",),
+        "$SYS/#": ("$SYS/a",),
+        "+": ("a", "a.b", "x\ny"),
+    }
+    topics = ("a", "a/", "a/b", "a/b/c", "/b", "a.b", "x\ny", "$SYS/a")
+    frame = spark.createDataFrame([(topic,) for topic in topics], "topic string")
+    matches = [F.col("topic").rlike(filter_pattern(each)).alias(str(n)) for n, each in enumerate(cases)]
+    found = frame.select("topic", *matches).collect()
+    for number, (each, expected) in enumerate(cases.items()):
+        assert {row.topic for row in found if row[str(number)]} == set(expected), each
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1", "nothing else"),
+        ("[[rules", "no TOML"),
+        ("rules = [1]", "rules has 1"),
+        ('[[rules]]\nfilter = "a"\nformat = "number"', "rules.name is missing"),
+        ('[[rules]]\nname = "a/b"\nfilter = "a"\nformat = "number"', "rules.name is 'a/b'"),
+        ('[[rules]]\nname = "a"\nfilter = "a#"\nformat = "number"', "rules.filter is 'a#'"),
+        ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "xml"', "accepted: json, number"),
+        ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "json"', "rules.columns is missing"),
+        ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "number"\nb = 1', "rules.b is unknown"),
+        (2 * '[[rules]]\nname = "a"\nfilter = "a"\nformat = "number"\n', "two rules have the name a"),
+    ],
+)
+def test_a_wrong_rule_is_named(tmp_path, text, said):
+    with pytest.raises(ConfigError, match=said):
+        rules_of(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [("celsius doubble", "columns of the rule a"), ("topic string", "column topic"), ("int", "rule a")],
+)
+def test_wrong_columns_are_named(spark, columns, said):
+    with pytest.raises(ConfigError, match=said):
+        Rule("a", "a", "json", columns).check()
+
+
+def test_the_command_says_what_is_wrong_in_a_line(tmp_path):
+    command = [*TIDEMQ, "pipeline", "ingest", "any", str(tmp_path), "--url", "http://127.0.0.1:1"]
+    done = subprocess.run([*command, "--rules", str(tmp_path / "none.toml")], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "none.toml" in done.stderr
+    assert "Traceback" not in done.stderr

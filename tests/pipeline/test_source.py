@@ -1,0 +1,189 @@
+"""Spark reads streams as they are: exact ranges, bounded batches, and no silence about what is lost."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import chain
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812
+
+from tidemq.client import Properties
+from tidemq.errors import UsageError
+from tidemq.pipeline.options import SourceOptions
+from tidemq.pipeline.published import parse_time_us
+from tidemq.pipeline.source import COLUMNS, register
+from tidemq.stream.schema import SCHEMA
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def load(spark, streaming):
+    """`load("stream", stream=True, option=…)`: a frame."""
+    register(spark)
+
+    def load(name, following=False, **options):
+        read = spark.readStream if following else spark.read
+        return read.format("tidemq").options(url=streaming.url, **{"stream": name, **options}).load()
+
+    return load
+
+
+def drain(frame, folder, spark):
+    """The rows of the batches of a query that ends with the last message of now."""
+    sizes = []
+
+    def keep(batch, _number):
+        rows = batch.select("epoch", "offset").collect()
+        sizes.append([row.offset for row in rows])
+
+    query = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder))
+    query = query.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return sizes
+
+
+def test_columns_are_those_of_a_stream():
+    columns = [part.strip().split(" ", 1) for part in COLUMNS.replace("name: string, ", "").split(",")]
+    assert [name for name, _ in columns] == ["epoch", *SCHEMA.names]
+
+
+def test_a_row_has_all_of_the_message(load, streaming):
+    streaming.declare("whole")
+    properties = Properties(
+        content_type="text/plain",
+        response_topic="whole/answers",
+        correlation_data=b"\x01",
+        user_properties=[("sent", "2026-01-31T12:00:00.5+01:00"), ("sent", "never"), ("x", "y")],
+    )
+    with streaming.client(client_id="device") as client:
+        client.publish("whole/a", b"\x00\xff", qos=1, properties=properties)
+        client.publish("whole/b", b"", qos=0)
+    first, second = load("whole", timeProperty="sent", end="latest").orderBy("offset").collect()
+    assert (first.offset, first.topic, bytes(first.payload), first.qos) == (0, "whole/a", b"\x00\xff", 1)
+    assert (first.client_id, first.retain, first.dup, first.content_type) == (
+        "device",
+        False,
+        False,
+        "text/plain",
+    )
+    assert (first.response_topic, bytes(first.correlation_data)) == ("whole/answers", b"\x01")
+    assert [tuple(pair) for pair in first.user_properties][1:] == [("sent", "never"), ("x", "y")]
+    assert first.published.astimezone(UTC) == datetime(2026, 1, 31, 11, 0, 0, 500_000, UTC)
+    assert len(first.message_id) == 16
+    assert abs((datetime.now(UTC) - first.received.astimezone(UTC)).total_seconds()) < 60
+    assert (second.qos, bytes(second.payload), second.published, second.content_type) == (0, b"", None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "time_us"),
+    [
+        ("1769857200", 1769857200_000_000),
+        ("1769857200.25", 1769857200_250_000),
+        ("1769857200250", 1769857200_250_000),
+        ("1769857200250001", 1769857200_250_001),
+        ("2026-01-31T12:00:00+01:00", 1769857200_000_000),
+        ("2026-01-31T12:00:00", None),  # of which zone?
+        ("-1", None),
+        ("nan", None),
+        ("soon", None),
+    ],
+)
+def test_a_publishers_time_is_read_in_the_usual_forms(text, time_us):
+    assert parse_time_us(text) == time_us
+
+
+def test_ranges_are_read_by_several_tasks(load, streaming):
+    streaming.declare("ranges")
+    streaming.publish([("ranges/a", b"%d" % number) for number in range(5000)])
+    frame = load("ranges", rowsPerPartition="1500")
+    assert frame.rdd.getNumPartitions() == 4
+    rows = frame.agg(F.count("*"), F.min("offset"), F.max("offset"), F.countDistinct("offset")).first()
+    assert tuple(rows) == (5000, 0, 4999, 5000)
+    part = load("ranges", start="17", end="4711").select("offset").collect()
+    assert sorted(row.offset for row in part) == list(range(17, 4711))
+    assert load("ranges", start="latest").count() == 0
+    assert load("ranges", start="2100-01-01T00:00:00Z").count() == 0
+    with pytest.raises(AnalysisException, match="ends before offset 6000"):
+        load("ranges", end="6000").count()
+
+
+def test_batches_are_bounded_and_go_on_from_the_checkpoint(load, streaming, spark, tmp_path):
+    streaming.declare("bounded")
+    streaming.publish([("bounded/a", b"x")] * 250)
+    frame = load("bounded", following=True, maxRowsPerBatch="100")
+    assert drain(frame, tmp_path, spark) == [
+        list(range(100)),
+        list(range(100, 200)),
+        list(range(200, 250)),
+    ]
+    assert drain(frame, tmp_path, spark) == []
+    streaming.publish([("bounded/a", b"x")] * 10)
+    assert drain(frame, tmp_path, spark) == [list(range(250, 260))]
+    by_bytes = drain(load("bounded", following=True, maxBytesPerBatch="1"), tmp_path / "bytes", spark)
+    assert len(by_bytes) > 1
+    assert [*chain(*by_bytes)] == list(range(260))
+
+
+def test_a_stream_that_was_made_anew_fails_or_is_gone_on_with(load, streaming, spark, tmp_path):
+    streaming.declare("anew")
+    streaming.publish([("anew/a", b"x")] * 10)
+    assert drain(load("anew", following=True), tmp_path, spark) == [list(range(10))]
+    streaming.delete("anew")
+    streaming.declare("anew")
+    streaming.publish([("anew/a", b"x")] * 3)
+    with pytest.raises(
+        StreamingQueryException, match="was made anew: the messages behind offset 10 are lost"
+    ):
+        drain(load("anew", following=True), tmp_path, spark)
+    frame = load("anew", following=True, failOnDataLoss="false")
+    assert drain(frame, tmp_path, spark) == [[0, 1, 2]]
+
+
+def test_expired_messages_fail_or_are_left_out(load, streaming, spark, tmp_path):
+    streaming.declare("short", retention_bytes=1 << 20)
+    streaming.publish([("short/a", b"x")] * 10)
+    assert drain(load("short", following=True), tmp_path, spark) == [list(range(10))]
+    streaming.expire("short")
+    with pytest.raises(StreamingQueryException, match="of the stream short are older than its retention"):
+        drain(load("short", following=True, maxRowsPerBatch="10"), tmp_path, spark)
+    with pytest.raises(Exception, match="MissingMessagesError: the stream short does not have"):
+        load("short", start="0").count()
+    batches = drain(load("short", following=True, failOnDataLoss="false"), tmp_path, spark)
+    kept = streaming.kept("short")
+    assert kept.start > 10
+    assert [*chain(*batches)] == list(kept)
+    assert load("short", start="0", failOnDataLoss="false").count() == len(kept)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"strat": "1"}, "option 'strat' is unknown; accepted: url, stream, start"),
+        ({"start": "yesterday"}, "option start is 'yesterday'; accepted: earliest, latest"),
+        ({"start": "2026-01-31T12:00:00"}, "with its zone"),
+        ({"failOnDataLoss": "maybe"}, "accepted: true, false"),
+        ({"maxRowsPerBatch": "many"}, "option maxRowsPerBatch is 'many'"),
+        ({"maxRowsPerBatch": "1", "maxBytesPerBatch": "1"}, "exclude one another"),
+        ({"url": "localhost:80"}, "not of the form http://host:port"),
+        ({"stream": ""}, "option stream is missing"),
+    ],
+)
+def test_a_wrong_option_is_named(options, text):
+    with pytest.raises(UsageError, match=text):
+        SourceOptions.parse({"url": "http://localhost:1", "stream": "any", **options})
+
+
+def test_spark_shows_what_is_wrong(load):
+    with pytest.raises(AnalysisException, match="UsageError: the option 'strat' is unknown"):
+        load("any", strat="1").count()
+
+
+def test_a_stream_that_is_not_there_is_named(load):
+    with pytest.raises(AnalysisException, match="there is no stream 'nowhere'"):
+        load("nowhere").count()
