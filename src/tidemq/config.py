@@ -56,6 +56,7 @@ LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
     "queue_window_messages": (1, 1_000_000),
     "connections_max": (1, 100_000_000),
     "sessions_max": (1, 1_000_000_000),
+    "replays_max": (0, 10_000),
     "retained_messages_max": (0, 1_000_000_000),
     "retained_ttl_s": (0, _U32_MAX),
     "memory_bytes_max": (0, 1 << 50),

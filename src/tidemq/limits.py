@@ -36,6 +36,7 @@ class Limits:
     # what the broker holds
     connections_max: int = 1_000_000
     sessions_max: int = 10_000_000
+    replays_max: int = 32  # subscriptions to what streams keep; each holds a batch of messages, up to 16 MiB
     retained_messages_max: int = 10_000_000
     retained_ttl_s: int = 0  # after which a retained message goes; 0: never
     memory_bytes_max: int = 0  # messages and buffers; 0: three quarters of the machine's memory

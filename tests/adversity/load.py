@@ -158,6 +158,19 @@ def subscriber(play: Play) -> None:
     play.drop(client)
 
 
+def replayer(play: Play) -> None:
+    """Asks for what a stream keeps, and goes in the middle."""
+    version = play.random.choice((3, 4, 5))
+    client = play.open(f"replayer{play.random.randrange(4)}", version)
+    client.send(subscribe(1, ("$stream/load/first/#", 0), version=version))
+    play.take_all(client, play.random.randrange(3000))
+    play.seen["replayed"] += 1
+    if play.random.random() < 0.5:
+        client.send(unsubscribe(2, "$stream/load/first/#", version=version))
+        play.take_all(client, 10)
+    play.drop(client)
+
+
 def slow_subscriber(play: Play) -> None:
     """Does not read for longer than a publisher is made to wait, then reads all."""
     client = Client(play.port, 5)
@@ -425,6 +438,7 @@ ACTORS: list[Callable[[Play], None]] = [
     *(publisher,) * 6,
     *(subscriber,) * 6,
     *(slow_subscriber,) * 2,
+    *(replayer,) * 2,
     *(churner,) * 3,
     *(usurper,) * 4,
     *(giant,) * 2,

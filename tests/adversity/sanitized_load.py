@@ -29,6 +29,7 @@ from tidemq.config import Config
 from tidemq.engine import (
     AuthRequest,
     ConnectRequest,
+    Delivered,
     Engine,
     Event,
     PublishRequest,
@@ -69,6 +70,7 @@ MUST_BE_SEEN = [
     "acknowledged",
     "read from a diary",
     "broke off",
+    "replayed",
 ]
 MUST_BE_COUNTED = [
     "sessions_taken_over",
@@ -91,6 +93,11 @@ def answer(engine: Engine, event: Event, dice: random.Random) -> None:
         engine.answer_auth(event.connection, 0)
     elif isinstance(event, SubscribeRequest):
         engine.answer_subscribe(event.connection, [0x87 if refused else 0] * len(event.filters))
+        if any(topic_filter.startswith("$stream/") for topic_filter, _ in event.filters):
+            engine.deliver(event.connection, b"\x30\x06\x00\x03a/bc" * 1000, 1000)
+    elif isinstance(event, Delivered):
+        if not event.gone and not refused:
+            engine.deliver(event.connection, b"\x30\x06\x00\x03a/bc" * 1000, 1000)
     elif isinstance(event, PublishRequest):
         engine.answer_publish(event.connection, 0x87 if refused else 0)
 

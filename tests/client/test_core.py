@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemq.client.filters import matches
 from tidemq.client.incoming import Incoming
 from tidemq.client.message import Message
 from tidemq.client.outgoing import Outgoing
 from tidemq.client.queue import Intake, MessageQueue
 from tidemq.errors import ProtocolError
 from tidemq.wire import Decoder, Pingresp, Properties, Puback, Publish, Pubrel, Suback, encode
+from tidemq.wire.filters import matches
 
 
 class Core:

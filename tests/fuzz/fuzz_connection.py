@@ -46,13 +46,14 @@ from conformance.packets import (
     unsubscribe,
 )
 
-from tidemq.engine import AuthRequest, ConnectRequest, Engine, PublishRequest, SubscribeRequest
+from tidemq.engine import AuthRequest, ConnectRequest, Delivered, Engine, PublishRequest, SubscribeRequest
 from tidemq.limits import Limits
 
 CORPUS = Path(__file__).parent / "corpus" / "connection"
 CONNECTIONS = 4  # of a scenario
 BATCH = 150  # scenarios that one engine lives through
 STEPS_MAX = 80
+_REPLAYED = publish("a/b", b"replayed")
 LIMITS = Limits(
     packet_bytes_max=400_000,
     topic_levels_max=8,
@@ -119,6 +120,11 @@ class Stage:
             good = "good/" in event.client_id
             reasons = [0 if good or dice.random() < 0.9 else 0x87 for _ in event.filters]
             self.engine.answer_subscribe(event.connection, reasons)
+            if not good and dice.random() < 0.5:  # to one that may have asked for no replay, or have gone
+                self.engine.deliver(event.connection, _REPLAYED * dice.choice([0, 1, 20_000]), 1)
+        elif isinstance(event, Delivered):
+            if not event.gone and dice.random() < 0.9:
+                self.engine.deliver(event.connection, _REPLAYED, 1)
         elif isinstance(event, PublishRequest):
             good = "good/" in event.client_id
             self.engine.answer_publish(event.connection, 0 if good or dice.random() < 0.9 else 0x87)
@@ -238,6 +244,7 @@ def make_publish(dice: random.Random, version: int) -> bytes:
 def make_packet(dice: random.Random, version: int) -> bytes:
     """Any packet of a client but CONNECT."""
     filters = ["a", "a/b", "+/b", "a/#", "#", "+", "$own/#", "$share/g/a/+", "$share/g/#", "$share/h/a/b"]
+    filters += ["$stream/a/first/#", "$stream/"]
     kind = dice.randrange(12)
     if kind < 4:
         return make_publish(dice, version)

@@ -14,10 +14,12 @@ import typer
 
 from tidemq.broker import decisions
 from tidemq.broker.keeper import STORE_COUNTERS
+from tidemq.broker.replays import REPLAY_COUNTERS
 from tidemq.cli import app
 from tidemq.config import LIMIT_RANGES, Config, Listener, StreamConfig, load_config
 from tidemq.engine.counters import NAMES
 from tidemq.limits import Limits
+from tidemq.stream.streams import STREAM_COUNTERS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -106,8 +108,9 @@ def test_every_counter_is_documented():
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     sources = [Path(decisions.__file__), Path(decisions.__file__).with_name("broker.py")]
     control_plane = re.findall(r'counts\["(\w+)"\]', "".join(source.read_text() for source in sources))
+    named = (*STORE_COUNTERS, *STREAM_COUNTERS, *REPLAY_COUNTERS)
     assert len(documented) == len(set(documented))
-    assert set(documented) == {*NAMES, "retained", "subscriptions", *control_plane, *STORE_COUNTERS}
+    assert set(documented) == {*NAMES, "retained", "subscriptions", *control_plane, *named}
 
 
 def programs() -> list[str]:

@@ -22,6 +22,7 @@ from tidemq.broker.fault_log import FaultLog
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.keeper import Keeper
 from tidemq.broker.providers import ADMINISTRATIVE_ACTION, Authenticator, Authoriser, find_provider
+from tidemq.broker.replays import Replays
 from tidemq.broker.subscription import Message, Subscription
 from tidemq.broker.sys_topics import publish_sys_topics
 from tidemq.config import REACTORS_MAX, Config, refused
@@ -29,11 +30,13 @@ from tidemq.engine.events import (
     AuthRequest,
     Connected,
     ConnectRequest,
+    Delivered,
     Disconnected,
     PublishRequest,
     Received,
     Stopped,
     SubscribeRequest,
+    Unsubscribed,
 )
 from tidemq.errors import UsageError
 from tidemq.store import MemoryStore, Store
@@ -83,6 +86,7 @@ class Broker:
         self._engine: Engine | None = None
         self._keeper: Keeper | None = None
         self._decisions: Decisions | None = None
+        self._replays: Replays | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._fault_log = FaultLog(self.config.fault_lines_max)
         self._streams: Streams | None = None
@@ -128,8 +132,11 @@ class Broker:
                 self._keeper = self._load(store, engine)
             if config.streams and self._streams is None:
                 raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
-            decisions = self._decisions = Decisions(engine, config, authenticator, authoriser, self._hooks)
-            self._handlers = self._event_handlers(decisions)
+            replays = self._replays = Replays(engine, self._streams, config.limits.replays_max)
+            decisions = self._decisions = Decisions(
+                engine, config, authenticator, authoriser, self._hooks, replays
+            )
+            self._handlers = self._event_handlers(decisions, replays)
             addresses = ((config.host, config.port), *((each.host, each.port) for each in config.listeners))
             self.ports = tuple(engine.listen(host, port) for host, port in addresses)
             if config.admin_port:
@@ -175,6 +182,8 @@ class Broker:
             _log.error("the engine did not stop in time")
         assert self._decisions is not None
         await self._decisions.close()
+        assert self._replays is not None
+        await self._replays.close()
         for subscription in list(self._subscriptions.values()):
             subscription.close()
         asyncio.get_running_loop().remove_reader(engine.fileno())
@@ -246,8 +255,9 @@ class Broker:
             counters.update(self._keeper.counts)
         if self._streams is not None:
             counters.update(self._streams.counts)
-        if self._decisions is not None:
-            counters.update(self._decisions.counts)
+        for part in (self._decisions, self._replays):
+            if part is not None:
+                counters.update(part.counts)
         return counters
 
     def _make_engine(self) -> Engine:
@@ -307,11 +317,13 @@ class Broker:
             raise UsageError("the broker is not running")
         return self._engine
 
-    def _event_handlers(self, decisions: Decisions) -> dict[type, Callable[[Any], None]]:
+    def _event_handlers(self, decisions: Decisions, replays: Replays) -> dict[type, Callable[[Any], None]]:
         return {
             ConnectRequest: decisions.on_connect,
             AuthRequest: decisions.on_auth,
             SubscribeRequest: decisions.on_subscribe,
+            Unsubscribed: replays.on_unsubscribed,
+            Delivered: replays.on_delivered,
             PublishRequest: decisions.on_publish,
             Connected: self._on_connected,
             Disconnected: self._on_disconnected,

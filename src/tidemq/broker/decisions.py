@@ -31,6 +31,7 @@ from tidemq.broker.providers import (
     EnhancedAuthenticator,
     Verdict,
 )
+from tidemq.broker.replays import PREFIX, Replay, ReplayRefusedError, Replays
 from tidemq.config import Config
 from tidemq.engine.events import (
     AuthRequest,
@@ -97,8 +98,10 @@ class Decisions:
         authenticator: Authenticator | None,
         authoriser: Authoriser | None,
         hooks: Hooks,
+        replays: Replays,
     ) -> None:
         self._engine = engine
+        self._replays = replays
         self._config = config
         self._authenticator = authenticator
         self._authoriser = authoriser
@@ -225,17 +228,33 @@ class Decisions:
         exchange.answer(await self._authenticate(request, exchange))
 
     async def _subscribe(self, request: SubscribeRequest) -> None:
-        reasons = []
+        reasons: list[int] = []
+        replays: list[Replay] = []
         for topic_filter, qos in request.filters:
-            share_name, plain_filter = _split_shared(topic_filter)
+            share_name, stream_name, plain_filter = _split_filter(topic_filter)
             access = Access(
-                "subscribe", request.client_id, request.username, plain_filter, qos, share_name=share_name
+                "subscribe",
+                request.client_id,
+                request.username,
+                plain_filter,
+                qos,
+                share_name=share_name,
+                stream_name=stream_name,
             )
-            reasons.append(SUCCESS if await self._allows(access) else NOT_AUTHORIZED)
+            malformed = not plain_filter  # of a stream: `open` says so
+            reason = SUCCESS if malformed or await self._allows(access) else NOT_AUTHORIZED
+            if stream_name is not None and reason == SUCCESS:
+                try:
+                    replays.append(self._replays.open(request, topic_filter))
+                except ReplayRefusedError as error:
+                    reason = error.reason
+            reasons.append(reason)
         allowed = tuple(f for f, reason in zip(request.filters, reasons, strict=True) if reason == SUCCESS)
         if allowed:
             await self._hooks.notify("subscribe", request._replace(filters=allowed))
         self._engine.answer_subscribe(request.connection, reasons)
+        if replays:
+            self._replays.begin(request, replays)
 
     async def _publish(self, request: PublishRequest) -> None:
         access = Access(
@@ -255,9 +274,14 @@ class Decisions:
         return await self._hooks.authorised(access)
 
 
-def _split_shared(topic_filter: str) -> tuple[str | None, str]:
-    """Share name and filter of `$share/name/filter`; the engine has checked its form."""
-    if not topic_filter.startswith("$share/"):
-        return None, topic_filter
-    _, share_name, plain_filter = topic_filter.split("/", 2)
-    return share_name, plain_filter
+def _split_filter(topic_filter: str) -> tuple[str | None, str | None, str]:
+    """Share name and stream's name, where there is one, and the filter of topics: of `$share/NAME/FILTER`,
+    whose form the engine has checked, and `$stream/NAME/START/FILTER`.
+    """
+    if topic_filter.startswith("$share/"):
+        _, share_name, plain_filter = topic_filter.split("/", 2)
+        return share_name, None, plain_filter
+    if topic_filter.startswith(PREFIX):
+        name, _, rest = topic_filter.removeprefix(PREFIX).partition("/")
+        return None, name, rest.partition("/")[2]
+    return None, None, topic_filter

@@ -25,6 +25,7 @@ BAD_USER_NAME_OR_PASSWORD = 0x86
 NOT_AUTHORIZED = 0x87
 SERVER_UNAVAILABLE = 0x88
 BAD_AUTHENTICATION_METHOD = 0x8C
+TOPIC_FILTER_INVALID = 0x8F
 QUOTA_EXCEEDED = 0x97
 ADMINISTRATIVE_ACTION = 0x98
 
@@ -49,10 +50,11 @@ class Access:
     action: Literal["publish", "subscribe"]
     client_id: str
     username: str | None
-    topic: str  # topic name, or topic filter without its `$share/group/`
+    topic: str  # topic name, or topic filter without its `$share/group/` or `$stream/name/start/`
     qos: int
     retain: bool = False
     share_name: str | None = None  # of a shared subscription
+    stream_name: str | None = None  # of a subscription to what a stream keeps
 
 
 class Authenticator(Protocol):

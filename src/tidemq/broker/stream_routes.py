@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import IO, NoReturn
@@ -19,12 +19,12 @@ from pydantic import ValidationError
 from tidemq.broker.keeper import Keeper
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
-from tidemq.stream import Extent, Stream, StreamLog, Streams
+from tidemq.stream import Extent, Stream, Streams
+from tidemq.stream.reading import ExpiredOffsetError, open_range
 from tidemq.stream.schema import END, HEAD
 
 WAIT_MAX_S = 60.0  # for a reader that waits for the next message
 POLL_S = 0.02  # between two looks for it
-_OPEN_TRIES = 5  # each finds what was merged meanwhile
 
 
 class StreamRoutes:
@@ -105,15 +105,18 @@ class StreamRoutes:
                 web.HTTPConflict,
                 f"the stream {stream.config.name} was made anew: its epoch is {stream.epoch}, not {epoch}",
             )
-        if start < stream.log.first_offset:
-            _refuse_expired(stream.log, start)
         with ExitStack() as stack:
-            extents, files = _opened(stream.log, start, end, bytes_max, stack)
-            response = _answer(start, extents)
+            try:
+                runs = open_range(stream.log, start, end, bytes_max, stack)
+            except ExpiredOffsetError as error:
+                _refuse(web.HTTPGone, str(error))
+            except StoreError as error:
+                _refuse(web.HTTPInternalServerError, str(error))
+            response = _answer(start, [each for _, run in runs for each in run])
             await response.prepare(request)
             with suppress(ConnectionError):  # a reader may go when it has what it wants
                 await response.write(HEAD)
-                for file, run in files:
+                for file, run in runs:
                     await _send(request, file, run)
                 await response.write(END)
                 await response.write_eof()
@@ -137,44 +140,6 @@ def _answer(start: int, extents: Sequence[Extent]) -> web.StreamResponse:
             "X-Next-Offset": str(extents[-1].end if extents else start),
         }
     )
-
-
-def _opened(
-    log: StreamLog, start: int, end: int, bytes_max: int, stack: ExitStack
-) -> tuple[list[Extent], list[tuple[IO[bytes], list[Extent]]]]:
-    """The extents of a range, with their open files, which `stack` closes."""
-    for _ in range(_OPEN_TRIES):
-        extents = log.find(start, min(end, log.next_offset), bytes_max)
-        try:
-            return extents, [
-                (stack.enter_context(log.segment_path(run[0].segment).open("rb")), run)
-                for run in _runs(extents)
-            ]
-        except FileNotFoundError:
-            # merged or given up a moment ago, and not in the list any more by now
-            if start < log.first_offset:
-                _refuse_expired(log, start)
-            stack.pop_all().close()
-    _refuse(web.HTTPInternalServerError, f"a file of the stream {log.name} is missing")
-
-
-def _refuse_expired(log: StreamLog, start: int) -> NoReturn:
-    _refuse(
-        web.HTTPGone,
-        f"offset {start} of the stream {log.name} is kept no more: its first is {log.first_offset}",
-    )
-
-
-def _runs(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
-    """Extents that lie one after the other in one file."""
-    run: list[Extent] = []
-    for each in extents:
-        if run and (run[-1].segment != each.segment or run[-1].position + run[-1].length != each.position):
-            yield run
-            run = []
-        run.append(each)
-    if run:
-        yield run
 
 
 async def _send(request: web.Request, file: IO[bytes], run: list[Extent]) -> None:

@@ -11,12 +11,12 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from tidemq.client.errors import ConnectError
-from tidemq.client.streams import TIMEOUT_S, StreamError, StreamState, UnknownStreamError
+from tidemq.client.streams import TIMEOUT_S, StreamError, StreamState, UnknownStreamError, state_of
 
 
 def list_streams(url: str) -> list[StreamState]:
     """All streams. Like all here: ConnectError when no broker with streams answers at the `url`."""
-    return [_state(each) for each in _ask("GET", url, "/streams")]
+    return [state_of(each) for each in _ask("GET", url, "/streams")]
 
 
 def declare_stream(
@@ -32,17 +32,12 @@ def declare_stream(
     """
     given = {"filters": list(filters), "retention_s": retention_s, "retention_bytes": retention_bytes}
     body = {key: value for key, value in given.items() if value is not None}
-    return _state(_ask("PUT", url, f"/streams/{quote(name, safe='')}", body))
+    return state_of(_ask("PUT", url, f"/streams/{quote(name, safe='')}", body))
 
 
 def delete_stream(url: str, name: str) -> None:
     """Ends a stream, whose messages are lost. UnknownStreamError where there is none of this name."""
     _ask("DELETE", url, f"/streams/{quote(name, safe='')}")
-
-
-def _state(said: dict[str, Any]) -> StreamState:
-    names = ("name", "epoch", "first_offset", "next_offset", "bytes")
-    return StreamState(filters=tuple(said["filters"]), **{name: said[name] for name in names})
 
 
 def _ask(method: str, url: str, path: str, body: object = None) -> Any:

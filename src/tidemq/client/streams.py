@@ -74,6 +74,12 @@ class StreamState:
     bytes: int  # on the broker's disk
 
 
+def state_of(said: dict[str, Any]) -> StreamState:
+    """A stream as the broker describes it in JSON."""
+    names = ("name", "epoch", "first_offset", "next_offset", "bytes")
+    return StreamState(filters=tuple(said["filters"]), **{name: said[name] for name in names})
+
+
 class StreamReader:
     """Reads one stream. `url` is the admin listener's: http://host:port.
 
@@ -218,9 +224,7 @@ class StreamReader:
     # --- HTTP --------------------------------------------------------------------------------------
 
     def _state(self, query: dict[str, Any], timeout_s: float) -> StreamState:
-        said = self._json("", query, timeout_s)
-        names = ("name", "epoch", "first_offset", "next_offset", "bytes")
-        return StreamState(filters=tuple(said["filters"]), **{name: said[name] for name in names})
+        return state_of(self._json("", query, timeout_s))
 
     def _json(self, path: str, query: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         with self._answer(path, query, timeout_s) as answer:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tidemq.client.filters import matches
 from tidemq.client.message import Message
 from tidemq.client.queue import MessageQueue
 from tidemq.wire import NO_PROPERTIES, Properties, ReasonCode, Subscribe
+from tidemq.wire.filters import matches
 
 if TYPE_CHECKING:
     from tidemq.client.subscribing import Subscribing

@@ -5,12 +5,14 @@ from tidemq.engine.events import (
     AuthRequest,
     Connected,
     ConnectRequest,
+    Delivered,
     Disconnected,
     Event,
     PublishRequest,
     Received,
     Stopped,
     SubscribeRequest,
+    Unsubscribed,
 )
 from tidemq.engine.store_access import StoreAccess
 from tidemq.engine.storing import StoreWork
@@ -19,6 +21,7 @@ __all__ = [
     "AuthRequest",
     "ConnectRequest",
     "Connected",
+    "Delivered",
     "Disconnected",
     "Engine",
     "Event",
@@ -28,4 +31,5 @@ __all__ = [
     "StoreAccess",
     "StoreWork",
     "SubscribeRequest",
+    "Unsubscribed",
 ]

@@ -18,6 +18,7 @@ from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import flush_output, free_output
 from cython.cimports.tidemq.engine.queueing import evict_waiting
+from cython.cimports.tidemq.engine.replaying import report_delivered
 from cython.cimports.tidemq.engine.replies import write_disconnect
 from cython.cimports.tidemq.engine.reports import connection_event, post_report
 from cython.cimports.tidemq.engine.retention import suspend_backlog
@@ -280,6 +281,8 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
         event.reason = c.doom_reason
         event.fault = c.doom_fault
         post_report(r, event)
+    if c.delivered:
+        report_delivered(r, c, True)
     remove_connection(r, c)  # before the descriptor is closed: then its number may be another thread's
     s: cython.pointer[Session] = c.session
     c.session = cython.NULL

@@ -18,10 +18,12 @@ from cython.cimports.tidemq.engine.state import (
     EVENT_AUTH,
     EVENT_CONNECT,
     EVENT_CONNECTED,
+    EVENT_DELIVERED,
     EVENT_DISCONNECTED,
     EVENT_PUBLISH,
     EVENT_RECEIVED,
     EVENT_SUBSCRIBE,
+    EVENT_UNSUBSCRIBE,
     Event,
     Shared,
 )
@@ -33,7 +35,13 @@ from cython.cimports.tidemq.wire.packets import (
     parse_subscribe,
 )
 from cython.cimports.tidemq.wire.properties import has_property
-from cython.cimports.tidemq.wire.protocol import PROP_AUTH_DATA, PROP_AUTH_METHOD, Span, bytes_of
+from cython.cimports.tidemq.wire.protocol import (
+    PROP_AUTH_DATA,
+    PROP_AUTH_METHOD,
+    PROP_SUBSCRIPTION_ID,
+    Span,
+    bytes_of,
+)
 
 from tidemq.engine import events as up
 
@@ -71,6 +79,10 @@ def event_of(event: cython.pointer[Event]):
         )
     if event.kind == EVENT_SUBSCRIBE:
         return _subscribe_request(event)
+    if event.kind == EVENT_UNSUBSCRIBE:
+        return up.Unsubscribed(event.connection, event.text.decode())
+    if event.kind == EVENT_DELIVERED:
+        return up.Delivered(event.connection, bool(event.flag))
     if event.kind == EVENT_PUBLISH:
         return up.PublishRequest(
             event.connection,
@@ -143,11 +155,17 @@ def _subscribe_request(event: cython.pointer[Event]):
     filters = []
     while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
         filters.append((text_of(filter), options & 3))
+    subscription_id = 0
+    if event.version == 5 and has_property(cython.address(packet.properties), PROP_SUBSCRIPTION_ID):
+        subscription_id = packet.properties.subscription_id
     return up.SubscribeRequest(
         event.connection,
         event.client_id.decode(),
         event.username.decode() if event.has_username else None,
         tuple(filters),
+        event.version,
+        event.packet_bytes_max,
+        subscription_id,
     )
 
 

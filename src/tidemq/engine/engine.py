@@ -43,6 +43,7 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_ANSWER_SUBSCRIBE,
     MAIL_DISCONNECT,
     MAIL_PUBLISH,
+    MAIL_REPLAYED,
     MAIL_STOP,
     MAIL_SUBSCRIBE,
     MAIL_UNSUBSCRIBE,
@@ -317,6 +318,18 @@ class Engine:
         fault = check(text, self.shared.limits.topic_levels_max)
         if fault:
             raise UsageError(f"{text!r}: {fault_text(fault)}")
+
+    def deliver(self, connection: int, packets: bytes, messages: int) -> None:
+        """Sends a client encoded QoS 0 PUBLISH packets, ``messages`` of them, that no subscription led to.
+
+        One Delivered event answers; before it comes, the connection is not to be given more.
+        """
+        self._check_open()
+        mail: Mail = new_mail(MAIL_REPLAYED)
+        mail.token = messages
+        mail.letter = new_letter()
+        mail.letter.data = string_of(packets)
+        self._answer(connection, cython.address(mail))
 
     def publish(
         self,

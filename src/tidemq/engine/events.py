@@ -35,12 +35,32 @@ class AuthRequest(NamedTuple):
 
 
 class SubscribeRequest(NamedTuple):
-    """A SUBSCRIBE to be authorised: pairs of topic filter and requested QoS, in the packet's order."""
+    """A SUBSCRIBE to be authorised: pairs of topic filter and requested QoS, in the packet's order.
+
+    ``packet_bytes_max``: of a packet that the client takes. ``subscription_id``: 0 where it gave none.
+    """
 
     connection: int
     client_id: str
     username: str | None
     filters: tuple[tuple[str, int], ...]
+    protocol_version: int = 5
+    packet_bytes_max: int = 0xFFFFFFFF
+    subscription_id: int = 0
+
+
+class Unsubscribed(NamedTuple):
+    """A client wants no more of what a stream keeps: a filter below ``$stream/``."""
+
+    connection: int
+    topic_filter: str
+
+
+class Delivered(NamedTuple):
+    """What ``Engine.deliver`` was given is with the operating system, or the connection has ``gone``."""
+
+    connection: int
+    gone: bool
 
 
 class PublishRequest(NamedTuple):
@@ -96,6 +116,8 @@ Event = (
     ConnectRequest
     | AuthRequest
     | SubscribeRequest
+    | Unsubscribed
+    | Delivered
     | PublishRequest
     | Connected
     | Disconnected

@@ -58,7 +58,7 @@ def _may_move(c: cython.pointer[Connection]) -> cython.bint:
         return False
     if s.stored != cython.NULL and (s.stored.waiting or s.stored.reading):
         return False
-    return not (c.asked or c.doomed or c.leaving or c.pause_count or c.congested)
+    return not (c.asked or c.doomed or c.leaving or c.pause_count or c.congested or c.replays)
 
 
 @cython.cfunc

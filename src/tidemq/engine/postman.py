@@ -17,6 +17,7 @@ from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.placement import welcome
 from cython.cimports.tidemq.engine.publishing import answer_publish
 from cython.cimports.tidemq.engine.queueing import accept_rows, expire_rows, free_rows
+from cython.cimports.tidemq.engine.replaying import deliver_replayed
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retention import begin_backlog
 from cython.cimports.tidemq.engine.routing import deliver_mailed, deliver_to_group, route_message
@@ -45,6 +46,7 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_MOVED,
     MAIL_PAUSE,
     MAIL_PUBLISH,
+    MAIL_REPLAYED,
     MAIL_RESUME,
     MAIL_ROWS,
     MAIL_SHARD,
@@ -237,6 +239,8 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
         _adopt(r, mail)
     elif kind == MAIL_MOVED:
         welcome(r, cython.cast(cython.pointer[Connection], mail.pointer))
+    elif kind == MAIL_REPLAYED:
+        deliver_replayed(r, mail)
     elif kind == MAIL_DISCONNECT:
         _disconnect(r, mail)
     elif kind == MAIL_SUBSCRIBE:

@@ -37,6 +37,7 @@ from cython.cimports.tidemq.engine.postman import handle_mail
 from cython.cimports.tidemq.engine.promises import free_promises
 from cython.cimports.tidemq.engine.queueing import MARK_MS, mark_sent
 from cython.cimports.tidemq.engine.reading import parse_kept, read_connection
+from cython.cimports.tidemq.engine.replaying import report_delivered
 from cython.cimports.tidemq.engine.reports import new_event, post_event
 from cython.cimports.tidemq.engine.retention import continue_backlogs, end_sweep, sweep_retained
 from cython.cimports.tidemq.engine.shards import tend_shards
@@ -332,6 +333,8 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
         return
     if not c.doomed and not flush_output(r, c):
         doom(r, c, 0, 0)
+    if c.delivered and not pending_output(c):
+        report_delivered(r, c, False)
     if not c.doomed and c.session != cython.NULL and c.session.outbox.next < c.session.outbox.tail:
         send_waiting(r, c.session)
         if not flush_output(r, c):

@@ -207,6 +207,8 @@ cdef cppclass Connection:
     uint32_t owed                # acknowledgements of its messages that wait for the store
     uint8_t homing               # 1 + the reactor that it moves to once it is owed nothing; 0: none
     bool in_debt                 # it is owed so many that it is not read from
+    bool replays                 # has asked for what a stream keeps: it stays on this reactor
+    bool delivered               # replayed messages are in its output: the control plane waits until they are out
     uint32_t pause_count         # receivers (and the memory ceiling) that want this publisher not to be read
     uint32_t interest            # epoll events asked for
     uint32_t keep_alive_ms       # 0: none
@@ -297,6 +299,7 @@ cdef enum:   # the kind of a Mail
     MAIL_ANSWER_AUTH
     MAIL_ANSWER_SUBSCRIBE        # `data`: a reason for each filter
     MAIL_ANSWER_PUBLISH
+    MAIL_REPLAYED                # `number`: connection; `token`: how many messages; `data`: their packets
     MAIL_DISCONNECT              # `text`: client id; `reason`
     MAIL_SUBSCRIBE               # an internal receiver: `number`, `text`: filter, `reason`: QoS
     MAIL_UNSUBSCRIBE
@@ -337,6 +340,8 @@ cdef enum:   # the kind of an Event
     EVENT_CONNECT
     EVENT_AUTH
     EVENT_SUBSCRIBE
+    EVENT_UNSUBSCRIBE            # of what a stream keeps
+    EVENT_DELIVERED              # replayed messages are out; `flag`: the connection has gone instead
     EVENT_PUBLISH
     EVENT_CONNECTED
     EVENT_DISCONNECTED
@@ -352,6 +357,7 @@ cdef cppclass Event:
     bool flag                    # clean start, session present
     bool has_username
     uint16_t keep_alive_s
+    uint32_t packet_bytes_max
     string client_id
     string username
     string peer

@@ -8,6 +8,7 @@ from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.promises import promise_backlog, promise_packet
+from cython.cimports.tidemq.engine.replaying import asks_for_stream, names_stream, report_unsubscribed
 from cython.cimports.tidemq.engine.replies import append_packet, encode_reasons, span_of
 from cython.cimports.tidemq.engine.reports import connection_event, post_event
 from cython.cimports.tidemq.engine.retention import begin_backlog, end_backlog
@@ -48,12 +49,13 @@ def handle_subscribe(
     if fault != FAULT_NONE:
         doom(r, c, fault_reason(fault), fault)
         return
-    if r.shared.ask_subscribe:
+    if r.shared.ask_subscribe or asks_for_stream(packet.filters):
         c.asked = True
         touch(r, c)
         c.pending_packet = keep_packet(first, body, size)
         event: cython.pointer[Event] = connection_event(r, c, EVENT_SUBSCRIBE)
         event.packet = c.pending_packet[0]
+        event.packet_bytes_max = c.packet_bytes_max
         post_event(r.shared, event)
         return
     _apply_subscribe(r, c, cython.address(packet), cython.NULL)
@@ -103,6 +105,9 @@ def _apply_one(
     wants_retained[0] = False
     if filter.size > r.shared.limits.topic_bytes_max:
         return RC_TOPIC_FILTER_INVALID
+    if names_stream(filter):
+        c.replays = True
+        return RC_SUCCESS  # at QoS 0; the control plane sends what there is
     reason: uint8_t = add_subscription(r, c.session, filter, options, subscription_id, wants_retained)
     end_backlog(r, c.session, filter)
     return reason
@@ -196,5 +201,8 @@ def handle_unsubscribe(
     while next_filter(cython.address(rest), False, cython.address(filter), cython.address(options)):
         end_backlog(r, c.session, filter)
         found: cython.bint = drop_subscription(r, c.session, filter)
+        if c.replays and names_stream(filter):
+            report_unsubscribed(r, c, filter)
+            found = True
         reasons.push_back(RC_SUCCESS if found else RC_NO_SUBSCRIPTION_EXISTED)
     _answer(r, c, UNSUBACK, packet.packet_id, cython.address(reasons))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemq.errors import StoreError
 from tidemq.store import Write
+from tidemq.store.directory import sync_directory
 
 if TYPE_CHECKING:
     from tidemq.stream.schema import Buffers
@@ -57,12 +58,14 @@ class Extent(NamedTuple):
         value = _VALUE.pack(
             self.segment, self.position, self.length, self.rows, self.checksum, self.first_us, self.last_us
         )
-        return FAMILY, extent_key(name, self.first), value
+        return FAMILY, self._key(name), value
 
+    def removal(self, name: str) -> Write:
+        """What takes that row out of the store."""
+        return FAMILY, self._key(name), None
 
-def extent_key(name: str, first: int) -> bytes:
-    """The key of the extent that begins with this offset."""
-    return extent_prefix(name) + first.to_bytes(8)
+    def _key(self, name: str) -> bytes:
+        return extent_prefix(name) + self.first.to_bytes(8)
 
 
 def extent_prefix(name: str) -> bytes:
@@ -169,7 +172,7 @@ class StreamLog:
         if self._position < len(head):
             _write_all(self._file, head, 0)
             self._position = len(head)
-            sync_folder(self.folder)
+            sync_directory(self.folder)
 
     def sync(self) -> None:
         """Makes all that was written durable; StoreError when that fails."""
@@ -181,18 +184,20 @@ class StreamLog:
             raise StoreError(f"the stream {self.name} cannot be synced: {error.strerror}") from error
         self._unsynced = False
 
-    def publish(self) -> None:
-        """The store has what was written: readers may have it."""
+    def publish(self) -> int:
+        """The store has what was written: readers may have it. Gives the number of these messages."""
         self.extents.extend(self._pending)
+        messages = sum(each.rows for each in self._pending)
         self.size_bytes += sum(each.length for each in self._pending)
         self._pending.clear()
+        return messages
 
     def discard(self) -> list[Write]:
         """Forgets what was not published; gives the rows to be removed from the store, which may have them.
 
         As long as it does, they name what is in the file: so that is not written over before the next start.
         """
-        gone: list[Write] = [(FAMILY, extent_key(self.name, each.first), None) for each in self._pending]
+        gone = [each.removal(self.name) for each in self._pending]
         self._pending.clear()
         return gone
 
@@ -314,15 +319,6 @@ def _segments(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
         group.append(each)
     if group:
         yield group
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes new files in a folder durable: one is safe only once its folder is."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _schema() -> ModuleType:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from tidemq.stream.log import Extent, StreamLog, sync_folder
+from tidemq.store.directory import sync_directory
+from tidemq.stream.log import Extent, StreamLog
 from tidemq.stream.schema import END, HEAD, SCHEMA, checksum, serialized_batch
 
 ROWS = 65_536  # of a large batch
@@ -60,7 +61,7 @@ def merge(log: StreamLog, extents: Sequence[Extent]) -> list[Extent]:
             position += len(data)
         file.flush()
         os.fsync(file.fileno())
-    sync_folder(log.folder)
+    sync_directory(log.folder)
     return merged
 
 

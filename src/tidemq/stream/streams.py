@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
 from tidemq.store import Store, Write
+from tidemq.store.directory import sync_directory
 from tidemq.stream.log import (
     EXTENT,
     FAMILY,
@@ -30,7 +31,6 @@ from tidemq.stream.log import (
     StreamLog,
     extent_prefix,
     read_extent,
-    sync_folder,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _log = logging.getLogger("tidemq")
 _DECLARATION = b"\x00"  # in a key, after the stream's name
 _SEGMENT_BYTES_MIN = 1 << 20
 
-STREAM_COUNTERS = ("stream_messages", "stream_bytes", "stream_messages_dropped", "stream_messages_damaged")
+STREAM_COUNTERS = ("stream_messages", "stream_messages_dropped", "stream_messages_damaged")
 
 
 @dataclass(slots=True)
@@ -52,7 +52,6 @@ class Stream:
     epoch: int
     log: StreamLog
     number: int
-    pending: int = field(default=0)  # messages that are written and not yet committed
 
     def describe(self) -> dict[str, Any]:
         """What readers are told of it."""
@@ -138,9 +137,8 @@ class Streams:
         lines = []
         if lost:
             ends = max(each.end for each in extents)
-            log = StreamLog(
-                config.name, log.folder, [each for each in extents if each not in set(lost)], ends
-            )
+            kept = sorted(set(extents).difference(lost))
+            log = StreamLog(config.name, log.folder, kept, ends)
             rows = sum(each.rows for each in lost)
             self.counts["stream_messages_damaged"] += rows
             lines.append(
@@ -149,7 +147,7 @@ class Streams:
             )
         stream = Stream(config, epoch, log, self._access.add_stream(config.filters))
         if lost:
-            gone: list[Write] = [(FAMILY, each.write(config.name)[1], None) for each in lost]
+            gone = [each.removal(config.name) for each in lost]
             self._store.write([stream.declaration(), *gone], sync=True)
         log.remove_leftovers()
         self._bound(stream)
@@ -200,7 +198,7 @@ class Streams:
         stream = self._by_name.get(name)
         if stream is None:
             raise UsageError(f"there is no stream {name!r}")
-        gone: list[Write] = [(FAMILY, each.write(name)[1], None) for each in stream.log.extents]
+        gone = [each.removal(name) for each in stream.log.extents]
         self._store.write([*gone, (FAMILY, stream.declaration()[1], None)], sync=True)
         self._access.change_stream(stream.number, stream.config.filters, [])
         self._by_name = {key: value for key, value in self._by_name.items() if key != name}
@@ -232,10 +230,9 @@ class Streams:
         for stream in self._by_name.values():
             if not work.streams >> stream.number & 1:
                 continue
-            before = stream.log.written_offset
             self._written.append(stream)
-            rows += stream.log.write(self._access.captured_rows(work, stream.number, before))
-            stream.pending += stream.log.written_offset - before
+            offset = stream.log.written_offset
+            rows += stream.log.write(self._access.captured_rows(work, stream.number, offset))
         if sync:
             for stream in self._written:
                 stream.log.sync()
@@ -244,16 +241,13 @@ class Streams:
     def publish(self) -> None:
         """The store has the rows: readers may have the messages."""
         for stream in self._written:
-            self.counts["stream_messages"] += stream.pending
-            stream.pending = 0
-            stream.log.publish()
+            self.counts["stream_messages"] += stream.log.publish()
         self._written.clear()
 
     def discard(self) -> list[Write]:
         """Forgets what was written last; gives the rows that have to go from the store."""
         gone: list[Write] = []
         for stream in self._written:
-            stream.pending = 0
             gone += stream.log.discard()
         self._written.clear()
         return gone
@@ -289,7 +283,7 @@ class Streams:
         before = time.time_ns() // 1000 - age_us if age_us else 0
         gone = stream.log.expired(before_us=before, bytes_max=stream.config.retention_bytes)
         if gone:
-            writes: list[Write] = [(FAMILY, each.write(stream.config.name)[1], None) for each in gone]
+            writes = [each.removal(stream.config.name) for each in gone]
             # durable before the files go: what the store names must be there after a power failure
             self._store.write([*writes, stream.declaration()], sync=True)
             stream.log.forget(gone)
@@ -330,7 +324,7 @@ class Streams:
         log, name = merge.stream.log, merge.stream.config.name
         if self._by_name.get(name) is not merge.stream or merge.old[0] not in log.extents:
             return  # deleted, or given up by the retention, meanwhile
-        gone: list[Write] = [(FAMILY, each.write(name)[1], None) for each in merge.old]
+        gone = [each.removal(name) for each in merge.old]
         self._store.write([*gone, *(each.write(name) for each in merge.new)], sync=True)
         log.replace(merge.old, merge.new)
 
@@ -345,7 +339,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for above in (folder.parent, folder.parent.parent):
-            sync_folder(above)
+            sync_directory(above)
     except OSError as error:
         raise StoreError(f"the folder {folder} cannot be made: {error.strerror}") from error
 

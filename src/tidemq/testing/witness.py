@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 from tidemq.broker import Broker, Message, Subscription, hookimpl
-from tidemq.client.filters import matches
 from tidemq.engine.events import Connected, Disconnected, SubscribeRequest
 from tidemq.testing.proxy import Link, Proxy
+from tidemq.wire.filters import matches
 
 _QUEUE_MESSAGES_MAX = 1_000_000  # published faster than this process looks at them
 _SHOWN_MAX = 10
