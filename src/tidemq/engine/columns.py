@@ -31,12 +31,26 @@ _BATCH_BYTES = cython.declare(int64_t, 2 << 20)  # of topics and payloads; a mes
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_bit(bits: cython.pointer[vector[uint8_t]], row: int64_t, value: cython.bint) -> cython.void:
-    """The next bit of a column."""
-    if row & 7 == 0:
-        bits.push_back(0)
-    if value:
-        bits[0][row >> 3] |= cython.cast(uint8_t, 1 << (row & 7))
+def _set_bit(bits: cython.pointer[vector[uint8_t]], row: int64_t) -> cython.void:
+    """The row's bit of a column. Rows without are passed over: `_pad_bits` makes up for them."""
+    if bits.size() <= cython.cast(cython.size_t, row >> 3):
+        bits.resize((row >> 3) + 1, 0)
+    bits[0][row >> 3] |= cython.cast(uint8_t, 1 << (row & 7))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _pad_bits(bits: cython.pointer[vector[uint8_t]], rows: int64_t) -> cython.void:
+    bits.resize((rows + 7) >> 3, 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _pad(texts: cython.pointer[Texts], rows: int64_t) -> cython.void:
+    """Rows without a text, up to so many."""
+    texts.ends.resize(rows + 1, texts.ends.back())
 
 
 @cython.cfunc
@@ -51,9 +65,11 @@ def _put(texts: cython.pointer[Texts], text: Span) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_maybe(texts: cython.pointer[Texts], row: int64_t, text: Span) -> cython.void:
-    """The next of a column in which some are missing: those without data."""
-    _put(texts, text)
-    _put_bit(cython.address(texts.valid), row, text.data != cython.NULL)
+    """The row's of a column in which some are missing: those without data."""
+    if text.data != cython.NULL:
+        _pad(texts, row)
+        _put(texts, text)
+        _set_bit(cython.address(texts.valid), row)
 
 
 @cython.cfunc
@@ -78,6 +94,7 @@ def _put_properties(columns: cython.pointer[Columns], block: Span) -> cython.voi
             _put(cython.address(columns.user_value), read_binary(cython.address(c)))
         else:
             skip_value(cython.address(c), property_id)
+    columns.user_ends.resize(columns.rows + 1, columns.user_ends.back())
     columns.user_ends.push_back(cython.cast(int32_t, columns.user_name.ends.size() - 1))
     _put_maybe(cython.address(columns.content_type), columns.rows, content_type)
     _put_maybe(cython.address(columns.response_topic), columns.rows, response_topic)
@@ -108,18 +125,46 @@ def _put_row(
     _put(cython.address(columns.payload), Span(at, head.payload_size))
     at += head.payload_size
     columns.qos.push_back(head.qos)
-    _put_bit(cython.address(columns.retain), row, head.flags & CAPTURED_RETAIN)
-    _put_bit(cython.address(columns.dup), row, head.flags & CAPTURED_DUP)
+    if head.flags & CAPTURED_RETAIN:
+        _set_bit(cython.address(columns.retain), row)
+    if head.flags & CAPTURED_DUP:
+        _set_bit(cython.address(columns.dup), row)
     columns.packet_id.push_back(head.packet_id)
-    _put_bit(cython.address(columns.packet_id_valid), row, head.packet_id)
+    if head.packet_id:
+        _set_bit(cython.address(columns.packet_id_valid), row)
     columns.received_us.push_back(head.received_us)
     write_u32(message_id, head.clock >> 32)
     write_u32(message_id + 4, cython.cast(uint32_t, head.clock))
     write_u32(message_id + 8, origin >> 32)
     write_u32(message_id + 12, cython.cast(uint32_t, origin))
     _put(cython.address(columns.message_id), Span(cython.address(message_id[0]), 16))
-    _put_properties(columns, Span(at, head.properties_size))
+    if head.properties_size:
+        _put_properties(columns, Span(at, head.properties_size))
     columns.rows += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _complete(columns: cython.pointer[Columns]) -> cython.void:
+    """As many rows in those columns in which some are missing as in the others."""
+    rows: int64_t = columns.rows
+    _pad_bits(cython.address(columns.retain), rows)
+    _pad_bits(cython.address(columns.dup), rows)
+    _pad_bits(cython.address(columns.packet_id_valid), rows)
+    _complete_texts(cython.address(columns.client_id), rows)
+    _complete_texts(cython.address(columns.content_type), rows)
+    _complete_texts(cython.address(columns.response_topic), rows)
+    _complete_texts(cython.address(columns.correlation_data), rows)
+    columns.user_ends.resize(rows + 1, columns.user_ends.back())
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _complete_texts(texts: cython.pointer[Texts], rows: int64_t) -> cython.void:
+    _pad(texts, rows)
+    _pad_bits(cython.address(texts.valid), rows)
 
 
 @cython.cfunc
@@ -233,6 +278,7 @@ class CapturedRows:
                 self.offset,
                 self.origin,
             )
+            _complete(columns)
         rows: int64_t = columns.rows
         if rows == 0:
             raise StopIteration
