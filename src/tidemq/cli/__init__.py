@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 from tidemq.cli.bench import EXIT_USAGE
 from tidemq.cli.bench import app as bench_app
 from tidemq.cli.options import EXIT_FAILED
+from tidemq.cli.passwd import passwd
 from tidemq.cli.pipeline import app as pipeline_app
 from tidemq.cli.properties import join_properties
 from tidemq.cli.pub import pub
@@ -76,6 +77,7 @@ def serve(
 
 app.command()(pub)
 app.command()(sub)
+app.command()(passwd)
 app.add_typer(store_app, name="store")
 app.add_typer(bench_app, name="bench")
 app.add_typer(stream_app, name="stream")

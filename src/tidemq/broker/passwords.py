@@ -1,0 +1,87 @@
+"""Hashes of passwords: argon2id (RFC 9106), as `tidemq passwd` makes them, and those of Mosquitto's files.
+
+    $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH     PHC string format
+    $7$ROUNDS$SALT$HASH                          Mosquitto 2: PBKDF2 (RFC 8018) with HMAC-SHA-512
+    $6$SALT$HASH                                 Mosquitto before 2: SHA-512 of the password and the salt
+
+Nothing here is secret but what is passed in; no message has a hash or a password.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+
+from argon2 import PasswordHasher, extract_parameters
+from argon2.exceptions import Argon2Error, InvalidHash
+
+from tidemq.errors import UsageError
+
+# the least that OWASP's password storage cheat sheet has for argon2id: 19 MiB, 20 to 30 ms of a core
+_HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+_MEMORY_KIB_MAX = 256 * 1024  # a file must not make each login take a gigabyte,
+_PASSES_MAX = 64
+_ROUNDS_MAX = 10_000_000  # or a minute
+
+
+def hash_password(password: bytes) -> str:
+    """A new hash of a password, with a salt of its own."""
+    return _HASHER.hash(password)
+
+
+def check_form(hashed: str) -> None:
+    """UsageError where it is no hash that `matches` takes, or one that takes too long."""
+    try:
+        if hashed.startswith("$argon2id$"):
+            parameters = extract_parameters(hashed)
+            if parameters.memory_cost > _MEMORY_KIB_MAX or parameters.time_cost > _PASSES_MAX:
+                raise UsageError(f"its cost is above {_MEMORY_KIB_MAX} KiB of memory or {_PASSES_MAX} passes")
+        elif hashed.startswith("$7$"):
+            rounds, _, _ = _parse_pbkdf2(hashed)
+            if not 1 <= rounds <= _ROUNDS_MAX:
+                raise UsageError(f"it has {rounds} rounds, more than {_ROUNDS_MAX}")
+        elif hashed.startswith("$6$"):
+            _parse_sha512(hashed)
+        else:
+            raise UsageError("its kind is unknown; accepted: $argon2id$, $7$ and $6$ (of Mosquitto)")
+    except (InvalidHash, binascii.Error, ValueError) as error:
+        raise UsageError("it is not whole, or damaged") from error
+
+
+def matches(hashed: str, password: bytes) -> bool:
+    """Whether this is the password. Takes its time, without the GIL; `check_form` comes first."""
+    if hashed.startswith("$argon2id$"):
+        try:
+            return _HASHER.verify(hashed, password)
+        except Argon2Error:
+            return False
+    if hashed.startswith("$7$"):
+        rounds, salt, expected = _parse_pbkdf2(hashed)
+        return hmac.compare_digest(hashlib.pbkdf2_hmac("sha512", password, salt, rounds), expected)
+    salt, expected = _parse_sha512(hashed)
+    return hmac.compare_digest(hashlib.sha512(password + salt).digest(), expected)
+
+
+def _parse_pbkdf2(hashed: str) -> tuple[int, bytes, bytes]:
+    """Rounds, salt, hash; ValueError."""
+    _, _, rounds, salt, digest = hashed.split("$")
+    return int(rounds), _decode(salt), _digest(digest)
+
+
+def _parse_sha512(hashed: str) -> tuple[bytes, bytes]:
+    """Salt and hash; ValueError."""
+    _, _, salt, digest = hashed.split("$")
+    return _decode(salt), _digest(digest)
+
+
+def _digest(text: str) -> bytes:
+    digest = _decode(text)
+    if len(digest) != hashlib.sha512().digest_size:
+        raise ValueError("it has another size")
+    return digest
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
