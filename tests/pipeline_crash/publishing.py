@@ -64,7 +64,8 @@ class Publisher:
         self.next = place * IDS_OF_ONE
         self.version: Literal[4, 5] = choose.choice((4, 5))
         self.window = choose.choice((1, 5, 20, 40))  # messages under way at a time
-        self.pause_s = 2 * self.window / choose.choice((5, 15, 30))  # after each of them, at most
+        self.pause_s = self.window / choose.choice((5, 15, 30))  # after as many, at most
+        self.under_way = 0
         self.stopping = False
 
     async def publish(self, url: str) -> None:
@@ -80,15 +81,18 @@ class Publisher:
             backoff_s_min=0.05,
             backoff_s_max=0.3,
         )
-        async with client, asyncio.TaskGroup() as group:
-            for _ in range(self.window):
-                group.create_task(self._one_by_one(client))
+        async with client:
+            while not self.stopping:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self.choose.randint(1, self.window)):
+                        group.create_task(self._publish_one(client))
+                await asyncio.sleep(self.choose.uniform(0, self.pause_s))
 
-    async def _one_by_one(self, client: Client) -> None:
-        while not self.stopping:
-            self.next += 1
-            sent = Sent(self.next, self.choose.choice(KINDS), self.choose.choice((1, 2)))
-            self.sent[sent.number] = sent
-            await client.publish(*sent.message(self.name), qos=sent.qos)
-            sent.acknowledged = True
-            await asyncio.sleep(self.choose.uniform(0, self.pause_s))
+    async def _publish_one(self, client: Client) -> None:
+        self.next += 1
+        sent = Sent(self.next, self.choose.choice(KINDS), self.choose.choice((1, 2)))
+        self.sent[sent.number] = sent
+        self.under_way += 1
+        await client.publish(*sent.message(self.name), qos=sent.qos)
+        self.under_way -= 1
+        sent.acknowledged = True

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -139,7 +139,7 @@ class Run:
         driver.start()
         async with Proxy(self.server.port) as proxy, asyncio.TaskGroup() as group:
             devices = [group.create_task(each.publish(proxy.url)) for each in self.publishers]
-            chaos = Chaos(self.server, driver, cluster, proxy, self.history, self.choose)
+            chaos = Chaos(self.server, driver, cluster, proxy, self.publishers, self.history, self.choose)
             *kills, last = self.choice.plan()
             for kill in kills:
                 await chaos.play(kill)
@@ -173,24 +173,25 @@ class Chaos:
         driver: Driver,
         cluster: Cluster,
         proxy: Proxy,
+        devices: Sequence[Publisher],
         history: History,
         choose: random.Random,
     ) -> None:
         self._server, self._driver, self._cluster, self._proxy = server, driver, cluster, proxy
-        self._history, self._choose = history, choose
+        self._devices, self._history, self._choose = devices, history, choose
         self._commits = 0
 
     async def play(self, kill: Kill, *, again: bool = True) -> None:
         """Waits for the moment and kills; `again`: a driver gets a successor."""
         if kill.recovered:
-            await self._until(
-                lambda: self._count("bronze", "committed") > self._commits, PROGRESS_S, True
-            )
+            await self._until(lambda: self._count("bronze", "committed") > self._commits, PROGRESS_S, True)
         if kill.event:
             before = self._count(kill.table, kill.event)
             await self._until(lambda: self._count(kill.table, kill.event) > before, MOMENT_S, False)
         else:
             await asyncio.sleep(kill.after_s)
+        if kill.victim in ("broker", "connections"):  # acknowledgements are lost: messages come again
+            await self._until(lambda: sum(each.under_way for each in self._devices) > 4, MOMENT_S, False)
         self._history.note("chaos", f"kills {kill}")
         if kill.victim == "broker":
             self._server.kill()
