@@ -8,8 +8,9 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 30
 SEED ?= 1
 RUNS ?= 100
+KILLS ?= 6
 
-.PHONY: help setup build serve test wheel-test format bench bench-engine bench-store asan race fuzz crash
+.PHONY: help setup build serve test wheel-test format bench bench-engine bench-store asan race fuzz crash crash-pipeline
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -63,3 +64,7 @@ fuzz: setup ## fuzzing of the parser and of whole connections (SECONDS=30 each, 
 
 crash: setup ## kill -9, bad disks and power loss by seed (RUNS=100 of 2 to 4 s, two at a time, SEED=1)
 	$(BIN)/python tests/crash --seed $(SEED) --runs $(RUNS)
+
+crash-pipeline: RUNS = 10
+crash-pipeline: setup ## kill -9 of broker, driver and executors by seed (RUNS=10 of 2 minutes, KILLS=6 each, SEED=1)
+	$(BIN)/python tests/pipeline_crash --seed $(SEED) --runs $(RUNS) --kills $(KILLS)

@@ -46,6 +46,9 @@ def ingest(
     ] = False,
     rows_max: Annotated[int, typer.Option(min=1, help="Messages of a batch.")] = 1_000_000,
     trigger: Annotated[float, typer.Option(min=0.0, help="Seconds between the beginnings of batches.")] = 1.0,
+    maintain_batches: Annotated[
+        int, typer.Option(min=0, help="Put small files together every so many batches; 0: never.")
+    ] = 200,
 ) -> None:
     """Bring a stream into TABLES/STREAM/bronze, a Delta Lake table, each message once; with --rules, decoded
     into TABLES/STREAM/silver/RULE, and what cannot be into TABLES/STREAM/dead_letters.
@@ -65,6 +68,7 @@ def ingest(
             fail_on_data_loss=not allow_data_loss,
             rows_max=rows_max,
             trigger_s=trigger,
+            maintain_batches=maintain_batches,
             rules=load_rules(rules) if rules else (),
         )
         with spark_session(master, f"tidemq ingest {stream}") as spark:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0  # of silence
 RETRY_PAUSE_S = 0.2
+_GUARDED = (401, 403, 407)  # said by a proxy: the broker asks nobody who they are
+_AWAY = (502, 503, 504)  # by a proxy as well, when the broker is not there
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 OnMissing = Callable[[int, int], None]
@@ -85,7 +87,8 @@ class StreamReader:
 
     Every call raises ConnectError when the broker cannot be reached, is silent for `timeout_s`, or answers
     what is no stream's answer; `retry_s` is for how long an unreachable one is tried again before that, at
-    every step of a long read. UnknownStreamError where it has no such stream.
+    every step of a long read. UnknownStreamError where it has no such stream, StreamError where a proxy
+    asks for credentials.
     """
 
     def __init__(self, url: str, stream: str, *, timeout_s: float = TIMEOUT_S, retry_s: float = 0.0) -> None:
@@ -245,6 +248,8 @@ class StreamReader:
             try:
                 connection.request("GET", target)
                 answer = connection.getresponse()
+                if answer.status in _AWAY:
+                    raise HTTPException(f"{answer.status} {answer.reason}")
                 break
             except (OSError, HTTPException) as error:
                 connection.close()
@@ -262,6 +267,11 @@ class StreamReader:
 
     def _refuse(self, answer: HTTPResponse) -> None:
         """Raises what a status other than 200 means."""
+        if answer.status in _GUARDED:
+            raise StreamError(
+                f"{self.url}: {answer.status} {answer.reason}: the proxy before the broker must let this "
+                "machine in without credentials"
+            )
         try:
             said = json.loads(answer.read())
             text, routed = said["error"], "paths" not in said

@@ -144,11 +144,13 @@ def with_day(frame: DataFrame) -> DataFrame:
 def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> None:
     """Ingests until all is done (`once`) or for ever, and restarts from the checkpoint after a failure.
 
-    ConfigError for a rule that cannot be. IngestError after a failure that no restart mends, such as expired
-    offsets, and after several in a row.
+    ConfigError for a rule that cannot be. ConnectError where the broker cannot be reached at the start,
+    StreamError where it does not have the stream. IngestError after a failure that no restart mends, such
+    as expired offsets, and after several in a row.
     """
     for rule in ingest.rules:
         rule.check()
+    StreamReader(ingest.url, ingest.stream, retry_s=RETRY_S).describe()  # a wrong URL needs no restarts
     failures = 0
     while True:
         query = start_ingest(spark, ingest, once=once)
@@ -168,11 +170,13 @@ def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> No
 
 def reason(text: str) -> str:
     """The line of a message of Spark's, often two stacks of calls, that says what the matter was: that of the
-    last exception of Python's, or else the first.
+    last exception of Python's, or else the last cause that Java names, or else the first.
     """
     raised = re.findall(r"^(?!java|scala|org|py4j)([\w.]+): (.+)$", text, re.MULTILINE)
     errors = [(name, said) for name, said in raised if name.endswith(("Error", "Exception"))]
     if not errors:
+        if causes := re.findall(r"^Caused by: (.+)$", text, re.MULTILINE):
+            return str(causes[-1])
         return next(iter(text.strip().splitlines()), "no reason was given")
     name, said = errors[-1]
     return said if name.startswith("tidemq.") else f"{name}: {said}"

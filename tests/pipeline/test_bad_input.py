@@ -1,0 +1,167 @@
+"""What goes wrong around a job is said in a line, and nothing is lost by it: a broker that is away or behind
+a proxy that asks for credentials, a full disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from conftest import free_port
+from deltalake import DeltaTable
+
+from tidemq.client.errors import ConnectError
+from tidemq.client.streams import StreamError, StreamReader, UnknownStreamError
+from tidemq.pipeline import ingest as module
+from tidemq.pipeline.ingest import Ingest, IngestError, run_ingest, start_ingest
+from tidemq.testing.proxy import Proxy
+
+pytestmark = pytest.mark.timeout(300)
+
+DISK_MIB = 6
+
+
+def offsets(job: Ingest) -> list[int]:
+    """Of bronze, by another reader."""
+    return sorted(DeltaTable(job.bronze.uri).to_pyarrow_table(columns=["offset"])["offset"].to_pylist())
+
+
+def wait_until(reached: Callable[[], bool], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_broker_that_is_not_there_or_lacks_the_stream_is_named(spark, streaming, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RETRY_S", 0.3)
+    nobody = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(ConnectError, match=rf"^{nobody}: the broker's admin listener: .*refused$"):
+        run_ingest(spark, Ingest(url=nobody, stream="any", tables=str(tmp_path)))
+    with pytest.raises(UnknownStreamError, match="no stream 'any'"):
+        run_ingest(spark, Ingest(url=streaming.url, stream="any", tables=str(tmp_path)))
+
+
+async def test_a_broker_that_is_away_for_a_while_is_waited_for(spark, streaming, tmp_path):
+    streaming.declare("away")
+    async with Proxy(streaming.admin_port) as proxy:
+        job = Ingest(url=f"http://127.0.0.1:{proxy.port}", stream="away", tables=str(tmp_path), trigger_s=0.1)
+        query = await asyncio.to_thread(start_ingest, spark, job)
+        try:
+            await asyncio.to_thread(streaming.publish, [("away/a", b"x")] * 10)
+            epoch = StreamReader(streaming.url, "away").describe().epoch
+            await asyncio.to_thread(wait_until, lambda: job.bronze.reached("away", epoch) == 10)
+            proxy.refuse()
+            proxy.cut()
+            await asyncio.to_thread(streaming.publish, [("away/a", b"x")] * 10)
+            await asyncio.sleep(3)
+            assert job.bronze.reached("away", epoch) == 10
+            await proxy.open()
+            await asyncio.to_thread(wait_until, lambda: job.bronze.reached("away", epoch) == 20)
+            assert query.isActive
+        finally:
+            await asyncio.to_thread(query.stop)
+    assert offsets(job) == list(range(20))
+
+
+class Guard(BaseHTTPRequestHandler):
+    """A proxy before the broker that wants credentials, once it is told to."""
+
+    broker = ""
+    wants_credentials = False
+
+    def do_GET(self) -> None:
+        if self.wants_credentials:
+            self.send_error(401)
+            return
+        try:
+            with urllib.request.urlopen(self.broker + self.path) as answer:
+                body, status, headers = answer.read(), 200, answer.headers
+        except urllib.error.HTTPError as error:
+            body, status, headers = error.read(), error.code, error.headers
+        self.send_response(status)
+        for name in ("X-First-Offset", "X-Next-Offset"):
+            if name in headers:
+                self.send_header(name, headers[name])
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def guarded(streaming) -> Iterator[tuple[str, type[Guard]]]:
+    """The URL of a proxy, and what it is told by."""
+    guard = type("GuardOfTest", (Guard,), {"broker": streaming.url})
+    with ThreadingHTTPServer(("127.0.0.1", 0), guard) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", guard
+        server.shutdown()
+
+
+def test_who_asks_for_credentials_ends_the_job_at_once(spark, streaming, guarded, tmp_path):
+    streaming.declare("guarded")
+    streaming.publish([("guarded/a", b"x")] * 10)
+    url, guard = guarded
+    job = Ingest(url=url, stream="guarded", tables=str(tmp_path), trigger_s=0.1)
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            run_ingest(spark, job)
+        except IngestError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    epoch = StreamReader(streaming.url, "guarded").describe().epoch
+    wait_until(lambda: job.bronze.reached("guarded", epoch) == 10)
+    guard.wants_credentials = True
+    thread.join(30)
+    [error] = ended
+    assert str(error).startswith(f"{url}: 401 Unauthorized")
+    with pytest.raises(StreamError, match=r"401 Unauthorized: .*without credentials"):
+        run_ingest(spark, job)
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Path]:
+    """A file system of its own, with little room."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can mount a small file system, and not in every container")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def test_a_full_disk_is_said_and_overcome(spark, streaming, disk, monkeypatch):
+    """No room for a table's files, then none for Spark's checkpoint; then there is room again."""
+    monkeypatch.setattr(module, "FAILURES_MAX", 1)
+    job = Ingest(url=streaming.url, stream=streaming.declare("full"), tables=str(disk), rows_max=200)
+    streaming.publish([("full/a", b"x")] * 100)
+    run_ingest(spark, job, once=True)
+    streaming.publish(("full/a", random.randbytes(2000)) for _ in range(400))
+    ballast = disk / "ballast"
+    for left_bytes in (300_000, 0):
+        with ballast.open("ab") as file:
+            there = os.statvfs(disk)
+            file.write(bytes(max(there.f_bavail * there.f_bsize - left_bytes, 0)))
+        with pytest.raises(IngestError, match=r"No space left on device$"):
+            run_ingest(spark, job, once=True)
+    ballast.unlink()
+    run_ingest(spark, job, once=True)
+    assert offsets(job) == list(range(500))

@@ -1,0 +1,138 @@
+"""What has to be in the stream and in the tables when all is done, whatever was killed before."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from pipeline_crash.publishing import Sent, number_in
+
+from tidemq.client.streams import StreamReader
+
+REPORTED_MAX = 5  # messages of one kind of failure
+DECODED = {"json": "silver/json", "number": "silver/number", "wrong": "dead_letters"}  # by kind of message
+Place = tuple[int, int]  # epoch and offset
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Found:
+    """What was there in the end: the stream's rows and bronze's, with all columns of the stream, and for each
+    kind of message the numbers of its table, with the place in the stream that the table says.
+    """
+
+    stream: list[Row] = field(default_factory=list)
+    bronze: list[Row] = field(default_factory=list)
+    decoded: dict[str, list[tuple[int, Place]]] = field(default_factory=dict)
+
+    @property
+    def repeated(self) -> int:
+        """Messages that came more than once."""
+        return len(self.stream) - len({number_in(row["payload"]) for row in self.stream})
+
+
+def read(url: str, stream: str, folder: Path) -> Found:
+    """The stream by HTTP, the tables in `folder` by `deltalake`; Spark is not asked."""
+    reader = StreamReader(url, stream)
+    epoch = reader.describe().epoch
+    found = read_tables(folder)
+    found.stream = [
+        {"epoch": epoch, **row} for batch in reader.read(0, epoch=epoch) for row in batch.to_pylist()
+    ]
+    return found
+
+
+def read_tables(folder: Path) -> Found:
+    """Without the stream."""
+    bronze = [{name: row[name] for name in row if name != "date"} for row in table(folder / "bronze")]
+    decoded = {
+        kind: [(_number_of(kind, row), (row["epoch"], row["offset"])) for row in table(folder / name)]
+        for kind, name in DECODED.items()
+    }
+    return Found(bronze=bronze, decoded=decoded)
+
+
+def _number_of(kind: str, row: Row) -> int:
+    return number_in(row["payload"]) if kind == "wrong" else int(row["id" if kind == "json" else "value"])
+
+
+def table(path: Path) -> list[Row]:
+    """Its rows."""
+    rows: list[Row] = DeltaTable(path.as_uri()).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def judge(sent: Iterable[Sent], found: Found) -> list[str]:
+    """What is wrong, a line each; none: each message is where it must be, and once."""
+    by_number = {each.number: each for each in sent}
+    places: dict[int, list[Place]] = defaultdict(list)
+    for row in found.stream:
+        places[number_in(row["payload"])].append((row["epoch"], row["offset"]))
+    wrong = _stream(by_number, places)
+    wrong += _bronze(found)
+    for kind, name in DECODED.items():
+        first = {
+            number: min(at)
+            for number, at in places.items()
+            if number in by_number and by_number[number].kind == kind
+        }
+        wrong += _decoded(name, first, found.decoded[kind])
+    return wrong
+
+
+def _stream(sent: dict[int, Sent], places: dict[int, list[Place]]) -> list[str]:
+    """The broker's own promise."""
+    kept = (each for each in sent.values() if each.acknowledged)
+    lost = [each.number for each in kept if each.number not in places]
+    twice = [
+        number for number, at in places.items() if number in sent and sent[number].qos == 2 and len(at) > 1
+    ]
+    offsets = sorted(offset for at in places.values() for _, offset in at)
+    return [
+        *_line("acknowledged and not in the stream", lost),
+        *_line("more than once in the stream, at QoS 2", twice),
+        *_line("in the stream, but nobody sent it", [number for number in places if number not in sent]),
+        *_line("offsets are missing from the stream before", _after_gaps(offsets)),
+    ]
+
+
+def _after_gaps(offsets: list[int]) -> list[int]:
+    return [offset for place, offset in enumerate(offsets) if place and offset != offsets[place - 1] + 1]
+
+
+def _bronze(found: Found) -> list[str]:
+    """Each message of the stream, as it is there, once."""
+    stream = Counter(map(_comparable, found.stream))
+    bronze = Counter(map(_comparable, found.bronze))
+    return [
+        *_line("in the stream, not in bronze: offsets", [dict(row)["offset"] for row in stream - bronze]),
+        *_line("in bronze, not so in the stream: offsets", [dict(row)["offset"] for row in bronze - stream]),
+    ]
+
+
+def _comparable(row: Row) -> tuple[tuple[str, Any], ...]:
+    values = row | {"user_properties": repr(row["user_properties"])}
+    return tuple(sorted(values.items()))
+
+
+def _decoded(name: str, first: dict[int, Place], there: list[tuple[int, Place]]) -> list[str]:
+    """Each of the stream's messages of the kind once, and that is its first delivery."""
+    times = Counter(number for number, _ in there)
+    return [
+        *_line(f"in the stream, not in {name}", [number for number in first if number not in times]),
+        *_line(f"more than once in {name}", [number for number, count in times.items() if count > 1]),
+        *_line(f"in {name}, not in the stream", [number for number in times if number not in first]),
+        *_line(
+            f"in {name} not as it came first",
+            [number for number, place in there if times[number] == 1 and first.get(number, place) != place],
+        ),
+    ]
+
+
+def _line(text: str, numbers: list[int]) -> list[str]:
+    shown = ", ".join(map(str, sorted(numbers)[:REPORTED_MAX]))
+    return [f"{len(numbers)} messages {text}: {shown}"] if numbers else []
