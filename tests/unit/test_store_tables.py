@@ -1,4 +1,4 @@
-"""A store as Parquet tables: all of it comes back under new queue numbers; what is missing or damaged is found."""
+"""A store as Parquet tables: all of it comes back; what is missing or damaged is found."""
 
 from __future__ import annotations
 

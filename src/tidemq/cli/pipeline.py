@@ -74,6 +74,37 @@ def ingest(
 
 
 @app.command()
+def reconcile(
+    places: Annotated[
+        list[str],
+        typer.Argument(metavar="DUMP... OUT", help="Of `tidemq store dump --arrow`; a folder to be made."),
+    ],
+    master: Master = "local[*]",
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report there, too, as JSON.")
+    ] = None,
+) -> None:
+    """Make the queues of a split cluster one, from dumps of its nodes; `tidemq store restore` takes OUT.
+
+    Driver and executors must reach all of these folders or URIs.
+    """
+    try:
+        from tidemq.pipeline.reconcile import check_dumps
+        from tidemq.pipeline.reconcile import reconcile as merge
+        from tidemq.pipeline.session import spark_session
+
+        *dumps, out = places
+        check_dumps(dumps)  # before Spark takes its time
+        with spark_session(master, "tidemq reconcile") as spark:
+            found = merge(spark, dumps, out)
+        print(found.to_text())
+        if report:
+            report.write_text(found.to_json() + "\n")
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+
+
+@app.command()
 def doctor(
     stream: Annotated[str, typer.Argument(metavar="[STREAM]", help="A stream to be looked for.")] = "",
     url: Url = "",
