@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tidemq.cli.options import EXIT_FAILED
-from tidemq.errors import TideMQError
+from tidemq.errors import TideMQError, UsageError
 
 app = typer.Typer(
     help="Bring streams into tables with Spark (pip install 'tidemq[pipeline]').",
@@ -100,6 +100,35 @@ def reconcile(
         print(found.to_text())
         if report:
             report.write_text(found.to_json() + "\n")
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+
+
+@app.command()
+def bench(
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RESULTS... OUT", help="Of `tidemq bench --out`, or Parquet files of samples; a folder."
+        ),
+    ],
+    master: Master = "local[*]",
+) -> None:
+    """Make tables and plots of results of load tests, of many runs and brokers, with exact percentiles.
+
+    OUT is a folder of this machine; RESULTS are folders or URIs that all executors reach.
+    """
+    try:
+        from tidemq.pipeline.results import summarise
+        from tidemq.pipeline.session import spark_session
+
+        *results, out = places
+        if not results:
+            raise UsageError("accepted: results, and behind them the folder to write to")
+        with spark_session(master, "tidemq bench") as spark:
+            tables = summarise(spark, results, Path(out))
+        print(tables.to_text())
+        print(f"written: {out}/index.html, pictures and tables beside it")
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
 

@@ -17,9 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import polars as pl
 import pyarrow as pa
@@ -30,6 +28,7 @@ from pyspark.sql import SparkSession
 from tidemq.errors import UsageError
 from tidemq.pipeline import merging
 from tidemq.pipeline.merging import Counts
+from tidemq.pipeline.places import place_uri
 
 VERSION, FORMAT = 1, "2"  # of dumps, and of the rows in them, that this one reads and writes
 MANIFEST = "manifest.json"
@@ -92,7 +91,7 @@ class Folder:
 
     @classmethod
     def at(cls, place: str) -> Folder:
-        return cls((place if urlsplit(place).scheme else Path(place).absolute().as_uri()).rstrip("/"))
+        return cls(place_uri(place))
 
     def open(self) -> tuple[pafs.FileSystem, str]:
         files, root = pafs.FileSystem.from_uri(self.uri)
