@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tidemq.cli.options import EXIT_FAILED
-from tidemq.errors import TideMQError
+from tidemq.errors import TideMQError, UsageError
 
 app = typer.Typer(
     help="Bring streams into tables with Spark (pip install 'tidemq[pipeline]').",
@@ -73,6 +73,66 @@ def ingest(
         )
         with spark_session(master, f"tidemq ingest {stream}") as spark:
             run_ingest(spark, job, once=once)
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+
+
+@app.command()
+def reconcile(
+    places: Annotated[
+        list[str],
+        typer.Argument(metavar="DUMP... OUT", help="Of `tidemq store dump --arrow`; a folder to be made."),
+    ],
+    master: Master = "local[*]",
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report there, too, as JSON.")
+    ] = None,
+) -> None:
+    """Make the queues of a split cluster one, from dumps of its nodes; `tidemq store restore` takes OUT.
+
+    Driver and executors must reach all of these folders or URIs.
+    """
+    try:
+        from tidemq.pipeline.reconcile import check_dumps
+        from tidemq.pipeline.reconcile import reconcile as merge
+        from tidemq.pipeline.session import spark_session
+
+        *dumps, out = places
+        check_dumps(dumps)  # before Spark takes its time
+        with spark_session(master, "tidemq reconcile") as spark:
+            found = merge(spark, dumps, out)
+        print(found.to_text())
+        if report:
+            report.write_text(found.to_json() + "\n")
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+
+
+@app.command()
+def bench(
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RESULTS... OUT", help="Of `tidemq bench --out`, or Parquet files of samples; a folder."
+        ),
+    ],
+    master: Master = "local[*]",
+) -> None:
+    """Make tables and plots of results of load tests, of many runs and brokers, with exact percentiles.
+
+    OUT is a folder of this machine; RESULTS are folders or URIs that all executors reach.
+    """
+    try:
+        from tidemq.pipeline.results import summarise
+        from tidemq.pipeline.session import spark_session
+
+        *results, out = places
+        if not results:
+            raise UsageError("accepted: results, and behind them the folder to write to")
+        with spark_session(master, "tidemq bench") as spark:
+            tables = summarise(spark, results, Path(out))
+        print(tables.to_text())
+        print(f"written: {out}/index.html, pictures and tables beside it")
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
 

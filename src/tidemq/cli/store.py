@@ -9,9 +9,10 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -87,13 +88,22 @@ def stats(
 def dump(
     file: Annotated[str, typer.Argument(metavar="FILE", help="File to write; -: standard output.")],
     data: Data = Path("tidemq-data"),
+    arrow: Annotated[
+        bool, typer.Option("--arrow", help="FILE is a directory to be made: Parquet tables.")
+    ] = False,
+    buckets: Annotated[int, typer.Option(min=1, max=128, help="Files of each table, with --arrow.")] = 32,
 ) -> None:
-    """Write all rows to one file, which `restore` takes with either engine."""
+    """Write all rows to one file, which `restore` takes with either engine; with --arrow, as tables, which
+    also `tidemq pipeline reconcile` takes."""
     from tidemq.store.engines import open_existing
     from tidemq.store.portable import read_store, write_dump
 
     def run() -> int:
         with closing(open_existing(data)) as store:
+            if arrow:
+                counts = _tables().write_tables(store, Path(file), buckets)
+                print(", ".join(f"{count} {name}" for name, count in counts.items()), file=sys.stderr)
+                return 0
             if file == "-":
                 count = write_dump(read_store(store), sys.stdout.buffer)
                 sys.stdout.buffer.flush()
@@ -108,19 +118,25 @@ def dump(
 
 @app.command()
 def restore(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="File of `dump`; -: standard input.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="File or directory of `dump`; -: standard input.")
+    ],
     data: Data = Path("tidemq-data"),
     engine: Engine = "rocksdb",
 ) -> None:
-    """Make a store of a file that `dump` wrote, in a directory that is empty or does not exist."""
+    """Make a store of what `dump` or `tidemq pipeline reconcile` wrote, in a directory that is empty or does
+    not exist."""
     from tidemq.store.engines import open_empty
     from tidemq.store.portable import fill_store, read_dump
 
     def run() -> int:
-        with open(0 if file == "-" else file, "rb") as written:
-            rows = read_dump(written)
-            with closing(open_empty(data, engine)) as store:
-                count = fill_store(store, rows)
+        with ExitStack() as stack:
+            if Path(file).is_dir():
+                _tables().read_manifest(Path(file))  # before a store is made
+                rows = _tables().read_tables(Path(file))
+            else:
+                rows = read_dump(stack.enter_context(open(0 if file == "-" else file, "rb")))
+            count = fill_store(stack.enter_context(closing(open_empty(data, engine))), rows)
         print(f"{count} rows", file=sys.stderr)
         return 0
 
@@ -178,6 +194,15 @@ def import_mosquitto(
         return 0
 
     _exit_with(run)
+
+
+def _tables() -> ModuleType:
+    """`tidemq.store.tables`; StoreError where what it needs is not installed."""
+    try:
+        from tidemq.store import tables
+    except ImportError as error:
+        raise StoreError(f"{error}; pip install 'tidemq[streams]'") from error
+    return tables
 
 
 def _exit_with(run: Callable[[], int]) -> None:
