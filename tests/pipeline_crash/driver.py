@@ -89,13 +89,14 @@ class Driver:
             self._process = None
 
     async def kill_java(self) -> None:
-        """Java alone; Python must see that and end."""
+        """Java alone; Python must see that and end, with a line that says so."""
         assert self._process is not None
         for child in children_of(self._process.pid):
             child.kill()
         self.history.note("driver", "its Java is killed")
-        if await self._ended(100.0) == 0:
-            raise DriverError("the job ended well without its Java")
+        status, said = await self._ended(100.0), self.logged().strip().splitlines()[-1]
+        if status != 1 or not said.startswith("tidemq: Spark's Java process does not answer"):
+            raise DriverError(f"the job ended without its Java with status {status}")
         self._process = None
 
     def planners(self) -> list[psutil.Process]:

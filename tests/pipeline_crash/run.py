@@ -192,6 +192,7 @@ class Chaos:
             await asyncio.sleep(kill.after_s)
         if kill.victim in ("broker", "connections"):  # acknowledgements are lost: messages come again
             await self._until(lambda: sum(each.under_way for each in self._devices) > 4, MOMENT_S, False)
+            await asyncio.sleep(self._choose.uniform(0, 0.02))
         self._history.note("chaos", f"kills {kill}")
         if kill.victim == "broker":
             self._server.kill()

@@ -14,12 +14,14 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -153,19 +155,24 @@ def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> No
     StreamReader(ingest.url, ingest.stream, retry_s=RETRY_S).describe()  # a wrong URL needs no restarts
     failures = 0
     while True:
-        query = start_ingest(spark, ingest, once=once)
+        query = None
         try:
+            query = start_ingest(spark, ingest, once=once)
             query.awaitTermination()
             return
-        except StreamingQueryException as error:
-            failures = 0 if query.lastProgress else failures + 1
+        except (PySparkException, Py4JJavaError) as error:
+            failures = 0 if query is not None and query.lastProgress else failures + 1
             text = str(error)
             if failures >= FAILURES_MAX or any(each in text for each in _FINAL):
                 raise IngestError(reason(text)) from error
             _log.warning("begun again from the checkpoint: %s", reason(text))
             time.sleep(RESTART_PAUSE_S)
+        except (Py4JError, ConnectionError) as error:
+            raise IngestError(f"Spark's Java process does not answer any more: {error}") from error
         finally:
-            query.stop()
+            if query is not None:
+                with suppress(Py4JError, ConnectionError):  # it is not there to be stopped
+                    query.stop()
 
 
 def reason(text: str) -> str:
@@ -175,7 +182,7 @@ def reason(text: str) -> str:
     raised = re.findall(r"^(?!java|scala|org|py4j)([\w.]+): (.+)$", text, re.MULTILINE)
     errors = [(name, said) for name, said in raised if name.endswith(("Error", "Exception"))]
     if not errors:
-        if causes := re.findall(r"^Caused by: (.+)$", text, re.MULTILINE):
+        if causes := re.findall(r"^(?:Caused by)?: (.+)$", text, re.MULTILINE):
             return str(causes[-1])
         return next(iter(text.strip().splitlines()), "no reason was given")
     name, said = errors[-1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tidemq.errors import UsageError
@@ -42,4 +43,5 @@ def spark_session(master: str, name: str, settings: Mapping[str, str] = {}) -> I
     try:
         yield spark
     finally:
-        spark.stop()
+        with suppress(Py4JError, ConnectionError):  # of a Java process that was killed
+            spark.stop()
