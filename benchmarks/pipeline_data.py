@@ -28,9 +28,9 @@ BROKERS, WORKLOADS = ("one", "two"), ("fan", "mesh")
 class Split:
     """Four nodes; each queue lies on two of them, and so do its messages and their payloads.
 
-    Of the time that a queue lasts the last twentieth is after the split: its messages are on the queue's first
-    node alone. One in twenty of the others was delivered by the first node, and is on the second alone. One in
-    a thousand is in flight on the first.
+    Of the time that a queue lasts the last twentieth is after the split: its messages are on the queue's
+    first node alone. One in twenty of the others was delivered by the first node, and is on the second alone.
+    One in a thousand is in flight on the first.
     """
 
     def __init__(self, messages: int, buckets: int = BUCKETS) -> None:
