@@ -10,7 +10,7 @@ SEED ?= 1
 RUNS ?= 100
 KILLS ?= 6
 
-.PHONY: help setup build serve test wheel-test format bench bench-engine bench-store asan race fuzz crash crash-pipeline
+.PHONY: help setup build serve test wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,9 @@ bench-engine: setup ## the engine's goals: deliveries per CPU-second beside Mosq
 
 bench-store: setup ## what it costs to keep messages on disk, beside Mosquitto (10 minutes; Debian package mosquitto)
 	$(BIN)/python benchmarks/durable.py
+
+bench-pipeline: setup ## streams to Spark and into tables, reconcile, percentiles, beside Polars and DuckDB (30 minutes; Java)
+	$(BIN)/python benchmarks/pipeline.py
 
 asan: setup ## load and fuzzing with the address and leak sanitizers (SECONDS=30 each; the first build takes minutes)
 	LEAKS=1 PYTHON=$(BIN)/python tools/sanitize.sh address tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)

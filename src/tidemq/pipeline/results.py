@@ -162,7 +162,7 @@ def percentiles(counts: pl.DataFrame) -> pl.DataFrame:
     """A row for each workload and broker. A percentile is the least latency that at least so many of the
     messages had: one that was measured, not one between two.
     """
-    total = pl.col("count").sum()
+    total = pl.col("count").cast(pl.Int64).sum()  # times 100,000 it must fit
     below = pl.col("count").cum_sum()
     shares = [
         pl.col("latency_us").filter(below >= (total * share + PARTS - 1) // PARTS).first().alias(name)
