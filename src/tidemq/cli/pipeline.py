@@ -37,6 +37,9 @@ def ingest(
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML with rules that decode payloads.")
     ] = None,
+    format: Annotated[
+        str, typer.Option(help="Of the tables: delta, or parquet, without gold and compaction.")
+    ] = "delta",
     once: Annotated[bool, typer.Option("--once", help="End with the last message of now.")] = False,
     start: Annotated[
         str, typer.Option(help="Where to begin: earliest, latest, an offset, a time with its zone.")
@@ -66,6 +69,7 @@ def ingest(
             rows_max=rows_max,
             trigger_s=trigger,
             rules=load_rules(rules) if rules else (),
+            format=format,
         )
         with spark_session(master, f"tidemq ingest {stream}") as spark:
             run_ingest(spark, job, once=once)
