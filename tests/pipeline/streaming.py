@@ -28,7 +28,7 @@ class Streaming:
         self.url = f"http://127.0.0.1:{self.admin_port}"
         self.broker = start(SETTINGS.format(data=data, port=self.admin_port))
 
-    def declare(self, name: str, **more: float) -> str:
+    def declare(self, name: str, **more: Any) -> str:
         """Makes a stream, or makes it anew."""
         body = json.dumps({"filters": [f"{name}/#"]} | more).encode()
         self._ask("PUT", name, body)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 from conformance import kit
 from conformance.packets import PUBACK, publish
-from deltalake import DeltaTable
+from pipeline.lake import ingest, rows, rules_of
 from pipeline.streaming import TIDEMQ
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemq.errors import ConfigError
-from tidemq.pipeline.ingest import Ingest, run_ingest
-from tidemq.pipeline.rules import Rule, filter_pattern, load_rules
-from tidemq.pipeline.table import Table
+from tidemq.pipeline.ingest import run_ingest
+from tidemq.pipeline.rules import Rule, filter_pattern
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -33,22 +31,8 @@ format = "number"
 """
 
 
-def rules_of(tmp_path: Path, text: str) -> tuple[Rule, ...]:
-    file = tmp_path / "rules.toml"
-    file.write_text(text)
-    return load_rules(file)
-
-
-def rows(table: Table, *columns: str) -> list[tuple]:
-    found = DeltaTable(table.uri).to_pyarrow_table().sort_by("offset")
-    return list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
-
-
-def ingest(spark, streaming, tmp_path, stream) -> Ingest:
-    rules = rules_of(tmp_path, RULES.format(stream=stream))
-    job = Ingest(url=streaming.url, stream=stream, tables=str(tmp_path / "lake"), rules=rules)
-    run_ingest(spark, job, once=True)
-    return job
+ONE = '[[rules]]\nname = "a"\nfilter = "a"\nformat = "number"\n'
+GOLD = f'{ONE}[rules.gold]\nwindow = "1 minute"\n'
 
 
 def send_as_device(streaming, topic: str, messages: list[tuple[bytes, int, bool]]) -> None:
@@ -76,7 +60,7 @@ def test_payloads_become_columns_and_others_dead_letters(spark, streaming, tmp_p
     streaming.publish([("decoded/1/climate", payload) for payload in climate])
     streaming.publish([("decoded/1/level", payload) for payload in level])
     streaming.publish([("decoded/else", b"17")])
-    job = ingest(spark, streaming, tmp_path, "decoded")
+    job = ingest(spark, streaming, tmp_path, "decoded", RULES)
     found, numbers = (job.silver(rule) for rule in job.rules)
     assert rows(found, "offset", "topic", "celsius", "unit") == [
         (0, "decoded/1/climate", 20.5, "C"),
@@ -112,7 +96,7 @@ def test_what_came_again_is_left_out_unless_it_is_the_first_to_come(spark, strea
         (b"3", 1, False),  # a new one that looks the same
     ]
     send_as_device(streaming, "again/1/level", sent)
-    job = ingest(spark, streaming, tmp_path, "again")
+    job = ingest(spark, streaming, tmp_path, "again", RULES)
     assert rows(job.silver(job.rules[1]), "offset", "value") == [(0, 1.0), (2, 2.0), (4, 3.0), (5, 3.0)]
     assert len(rows(job.bronze, "offset")) == 6
     send_as_device(streaming, "again/1/level", [(b"2", 2, True)])  # the first is in an earlier batch
@@ -149,9 +133,25 @@ def test_filters_match_as_the_broker_matches(spark):
         ('[[rules]]\nfilter = "a"\nformat = "number"', "rules.name is missing"),
         ('[[rules]]\nname = "a/b"\nfilter = "a"\nformat = "number"', "rules.name is 'a/b'"),
         ('[[rules]]\nname = "a"\nfilter = "a#"\nformat = "number"', "rules.filter is 'a#'"),
-        ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "xml"', "accepted: json, number"),
-        ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "json"', "rules.columns is missing"),
+        ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "xml"', "accepted: json, number, cbor, sparkplug"),
+        ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "cbor"', "rules.columns is missing"),
         ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "number"\nb = 1', "rules.b is unknown"),
+        (f"{ONE}time = 5", "rules.time is 5; accepted: text"),
+        (f'{ONE}time = "at"\ntime_property = "sent"', "rules.time_property is 'sent'; accepted: either"),
+        (f'{ONE}watermark = "1 minute"', "rules.watermark is '1 minute'; accepted: only beside time"),
+        (
+            f'{ONE}time = "at"\nwatermark = "soon"',
+            "rules.watermark is 'soon'; accepted: a number with its unit",
+        ),
+        (f"{ONE}gold = 1", r"rules.gold is 1; accepted: a table \[rules.gold\]"),
+        (f"{ONE}[rules.gold]", "rules.gold.window is missing; accepted: a number with its unit"),
+        (f'{ONE}[rules.gold]\nwindow = "0 days"', "rules.gold.window is '0 days'"),
+        (f'{GOLD}values = "value"', "rules.gold.values is 'value'; accepted: a list of texts"),
+        (f"{GOLD}limits = {{ value = [0, 1] }}", "rules.gold.limits .* accepted: of some of the values"),
+        (f'{GOLD}values = ["value"]\nlimits = {{ value = [1, 0] }}', "rules.gold.limits"),
+        (f"{GOLD}percentiles = [101]", r"rules.gold.percentiles is \[101\]; accepted: a list of numbers"),
+        (f"{GOLD}gap = 5", "rules.gold.gap is 5"),
+        (f"{GOLD}every = 5", "rules.gold.every is unknown; accepted: window, values"),
         (2 * '[[rules]]\nname = "a"\nfilter = "a"\nformat = "number"\n', "two rules have the name a"),
     ],
 )

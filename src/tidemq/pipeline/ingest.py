@@ -13,10 +13,9 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,21 +26,25 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemq.client.streams import StreamReader
-from tidemq.errors import TideMQError
+from tidemq.errors import ConfigError, TideMQError
+from tidemq.pipeline.gold import refresh
 from tidemq.pipeline.options import RETRY_S
-from tidemq.pipeline.redelivery import first_deliveries
+from tidemq.pipeline.plain import PlainTable
+from tidemq.pipeline.refine import refine
 from tidemq.pipeline.rules import Rule
 from tidemq.pipeline.source import register
-from tidemq.pipeline.table import Table
+from tidemq.pipeline.table import Table, day_of
 
 FAILURES_MAX = 3  # of batches in a row, without a batch between them, before a job gives up
 RESTART_PAUSE_S = 1.0
-_DAY = "date_add(DATE'1970-01-01', cast(floor(unix_micros(received) / 86400000000) as int))"  # in any zone
 _FINAL = (  # what no restart mends, as it stands in a message of Spark's
     "tidemq.client.streams.",
     "tidemq.errors.UsageError",
+    "tidemq.errors.ConfigError",
     "tidemq.pipeline.table.TableError: the table",
 )
+
+FORMATS: Mapping[str, type[Table]] = {"delta": Table, "parquet": PlainTable}
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class Ingest:
     trigger_s: float = 1.0  # from the beginning of one batch to that of the next
     maintain_batches: int = 200  # so often files are put together; 0: never
     rules: tuple[Rule, ...] = ()  # how payloads are decoded; none: bronze is all
+    format: str = "delta"  # of the tables; or parquet, without gold, and files are not put together
 
     @property
     def folder(self) -> str:
@@ -73,20 +77,56 @@ class Ingest:
     @property
     def bronze(self) -> Table:
         """What came, as it came."""
-        return Table(f"{self.folder}/bronze")
+        return self._table("bronze")
 
     @property
     def dead_letters(self) -> Table:
         """What could not be decoded, with the reason."""
-        return Table(f"{self.folder}/dead_letters")
+        return self._table("dead_letters")
 
     def silver(self, rule: Rule) -> Table:
         """What a rule has decoded."""
-        return Table(f"{self.folder}/silver/{rule.name}")
+        return self._table(f"silver/{rule.name}")
+
+    def late(self, rule: Rule) -> Table:
+        """What a rule with a watermark has decoded, but came too late."""
+        return self._table(f"late/{rule.name}")
+
+    def births(self, rule: Rule) -> Table:
+        """What Sparkplug B's birth certificates say of metrics."""
+        return self._table(f"births/{rule.name}")
+
+    def gold(self, rule: Rule) -> Table:
+        """The figures of a rule's rows."""
+        return self._table(f"gold/{rule.name}")
 
     @property
     def all_tables(self) -> list[Table]:
-        return [self.bronze, *([self.dead_letters] if self.rules else []), *map(self.silver, self.rules)]
+        """Of these rules, each whether or not there is one yet."""
+        found = [self.bronze]
+        for rule in self.rules:
+            found.append(self.silver(rule))
+            if rule.watermark:
+                found.append(self.late(rule))
+            if rule.gold:
+                found.append(self.gold(rule))
+            if rule.format == "sparkplug":
+                found.append(self.births(rule))
+        return [*found, self.dead_letters] if self.rules else found
+
+    def check(self) -> None:
+        """ConfigError for what cannot be. Needs a session, for columns are in Spark's own language."""
+        if self.format not in FORMATS:
+            raise ConfigError(f"the format of tables is {self.format!r}; accepted: {', '.join(FORMATS)}")
+        for rule in self.rules:
+            rule.check()
+            if rule.gold and self.format != "delta":
+                raise ConfigError(
+                    f"the rule {rule.name} has gold, whose rows are replaced; accepted: format delta"
+                )
+
+    def _table(self, name: str) -> Table:
+        return FORMATS[self.format](f"{self.folder}/{name}")
 
 
 def start_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> StreamingQuery:
@@ -118,6 +158,10 @@ def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
             ingest.bronze.append(messages, ingest.stream, epoch)
             if ingest.rules:
                 refine(messages, ingest, epoch)
+                for rule in ingest.rules:
+                    if rule.gold:
+                        tables = ingest.silver(rule), ingest.gold(rule)
+                        refresh(frame.sparkSession, rule, *tables, ingest.stream, epoch, ingest.rows_max)
         finally:
             messages.unpersist()
         if ingest.maintain_batches and batch % ingest.maintain_batches == ingest.maintain_batches - 1:
@@ -127,31 +171,19 @@ def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
     return commit
 
 
-def refine(messages: DataFrame, ingest: Ingest, epoch: int) -> None:
-    """Brings a batch that bronze has into the tables of the rules, and of dead letters."""
-    kept = first_deliveries(messages, ingest.bronze)
-    dead = []
-    for rule in ingest.rules:
-        decoded = rule.decode(kept)
-        ingest.silver(rule).append(rule.rows(decoded), ingest.stream, epoch)
-        dead.append(rule.dead_letters(decoded))
-    ingest.dead_letters.append(reduce(DataFrame.unionAll, dead), ingest.stream, epoch)
-
-
 def with_day(frame: DataFrame) -> DataFrame:
     """With the day in UTC on which the message came, as the last column."""
-    return frame.withColumn("date", F.expr(_DAY))
+    return frame.withColumn("date", F.expr(day_of("received")))
 
 
 def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> None:
     """Ingests until all is done (`once`) or for ever, and restarts from the checkpoint after a failure.
 
-    ConfigError for a rule that cannot be. ConnectError where the broker cannot be reached at the start,
-    StreamError where it does not have the stream. IngestError after a failure that no restart mends, such
-    as expired offsets, and after several in a row.
+    ConfigError for a rule or a format that cannot be. ConnectError where the broker cannot be reached at the
+    start, StreamError where it does not have the stream. IngestError after a failure that no restart mends,
+    such as expired offsets, and after several in a row.
     """
-    for rule in ingest.rules:
-        rule.check()
+    ingest.check()
     StreamReader(ingest.url, ingest.stream, retry_s=RETRY_S).describe()  # a wrong URL needs no restarts
     failures = 0
     while True:

@@ -25,9 +25,8 @@ def first_deliveries(frame: DataFrame, bronze: Table) -> DataFrame:
     if since is None or since[0] is None:
         return frame
     seconds = int(REPEATED_WITHIN.total_seconds())
-    # a file is written after its messages came; a minute is for clocks that differ
-    written_since = since[0].astimezone() - REPEATED_WITHIN - timedelta(minutes=1)
-    earlier = bronze.recent(frame.sparkSession, written_since, [*_SAME, "offset", "received"])
+    bounds = {"received": (since[0].astimezone() - REPEATED_WITHIN, None)}
+    earlier = bronze.read(frame.sparkSession, [*_SAME, "offset", "received"], bounds)
     earlier = earlier.select(*_SAME, F.col("offset").alias("before"), F.col("received").alias("earlier"))
     again = (
         marked.select(*_SAME, "offset", "received")

@@ -3,8 +3,13 @@
 [[rules]]
 name = "climate"                # the table SILVER/climate
 filter = "plant/+/climate"      # an MQTT topic filter
-format = "json"                 # json: an object with these columns; number: text, the column `value`
+format = "json"
 columns = "celsius double, humidity double, at timestamp"
+time = "at"
+
+[rules.gold]                    # the table GOLD/climate, of the rule above
+window = "1 minute"
+values = ["celsius"]
 """
 
 from __future__ import annotations
@@ -13,20 +18,59 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from tidemq.errors import ConfigError
+from tidemq.pipeline.cbor import converter
+from tidemq.pipeline.sparkplug import COLUMNS as SPARKPLUG_COLUMNS
 
 KEY = ("epoch", "offset", "topic", "client_id", "received")  # of every decoded row, before what was decoded
-FORMATS = ("json", "number")
-_CORRUPT = "_corrupt"
-_TEXT = "cast(payload as string)"
+EVENT_TIME = "event_time"  # of a decoded row, where the rule names a time
+FIXED = {"number": "value double", "sparkplug": SPARKPLUG_COLUMNS}  # columns that no rule names
+FORMATS = ("json", "number", "cbor", "sparkplug")
+WATERMARK = timedelta(minutes=10)  # where a rule has gold, and does not say
+UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """What is counted of a rule's rows, by window, topic and client."""
+
+    window: timedelta
+    values: tuple[str, ...] = ()  # columns with numbers
+    limits: tuple[tuple[str, float, float], ...] = ()  # of a value: readings outside are counted
+    percentiles: tuple[float, ...] = ()  # 0 to 100
+    gap: timedelta | None = None  # a longer silence counts
+    by: tuple[str, ...] = ()  # further columns that rows are told apart by
+
+    @classmethod
+    def parse(cls, keys: Keys, sparkplug: bool) -> Self:
+        """ConfigError names the file, the key and what would be accepted."""
+        keys.known("window", "values", "limits", "percentiles", "gap", "by")
+        values = keys.texts("values")
+        limits = keys.given.get("limits", {})
+        if not isinstance(limits, Mapping) or not all(
+            name in values and _is_range(found) for name, found in limits.items()
+        ):
+            raise keys.wrong("limits", "of some of the values lowest and highest, as { celsius = [-40, 85] }")
+        percentiles = keys.given.get("percentiles", [])
+        if not isinstance(percentiles, list) or not all(
+            _is_number(each) and 0 <= each <= 100 for each in percentiles
+        ):
+            raise keys.wrong("percentiles", "a list of numbers from 0 to 100")
+        return cls(
+            window=keys.duration("window"),
+            values=values,
+            limits=tuple((name, *map(float, found)) for name, found in limits.items()),
+            percentiles=tuple(map(float, percentiles)),
+            gap=keys.duration("gap") if "gap" in keys.given else None,
+            by=keys.texts("by") or (("metric",) if sparkplug else ()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,77 +80,165 @@ class Rule:
     name: str
     filter: str
     format: str
-    columns: str
+    columns: str = ""  # in Spark's language; of JSON, none: as the messages have them
+    time: str = ""  # the column that says when a reading was taken; none: when the broker had it
+    time_property: str = ""  # the user property that says it
+    watermark: timedelta | None = None  # what was received so much later than its time is late
+    gold: Gold | None = None
 
     @classmethod
     def parse(cls, file: str, given: Any) -> Self:
         """ConfigError names the file, the key and what would be accepted."""
         if not isinstance(given, Mapping):
             raise ConfigError(f"{file}: rules has {given!r}; accepted: tables [[rules]]")
+        keys = Keys(file, "rules", given)
         if given.get("format") not in FORMATS:
-            accepted = ", ".join(FORMATS)
-            raise ConfigError(f"{file}: rules.format is {given.get('format')!r}; accepted: {accepted}")
-        values = {"columns": "value double" if given.get("format") == "number" else ""} | dict(given)
-        for key in ("name", "filter", "columns"):
-            if not isinstance(values.get(key), str) or not values[key]:
-                raise ConfigError(f"{file}: rules.{key} is missing; accepted: text")
-        if unknown := sorted(values.keys() - {"name", "filter", "format", "columns"}):
             raise ConfigError(
-                f"{file}: rules.{unknown[0]} is unknown; accepted: name, filter, format, columns"
+                f"{file}: rules.format is {given.get('format')!r}; accepted: {', '.join(FORMATS)}"
             )
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", values["name"]):
-            raise ConfigError(f"{file}: rules.name is {values['name']!r}; accepted: letters, digits, _ and -")
-        levels = values["filter"].split("/")
+        format = given["format"]
+        keys.known(
+            *("name", "filter", "format"),
+            *(() if format in FIXED else ("columns",)),
+            *("time", "time_property", "watermark", "gold"),
+        )
+        name, filter = keys.text("name"), keys.text("filter")
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+            raise keys.wrong("name", "letters, digits, _ and -")
+        levels = filter.split("/")
         if "#" in levels[:-1] or any(len(level) > 1 and re.search("[+#]", level) for level in levels):
-            raise ConfigError(f"{file}: rules.filter is {values['filter']!r}; accepted: an MQTT topic filter")
-        return cls(**values)
+            raise keys.wrong("filter", "an MQTT topic filter")
+        gold = given.get("gold")
+        if gold is not None and not isinstance(gold, Mapping):
+            raise keys.wrong("gold", "a table [rules.gold]")
+        return cls(
+            name=name,
+            filter=filter,
+            format=format,
+            columns=FIXED.get(format) or ("" if _infers(given) else keys.text("columns")),
+            **_timing(keys),
+            gold=None if gold is None else Gold.parse(Keys(file, "rules.gold", gold), format == "sparkplug"),
+        )
+
+    @property
+    def infers(self) -> bool:
+        """Whether the columns are those that the messages have."""
+        return not self.columns
+
+    @property
+    def timed(self) -> bool:
+        """Whether rows have a time beside that of the broker."""
+        return bool(self.time or self.time_property)
+
+    @property
+    def time_column(self) -> str:
+        """Of a decoded row: the time that counts."""
+        return EVENT_TIME if self.timed else "received"
 
     def check(self) -> None:
         """Looks at the columns; ConfigError. Needs a session, for they are in Spark's own language."""
+        if self.infers:
+            return
         try:
-            names = self._names()
+            parsed = self.struct()
         except PySparkException as error:
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(f"the columns of the rule {self.name}, {self.columns!r}: {reason}") from error
-        if taken := sorted({*KEY, "date", _CORRUPT}.intersection(names)):
+        if taken := sorted({*KEY, "date", EVENT_TIME, "_corrupt"}.intersection(parsed.names)):
             raise ConfigError(f"the rule {self.name} has a column {taken[0]}, which every table has")
+        if self.format == "cbor":
+            converter(parsed, self.name)
+        self._check_named(parsed)
 
-    def _names(self) -> list[str]:
+    def _check_named(self, parsed: StructType) -> None:
+        """The columns that other keys name are there, and of a type that can be counted."""
+        gold = self.gold or Gold(timedelta(0))
+        for key, names in (("time", [self.time] if self.time else []), ("gold.by", gold.by)):
+            if missing := sorted(set(names) - set(parsed.names)):
+                raise ConfigError(f"the rule {self.name} has no column {missing[0]}, which {key} names")
+        numbers = ("double", "float", "bigint", "int", "smallint", "tinyint", "decimal")
+        if self.time and not parsed[self.time].dataType.simpleString().startswith(
+            ("timestamp", "string", *numbers)
+        ):
+            raise ConfigError(f"the rule {self.name} has a column {self.time} that is no time")
+        for name in gold.values:
+            if name not in parsed.names or not parsed[name].dataType.simpleString().startswith(numbers):
+                raise ConfigError(
+                    f"the rule {self.name} has no column {name} with numbers, which gold.values names"
+                )
+
+    def struct(self) -> StructType:
+        """The columns as types."""
         parsed = StructType.fromDDL(self.columns)
         if not isinstance(parsed, StructType):
             raise ConfigError(f"the rule {self.name} has no columns: {self.columns!r}")
-        return parsed.names
+        return parsed
 
-    def decode(self, frame: DataFrame) -> DataFrame:
-        """The messages of the filter, with the columns `decoded`, a struct, and `reason`: why it cannot be
-        decoded, or null.
-        """
-        found = frame.where(F.col("topic").rlike(filter_pattern(self.filter)))
-        decode = self._number if self.format == "number" else self._json
-        decoded, reason = decode()
-        utf8 = F.expr(f"is_valid_utf8({_TEXT})")
-        found = found.withColumn("decoded", decoded)
-        return found.withColumn("reason", F.when(~utf8, "not UTF-8").otherwise(reason))
 
-    def _number(self) -> tuple[Column, Column]:
-        value = F.expr(f"named_struct('value', try_cast(trim({_TEXT}) as double))")
-        return value, F.when(F.col("decoded.value").isNull(), "not a number")
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A table of the file; every ConfigError names the file and the key."""
 
-    def _json(self) -> tuple[Column, Column]:
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        decoded = F.from_json(F.expr(_TEXT), f"{self.columns}, {_CORRUPT} string", options)
-        wrong = F.col("decoded").isNull() | F.col(f"decoded.{_CORRUPT}").isNotNull()
-        return decoded, F.when(wrong, f"not a JSON object with {self.columns}")
+    file: str
+    place: str
+    given: Mapping[str, Any]
 
-    def rows(self, decoded: DataFrame) -> DataFrame:
-        """Of what `decode` gave, the rows of the rule's table."""
-        values = [F.col("decoded").getField(name).alias(name) for name in self._names()]
-        return decoded.where("reason is null").select(*KEY, *values, "date")
+    def wrong(self, key: str, accepted: str) -> ConfigError:
+        said = f"is {self.given[key]!r}" if key in self.given else "is missing"
+        return ConfigError(f"{self.file}: {self.place}.{key} {said}; accepted: {accepted}")
 
-    def dead_letters(self, decoded: DataFrame) -> DataFrame:
-        """And the others, with the reason."""
-        rule = F.lit(self.name).alias("rule")
-        return decoded.where("reason is not null").select(*KEY, "payload", rule, "reason", "date")
+    def known(self, *names: str) -> None:
+        if unknown := sorted(self.given.keys() - set(names)):
+            accepted = ", ".join(names)
+            raise ConfigError(f"{self.file}: {self.place}.{unknown[0]} is unknown; accepted: {accepted}")
+
+    def text(self, key: str) -> str:
+        value = self.given.get(key)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(key, "text")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """None where the key is missing."""
+        values = self.given.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(each, str) and each for each in values):
+            raise self.wrong(key, "a list of texts")
+        return tuple(values)
+
+    def duration(self, key: str) -> timedelta:
+        value = self.given.get(key)
+        found = (
+            re.fullmatch(rf"(\d{{1,9}}) ?({'|'.join(UNITS)})s?", value) if isinstance(value, str) else None
+        )
+        if not found or not int(found[1]):
+            raise self.wrong(key, f"a number with its unit ({', '.join(UNITS)}), as 10 minutes")
+        return timedelta(seconds=int(found[1]) * UNITS[found[2]])
+
+
+def _infers(given: Mapping[str, Any]) -> bool:
+    return given["format"] == "json" and "columns" not in given
+
+
+def _timing(keys: Keys) -> dict[str, Any]:
+    """The arguments of Rule that say when a reading was taken, and when it is late."""
+    given = {key: keys.text(key) for key in ("time", "time_property") if key in keys.given}
+    if len(given) == 2:
+        raise keys.wrong("time_property", "either this or time")
+    if "watermark" in keys.given:
+        if not given:
+            raise keys.wrong("watermark", "only beside time or time_property")
+        return {**given, "watermark": keys.duration("watermark")}
+    return {**given, "watermark": WATERMARK if given and "gold" in keys.given else None}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_range(value: object) -> bool:
+    return (
+        isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] <= value[1]
+    )
 
 
 def load_rules(path: Path) -> tuple[Rule, ...]:

@@ -1,0 +1,158 @@
+"""Figures by window follow the decoded table: late rows mend them, what is too late does not, once each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pipeline.lake import ingest, rows
+
+from tidemq.client import Properties
+from tidemq.errors import ConfigError
+from tidemq.pipeline.gold import SPANS_MAX, merged
+from tidemq.pipeline.ingest import IngestError
+from tidemq.pipeline.rules import Gold, Rule
+
+pytestmark = pytest.mark.timeout(400)
+
+RULES = """
+[[rules]]
+name = "climate"
+filter = "{stream}/#"
+format = "json"
+columns = "celsius double, at timestamp"
+time = "at"
+watermark = "1 day"
+
+[rules.gold]
+window = "1 minute"
+values = ["celsius"]
+limits = { celsius = [-40, 30] }
+percentiles = [50, 99.9]
+gap = "20 seconds"
+"""
+NOON = (datetime.now(UTC) - timedelta(hours=2)).replace(minute=0, second=0, microsecond=0)
+FIGURES = (
+    *("count", "rate", "celsius_min", "celsius_mean", "celsius_max", "celsius_p50", "celsius_p99_9"),
+    *("celsius_out_of_range", "gaps", "longest_gap"),
+)
+
+
+def reading(topic: str, second: float, celsius: float | None) -> tuple[str, bytes]:
+    at = (NOON + timedelta(seconds=second)).isoformat()
+    return topic, json.dumps({"celsius": celsius, "at": at}).encode()
+
+
+def test_windows_are_counted_again_when_late_rows_come(spark, streaming, tmp_path):
+    streaming.declare("gold")
+    with streaming.client(client_id="device") as device:
+        first = [(0, 10.0), (10, 20.0), (59, 40.0), (65, None)]
+        device.publish_many([reading("gold/a", *each) for each in first], qos=1)
+        device.publish_many([reading("gold/b", 0, 1.0)], qos=1)
+    job = ingest(spark, streaming, tmp_path, "gold", RULES)
+    (gold,) = (job.gold(rule) for rule in job.rules)
+
+    def figures(topic: str) -> dict[int, tuple]:
+        """By the window's minute."""
+        found = rows(gold, "topic", "client_id", "window", *FIGURES, order="window")
+        return {
+            (window - NOON) // timedelta(minutes=1): tuple(numbers)
+            for name, client, window, *numbers in found
+            if name == topic and client == "device"
+        }
+
+    # the first message of all ends a silence of at least the minute that is looked at
+    near = pytest.approx(70 / 3), pytest.approx(39.96)
+    assert figures("gold/a") == {
+        0: (3, 3 / 60, 10.0, near[0], 40.0, 20.0, near[1], 1, 2, 60.0),
+        1: (1, 1 / 60, None, None, None, None, None, 0, 0, 6.0),
+    }
+    other = figures("gold/b")
+    with streaming.client(client_id="device") as device:
+        late = [(35, 30.0), (-86400 * 2, 50.0), (86400 * 2, 50.0)]
+        device.publish_many([reading("gold/a", *each) for each in late], qos=1)
+    job = ingest(spark, streaming, tmp_path, "gold", RULES)
+    again = figures("gold/a")
+    assert again[0] == (4, 4 / 60, 10.0, 25.0, 40.0, 25.0, pytest.approx(39.97), 1, 3, 60.0)
+    assert figures("gold/b") == other
+    silver, late_table = job.silver(job.rules[0]), job.late(job.rules[0])
+    assert len(rows(silver, "offset")) == 6
+    assert [
+        (offset, celsius, late_s > 0)
+        for offset, celsius, late_s in rows(late_table, "offset", "celsius", "late_s")
+    ] == [(6, 50.0, True), (7, 50.0, False)]
+    # a driver that was killed before the figures were committed, and one that lost the checkpoint
+    shutil.rmtree(Path(gold.uri.removeprefix("file://")))
+    shutil.rmtree(tmp_path / "lake/gold/checkpoint")
+    job = ingest(spark, streaming, tmp_path, "gold", RULES, rows_max=3)
+    assert figures("gold/a") == again
+    assert figures("gold/b") == other
+    version = DeltaTable(gold.uri).version()
+    shutil.rmtree(tmp_path / "lake/gold/checkpoint")
+    ingest(spark, streaming, tmp_path, "gold", RULES)
+    assert DeltaTable(gold.uri).version() == version
+    streaming.publish([reading("gold/a", 0, 1.0)])
+    with pytest.raises(IngestError, match="was made with other settings; removed, it is made anew"):
+        ingest(spark, streaming, tmp_path, "gold", RULES.replace("1 minute", "2 minutes"))
+
+
+PROPERTY = """
+[[rules]]
+name = "level"
+filter = "{stream}/#"
+format = "number"
+time_property = "sent"
+
+[rules.gold]
+window = "1 hour"
+values = ["value"]
+"""
+
+
+def test_the_publishers_time_counts_where_it_is_named(spark, streaming, tmp_path):
+    streaming.declare("sent")
+    sent = datetime.now(UTC) - timedelta(minutes=5)
+    with streaming.client(client_id="device") as device:
+        for text in (sent.isoformat(), "never", (sent - timedelta(hours=1)).isoformat()):
+            device.publish("sent/a", b"5", qos=1, properties=Properties(user_properties=[("sent", text)]))
+    job = ingest(spark, streaming, tmp_path, "sent", PROPERTY)
+    found = rows(job.silver(job.rules[0]), "offset", "event_time", "received")
+    assert [(offset, time == received) for offset, time, received in found] == [(0, False), (1, True)]
+    assert found[0][1] == sent
+    assert rows(job.late(job.rules[0]), "offset", "value") == [(2, 5.0)]
+    assert sum(count for (count,) in rows(job.gold(job.rules[0]), "count", order="window")) == 2
+
+
+def test_spans_are_merged_and_bounded():
+    minute = timedelta(minutes=1)
+    assert merged([]) == []
+    spans = [(NOON + number * minute, minute) for number in (1, 0, 5)]
+    assert merged(spans) == [(NOON, NOON + 2 * minute), (NOON + 5 * minute, NOON + 6 * minute)]
+    many = [(NOON + 2 * number * minute, minute) for number in range(SPANS_MAX + 1)]
+    assert merged(many) == [(NOON, NOON + (2 * SPANS_MAX + 1) * minute)]
+
+
+@pytest.mark.parametrize(
+    ("gold", "said"),
+    [
+        (Gold(timedelta(1), values=("kelvin",)), "no column kelvin with numbers"),
+        (Gold(timedelta(1), values=("name",)), "no column name with numbers"),
+        (Gold(timedelta(1), by=("room",)), "no column room, which gold.by names"),
+    ],
+)
+def test_columns_that_gold_names_must_be_there(spark, gold, said):
+    with pytest.raises(ConfigError, match=said):
+        Rule("a", "a", "json", "celsius double, name string", gold=gold).check()
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [("celsius double", "no column at, which time names"), ("at boolean", "a column at that is no time")],
+)
+def test_the_column_of_the_time_must_be_there(spark, columns, said):
+    with pytest.raises(ConfigError, match=said):
+        Rule("a", "a", "json", columns, time="at").check()
