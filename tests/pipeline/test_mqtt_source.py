@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tidemq.client import ConnectError, Message, Properties, ServerRefusedError, sync
 from tidemq.errors import StoreError, UsageError
-from tidemq.pipeline import mqtt_source
+from tidemq.pipeline import mqtt_source, spool
 from tidemq.pipeline.mqtt_source import LostSpoolError, MqttOptions, MqttReader, register_mqtt
 
 pytestmark = pytest.mark.timeout(120)
@@ -171,7 +171,8 @@ def test_filters_that_are_not_wanted_any_more_are_left(server, opened):
     assert [row["topic"] for row in found] == ["both/a", "new/a"]
 
 
-def test_a_spool_is_of_one_query(server, opened, tmp_path):
+def test_a_spool_is_of_one_query(server, opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "LOCK_WAIT_S", 0.1)
     reader = opened(filters="one/#")
     start = reader.initialOffset()
     with pytest.raises(StoreError, match=r"spool\.db: another query has it"):
@@ -227,7 +228,11 @@ def test_a_wrong_option_is_named(options, text):
 
 @pytest.mark.parametrize("server", ["mosquitto"], indirect=True)
 @pytest.mark.timeout(300)
-def test_a_batch_that_failed_comes_again(spark, server, tmp_path):
+def test_a_batch_that_failed_comes_again(spark, server, opened, tmp_path):
+    reader = opened(filters="failed/#")
+    reader.initialOffset()  # makes the session
+    reader.stop()
+    publish(server, *(Message("failed/a", b"%d" % number, 1) for number in range(100)))
     register_mqtt(spark)
     read = spark.readStream.format("mqtt").options(
         url=server.url, filters="failed/#", spool=str(tmp_path / "spool"), maxRowsPerBatch=40
@@ -245,8 +250,6 @@ def test_a_batch_that_failed_comes_again(spark, server, tmp_path):
             availableNow=True
         ).start().awaitTermination()
 
-    run()  # makes the session
-    publish(server, *(Message("failed/a", b"%d" % number, 1) for number in range(100)))
     with pytest.raises(StreamingQueryException, match="killed"):
         run()
     run()

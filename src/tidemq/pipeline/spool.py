@@ -23,7 +23,7 @@ from tidemq.client.settings import random_client_id
 from tidemq.errors import StoreError
 
 FORMAT = 1
-LOCK_WAIT_S = 0.5  # for another query that has the file
+LOCK_WAIT_S = 5.0  # for another query that has the file: this one's last run may be about to end
 _OVERHEAD = 128  # bytes of a message beside its payload, about
 _PAIRS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
 SCHEMA = pa.schema(
