@@ -29,11 +29,13 @@ def free_port() -> int:
 
 class Server:
     """A broker's process; what it holds in memory goes with it. `listener` is more of Mosquitto's
-    settings."""
+    settings, `store` is TideMQ's."""
 
-    def __init__(self, name: str, folder: Path, listener: str = "", settings: str = "") -> None:
+    def __init__(
+        self, name: str, folder: Path, listener: str = "", settings: str = "", store: str = "memory"
+    ) -> None:
         self.name, self.folder, self.port = name, folder, free_port()
-        self._listener, self._settings = listener, settings
+        self._listener, self._settings, self._store = listener, settings, store
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -70,7 +72,8 @@ class Server:
             "--host",
             "127.0.0.1",
         ]
-        command += ["--port", str(self.port), "--store", "memory", "--reactors", "1"]
+        command += ["--port", str(self.port), "--store", self._store, "--reactors", "1"]
+        command += ["--data", str(self.folder / "data")]
         return [*command, "--config", str(config)]
 
     def kill(self) -> None:

@@ -6,8 +6,10 @@ Spark is imported when a command runs, so that other commands start quickly.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -142,6 +144,73 @@ def bench(
 
 
 @app.command()
+def replay(
+    source: Annotated[
+        str, typer.Argument(metavar="[SOURCE]", help="A Delta Lake table as bronze is, or Parquet files.")
+    ] = "",
+    url: Annotated[str, typer.Option(metavar="URL", help="Of the broker to publish to: mqtt://host.")] = "",
+    stream: Annotated[str, typer.Option(metavar="NAME", help="Of a stream, in place of SOURCE.")] = "",
+    admin_url: Annotated[
+        str, typer.Option(metavar="URL", help="Of the admin listener that has the stream.")
+    ] = "http://127.0.0.1:18083",
+    pace: Annotated[float, typer.Option(help="1: as it was; 2: twice as fast; 0: as fast as it goes.")] = 1.0,
+    start: Annotated[str, typer.Option(help="Where to begin: earliest, an offset, a time.")] = "earliest",
+    end: Annotated[str, typer.Option(help="Where to end: latest, an offset, a time.")] = "latest",
+    topic_prefix: Annotated[str, typer.Option(metavar="TEXT", help="Put before each topic.")] = "",
+    time_property: Annotated[
+        str, typer.Option(metavar="NAME", help="User property with the publisher's time, to pace by.")
+    ] = "",
+    user: Annotated[str | None, typer.Option(help="User name for the broker.")] = None,
+    password: Annotated[
+        str | None, typer.Option(envvar="TIDEMQ_PASSWORD", help="For the broker; better by environment.")
+    ] = None,
+    cafile: Annotated[str | None, typer.Option(metavar="FILE", help="Certificates that are trusted.")] = None,
+    master: Master = "local[*]",
+) -> None:
+    """Publish what came once again: a table's messages, by Spark, or a stream's, without it. In their order;
+    at the pace at which they came, or another.
+    """
+    try:
+        from tidemq.pipeline.connection import Target
+        from tidemq.pipeline.options import Position
+        from tidemq.pipeline.replay import Replay, replay, stream_batches, table_batches
+        from tidemq.pipeline.session import spark_session
+
+        given = {"url": url, "user": user, "password": password, "cafile": cafile}
+        target = Target.parse({name: value for name, value in given.items() if value})
+        job = Replay(target, pace, topic_prefix, time_property)
+        bounds = Position.parse("start", start), Position.parse("end", end)
+        if bool(source) == bool(stream):
+            raise UsageError("give a SOURCE, or a stream by --stream")
+        with _shown() as show, ExitStack() as opened:
+            if stream:
+                batches = stream_batches(admin_url, stream, *bounds)
+            else:
+                spark = opened.enter_context(spark_session(master, f"tidemq replay {source}"))
+                batches = table_batches(spark, source, *bounds)
+            outcome = replay(batches, job, show)
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+    text = f"{outcome.messages:,} messages in {outcome.seconds:.1f} s"
+    if pace:
+        text += f", late by {outcome.late_p50_s * 1e3:.1f} ms (p50), {outcome.late_p99_s * 1e3:.1f} ms (p99)"
+    print(text)
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[int, float], None] | None]:
+    """How a replay goes on, on a terminal; nothing where there is none."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status("reading") as status:
+        yield lambda count, late_s: status.update(f"{count:,} messages, {late_s * 1e3:,.1f} ms late")
+
+
+@app.command()
 def doctor(
     stream: Annotated[str, typer.Argument(metavar="[STREAM]", help="A stream to be looked for.")] = "",
     url: Url = "",
@@ -161,7 +230,7 @@ def doctor(
     raise typer.Exit(0 if healthy else EXIT_FAILED)
 
 
-def _fail(error: Exception) -> None:
+def _fail(error: Exception) -> NoReturn:
     """One line, and code 1."""
     hint = "; pip install 'tidemq[pipeline]'" if isinstance(error, ImportError) else ""
     print(f"tidemq: {error}{hint}", file=sys.stderr)

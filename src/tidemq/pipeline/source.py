@@ -1,4 +1,5 @@
-"""Spark's data source `tidemq`: a stream of a broker as rows, for `spark.read` and `spark.readStream`.
+"""Spark's data source `tidemq`: a stream of a broker as rows, for `spark.read` and `spark.readStream`; as a
+sink, rows as messages (`sink`).
 
     register(spark)
     frame = spark.readStream.format("tidemq").option("url", url).option("stream", "readings").load()
@@ -18,7 +19,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -30,6 +38,7 @@ from pyspark.sql.streaming.datasource import (
 from tidemq.client.streams import ChangedEpochError, StreamError, StreamState
 from tidemq.pipeline.options import SourceOptions
 from tidemq.pipeline.published import TIME_TYPE, published_times
+from tidemq.pipeline.sink import BatchSink, SinkOptions, StreamSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,8 +88,19 @@ class TideMQSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         return TailReader(self._parsed())
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchSink(self._checked(schema, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return StreamSink(self._checked(schema, streaming=True))
+
     def _parsed(self) -> SourceOptions:
         return SourceOptions.parse(self.options)
+
+    def _checked(self, schema: StructType, *, streaming: bool) -> SinkOptions:
+        options = SinkOptions.parse(self.options)
+        options.check(schema, streaming=streaming)
+        return options
 
 
 class _Rows:

@@ -1,0 +1,221 @@
+"""Each message of an `ExactlyOncePublisher` comes once: publisher and broker are killed at any moment, and
+what cannot be known is an error."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from client.servers import Server
+
+from tidemq.client import ConnectError, Message, PublishError, ServerRefusedError, sync
+from tidemq.client.exactly_once import (
+    CHUNK_MESSAGES,
+    TOPIC,
+    ExactlyOncePublisher,
+    Progress,
+    ProgressError,
+    _Session,
+)
+from tidemq.errors import UsageError
+
+pytestmark = pytest.mark.timeout(120)
+BATCHES = 30
+FOREVER = {"clean_start": False, "session_expiry_s": 0xFFFFFFFF}
+
+# publishes the batches from a number on, and says when one is done
+PUBLISHER = """
+import random, sys
+from tidemq.client import Message
+from tidemq.client.exactly_once import ExactlyOncePublisher
+
+url, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with ExactlyOncePublisher(url, "killed") as publisher:
+    for batch in range(first, last):
+        count = random.Random(batch).randrange(2500)
+        messages = (Message(f"killed/{number % 7}", b"%d %d" % (batch, number)) for number in range(count))
+        assert publisher.publish(batch, messages) == count
+        print(batch, flush=True)
+"""
+
+
+def wanted(batches: range) -> list[bytes]:
+    counts = {batch: random.Random(batch).randrange(2500) for batch in batches}
+    return [b"%d %d" % (batch, number) for batch, count in counts.items() for number in range(count)]
+
+
+@pytest.fixture
+def durable(tmp_path) -> Iterator[Server]:
+    """A broker that keeps all of it over its end."""
+    server = Server("tidemq", tmp_path, store="sqlite").start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def received(durable) -> Callable[[], list[bytes]]:
+    """`received()`: payloads of what came to `killed/#` since, by a session of QoS 2 that was away."""
+    with sync.Client(durable.url, client_id="watching", **FOREVER) as client:
+        client.subscribe("killed/#", qos=2)
+
+    def take() -> list[bytes]:
+        with sync.Client(durable.url, client_id="watching", **FOREVER) as client:
+            return [message.payload for message in client.messages.each(1.0)]
+
+    return take
+
+
+def test_each_message_comes_once_whoever_is_killed(durable, received):
+    chosen = random.Random(11)
+    done, kills, crashes = -1, 0, 0
+    stop = threading.Event()
+
+    def crash() -> None:
+        nonlocal crashes
+        while not stop.wait(chosen.uniform(0.3, 1.0)):
+            durable.kill()
+            durable.start()
+            crashes += 1
+
+    crashing = threading.Thread(target=crash)
+    crashing.start()
+    try:
+        while done < BATCHES - 1:
+            # the last that was done again, sometimes: its publisher was killed before it was known
+            first = max(done + chosen.randrange(2), 0)
+            command = [sys.executable, "-c", PUBLISHER, durable.url, str(first), str(BATCHES)]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert process.stdout is not None
+            lines = [process.stdout.readline()]
+            killing = threading.Timer(chosen.uniform(0, 0.3), process.kill)
+            killing.start()
+            lines += process.stdout.readlines()
+            killing.cancel()
+            kills += process.wait() < 0
+            done = max([done, *(int(line) for line in lines if line)])
+    finally:
+        stop.set()
+        crashing.join()
+    assert kills >= 3
+    assert crashes >= 3
+    assert sorted(received()) == sorted(wanted(range(BATCHES)))
+
+
+def messages(count: int, text: str = "x") -> list[Message]:
+    return [Message("killed/a", f"{text} {number}") for number in range(count)]
+
+
+class KilledError(Exception):
+    """Of the publisher, in the middle."""
+
+
+REQUESTS = (
+    10  # of two chunks: CONNECT, SUBSCRIBE, PINGREQ; announcement, chunk; announcement, release, chunk; …
+)
+
+
+def test_whichever_request_was_its_last_the_next_one_goes_on(durable, received, monkeypatch):
+    """The request is let out, and its answers are lost."""
+    left = 0
+    ask = _Session.ask
+
+    async def ask_and_die(self, data, kind, topics):
+        nonlocal left
+        if left == 0:
+            self._link.send(data)
+            raise KilledError
+        left -= 1
+        return await ask(self, data, kind, topics)
+
+    expected = []
+    for last in range(REQUESTS):
+        whole = messages(CHUNK_MESSAGES + 10, f"{last}")
+        left = last
+        monkeypatch.setattr(_Session, "ask", ask_and_die)
+        with ExactlyOncePublisher(durable.url, f"ends{last}") as publisher, pytest.raises(KilledError):
+            publisher.publish(1, whole)
+        monkeypatch.undo()
+        with ExactlyOncePublisher(durable.url, f"ends{last}") as publisher:
+            assert publisher.publish(1, whole) == len(whole)
+            assert publisher.publish(1, whole) == len(whole)
+            assert publisher.publish(2, whole[:1]) == 1
+        expected += [message.payload for message in [*whole, whole[0]]]
+    assert received() == expected
+
+
+def test_what_is_not_the_same_again_is_refused(durable, received, monkeypatch):
+    with ExactlyOncePublisher(durable.url, "changes") as publisher:
+        publisher.publish(5, messages(10))
+        for other in (messages(9), messages(11)):
+            with pytest.raises(ProgressError, match="batch 5 of the publisher changes-0 has come again"):
+                publisher.publish(5, other)
+        with pytest.raises(ProgressError, match="is at batch 5, and this is batch 4"):
+            publisher.publish(4, messages(10))
+
+    def die(self, chunk):
+        raise KilledError
+
+    with ExactlyOncePublisher(durable.url, "changes") as publisher:
+        monkeypatch.setattr(_Session, "check", die)
+        with pytest.raises(KilledError):
+            publisher.publish(6, messages(10))  # announced
+        monkeypatch.undo()
+        with pytest.raises(ProgressError, match="in another order"):
+            publisher.publish(6, messages(10)[::-1])
+        with pytest.raises(ProgressError, match="has not finished batch 6, and this is batch 7"):
+            publisher.publish(7, messages(10))
+        publisher.publish(6, messages(10))
+    assert received() == [message.payload for message in messages(10)] * 2
+
+
+def test_a_session_that_is_forgotten_is_an_error(durable):
+    with ExactlyOncePublisher(durable.url, "forgotten", 3) as publisher:
+        publisher.publish(0, messages(1))
+    with sync.Client(durable.url, client_id="forgotten-3"):
+        pass
+    with (
+        ExactlyOncePublisher(durable.url, "forgotten", 3) as publisher,
+        pytest.raises(ProgressError, match="the broker has forgotten the session forgotten-3"),
+    ):
+        publisher.publish(1, messages(1))
+
+
+def test_who_is_taken_over_stops(durable, received):
+    with (
+        ExactlyOncePublisher(durable.url, "twins") as first,
+        ExactlyOncePublisher(durable.url, "twins") as second,
+    ):
+        first.publish(0, messages(10))
+        second.publish(1, messages(10))
+        with pytest.raises(ServerRefusedError, match="session taken over"):
+            first.publish(1, messages(10))
+        assert second.publish(1, messages(10)) == 10
+    assert len(received()) == 20
+
+
+def test_a_refused_message_is_named(durable):
+    with ExactlyOncePublisher(durable.url, "refused") as publisher:
+        large = [*messages(3), Message("killed/large", bytes(2 << 20))]
+        with pytest.raises(PublishError, match="publishing to 'killed/large': packet too large"):
+            publisher.publish(0, large)
+    with sync.Client(durable.url) as client:
+        client.subscribe(f"{TOPIC}/#", qos=1)
+        assert Progress.parse(client.messages.get(5).payload).size == 4
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a+", "#"])
+def test_a_wrong_publisher_is_refused(name):
+    with pytest.raises(UsageError, match="accepted: letters, digits"):
+        ExactlyOncePublisher("mqtt://localhost", name)
+
+
+def test_a_broker_that_is_not_there_is_named(unused_tcp_port):
+    with (
+        ExactlyOncePublisher(f"mqtt://127.0.0.1:{unused_tcp_port}", "alone", retry_s=0.3) as publisher,
+        pytest.raises(ConnectError, match=f"cannot connect to mqtt://127.0.0.1:{unused_tcp_port}"),
+    ):
+        publisher.publish(0, messages(1))
