@@ -1,4 +1,4 @@
-"""The benchmark of the pipeline runs through on tiny sizes; its contenders agree, its page holds every figure."""
+"""The benchmark of the pipeline runs through on tiny sizes: contenders agree, the page has every figure."""
 
 from __future__ import annotations
 
