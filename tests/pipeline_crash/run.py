@@ -122,7 +122,7 @@ class Run:
         self.server = Server(folder, folder / "data", settings, self.history, streams=streams)
         count = self.choose.randrange(3, 6)
         self.publishers = [
-            Publisher(place, random_of(choice.seed, f"device {place}"), self.history, self.sent)
+            Publisher(place, random_of(choice.seed, f"device {place}"), self.sent)
             for place in range(1, count + 1)
         ]
         self.driver: Driver | None = None
@@ -248,7 +248,7 @@ class Chaos:
                 if must:
                     raise DriverError(f"no batch was committed within {within_s} s")
                 return
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.05 if must else 0.002)
 
 
 def play(choice: Choice, *, keep: bool = False) -> Outcome:
