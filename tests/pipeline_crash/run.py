@@ -216,7 +216,7 @@ class Chaos:
     async def _lose_answers(self) -> None:
         """So that messages which the broker has come again: devices do not know that it has them."""
         self._relay.keep_answers()
-        await self._until(lambda: sum(each.under_way for each in self._devices) > 4, MOMENT_S, False)
+        await self._until(lambda: all(each.under_way for each in self._devices), MOMENT_S, False)
         await asyncio.sleep(self._choose.uniform(0, 0.2))
 
     def _end(self, victim: str) -> None:
