@@ -8,8 +8,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from crash.history import History
-
 from tidemq.client import Client
 
 RULES = """\
@@ -57,9 +55,9 @@ def number_in(payload: bytes) -> int:
 class Publisher:
     """One device. Its session survives: what was not acknowledged is sent again under its identifier."""
 
-    def __init__(self, place: int, choose: random.Random, history: History, sent: dict[int, Sent]) -> None:
+    def __init__(self, place: int, choose: random.Random, sent: dict[int, Sent]) -> None:
         self.name = f"device{place}"
-        self.history, self.choose = history, choose
+        self.choose = choose
         self.sent = sent  # by number; of all publishers
         self.next = place * IDS_OF_ONE
         self.version: Literal[4, 5] = choose.choice((4, 5))

@@ -24,9 +24,8 @@ from crash.server import BrokerError, Server
 from pipeline_crash.cluster import Cluster, ClusterError
 from pipeline_crash.driver import Driver, DriverError, Job
 from pipeline_crash.publishing import FILTER, RULES, Publisher, Sent
+from pipeline_crash.relay import Relay
 from pipeline_crash.verdict import Found, judge, read
-
-from tidemq.testing.proxy import Proxy
 
 STREAM = "plant"
 VICTIMS = ("driver", "executor", "broker", "driver's Java", "Python worker", "planner", "connections")
@@ -123,7 +122,7 @@ class Run:
         self.server = Server(folder, folder / "data", settings, self.history, streams=streams)
         count = self.choose.randrange(3, 6)
         self.publishers = [
-            Publisher(place, random_of(choice.seed, f"device {place}"), self.history, self.sent)
+            Publisher(place, random_of(choice.seed, f"device {place}"), self.sent)
             for place in range(1, count + 1)
         ]
         self.driver: Driver | None = None
@@ -137,9 +136,11 @@ class Run:
         self.driver = driver = Driver(job, self.folder, self.history, forgetful=self.choice.forgetful)
         await self.server.start()
         driver.start()
-        async with Proxy(self.server.port) as proxy, asyncio.TaskGroup() as group:
-            devices = [group.create_task(each.publish(proxy.url)) for each in self.publishers]
-            chaos = Chaos(self.server, driver, cluster, proxy, self.publishers, self.history, self.choose)
+        async with Relay(self.server.port) as relay, asyncio.TaskGroup() as group:
+            devices = [
+                group.create_task(each.publish(f"mqtt://127.0.0.1:{relay.port}")) for each in self.publishers
+            ]
+            chaos = Chaos(self.server, driver, cluster, relay, self.publishers, self.history, self.choose)
             *kills, last = self.choice.plan()
             for kill in kills:
                 await chaos.play(kill)
@@ -172,12 +173,12 @@ class Chaos:
         server: Server,
         driver: Driver,
         cluster: Cluster,
-        proxy: Proxy,
+        relay: Relay,
         devices: Sequence[Publisher],
         history: History,
         choose: random.Random,
     ) -> None:
-        self._server, self._driver, self._cluster, self._proxy = server, driver, cluster, proxy
+        self._server, self._driver, self._cluster, self._relay = server, driver, cluster, relay
         self._devices, self._history, self._choose = devices, history, choose
         self._commits = 0
 
@@ -190,17 +191,17 @@ class Chaos:
             await self._until(lambda: self._count(kill.table, kill.event) > before, MOMENT_S, False)
         else:
             await asyncio.sleep(kill.after_s)
-        if kill.victim in ("broker", "connections"):  # acknowledgements are lost: messages come again
-            await self._until(lambda: sum(each.under_way for each in self._devices) > 4, MOMENT_S, False)
-            await asyncio.sleep(self._choose.uniform(0, 0.02))
+        if kill.victim in ("broker", "connections"):
+            await self._lose_answers()
         self._history.note("chaos", f"kills {kill}")
         if kill.victim == "broker":
             self._server.kill()
+            self._relay.cut()
             await asyncio.sleep(self._choose.choice((0, 0.5, 3)))
             await self._server.start()
-            self._proxy.server_port = self._server.port
+            self._relay.server_port = self._server.port
         elif kill.victim == "connections":
-            self._proxy.cut()
+            self._relay.cut()
         elif kill.victim.startswith("driver"):
             if kill.victim == "driver":
                 self._driver.kill()
@@ -211,6 +212,12 @@ class Chaos:
         else:
             self._end(kill.victim)
         self._commits = self._count("bronze", "committed")
+
+    async def _lose_answers(self) -> None:
+        """So that messages which the broker has come again: devices do not know that it has them."""
+        self._relay.keep_answers()
+        await self._until(lambda: all(each.under_way for each in self._devices), MOMENT_S, False)
+        await asyncio.sleep(self._choose.uniform(0, 0.2))
 
     def _end(self, victim: str) -> None:
         """A process that Spark starts again, if there is one now."""
@@ -241,7 +248,7 @@ class Chaos:
                 if must:
                     raise DriverError(f"no batch was committed within {within_s} s")
                 return
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.05 if must else 0.002)
 
 
 def play(choice: Choice, *, keep: bool = False) -> Outcome:

@@ -13,10 +13,8 @@ from pyspark.sql import SparkSession
 from tidemq.errors import UsageError
 from tidemq.pipeline.java import use_java
 
-SETTINGS = {
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
-}
+SETTINGS = {"spark.sql.session.timeZone": "UTC"}
+QUIET = {"spark.ui.showConsoleProgress": "false"}  # of Java that is started here
 
 
 @contextmanager
@@ -31,7 +29,7 @@ def spark_session(master: str, name: str, settings: Mapping[str, str] = {}) -> I
         use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.remote(master) if remote else SparkSession.builder.master(master)
-    for key, value in {**SETTINGS, **settings}.items():
+    for key, value in {**SETTINGS, **({} if remote else QUIET), **settings}.items():
         builder = builder.config(key, value)
     try:
         spark = builder.appName(name).getOrCreate()
