@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from tidemq.store.tables import MANIFEST, SCHEMAS, VERSION, bucket_of_name, table_path
 
 NODES = 4
-BUCKETS = 32
+BUCKETS = 32  # of 30 million messages; fewer of fewer
+BUCKET_MESSAGES = 50_000
 CLIENT_MESSAGES = 1000
 PAYLOAD_BYTES = 64
 TOPIC = b"plant/1/temperature"
@@ -33,11 +34,11 @@ class Split:
     One in a thousand is in flight on the first.
     """
 
-    def __init__(self, messages: int, buckets: int = BUCKETS) -> None:
-        self.buckets = buckets
-        self.clients = max(messages // CLIENT_MESSAGES // buckets, 1)  # of each bucket
-        self.rounds = max(messages // buckets, 1)  # messages of each bucket
-        self.messages = self.rounds * buckets
+    def __init__(self, messages: int) -> None:
+        self.buckets = max(min(BUCKETS, messages // BUCKET_MESSAGES), 2)
+        self.clients = max(messages // CLIENT_MESSAGES // self.buckets, 1)  # of each bucket
+        self.rounds = max(messages // self.buckets, 1)  # messages of each bucket
+        self.messages = self.rounds * self.buckets
         self.split = self.rounds * 19 // 20
 
     def write(self, folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The benchmark of the pipeline runs through on tiny sizes: contenders agree, the page has every figure."""
+"""The benchmark of the pipeline runs through on tiny sizes; its page holds every figure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def test_every_part_runs_and_is_on_the_page(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import machine
-    import pipeline as benchmark
+    import pipeline_report as benchmark
     from pipeline_parts import PARTS, Sizes
+    from report import short
 
     sizes = Sizes(messages=4000, captured=4000, seconds=1.0, queued=6400, samples=6400)
     samples = benchmark.run_parts(spark, PARTS, sizes, 1, warm_up=False)
@@ -24,7 +25,7 @@ def test_every_part_runs_and_is_on_the_page(spark: SparkSession, monkeypatch: py
     for who, runs in samples.items():
         for what, value in runs[0].items():
             assert value > 0
-            assert f"| {who} | {benchmark.short(value)} (" in page, what
+            assert f"| {who} | {short(value)} (" in page, what
     goals = [line for line in page.splitlines() if "≥" in line or "≤" in line]
     assert len(goals) == len(benchmark.GOALS)
     assert not [line for line in goals if "met" in line]  # sizes as small as these say nothing

@@ -1,0 +1,96 @@
+"""Runs the parts of the pipeline's benchmark, and makes a page of what came of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+from machine import Machine
+from pipeline_parts import PARTS, Figures, Sizes, cores
+from pyspark.sql import SparkSession
+from report import short, table, verdict
+
+GOALS = {  # of a contender: a figure, and what it is to be at least, or at most where that is negative
+    "source: Spark": ("rows/s", 1.5e6),
+    "bronze: ingest": ("rows/s", 0.4e6),
+    "capture: with a stream": ("share", 0.8),
+    "latency: 10,000 messages a second": ("p99 s", -2.0),
+    "reconcile: Spark": ("s", -60.0),
+    "percentiles: Spark": ("s", -30.0),
+}
+CONDITIONS = (
+    "Messages of 64 random bytes, QoS 0; the broker with its defaults (RocksDB) on the same machine, its CPU "
+    "included. `rows/s` of the source are read and dropped by Spark; of bronze they are committed. Latency "
+    "is from when the broker had a message until the commit that brought it, of each message. Reconcile: two "
+    "of four nodes have each queue. StreamReader, pyarrow, Polars and DuckDB do the same on the same data "
+    "without Spark, transactions and, of DuckDB's reconcile, without what is done with packet identifiers, "
+    "sessions and subscriptions. Goals are for two cores and the whole size (`--scale 1`)."
+)
+
+Samples = dict[str, list[Figures]]
+
+
+def run_parts(
+    spark: SparkSession, names: Iterable[str], sizes: Sizes, rounds: int, *, warm_up: bool = True
+) -> Samples:
+    """Each part's contenders in turn, `rounds` times, after a round that does not count."""
+    samples: Samples = {}
+    for name in names:
+        with PARTS[name](spark, sizes) as contenders:
+            for number in range(0 if warm_up else 1, rounds + 1):
+                for who, run in contenders.items():
+                    figures = run()
+                    if number:
+                        samples.setdefault(who, []).append(figures)
+                    said = ", ".join(f"{short(value)} {what}" for what, value in figures.items())
+                    print(f"{who}: {said}{'' if number else ' (warm-up)'}", flush=True)
+    for with_stream, without in zip(
+        samples.get("capture: with a stream", []), samples.get("capture: without a stream", []), strict=True
+    ):
+        with_stream["share"] = with_stream["rows/s"] / without["rows/s"]
+    return samples
+
+
+def rows(samples: Samples, whole: bool) -> list[list[str]]:
+    """A line for each figure: median (lowest-highest), goal, and whether it is met by the whole size."""
+    lines = []
+    for who, runs in samples.items():
+        for what in runs[0]:
+            values = sorted(run[what] for run in runs)
+            figure = f"{short(median(values))} ({short(values[0])}-{short(values[-1])}) {what}"
+            goal_of, goal = GOALS.get(who, ("", 0.0))
+            if goal_of != what:
+                lines.append([who, figure, "", ""])
+                continue
+            met = median(values) >= goal if goal > 0 else median(values) <= -goal
+            sign = "≥" if goal > 0 else "≤"
+            lines.append([who, figure, f"{sign} {short(abs(goal))}", verdict(met if whole else None)])
+    return lines
+
+
+def markdown(samples: Samples, here: Machine, sizes: Sizes, load_before: float, options: str) -> str:
+    """The whole page."""
+    figures = ", ".join(f"{value:,} {name}" for name, value in asdict(sizes).items())
+    lines = [
+        "# Pipeline benchmarks",
+        "",
+        f"{here.cpu}; {cores()} cores, {here.memory_gib} GiB; {here.kernel}; Python {here.python}; commit "
+        f"{here.commit}; load average when it began {load_before:.2f}.",
+        "",
+        f"{options}: {figures}. Median of the rounds (lowest-highest), contenders in turn. {CONDITIONS}",
+        "",
+        *table(["", "", "goal", ""], rows(samples, sizes == Sizes.scaled(1))),
+    ]
+    return "\n".join(lines)
+
+
+def write(stem: Path, text: str, samples: Mapping[str, Sequence[Figures]], here: Machine) -> None:
+    """The page as STEM.md and every sample as STEM.json."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    stem.with_suffix(".md").write_text(text)
+    content = {"machine": asdict(here), "samples": samples}
+    stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
+    print(f"written: {stem.with_suffix('.md')} and {stem.with_suffix('.json')}")
