@@ -200,7 +200,7 @@ def _rows(topic: str, offset: int, data: bytes, births: Births) -> list[dict[str
     node = Node(levels[1], levels[3])
     rows = []
     for metric in payload.metrics:
-        name = metric.name if metric.HasField("name") and metric.name else None
+        name = _text(metric.name) or None
         alias = _signed(metric.alias, 64) if metric.HasField("alias") else None
         datatype = _type_name(metric.datatype) if metric.HasField("datatype") else None
         if name is None or datatype is None:
@@ -242,7 +242,14 @@ def _value(metric: Any, datatype: str | None) -> dict[str, Any]:
         return {"value_double": value}
     if which == "boolean_value":
         return {"value_bool": value}
-    return {"value_text": value} if which == "string_value" else {"value_bytes": value}
+    return {"value_text": _text(value)} if which == "string_value" else {"value_bytes": value}
+
+
+def _text(value: str | bytes) -> str:
+    """ValueError for bytes, which the library gives where text is none."""
+    if isinstance(value, bytes):
+        raise ValueError(f"a text of the payload is not UTF-8: {value!r:.60}")
+    return value
 
 
 def _signed(value: int, bits: int) -> int:
