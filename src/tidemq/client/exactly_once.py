@@ -328,7 +328,7 @@ class _Session:
         self._missing: dict[int, str] = {}  # their packet identifiers, with the topics
         self._refusal: TideMQError | None = None
         self._answer: asyncio.Future[Packet] | None = None
-        self._retained = b""
+        self._topic, self._retained = "", b""
         self.receive_maximum = 0xFFFF
         self._packet_bytes_max = 0xFFFFFFFF
 
@@ -356,6 +356,7 @@ class _Session:
 
     async def retained(self, topic: str) -> bytes:
         """The payload of the topic's retained message; empty where there is none."""
+        self._topic = topic
         wanted = Subscription(filter=topic, no_local=True, retain_as_published=True)
         packet = encode(Subscribe(packet_id=_REQUEST_ID, subscriptions=(wanted,)), 5)
         suback = await self.ask(packet, Suback, {})
@@ -398,7 +399,8 @@ class _Session:
             text = packet.properties.reason_string
             self.ended(ServerRefusedError(f"{self._address} ended the connection", packet.reason, text))
         elif isinstance(packet, Publish):
-            self._retained = packet.payload
+            if packet.topic == self._topic:
+                self._retained = packet.payload
         elif type(packet) is self._kind and self._answer is not None and not self._answer.done():
             if isinstance(packet, Puback | Pubrec | Pubcomp) and self._acknowledged(packet):
                 return
