@@ -145,13 +145,19 @@ def bench(
 
 @app.command()
 def replay(
+    url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Of the broker to publish to: mqtt://[user:password@]host[:port]."),
+    ],
     source: Annotated[
         str, typer.Argument(metavar="[SOURCE]", help="A Delta Lake table as bronze is, or Parquet files.")
     ] = "",
-    url: Annotated[str, typer.Option(metavar="URL", help="Of the broker to publish to: mqtt://host.")] = "",
     stream: Annotated[str, typer.Option(metavar="NAME", help="Of a stream, in place of SOURCE.")] = "",
     admin_url: Annotated[
-        str, typer.Option(metavar="URL", help="Of the admin listener that has the stream.")
+        str,
+        typer.Option(
+            envvar="TIDEMQ_ADMIN_URL", metavar="URL", help="Of the admin listener that has the stream."
+        ),
     ] = "http://127.0.0.1:18083",
     pace: Annotated[float, typer.Option(help="1: as it was; 2: twice as fast; 0: as fast as it goes.")] = 1.0,
     start: Annotated[str, typer.Option(help="Where to begin: earliest, an offset, a time.")] = "earliest",
@@ -160,10 +166,6 @@ def replay(
     time_property: Annotated[
         str, typer.Option(metavar="NAME", help="User property with the publisher's time, to pace by.")
     ] = "",
-    user: Annotated[str | None, typer.Option(help="User name for the broker.")] = None,
-    password: Annotated[
-        str | None, typer.Option(envvar="TIDEMQ_PASSWORD", help="For the broker; better by environment.")
-    ] = None,
     cafile: Annotated[str | None, typer.Option(metavar="FILE", help="Certificates that are trusted.")] = None,
     master: Master = "local[*]",
 ) -> None:
@@ -176,9 +178,8 @@ def replay(
         from tidemq.pipeline.replay import Replay, replay, stream_batches, table_batches
         from tidemq.pipeline.session import spark_session
 
-        given = {"url": url, "user": user, "password": password, "cafile": cafile}
-        target = Target.parse({name: value for name, value in given.items() if value})
-        job = Replay(target, pace, topic_prefix, time_property)
+        given = {"url": url} | ({"cafile": cafile} if cafile else {})
+        job = Replay(Target.parse(given), pace, topic_prefix, time_property)
         bounds = Position.parse("start", start), Position.parse("end", end)
         if bool(source) == bool(stream):
             raise UsageError("give a SOURCE, or a stream by --stream")

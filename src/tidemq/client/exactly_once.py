@@ -242,6 +242,7 @@ class ExactlyOncePublisher:
         """Announces the chunk, releases the one before, and has the broker take its messages."""
         session, again = self._session, self._progress == now
         assert session is not None
+        session.check(chunk)
         if not again:
             if self._progress != old:  # it was read again after the connection was lost
                 raise ProgressError(f"somebody else publishes as {self._client_id}")
@@ -256,7 +257,6 @@ class ExactlyOncePublisher:
             packets = b"".join(encode(Pubrel(packet_id=each), 5) for each in released)
             await session.ask(packets, Pubcomp, released)
         if chunk.packets:
-            session.check(chunk)
             await session.ask(chunk.encoded(again=again), Pubrec, chunk.topics)
 
     async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -277,25 +277,32 @@ class ExactlyOncePublisher:
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _connect(self) -> None:
-        session = self._session = _Session(self._address)
+        present = await self._open(clean_start=False)
+        assert self._session is not None
+        payload = await self._session.retained(self._topic)
+        progress = self._progress = Progress.parse(payload) if payload else None
+        if progress is None and present:  # what it may know of identifiers belongs to nothing
+            await self._session.close()
+            await self._open(clean_start=True)
+        elif progress is not None and progress.size and not present:
+            raise ProgressError(
+                f"the broker has forgotten the session {self._client_id}: it cannot be known which messages "
+                f"of batch {progress.batch} it has; take another publisher id"
+            )
+
+    async def _open(self, *, clean_start: bool) -> bool:
+        self._session = _Session(self._address)
         password = None if self._password is None else self._password.encode()
         connect = Connect(
             version=5,
             client_id=self._client_id,
-            clean_start=False,
+            clean_start=clean_start,
             keep_alive_s=0,  # between two calls nobody is there to send PINGREQ
             username=self._username,
             password=password,
             properties=Properties(session_expiry_s=_NEVER),
         )
-        present = await session.open(connect, self._tls)
-        payload = await session.retained(self._topic)
-        if payload and not present:
-            raise ProgressError(
-                f"the broker has forgotten the session {self._client_id}: it cannot be known which messages "
-                "of the last chunk it has; take another publisher id"
-            )
-        self._progress = Progress.parse(payload) if payload else None
+        return await self._session.open(connect, self._tls)
 
 
 def _taken(messages: Iterator[Message], count: int, size_max: int) -> Iterator[Message]:
@@ -321,7 +328,7 @@ class _Session:
         self._missing: dict[int, str] = {}  # their packet identifiers, with the topics
         self._refusal: TideMQError | None = None
         self._answer: asyncio.Future[Packet] | None = None
-        self._retained = b""
+        self._topic, self._retained = "", b""
         self.receive_maximum = 0xFFFF
         self._packet_bytes_max = 0xFFFFFFFF
 
@@ -349,6 +356,7 @@ class _Session:
 
     async def retained(self, topic: str) -> bytes:
         """The payload of the topic's retained message; empty where there is none."""
+        self._topic = topic
         wanted = Subscription(filter=topic, no_local=True, retain_as_published=True)
         packet = encode(Subscribe(packet_id=_REQUEST_ID, subscriptions=(wanted,)), 5)
         suback = await self.ask(packet, Suback, {})
@@ -391,7 +399,8 @@ class _Session:
             text = packet.properties.reason_string
             self.ended(ServerRefusedError(f"{self._address} ended the connection", packet.reason, text))
         elif isinstance(packet, Publish):
-            self._retained = packet.payload
+            if packet.topic == self._topic:
+                self._retained = packet.payload
         elif type(packet) is self._kind and self._answer is not None and not self._answer.done():
             if isinstance(packet, Puback | Pubrec | Pubcomp) and self._acknowledged(packet):
                 return
