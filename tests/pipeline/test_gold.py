@@ -89,7 +89,7 @@ def test_windows_are_counted_again_when_late_rows_come(spark, streaming, tmp_pat
     # a driver that was killed before the figures were committed, and one that lost the checkpoint
     shutil.rmtree(Path(gold.uri.removeprefix("file://")))
     shutil.rmtree(tmp_path / "lake/gold/checkpoint")
-    job = ingest(spark, streaming, tmp_path, "gold", RULES, rows_max=3)
+    job = ingest(spark, streaming, tmp_path, "gold", RULES, rows_max=5)
     assert figures("gold/a") == again
     assert figures("gold/b") == other
     nothing = spark.createDataFrame([], gold.schema())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -141,7 +141,8 @@ def _sparkplug(found: DataFrame, columns: StructType, births: Births) -> DataFra
 
 def _on_columns(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
     """A function of Arrow arrays as one of columns, which executors run."""
-    made: Callable[..., Column] = arrow_udf(function, kind, ArrowUDFType.SCALAR)
+    # its stub asks for the type that it warns of at run time
+    made: Callable[..., Column] = arrow_udf(function, kind)  # type: ignore[call-overload]
     return made
 
 
