@@ -14,13 +14,14 @@ from tidemq.pipeline.rules import Rule
 
 pytestmark = pytest.mark.timeout(300)
 
-BINARY = """
+CBOR = """
 [[rules]]
 name = "climate"
 filter = "{stream}/+/climate"
 format = "cbor"
 columns = "celsius double, count int, at timestamp, tags array<string>, inner struct<x: bigint>"
-
+"""
+SPARKPLUG_B = """
 [[rules]]
 name = "plant"
 filter = "spBv1.0/#"
@@ -68,7 +69,7 @@ def test_cbor_becomes_columns_and_what_has_another_type_dead_letters(spark, stre
         b"",
     ]
     streaming.publish([("binary/1/climate", payload) for payload in payloads])
-    job = ingest(spark, streaming, tmp_path, "binary", BINARY)
+    job = ingest(spark, streaming, tmp_path, "binary", CBOR)
     found = rows(job.silver(job.rules[0]), "offset", "celsius", "count", "at", "tags", "inner")
     assert found == [
         (0, 20.0, 3, AT, ["a", None], {"x": 5}),
@@ -85,11 +86,10 @@ def test_cbor_becomes_columns_and_what_has_another_type_dead_letters(spark, stre
 def test_sparkplug_metrics_become_rows_with_the_names_of_their_births(spark, streaming, tmp_path):
     streaming.declare("metrics", filters=["spBv1.0/#"])
     streaming.publish(sparkplug("NDATA", "NBIRTH", "DBIRTH", "NDATA"))
-    job = ingest(spark, streaming, tmp_path, "metrics", BINARY)
     streaming.publish(sparkplug("DDATA", "DDEATH"))  # in another batch than the births
     streaming.publish([("spBv1.0/STATE/host", b"{}"), ("spBv1.0/plant/NDATA/edge", b"\x0a\xff")])
-    job = ingest(spark, streaming, tmp_path, "metrics", BINARY)
-    silver = job.silver(job.rules[1])
+    job = ingest(spark, streaming, tmp_path, "metrics", SPARKPLUG_B, rows_max=4)
+    silver = job.silver(job.rules[0])
     columns = ("metric", "alias", "datatype", "value_double", "value_long", "value_text", "value_bool")
     found = rows(silver, "offset", *columns)
     assert found[0] == (0, None, 1, None, 21.5, None, None, None)  # before it was born
@@ -154,10 +154,8 @@ def test_json_without_columns_gets_those_that_the_first_messages_have(spark, str
         b"{}",
         b'{"list": "none", "note": 17}',
     ]
-    streaming.publish([("any/1", payload) for payload in first])
-    ingest(spark, streaming, tmp_path, "any", INFERRED)
-    streaming.publish([("any/1", payload) for payload in later])
-    job = ingest(spark, streaming, tmp_path, "any", INFERRED)
+    streaming.publish([("any/1", payload) for payload in first + later])
+    job = ingest(spark, streaming, tmp_path, "any", INFERRED, rows_max=len(first))
     (table,) = (job.silver(rule) for rule in job.rules)
     assert rows(table, "offset", "celsius", "note", "list", "on", "others") == [
         (0, 20.0, None, '[1,{"a":2}]', None, None),

@@ -8,14 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 from pipeline.lake import ingest, rows
 
 from tidemq.client import Properties
 from tidemq.errors import ConfigError
 from tidemq.pipeline.gold import SPANS_MAX, merged
-from tidemq.pipeline.ingest import IngestError
 from tidemq.pipeline.rules import Gold, Rule
+from tidemq.pipeline.table import TableError
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -33,7 +32,7 @@ window = "1 minute"
 values = ["celsius"]
 limits = { celsius = [-40, 30] }
 percentiles = [50, 99.9]
-gap = "20 seconds"
+gap = "90 seconds"
 """
 NOON = (datetime.now(UTC) - timedelta(hours=2)).replace(minute=0, second=0, microsecond=0)
 FIGURES = (
@@ -50,7 +49,7 @@ def reading(topic: str, second: float, celsius: float | None) -> tuple[str, byte
 def test_windows_are_counted_again_when_late_rows_come(spark, streaming, tmp_path):
     streaming.declare("gold")
     with streaming.client(client_id="device") as device:
-        first = [(0, 10.0), (10, 20.0), (59, 40.0), (65, None)]
+        first = [(0, 10.0), (10, 20.0), (59, 40.0), (65, None), (170, 5.0)]
         device.publish_many([reading("gold/a", *each) for each in first], qos=1)
         device.publish_many([reading("gold/b", 0, 1.0)], qos=1)
     job = ingest(spark, streaming, tmp_path, "gold", RULES)
@@ -65,11 +64,12 @@ def test_windows_are_counted_again_when_late_rows_come(spark, streaming, tmp_pat
             if name == topic and client == "device"
         }
 
-    # the first message of all ends a silence of at least the minute that is looked at
+    # the first message of all ends a silence of at least the time that is looked at
     near = pytest.approx(70 / 3), pytest.approx(39.96)
     assert figures("gold/a") == {
-        0: (3, 3 / 60, 10.0, near[0], 40.0, 20.0, near[1], 1, 2, 60.0),
+        0: (3, 3 / 60, 10.0, near[0], 40.0, 20.0, near[1], 1, 1, 90.0),
         1: (1, 1 / 60, None, None, None, None, None, 0, 0, 6.0),
+        2: (1, 1 / 60, 5.0, 5.0, 5.0, 5.0, 5.0, 0, 1, 105.0),
     }
     other = figures("gold/b")
     with streaming.client(client_id="device") as device:
@@ -77,27 +77,24 @@ def test_windows_are_counted_again_when_late_rows_come(spark, streaming, tmp_pat
         device.publish_many([reading("gold/a", *each) for each in late], qos=1)
     job = ingest(spark, streaming, tmp_path, "gold", RULES)
     again = figures("gold/a")
-    assert again[0] == (4, 4 / 60, 10.0, 25.0, 40.0, 25.0, pytest.approx(39.97), 1, 3, 60.0)
+    assert again[0] == (4, 4 / 60, 10.0, 25.0, 40.0, 25.0, pytest.approx(39.97), 1, 1, 90.0)
+    assert again[2] == (1, 1 / 60, 5.0, 5.0, 5.0, 5.0, 5.0, 0, 1, 105.0)
     assert figures("gold/b") == other
     silver, late_table = job.silver(job.rules[0]), job.late(job.rules[0])
-    assert len(rows(silver, "offset")) == 6
+    assert len(rows(silver, "offset")) == 7
     assert [
         (offset, celsius, late_s > 0)
         for offset, celsius, late_s in rows(late_table, "offset", "celsius", "late_s")
-    ] == [(6, 50.0, True), (7, 50.0, False)]
+    ] == [(7, 50.0, True), (8, 50.0, False)]
     # a driver that was killed before the figures were committed, and one that lost the checkpoint
     shutil.rmtree(Path(gold.uri.removeprefix("file://")))
     shutil.rmtree(tmp_path / "lake/gold/checkpoint")
-    job = ingest(spark, streaming, tmp_path, "gold", RULES, rows_max=3)
+    job = ingest(spark, streaming, tmp_path, "gold", RULES, rows_max=5)
     assert figures("gold/a") == again
     assert figures("gold/b") == other
-    version = DeltaTable(gold.uri).version()
-    shutil.rmtree(tmp_path / "lake/gold/checkpoint")
-    ingest(spark, streaming, tmp_path, "gold", RULES)
-    assert DeltaTable(gold.uri).version() == version
-    streaming.publish([reading("gold/a", 0, 1.0)])
-    with pytest.raises(IngestError, match="was made with other settings; removed, it is made anew"):
-        ingest(spark, streaming, tmp_path, "gold", RULES.replace("1 minute", "2 minutes"))
+    nothing = spark.createDataFrame([], gold.schema())
+    with pytest.raises(TableError, match="was made with other settings; removed, it is made anew"):
+        gold.replace(nothing, "window", [], "gold", 1, 9, "of other windows")
 
 
 PROPERTY = """
@@ -125,6 +122,11 @@ def test_the_publishers_time_counts_where_it_is_named(spark, streaming, tmp_path
     assert found[0][1] == sent
     assert rows(job.late(job.rules[0]), "offset", "value") == [(2, 5.0)]
     assert sum(count for (count,) in rows(job.gold(job.rules[0]), "count", order="window")) == 2
+
+
+def test_a_name_that_messages_cannot_make_a_column_is_refused():
+    with pytest.raises(ConfigError, match=r"names a\.b, which can be no column of its own"):
+        Rule("a", "a", "json", gold=Gold(timedelta(1), values=("a.b",))).check()
 
 
 def test_spans_are_merged_and_bounded():

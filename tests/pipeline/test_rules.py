@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 from conformance import kit
@@ -17,6 +18,7 @@ from tidemq.pipeline.rules import Rule, filter_pattern
 
 pytestmark = pytest.mark.timeout(300)
 
+PAGE = Path(__file__).parents[2] / "docs/pipeline.md"
 RULES = """
 [[rules]]
 name = "climate"
@@ -151,6 +153,7 @@ def test_filters_match_as_the_broker_matches(spark):
         (f'{GOLD}values = ["value"]\nlimits = {{ value = [1, 0] }}', "rules.gold.limits"),
         (f"{GOLD}percentiles = [101]", r"rules.gold.percentiles is \[101\]; accepted: a list of numbers"),
         (f"{GOLD}gap = 5", "rules.gold.gap is 5"),
+        (f'{GOLD}by = ["count"]', "rules.gold.by .* with other names than gold's own"),
         (f"{GOLD}every = 5", "rules.gold.every is unknown; accepted: window, values"),
         (2 * '[[rules]]\nname = "a"\nfilter = "a"\nformat = "number"\n', "two rules have the name a"),
     ],
@@ -167,6 +170,15 @@ def test_a_wrong_rule_is_named(tmp_path, text, said):
 def test_wrong_columns_are_named(spark, columns, said):
     with pytest.raises(ConfigError, match=said):
         Rule("a", "a", "json", columns).check()
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the source tree is hidden")
+def test_the_rules_of_the_documentation_are_accepted(spark, tmp_path):
+    shown = PAGE.read_text().split("```\n[[rules]]", 1)[1].split("```", 1)[0]
+    rules = rules_of(tmp_path, f"[[rules]]{shown}")
+    assert [rule.name for rule in rules] == ["climate", "level"]
+    for rule in rules:
+        rule.check()
 
 
 def test_the_command_says_what_is_wrong_in_a_line(tmp_path):

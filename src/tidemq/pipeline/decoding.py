@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -25,12 +25,11 @@ from pyspark.sql.types import (
 
 from tidemq.pipeline.cbor import decode_cbor
 from tidemq.pipeline.published import published_times
-from tidemq.pipeline.rules import EVENT_TIME, KEY, Rule, filter_pattern
+from tidemq.pipeline.rules import COLUMN_NAME, EVENT_TIME, KEY, Rule, filter_pattern
 from tidemq.pipeline.sparkplug import Births, decode_sparkplug
 
 OTHERS = "others"  # the column for what has no column of its own, as JSON; of columns that are inferred
 COLUMNS_MAX = 200  # that are inferred: a publisher may put anything into names
-_COLUMN_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"
 _CORRUPT = "_corrupt"
 _TEXT = "cast(payload as string)"
 _FIELDS = f"from_json({_TEXT}, 'map<string,variant>')"  # of an object, whatever they are; or null
@@ -142,7 +141,8 @@ def _sparkplug(found: DataFrame, columns: StructType, births: Births) -> DataFra
 
 def _on_columns(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
     """A function of Arrow arrays as one of columns, which executors run."""
-    made: Callable[..., Column] = arrow_udf(function, kind, ArrowUDFType.SCALAR)
+    # its stub asks for the type that it warns of at run time
+    made: Callable[..., Column] = arrow_udf(function, kind)  # type: ignore[call-overload]
     return made
 
 
@@ -184,7 +184,7 @@ def inferred(found: DataFrame, known: StructType) -> StructType:
     fields = (
         found.selectExpr("offset", f"explode({_FIELDS}) as (name, value)")
         .selectExpr("offset", "name", "schema_of_variant(value) as type")
-        .where(F.expr("type != 'VOID'") & F.col("name").rlike(f"^{_COLUMN_NAME}$"))
+        .where(F.expr("type != 'VOID'") & F.col("name").rlike(f"^{COLUMN_NAME}$"))
         .where(~F.lower("name").isin(*taken))
         .groupBy("name")
         .agg(F.min_by("type", "offset").alias("type"), F.min("offset").alias("first"))

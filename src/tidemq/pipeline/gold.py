@@ -46,12 +46,13 @@ def refresh(
 def _touched(
     spark: SparkSession, rule: Rule, gold: Gold, silver: Table, epoch: int, start: int, end: int
 ) -> list[Span]:
-    """The spans of the windows that messages of these offsets change."""
+    """The spans of the windows that messages of these offsets change; whole windows."""
     bounds = {"epoch": (epoch, epoch), "offset": (start, end - 1)}
     new = silver.read(spark, ["epoch", "offset", rule.time_column], bounds)
     new = new.where((F.col("epoch") == epoch) & F.col("offset").between(start, end - 1))
     numbers = new.select(_window_number(rule, gold).alias("number")).distinct().collect()
-    changed = gold.window + (_lookback(gold) if gold.gap else timedelta(0))
+    behind = -(-_lookback(gold) // gold.window) if gold.gap else 0  # windows whose first silence it may end
+    changed = gold.window * (1 + behind)
     return merged([(_EPOCH + row.number * gold.window, changed) for row in numbers])
 
 

@@ -83,7 +83,7 @@ class PlainTable(Table):
             raise TableError(f"the table {self.uri} is one of Delta Lake; accepted: format delta")
         there = self.schema()
         if there is None:
-            return
+            return None
         given = from_arrow_schema(schema)
         named = [name for name in given.names if name not in self._partition_by]
         for name in named:
@@ -91,6 +91,7 @@ class PlainTable(Table):
                 raise TableError(f"the table {self.uri} has no column {name} of {given[name].dataType}")
         if not widen and (odd := sorted(set(named).symmetric_difference(there.names))):
             raise TableError(f"the table {self.uri} has other columns: {odd[0]}")
+        return None
 
     def _commit(
         self, table: Any, attempt: str, written: Sequence[Written], schema: pa.Schema, progress: Progress

@@ -65,6 +65,8 @@ def _births(rule: Rule, found: DataFrame, table: Table, stream: str, epoch: int)
     now = found.where(F.expr("split_part(topic, '/', 3)").isin(*BIRTHS))
     metrics = rows(decode(rule, now, rule.struct(), Births()), rule)
     table.append(metrics.select(*KEY, *BIRTH_COLUMNS, "date"), stream, epoch)
+    if table.schema() is None:
+        return Births()
     nodes = found.selectExpr(
         "split_part(topic, '/', 2) as group_id", "split_part(topic, '/', 4) as edge_node_id", "offset"
     )

@@ -34,6 +34,14 @@ EVENT_TIME = "event_time"  # of a decoded row, where the rule names a time
 FIXED = {"number": "value double", "sparkplug": SPARKPLUG_COLUMNS}  # columns that no rule names
 FORMATS = ("json", "number", "cbor", "sparkplug")
 WATERMARK = timedelta(minutes=10)  # where a rule has gold, and does not say
+COLUMN_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"  # of a column that is inferred
+FIGURES = (
+    "window",
+    "count",
+    "rate",
+    "gaps",
+    "longest_gap",
+)  # of every rule's gold, beside those of its values
 UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 
@@ -52,7 +60,9 @@ class Gold:
     def parse(cls, keys: Keys, sparkplug: bool) -> Self:
         """ConfigError names the file, the key and what would be accepted."""
         keys.known("window", "values", "limits", "percentiles", "gap", "by")
-        values = keys.texts("values")
+        values, by = keys.texts("values"), keys.texts("by")
+        if set(by) & {*FIGURES, *KEY, "date"}:
+            raise keys.wrong("by", "columns of the rule with other names than gold's own")
         limits = keys.given.get("limits", {})
         if not isinstance(limits, Mapping) or not all(
             name in values and _is_range(found) for name, found in limits.items()
@@ -67,9 +77,9 @@ class Gold:
             window=keys.duration("window"),
             values=values,
             limits=tuple((name, *map(float, found)) for name, found in limits.items()),
-            percentiles=tuple(map(float, percentiles)),
+            percentiles=tuple(dict.fromkeys(map(float, percentiles))),
             gap=keys.duration("gap") if "gap" in keys.given else None,
-            by=keys.texts("by") or (("metric",) if sparkplug else ()),
+            by=by or (("metric",) if sparkplug else ()),
         )
 
 
@@ -138,13 +148,19 @@ class Rule:
     def check(self) -> None:
         """Looks at the columns; ConfigError. Needs a session, for they are in Spark's own language."""
         if self.infers:
+            named = (
+                *((self.time,) if self.time else ()),
+                *(self.gold.values + self.gold.by if self.gold else ()),
+            )
+            if odd := [name for name in named if not re.fullmatch(COLUMN_NAME, name)]:
+                raise ConfigError(f"the rule {self.name} names {odd[0]}, which can be no column of its own")
             return
         try:
             parsed = self.struct()
         except PySparkException as error:
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(f"the columns of the rule {self.name}, {self.columns!r}: {reason}") from error
-        if taken := sorted({*KEY, "date", EVENT_TIME, "_corrupt"}.intersection(parsed.names)):
+        if taken := sorted({*KEY, "date", EVENT_TIME, "late_s", "_corrupt"}.intersection(parsed.names)):
             raise ConfigError(f"the rule {self.name} has a column {taken[0]}, which every table has")
         if self.format == "cbor":
             converter(parsed, self.name)
@@ -199,11 +215,11 @@ class Keys:
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """None where the key is missing."""
+        """Each once; none where the key is missing."""
         values = self.given.get(key, [])
         if not isinstance(values, list) or not all(isinstance(each, str) and each for each in values):
             raise self.wrong(key, "a list of texts")
-        return tuple(values)
+        return tuple(dict.fromkeys(values))
 
     def duration(self, key: str) -> timedelta:
         value = self.given.get(key)
