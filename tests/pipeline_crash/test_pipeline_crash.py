@@ -60,7 +60,9 @@ def test_a_file_that_a_table_has_twice_or_no_more_is_found_out(
     [line] = judge(outcome.sent.values(), doubled)
     assert line.startswith(f"{action['num_records']} messages")
     assert "in bronze, not so in the stream" in line if name == "bronze" else "more than once" in line
-    table.delete(f'"offset" >= {action["min"]["offset"]} and "offset" <= {action["max"]["offset"]}')
+    DeltaTable(folder / name).delete(
+        f'"offset" >= {action["min"]["offset"]} and "offset" <= {action["max"]["offset"]}'
+    )
     removed = replace(read_tables(folder), stream=outcome.found.stream)
     assert any(f"in the stream, not in {name}" in line for line in judge(outcome.sent.values(), removed))
 
