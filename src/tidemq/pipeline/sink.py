@@ -49,6 +49,7 @@ class SinkOptions:
     def parse(cls, given: Mapping[str, str]) -> Self:
         """UsageError names the option and what would be accepted."""
         values = named(given, _NAMES)
+        target = Target.parse(values)
         publisher, batch = values.get("publisherId", ""), values.get("batchId")
         if values.get("qos", "1") not in ("0", "1", "2"):
             raise UsageError(f"the option qos is {values['qos']!r}; accepted: 0, 1, 2")
@@ -57,12 +58,12 @@ class SinkOptions:
         if publisher:
             if "qos" in values:
                 raise UsageError("the option qos means nothing beside publisherId: all goes at QoS 2")
-            ExactlyOncePublisher(values.get("url", ""), publisher).close()  # checks the name
+            ExactlyOncePublisher(target.url, publisher).close()  # checks the name
         elif batch is not None or "orderBy" in values:
             raise UsageError("the options batchId and orderBy mean nothing without publisherId")
         order_by = tuple(name.strip() for name in values.get("orderBy", "").split(",") if name.strip())
         number = None if batch is None else int(batch)
-        return cls(Target.parse(values), int(values.get("qos", "1")), publisher, number, order_by)
+        return cls(target, int(values.get("qos", "1")), publisher, number, order_by)
 
     def check(self, schema: StructType, *, streaming: bool) -> None:
         """UsageError where rows of this schema cannot be published so."""

@@ -167,14 +167,14 @@ class Spool:
 
     def release(self, before: int) -> None:
         """Removes the messages below this offset."""
-        if before <= self.first_offset:
-            return
         with self._changed:
+            if before <= self.first_offset:
+                return
             with self._transaction():
+                freed = self._database.execute(f"{_SIZE} WHERE offset < ?", (before,)).fetchone()[0]
                 self._database.execute("DELETE FROM message WHERE offset < ?", (before,))
             self.first_offset = before
-            with self._failing():
-                self._bytes = self._database.execute(_SIZE).fetchone()[0]
+            self._bytes -= freed
             self._changed.notify_all()
 
     def read(self, start: int, end: int, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
