@@ -10,42 +10,25 @@ into one table and not into the next comes into that when it is tried again.
 
 from __future__ import annotations
 
-import logging
-import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemq.client.streams import StreamReader
-from tidemq.errors import TideMQError
+from tidemq.pipeline.jobs import run_job
 from tidemq.pipeline.options import RETRY_S
 from tidemq.pipeline.redelivery import first_deliveries
 from tidemq.pipeline.rules import Rule
 from tidemq.pipeline.source import register
 from tidemq.pipeline.table import Table
 
-FAILURES_MAX = 3  # of batches in a row, without a batch between them, before a job gives up
-RESTART_PAUSE_S = 1.0
 _DAY = "date_add(DATE'1970-01-01', cast(floor(unix_micros(received) / 86400000000) as int))"  # in any zone
-_FINAL = (  # what no restart mends, as it stands in a message of Spark's
-    "tidemq.client.streams.",
-    "tidemq.errors.UsageError",
-    "tidemq.pipeline.table.TableError: the table",
-)
-
-_log = logging.getLogger(__name__)
-
-
-class IngestError(TideMQError):
-    """A job cannot go on. Caught by who started it; the cause is Spark's exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,35 +127,9 @@ def with_day(frame: DataFrame) -> DataFrame:
 def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> None:
     """Ingests until all is done (`once`) or for ever, and restarts from the checkpoint after a failure.
 
-    ConfigError for a rule that cannot be. IngestError after a failure that no restart mends, such as expired
+    ConfigError for a rule that cannot be. JobError after a failure that no restart mends, such as expired
     offsets, and after several in a row.
     """
     for rule in ingest.rules:
         rule.check()
-    failures = 0
-    while True:
-        query = start_ingest(spark, ingest, once=once)
-        try:
-            query.awaitTermination()
-            return
-        except StreamingQueryException as error:
-            failures = 0 if query.lastProgress else failures + 1
-            text = str(error)
-            if failures >= FAILURES_MAX or any(each in text for each in _FINAL):
-                raise IngestError(reason(text)) from error
-            _log.warning("begun again from the checkpoint: %s", reason(text))
-            time.sleep(RESTART_PAUSE_S)
-        finally:
-            query.stop()
-
-
-def reason(text: str) -> str:
-    """The line of a message of Spark's, often two stacks of calls, that says what the matter was: that of the
-    last exception of Python's, or else the first.
-    """
-    raised = re.findall(r"^(?!java|scala|org|py4j)([\w.]+): (.+)$", text, re.MULTILINE)
-    errors = [(name, said) for name, said in raised if name.endswith(("Error", "Exception"))]
-    if not errors:
-        return next(iter(text.strip().splitlines()), "no reason was given")
-    name, said = errors[-1]
-    return said if name.startswith("tidemq.") else f"{name}: {said}"
+    run_job(partial(start_ingest, spark, ingest, once=once))
