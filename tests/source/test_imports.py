@@ -21,7 +21,7 @@ BELOW = {
     "testing": "limits errors config wire engine store broker client",
     "pytest_plugin": "config testing",
     "bench": "limits errors wire net",
-    "pipeline": "limits errors client",
+    "pipeline": "limits errors wire client",
     "cli": "limits errors config wire store broker client bench pipeline",
     "__init__": "limits errors config wire broker",  # what the package offers
 }
