@@ -9,7 +9,7 @@ SECONDS ?= 30
 SEED ?= 1
 RUNS ?= 100
 
-.PHONY: help setup build serve test wheel-test format bench bench-engine bench-store asan race fuzz crash
+.PHONY: help setup build serve demo test wheel-test format bench bench-engine bench-store asan race fuzz crash
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ build: $(STAMP) ## compile what changed; a performance hint fails
 
 serve: setup ## run the broker on port 1883
 	$(BIN)/tidemq serve
+
+demo: setup ## devices, a stream, tables by Spark, an alarm, a plot: in a minute (Java 17 or newer)
+	$(BIN)/python examples/lake
 
 # in two processes: the first Spark session of a process leaves its settings to all that come after it
 test: setup ## run the tests
