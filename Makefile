@@ -10,7 +10,7 @@ SEED ?= 1
 RUNS ?= 100
 KILLS ?= 6
 
-.PHONY: help setup build serve test wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline
+.PHONY: help setup build serve demo test wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ build: $(STAMP) ## compile what changed; a performance hint fails
 
 serve: setup ## run the broker on port 1883
 	$(BIN)/tidemq serve
+
+demo: setup ## devices, a stream, tables by Spark, an alarm, a plot: in a minute (Java 17 or newer)
+	$(BIN)/python examples/lake
 
 # in two processes: the first Spark session of a process leaves its settings to all that come after it
 test: setup ## run the tests

@@ -23,7 +23,8 @@ from deltalake import DeltaTable
 from tidemq.client.errors import ConnectError
 from tidemq.client.streams import StreamError, StreamReader, UnknownStreamError
 from tidemq.pipeline import ingest as module
-from tidemq.pipeline.ingest import Ingest, IngestError, run_ingest, start_ingest
+from tidemq.pipeline.ingest import Ingest, run_ingest, start_ingest
+from tidemq.pipeline.jobs import JobError
 from tidemq.testing.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(300)
@@ -77,7 +78,7 @@ async def test_a_broker_that_is_away_for_a_while_is_waited_for(spark, streaming,
 def test_where_nothing_can_be_written_is_said(spark, streaming, monkeypatch):
     monkeypatch.setattr(module, "FAILURES_MAX", 1)
     job = Ingest(url=streaming.url, stream=streaming.declare("nowhere"), tables="/proc/lake")
-    with pytest.raises(IngestError, match=r"^java.io.IOException: mkdir of file:/proc/lake.* failed$"):
+    with pytest.raises(JobError, match=r"^java.io.IOException: mkdir of file:/proc/lake.* failed$"):
         run_ingest(spark, job)
 
 
@@ -128,7 +129,7 @@ def test_who_asks_for_credentials_ends_the_job_at_once(spark, streaming, guarded
     def run() -> None:
         try:
             run_ingest(spark, job)
-        except IngestError as error:
+        except JobError as error:
             ended.append(error)
 
     thread = threading.Thread(target=run)
@@ -167,7 +168,7 @@ def test_a_full_disk_is_said_and_overcome(spark, streaming, disk, monkeypatch):
         with ballast.open("ab") as file:
             there = os.statvfs(disk)
             file.write(bytes(max(there.f_bavail * there.f_bsize - left_bytes, 0)))
-        with pytest.raises(IngestError, match=r"No space left on device$"):
+        with pytest.raises(JobError, match=r"No space left on device$"):
             run_ingest(spark, job, once=True)
     ballast.unlink()
     run_ingest(spark, job, once=True)

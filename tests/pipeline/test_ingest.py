@@ -18,7 +18,8 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.streaming import TIDEMQ
 from pyarrow import table as arrow_table
 
-from tidemq.pipeline.ingest import Ingest, IngestError, run_ingest, with_day
+from tidemq.pipeline.ingest import Ingest, run_ingest, with_day
+from tidemq.pipeline.jobs import JobError
 from tidemq.pipeline.source import register
 from tidemq.pipeline.table import Table, TableError
 
@@ -91,11 +92,11 @@ def test_what_no_restart_mends_ends_the_job_with_the_reason(spark, streaming, jo
     streaming.publish([("ends/a", b"x")] * 10)
     run_ingest(spark, ingest, once=True)
     streaming.expire("ends")
-    with pytest.raises(IngestError, match=r"^the messages of offsets 10 to \d+ of the stream ends are older"):
+    with pytest.raises(JobError, match=r"^the messages of offsets 10 to \d+ of the stream ends are older"):
         run_ingest(spark, ingest, once=True)
     other = Ingest(url=streaming.url, stream="ends", tables=str(tmp_path / "other"))
     write_deltalake(other.bronze.uri, arrow_table({"offset": ["a"]}))
-    with pytest.raises(IngestError, match="has no column epoch"):
+    with pytest.raises(JobError, match="has no column epoch"):
         run_ingest(spark, other, once=True)
 
 

@@ -1,4 +1,4 @@
-"""`tidemq pipeline`: from a broker's streams into tables, on Spark.
+"""`tidemq pipeline`: from a broker's streams into tables and alerts, on Spark.
 
 Spark is imported when a command runs, so that other commands start quickly.
 """
@@ -28,6 +28,11 @@ Url = Annotated[
 Master = Annotated[
     str, typer.Option(metavar="MASTER", help="Spark's: local[*], spark://host:7077, yarn, k8s://host.")
 ]
+AllowDataLoss = Annotated[
+    bool, typer.Option("--allow-data-loss", help="Go on when messages have expired, and say so.")
+]
+RowsMax = Annotated[int, typer.Option(min=1, help="Messages of a batch.")]
+Trigger = Annotated[float, typer.Option(min=0.0, help="Seconds between the beginnings of batches.")]
 
 
 @app.command()
@@ -46,11 +51,9 @@ def ingest(
     start: Annotated[
         str, typer.Option(help="Where to begin: earliest, latest, an offset, a time with its zone.")
     ] = "earliest",
-    allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Go on when messages have expired, and say so.")
-    ] = False,
-    rows_max: Annotated[int, typer.Option(min=1, help="Messages of a batch.")] = 1_000_000,
-    trigger: Annotated[float, typer.Option(min=0.0, help="Seconds between the beginnings of batches.")] = 1.0,
+    allow_data_loss: AllowDataLoss = False,
+    rows_max: RowsMax = 1_000_000,
+    trigger: Trigger = 1.0,
     maintain_batches: Annotated[
         int, typer.Option(min=0, help="Put small files together every so many batches; 0: never.")
     ] = 200,
@@ -110,6 +113,55 @@ def reconcile(
         print(found.to_text())
         if report:
             report.write_text(found.to_json() + "\n")
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+
+
+@app.command()
+def alerts(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")],
+    url: Url,
+    mqtt: Annotated[
+        str, typer.Option(metavar="URL", help="Of the broker that gets the alerts: mqtt://host.")
+    ],
+    rules: Annotated[Path, typer.Option(metavar="FILE", help="TOML with rules for alerts.")],
+    checkpoint: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder or URI for what is known, which all executors reach.")
+    ],
+    master: Master = "local[*]",
+    start: Annotated[
+        str, typer.Option(help="Where to begin: latest, earliest, an offset, a time with its zone.")
+    ] = "latest",
+    allow_data_loss: AllowDataLoss = False,
+    rows_max: RowsMax = 1_000_000,
+    trigger: Trigger = 1.0,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Tasks of a batch; a checkpoint keeps what it began with.")
+    ] = 2,
+) -> None:
+    """Watch a stream by rules, and publish alerts over MQTT, each when it is raised and when it is cleared.
+
+    Goes on where it, or a run that was killed, has ended.
+    """
+    try:
+        from tidemq.pipeline.alert_rules import load_alert_rules
+        from tidemq.pipeline.alerts import Alerts, run_alerts
+        from tidemq.pipeline.session import spark_session
+
+        job = Alerts(
+            url=url,
+            stream=stream,
+            mqtt=mqtt,
+            rules=load_alert_rules(rules),
+            checkpoint=checkpoint,
+            start=start,
+            fail_on_data_loss=not allow_data_loss,
+            rows_max=rows_max,
+            trigger_s=trigger,
+            partitions=partitions,
+        )
+        with spark_session(master, f"tidemq alerts {stream}") as spark:
+            run_alerts(spark, job)
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
 

@@ -10,24 +10,20 @@ into one table and not into the next comes into that when it is tried again.
 
 from __future__ import annotations
 
-import logging
-import re
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemq.client.streams import StreamReader
-from tidemq.errors import ConfigError, TideMQError
+from tidemq.errors import ConfigError
 from tidemq.pipeline.gold import refresh
+from tidemq.pipeline.jobs import run_job
 from tidemq.pipeline.options import RETRY_S
 from tidemq.pipeline.plain import PlainTable
 from tidemq.pipeline.refine import refine
@@ -35,22 +31,7 @@ from tidemq.pipeline.rules import Rule
 from tidemq.pipeline.source import register
 from tidemq.pipeline.table import Table, day_of
 
-FAILURES_MAX = 3  # of batches in a row, without a batch between them, before a job gives up
-RESTART_PAUSE_S = 1.0
-_FINAL = (  # what no restart mends, as it stands in a message of Spark's
-    "tidemq.client.streams.",
-    "tidemq.errors.UsageError",
-    "tidemq.errors.ConfigError",
-    "tidemq.pipeline.table.TableError: the table",
-)
-
 FORMATS: Mapping[str, type[Table]] = {"delta": Table, "parquet": PlainTable}
-
-_log = logging.getLogger(__name__)
-
-
-class IngestError(TideMQError):
-    """A job cannot go on. Caught by who started it; the cause is Spark's exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,42 +161,9 @@ def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> No
     """Ingests until all is done (`once`) or for ever, and restarts from the checkpoint after a failure.
 
     ConfigError for a rule or a format that cannot be. ConnectError where the broker cannot be reached at the
-    start, StreamError where it does not have the stream. IngestError after a failure that no restart mends,
-    such as expired offsets, and after several in a row.
+    start, StreamError where it does not have the stream. JobError after a failure that no restart mends, such
+    as expired offsets, and after several in a row.
     """
     ingest.check()
     StreamReader(ingest.url, ingest.stream, retry_s=RETRY_S).describe()  # a wrong URL needs no restarts
-    failures = 0
-    while True:
-        query = None
-        try:
-            query = start_ingest(spark, ingest, once=once)
-            query.awaitTermination()
-            return
-        except (PySparkException, Py4JJavaError) as error:
-            failures = 0 if query is not None and query.lastProgress else failures + 1
-            text = str(error)
-            if failures >= FAILURES_MAX or any(each in text for each in _FINAL):
-                raise IngestError(reason(text)) from error
-            _log.warning("begun again from the checkpoint: %s", reason(text))
-            time.sleep(RESTART_PAUSE_S)
-        except (Py4JError, ConnectionError) as error:
-            raise IngestError(f"Spark's Java process does not answer any more: {error}") from error
-        finally:
-            if query is not None:
-                with suppress(Py4JError, ConnectionError):  # it is not there to be stopped
-                    query.stop()
-
-
-def reason(text: str) -> str:
-    """The line of a message of Spark's, often two stacks of calls, that says what the matter was: that of the
-    last exception of Python's, or else the last cause that Java names, or else the first.
-    """
-    raised = re.findall(r"^(?!java|scala|org|py4j)([\w.]+): (.+)$", text, re.MULTILINE)
-    errors = [(name, said) for name, said in raised if name.endswith(("Error", "Exception"))]
-    if not errors:
-        if causes := re.findall(r"^(?:Caused by)?: (.+)$", text, re.MULTILINE):
-            return str(causes[-1])
-        return next(iter(text.strip().splitlines()), "no reason was given")
-    name, said = errors[-1]
-    return said if name.startswith("tidemq.") else f"{name}: {said}"
+    run_job(partial(start_ingest, spark, ingest, once=once))
