@@ -18,10 +18,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from tidemq.client.filters import matches
 from tidemq.errors import ConfigError
 from tidemq.pipeline.alert_states import Condition
 from tidemq.wire import topic_filter_fault, topic_name_fault
+from tidemq.wire.filters import matches
 
 MEASURED = ("threshold", "rate", "zscore")
 KINDS = (*MEASURED, "absence")
