@@ -16,7 +16,13 @@ from tidemq.pipeline.java import find_java
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PACKAGES = {"pyspark": (4, 3), "pyarrow": (18, 0), "pandas": (2, 2), "deltalake": (1, 6), "cbor2": (6, 2)}
+PACKAGES = {  # the oldest
+    "pyspark": (4, 3),
+    "pyarrow": (18, 0),
+    "pandas": (2, 2),
+    "deltalake": (1, 6),
+    "cbor2": (6, 2),
+}
 
 
 @dataclass(frozen=True, slots=True)
