@@ -76,7 +76,7 @@ async def test_a_broker_that_is_away_for_a_while_is_waited_for(spark, streaming,
 
 def test_where_nothing_can_be_written_is_said(spark, streaming, monkeypatch):
     monkeypatch.setattr(module, "FAILURES_MAX", 1)
-    job = Ingest(url=streaming.url, stream=streaming.declare("nowhere"), tables="/proc/lake")
+    job = Ingest(url=streaming.url, stream=streaming.declare("unwritable"), tables="/proc/lake")
     with pytest.raises(IngestError, match=r"^java.io.IOException: mkdir of file:/proc/lake.* failed$"):
         run_ingest(spark, job)
 
