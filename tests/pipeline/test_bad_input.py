@@ -82,14 +82,14 @@ def test_where_nothing_can_be_written_is_said(spark, streaming, monkeypatch):
 
 
 class Guard(BaseHTTPRequestHandler):
-    """A proxy before the broker that wants credentials, once it is told to."""
+    """A proxy before the broker, which answers for it when it is told to."""
 
     broker = ""
-    wants_credentials = False
+    status = 0  # of all answers; 0: those of the broker
 
     def do_GET(self) -> None:
-        if self.wants_credentials:
-            self.send_error(401)
+        if self.status:
+            self.send_error(self.status)
             return
         try:
             with urllib.request.urlopen(self.broker + self.path) as answer:
@@ -118,6 +118,16 @@ def guarded(streaming) -> Iterator[tuple[str, type[Guard]]]:
         server.shutdown()
 
 
+def test_a_proxy_that_does_not_reach_the_broker_is_asked_again(streaming, guarded):
+    streaming.declare("behind")
+    url, guard = guarded
+    guard.status = 503
+    with pytest.raises(ConnectError, match=rf"^{url}: the broker's admin listener: 503 Service Unavailable$"):
+        StreamReader(url, "behind").describe()
+    threading.Timer(0.5, setattr, (guard, "status", 0)).start()
+    assert StreamReader(url, "behind", retry_s=20).describe().name == "behind"
+
+
 def test_who_asks_for_credentials_ends_the_job_at_once(spark, streaming, guarded, tmp_path):
     streaming.declare("guarded")
     streaming.publish([("guarded/a", b"x")] * 10)
@@ -135,7 +145,7 @@ def test_who_asks_for_credentials_ends_the_job_at_once(spark, streaming, guarded
     thread.start()
     epoch = StreamReader(streaming.url, "guarded").describe().epoch
     wait_until(lambda: job.bronze.reached("guarded", epoch) == 10)
-    guard.wants_credentials = True
+    guard.status = 401
     thread.join(30)
     [error] = ended
     assert str(error).startswith(f"{url}: 401 Unauthorized")
