@@ -13,7 +13,7 @@ KILLS ?= 6
 .PHONY: help setup build serve demo test wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP) build ## virtual environment in .venv, the build, the package and its command
 

@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 from tidemq.client.errors import ConnectError
 from tidemq.client.streams import StreamError, StreamReader, UnknownStreamError
 from tidemq.pipeline import ingest as module
+from tidemq.pipeline import jobs
 from tidemq.pipeline.ingest import Ingest, run_ingest, start_ingest
 from tidemq.pipeline.jobs import JobError
 from tidemq.testing.proxy import Proxy
@@ -76,21 +77,21 @@ async def test_a_broker_that_is_away_for_a_while_is_waited_for(spark, streaming,
 
 
 def test_where_nothing_can_be_written_is_said(spark, streaming, monkeypatch):
-    monkeypatch.setattr(module, "FAILURES_MAX", 1)
-    job = Ingest(url=streaming.url, stream=streaming.declare("nowhere"), tables="/proc/lake")
+    monkeypatch.setattr(jobs, "FAILURES_MAX", 1)
+    job = Ingest(url=streaming.url, stream=streaming.declare("unwritable"), tables="/proc/lake")
     with pytest.raises(JobError, match=r"^java.io.IOException: mkdir of file:/proc/lake.* failed$"):
         run_ingest(spark, job)
 
 
 class Guard(BaseHTTPRequestHandler):
-    """A proxy before the broker that wants credentials, once it is told to."""
+    """A proxy before the broker, which answers for it when it is told to."""
 
     broker = ""
-    wants_credentials = False
+    status = 0  # of all answers; 0: those of the broker
 
     def do_GET(self) -> None:
-        if self.wants_credentials:
-            self.send_error(401)
+        if self.status:
+            self.send_error(self.status)
             return
         try:
             with urllib.request.urlopen(self.broker + self.path) as answer:
@@ -119,6 +120,16 @@ def guarded(streaming) -> Iterator[tuple[str, type[Guard]]]:
         server.shutdown()
 
 
+def test_a_proxy_that_does_not_reach_the_broker_is_asked_again(streaming, guarded):
+    streaming.declare("behind")
+    url, guard = guarded
+    guard.status = 503
+    with pytest.raises(ConnectError, match=rf"^{url}: the broker's admin listener: 503 Service Unavailable$"):
+        StreamReader(url, "behind").describe()
+    threading.Timer(0.5, setattr, (guard, "status", 0)).start()
+    assert StreamReader(url, "behind", retry_s=20).describe().name == "behind"
+
+
 def test_who_asks_for_credentials_ends_the_job_at_once(spark, streaming, guarded, tmp_path):
     streaming.declare("guarded")
     streaming.publish([("guarded/a", b"x")] * 10)
@@ -136,7 +147,7 @@ def test_who_asks_for_credentials_ends_the_job_at_once(spark, streaming, guarded
     thread.start()
     epoch = StreamReader(streaming.url, "guarded").describe().epoch
     wait_until(lambda: job.bronze.reached("guarded", epoch) == 10)
-    guard.wants_credentials = True
+    guard.status = 401
     thread.join(30)
     [error] = ended
     assert str(error).startswith(f"{url}: 401 Unauthorized")
@@ -158,7 +169,7 @@ def disk(tmp_path) -> Iterator[Path]:
 
 def test_a_full_disk_is_said_and_overcome(spark, streaming, disk, monkeypatch):
     """No room for a table's files, then none for Spark's checkpoint; then there is room again."""
-    monkeypatch.setattr(module, "FAILURES_MAX", 1)
+    monkeypatch.setattr(jobs, "FAILURES_MAX", 1)
     job = Ingest(url=streaming.url, stream=streaming.declare("full"), tables=str(disk), rows_max=200)
     streaming.publish([("full/a", b"x")] * 100)
     run_ingest(spark, job, once=True)

@@ -24,8 +24,9 @@ RULES = '[[rules]]\nname = "number"\nfilter = "connect/+"\nformat = "number"\n'
 
 
 @pytest.fixture
-def master(tmp_path) -> Iterator[str]:
+def master(install, tmp_path) -> Iterator[str]:
     """A server's address as --master has it."""
+    install("java", "default-jre-headless")
     port, log = free_port(), tmp_path / "server.log"
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -21,7 +21,7 @@ import psutil
 from conftest import free_port
 from crash.history import History
 from crash.server import BrokerError, Server
-from pipeline_crash.cluster import Cluster, ClusterError
+from pipeline_crash.cluster import Cluster, ClusterError, children_of
 from pipeline_crash.driver import Driver, DriverError, Job
 from pipeline_crash.publishing import FILTER, RULES, Publisher, Sent
 from pipeline_crash.relay import Relay
@@ -226,7 +226,7 @@ class Chaos:
         else:
             processes = self._cluster.executors()
             if victim == "Python worker":
-                processes = [child for each in processes for child in each.children(recursive=True)]
+                processes = [child for each in processes for child in children_of(each.pid, every=True)]
         if not processes:
             self._history.note(victim, "is not there")
             return
