@@ -30,7 +30,7 @@ build: $(STAMP) ## compile what changed; a performance hint fails
 serve: setup ## run the broker on port 1883
 	$(BIN)/tidemq serve
 
-demo: setup ## devices, a stream, tables by Spark, an alarm, a plot: in a minute (Java 17 or newer)
+demo: setup ## devices, a stream, tables by Spark, an alarm, a plot: in a minute or two (Java 17 or newer)
 	$(BIN)/python examples/lake
 
 # in two processes: the first Spark session of a process leaves its settings to all that come after it

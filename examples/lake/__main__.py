@@ -1,4 +1,4 @@
-"""From devices to tables, an alarm and a plot, in about a minute: `make demo`, or `python examples/lake`.
+"""From devices to tables, an alarm and a plot, in a minute or two: `make demo`, or `python examples/lake`.
 
 Devices (`examples/hostmon`) publish readings, the broker keeps them in a stream, Spark brings them into Delta
 tables and watches for a device that falls silent, paho-mqtt gets the alarm, DuckDB reads the tables. Code 0:
@@ -159,7 +159,7 @@ class Lake:
         above.axvspan(*silent_s, color="tab:red", alpha=0.2, label="the press is silent")
         times = [at - begun_s for at, _ in self.samples]
         for number, stage in enumerate(STAGES):
-            below.plot(times, [counts[number] for _, counts in self.samples], label=stage, lw=6 - number)
+            below.plot(times, [counts[number] for _, counts in self.samples], label=stage, lw=4 - number)
         above.set(ylabel="CPU, %", ylim=(0, 105))
         below.set(xlabel="seconds", ylabel="messages")
         above.legend()

@@ -1,4 +1,4 @@
-"""The parts of `make demo`; the whole of it, which takes a minute, checks itself."""
+"""The parts of `make demo`; the whole of it, which takes a minute or two, checks itself."""
 
 from __future__ import annotations
 
