@@ -20,16 +20,19 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from tidemq.client.streams import StreamReader
 from tidemq.errors import TideMQError
-from tidemq.pipeline.options import RETRY_S
+from tidemq.pipeline.copying import copier
+from tidemq.pipeline.options import RETRY_S, SourceOptions
 from tidemq.pipeline.redelivery import first_deliveries
 from tidemq.pipeline.rules import Rule
-from tidemq.pipeline.source import register
+from tidemq.pipeline.source import COLUMNS, RANGES, register
 from tidemq.pipeline.table import Table
 
 FAILURES_MAX = 3  # of batches in a row, without a batch between them, before a job gives up
@@ -69,6 +72,12 @@ class Ingest:
         return f"{root.rstrip('/')}/{self.stream}"
 
     @property
+    def source(self) -> dict[str, str]:
+        """Options of the source that hold for every read of the stream."""
+        fail = str(self.fail_on_data_loss).lower()
+        return {"url": self.url, "stream": self.stream, "failOnDataLoss": fail}
+
+    @property
     def bronze(self) -> Table:
         """What came, as it came."""
         return Table(f"{self.folder}/bronze")
@@ -91,11 +100,7 @@ def start_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> 
     """Begins, or goes on from the checkpoint; with `once`, it ends with the last message of now."""
     register(spark)
     read = spark.readStream.format("tidemq").options(
-        url=ingest.url,
-        stream=ingest.stream,
-        start=ingest.start,
-        failOnDataLoss=ingest.fail_on_data_loss,
-        maxRowsPerBatch=ingest.rows_max,
+        **ingest.source, start=ingest.start, maxRowsPerBatch=str(ingest.rows_max), ranges="true"
     )
     write = read.load().writeStream.foreachBatch(_committer(ingest))
     write = write.option("checkpointLocation", f"{ingest.folder}/checkpoint").queryName(ingest.stream)
@@ -107,17 +112,26 @@ def start_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> 
 def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
     """What is done with each batch; called by Spark in the driver."""
 
-    def commit(frame: DataFrame, batch: int) -> None:
+    def commit(ranges: DataFrame, batch: int) -> None:
         epoch = StreamReader(ingest.url, ingest.stream, retry_s=RETRY_S).describe().epoch
-        messages = with_day(frame)
-        if ingest.rules:
+        spark, options = ranges.sparkSession, SourceOptions.parse(ingest.source)
+        copied: list[Row] = []
+
+        def write(folder: str, reached: int) -> None:
+            copied.extend(ranges.mapInArrow(copier(options, folder, reached), RANGES).collect())
+
+        columns = StructType.fromDDL(f"{COLUMNS}, date date")
+        assert isinstance(columns, StructType)
+        ingest.bronze.append_by(write, to_arrow_schema(columns, timezone="UTC"), ingest.stream, epoch)
+        if ingest.rules and copied:
+            start, end = min(row.start for row in copied), max(row.end for row in copied)
+            read = spark.read.format("tidemq").options(**ingest.source, start=str(start), end=str(end))
+            messages = with_day(read.load())
             messages.persist()  # each table's job would read it from the broker again
-        try:
-            ingest.bronze.append(messages, ingest.stream, epoch)
-            if ingest.rules:
+            try:
                 refine(messages, ingest, epoch)
-        finally:
-            messages.unpersist()
+            finally:
+                messages.unpersist()
         if ingest.maintain_batches and batch % ingest.maintain_batches == ingest.maintain_batches - 1:
             for table in ingest.all_tables:
                 table.maintain()

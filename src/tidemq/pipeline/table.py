@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType
 from tidemq.errors import TideMQError
 
 RETAINED_H = 7 * 24  # files that no version of the table needs are kept so long for its readers
+Write = Callable[[str, int], None]  # into a folder, from an offset on
 _COUNTED = ("epoch", "offset")  # columns whose least and greatest value the log has for each file
 
 
@@ -87,15 +88,26 @@ class Table:
         `frame` has rows of one stream and epoch, and of all messages up to its highest offset.
         TableError when the table has other columns, or another driver has committed meanwhile.
         """
-        schema = Schema.from_arrow(to_arrow_schema(frame.schema, timezone="UTC"))
+        columns = to_arrow_schema(frame.schema, timezone="UTC")
+        frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+
+        def write(folder: str, reached: int) -> None:
+            rows = frame.where(F.col("offset") >= reached).write.partitionBy(*self._partition_by)
+            rows = rows.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            rows.parquet(folder, compression="zstd")
+
+        return self.append_by(write, columns, stream, epoch)
+
+    def append_by(self, write: Write, columns: pa.Schema, stream: str, epoch: int) -> int:
+        """The same, where `write` puts Parquet files with these columns below a folder: of the rows from an
+        offset on, in a folder `name=value` for each value of a partition's column, which they have not.
+        """
+        schema = Schema.from_arrow(columns)
         table = self._open(schema)
         writer = f"tidemq/{stream}/{epoch}"
         reached = table.transaction_version(writer) or 0
         attempt = f"batch-{uuid.uuid4()}"
-        frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        rows = frame.where(F.col("offset") >= reached).write.partitionBy(*self._partition_by)
-        rows = rows.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        rows.parquet(f"{self.uri}/{attempt}", compression="zstd")
+        write(f"{self.uri}/{attempt}", reached)
         written = list(self._written(attempt))
         if not written:
             return 0
