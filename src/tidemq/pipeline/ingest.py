@@ -16,19 +16,22 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from tidemq.client.streams import StreamReader
 from tidemq.errors import ConfigError
+from tidemq.pipeline.copying import copier
 from tidemq.pipeline.gold import refresh
 from tidemq.pipeline.jobs import run_job
-from tidemq.pipeline.options import RETRY_S
+from tidemq.pipeline.options import RETRY_S, SourceOptions
 from tidemq.pipeline.plain import PlainTable
 from tidemq.pipeline.refine import refine
 from tidemq.pipeline.rules import Rule
-from tidemq.pipeline.source import register
+from tidemq.pipeline.source import COLUMNS, RANGES, register
 from tidemq.pipeline.table import Table, day_of
 
 FORMATS: Mapping[str, type[Table]] = {"delta": Table, "parquet": PlainTable}
@@ -54,6 +57,12 @@ class Ingest:
         """Of the stream's tables, as a URI."""
         root = self.tables if urlsplit(self.tables).scheme else Path(self.tables).absolute().as_uri()
         return f"{root.rstrip('/')}/{self.stream}"
+
+    @property
+    def source(self) -> dict[str, str]:
+        """Options of the source that hold for every read of the stream."""
+        fail = str(self.fail_on_data_loss).lower()
+        return {"url": self.url, "stream": self.stream, "failOnDataLoss": fail}
 
     @property
     def bronze(self) -> Table:
@@ -114,11 +123,7 @@ def start_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> 
     """Begins, or goes on from the checkpoint; with `once`, it ends with the last message of now."""
     register(spark)
     read = spark.readStream.format("tidemq").options(
-        url=ingest.url,
-        stream=ingest.stream,
-        start=ingest.start,
-        failOnDataLoss=ingest.fail_on_data_loss,
-        maxRowsPerBatch=ingest.rows_max,
+        **ingest.source, start=ingest.start, maxRowsPerBatch=str(ingest.rows_max), ranges="true"
     )
     write = read.load().writeStream.foreachBatch(_committer(ingest))
     write = write.option("checkpointLocation", f"{ingest.folder}/checkpoint").queryName(ingest.stream)
@@ -130,21 +135,30 @@ def start_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> 
 def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
     """What is done with each batch; called by Spark in the driver."""
 
-    def commit(frame: DataFrame, batch: int) -> None:
+    def commit(ranges: DataFrame, batch: int) -> None:
         epoch = StreamReader(ingest.url, ingest.stream, retry_s=RETRY_S).describe().epoch
-        messages = with_day(frame)
-        if ingest.rules:
+        spark, options = ranges.sparkSession, SourceOptions.parse(ingest.source)
+        copied: list[Row] = []
+
+        def write(folder: str, reached: int) -> None:
+            copied.extend(ranges.mapInArrow(copier(options, folder, reached), RANGES).collect())
+
+        columns = StructType.fromDDL(f"{COLUMNS}, date date")
+        assert isinstance(columns, StructType)
+        ingest.bronze.append_by(write, to_arrow_schema(columns, timezone="UTC"), ingest.stream, epoch)
+        if ingest.rules and copied:
+            start, end = min(row.start for row in copied), max(row.end for row in copied)
+            read = spark.read.format("tidemq").options(**ingest.source, start=str(start), end=str(end))
+            messages = with_day(read.load())
             messages.persist()  # each table's job would read it from the broker again
-        try:
-            ingest.bronze.append(messages, ingest.stream, epoch)
-            if ingest.rules:
+            try:
                 refine(messages, ingest, epoch)
                 for rule in ingest.rules:
                     if rule.gold:
                         tables = ingest.silver(rule), ingest.gold(rule)
-                        refresh(frame.sparkSession, rule, *tables, ingest.stream, epoch, ingest.rows_max)
-        finally:
-            messages.unpersist()
+                        refresh(spark, rule, *tables, ingest.stream, epoch, ingest.rows_max)
+            finally:
+                messages.unpersist()
         if ingest.maintain_batches and batch % ingest.maintain_batches == ingest.maintain_batches - 1:
             for table in ingest.all_tables:
                 table.maintain()

@@ -25,6 +25,7 @@ _NAMES = {  # as Spark hands them over, and as they are written
         "maxBytesPerBatch",
         "rowsPerPartition",
         "timeProperty",
+        "ranges",  # of ingest: rows say which messages there are, and have none
     )
 }
 
@@ -77,6 +78,7 @@ class SourceOptions:
     bytes_max: int
     partition_rows: int
     time_property: str
+    ranges: bool
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
@@ -100,6 +102,7 @@ class SourceOptions:
             bytes_max=_number(values, "maxbytesperbatch", 0),
             partition_rows=max(_number(values, "rowsperpartition", PARTITION_ROWS), 1),
             time_property=values.get("timeproperty", ""),
+            ranges=values.get("ranges") == "true",
         )
         if options.rows_max and options.bytes_max:
             raise UsageError("the options maxRowsPerBatch and maxBytesPerBatch exclude one another")

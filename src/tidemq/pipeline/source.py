@@ -51,6 +51,7 @@ COLUMNS = (
     "user_properties array<struct<name: string, value: string>>"
 )
 PUBLISHED = ", published timestamp"  # with the option timeProperty
+RANGES = "epoch bigint, start bigint, end bigint"  # with the option ranges, instead of messages
 WAIT_S = 0.5  # for a first new message: Spark asks again at once where a query has no trigger interval
 BATCH_ROWS = 16_384  # what is read is handed to Spark in batches of about so many rows,
 BATCH_BYTES = 16 << 20  # or so many bytes
@@ -80,7 +81,8 @@ class TideMQSource(DataSource):
         return "tidemq"
 
     def schema(self) -> str:
-        return COLUMNS + (PUBLISHED if self._parsed().time_property else "")
+        options = self._parsed()
+        return RANGES if options.ranges else COLUMNS + (PUBLISHED if options.time_property else "")
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return RangeReader(self._parsed())
@@ -112,28 +114,35 @@ class _Rows:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In an executor."""
         assert isinstance(partition, Range)
-        options, start, end = self._options, partition.start, partition.end
-        on_missing = None if options.fail_on_data_loss else self._warn_missing
-        read = options.open().read(start, end, epoch=partition.epoch, on_missing=on_missing)
-        try:
-            for batch in gathered(read):
-                yield with_columns(batch, partition.epoch, options.time_property)
-        except ChangedEpochError:  # between planning and reading: at the first batch, or at none
-            if options.fail_on_data_loss:
-                raise
-            self._warn_missing(start, end)
-
-    def _warn_missing(self, start: int, end: int) -> None:
-        name = self._options.stream
-        _log.warning(
-            "the stream %s has lost the %d messages of offsets %d to %d", name, end - start, start, end - 1
-        )
+        if self._options.ranges:
+            row = {name: [getattr(partition, name)] for name in ("epoch", "start", "end")}
+            yield pa.RecordBatch.from_pydict(row)
+        else:
+            yield from messages_of(self._options, partition)
 
     def _planned(self, epoch: int, start: int, end: int) -> Sequence[Range]:
         """The messages of a batch, for tasks of about equal size."""
         count = max(-(-(end - start) // self._options.partition_rows), 0)
         bounds = [start + (end - start) * number // count for number in range(count)] + [end]
         return [Range(epoch, first, last) for first, last in pairwise(bounds)]
+
+
+def messages_of(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """The messages of a range, as rows of the source."""
+
+    def warn(start: int, end: int) -> None:
+        text = "the stream %s has lost the %d messages of offsets %d to %d"
+        _log.warning(text, options.stream, end - start, start, end - 1)
+
+    on_missing = None if options.fail_on_data_loss else warn
+    read = options.open().read(wanted.start, wanted.end, epoch=wanted.epoch, on_missing=on_missing)
+    try:
+        for batch in gathered(read):
+            yield with_columns(batch, wanted.epoch, options.time_property)
+    except ChangedEpochError:  # between planning and reading: at the first batch, or at none
+        if options.fail_on_data_loss:
+            raise
+        warn(wanted.start, wanted.end)
 
 
 class RangeReader(_Rows, DataSourceReader):

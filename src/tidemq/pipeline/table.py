@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 from tidemq.errors import TideMQError
 
 RETAINED_H = 7 * 24  # files that no version of the table needs are kept so long for its readers
+Write = Callable[[str, int], None]  # into a folder, from an offset on
 _COUNTED = ("epoch", "offset", "received", "event_time")  # the log has their bounds of each file
 
 
@@ -115,14 +116,26 @@ class Table:
         columns that the table has not are added to it. TableError when the table has other columns, or
         another driver has committed meanwhile.
         """
-        schema = to_arrow_schema(frame.schema, timezone="UTC")
-        table = self._open(schema, widen)
+        columns = to_arrow_schema(frame.schema, timezone="UTC")
+        frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+
+        def write(folder: str, reached: int) -> None:
+            rows = frame.where(F.col("offset") >= reached).write.partitionBy(*self._partition_by)
+            rows = rows.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            rows.parquet(folder, compression="zstd")
+
+        return self.append_by(write, columns, stream, epoch, widen=widen)
+
+    def append_by(
+        self, write: Write, columns: pa.Schema, stream: str, epoch: int, *, widen: bool = False
+    ) -> int:
+        """The same, where `write` puts Parquet files with these columns below a folder: of the rows from an
+        offset on, in a folder `name=value` for each value of a partition's column, which they have not.
+        """
+        table = self._open(columns, widen)
         reached = self.reached(stream, epoch)  # what is committed later than this is noticed
         attempt = f"{self._attempts}{uuid.uuid4()}"
-        frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        rows = frame.where(F.col("offset") >= reached).write.partitionBy(*self._partition_by)
-        rows = rows.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        rows.parquet(f"{self.uri}/{attempt}", compression="zstd")
+        write(f"{self.uri}/{attempt}", reached)
         written = list(self._written(attempt))
         if not written:
             with suppress(FileNotFoundError):
@@ -133,7 +146,7 @@ class Table:
                 f"the stream {stream} was made anew while its messages were written to {self.uri}"
             )
         end = max(each.high["offset"] for each in written) + 1
-        self._commit(table, attempt, written, schema, Progress(stream, epoch, reached, end))
+        self._commit(table, attempt, written, columns, Progress(stream, epoch, reached, end))
         return sum(each.rows for each in written)
 
     def replace(
