@@ -1,8 +1,8 @@
 """Messages from the broker into Parquet files, within a task: from Arrow to Arrow, past Spark's rows.
 
-Spark makes rows of a source's Arrow batches, and columns of them again to write Parquet; that takes eight
-times as long as reading and writing the batches themselves. So ingest has Spark plan which offsets a batch
-has and who reads them (`option("ranges", "true")`), and its tasks write the files of bronze.
+Spark makes rows of a source's Arrow batches, and columns of them again to write Parquet, which costs several
+times what reading and writing the batches themselves does. So ingest has Spark plan which offsets a batch has
+and who reads them (`option("ranges", "true")`), and its tasks write the files of bronze.
 """
 
 from __future__ import annotations
