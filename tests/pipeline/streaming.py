@@ -26,15 +26,19 @@ class Streaming:
     def __init__(self, start: Callable[..., Any], data: Path) -> None:
         self.admin_port = free_port()
         self.url = f"http://127.0.0.1:{self.admin_port}"
+        self._names: set[str] = set()
         self.broker = start(SETTINGS.format(data=data, port=self.admin_port))
 
     def declare(self, name: str, **more: Any) -> str:
-        """Makes a stream, or makes it anew."""
+        """Makes a stream, of a name that no other test has."""
+        assert name not in self._names, f"another test has a stream {name}"
+        self._names.add(name)
         body = json.dumps({"filters": [f"{name}/#"]} | more).encode()
         self._ask("PUT", name, body)
         return name
 
     def delete(self, name: str) -> None:
+        self._names.remove(name)
         self._ask("DELETE", name)
 
     def client(self, **options: Any) -> blocking.Client:

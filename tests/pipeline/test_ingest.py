@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import shutil
-import subprocess
-import threading
-import time
 from collections.abc import Callable
 from datetime import UTC
-from functools import partial
-from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pipeline.streaming import TIDEMQ
 from pyarrow import table as arrow_table
 
 from tidemq.pipeline.ingest import Ingest, run_ingest, with_day
@@ -98,66 +90,3 @@ def test_what_no_restart_mends_ends_the_job_with_the_reason(spark, streaming, jo
     write_deltalake(other.bronze.uri, arrow_table({"offset": ["a"]}))
     with pytest.raises(JobError, match="has no column epoch"):
         run_ingest(spark, other, once=True)
-
-
-class Driver:
-    """The command as a process of its own, on its own Spark."""
-
-    def __init__(self, ingest: Ingest, log: Path, *more: str) -> None:
-        self._folder = Path(ingest.tables) / ingest.stream / "bronze"
-        self._log = log
-        command = [*TIDEMQ, "pipeline", "ingest", ingest.stream, ingest.tables, "--url", ingest.url]
-        command += ["--master", "local[1]", "--trigger", "0", *more]
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ)
-
-    def commits(self) -> int:
-        return len(list(self._folder.glob("_delta_log/*.json")))
-
-    def attempts(self) -> int:
-        """Folders with files that are whole."""
-        return len({path.parents[1] for path in self._folder.glob("batch-*/date=*/*.parquet")})
-
-    def has_written(self, commits: int) -> bool:
-        """What is not committed yet, after so many commits; the first of them made the table."""
-        return self.commits() >= commits and self.attempts() >= self.commits()
-
-    def kill_when(self, reached: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 120
-        while not reached():
-            assert self.process.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.001)
-        self.process.kill()
-        self.process.wait()
-
-
-def test_a_driver_that_is_killed_between_writing_and_committing_leaves_each_message_once(
-    spark, streaming, job, tmp_path
-):
-    ingest = job("killed")
-    sent: list[bytes] = []
-    stop = threading.Event()
-
-    def publish() -> None:
-        numbers = itertools.count()
-        while not stop.is_set():
-            batch = [b"%d" % next(numbers) for _ in range(50)]
-            streaming.publish([("killed/a", payload) for payload in batch])
-            sent.extend(batch)
-            time.sleep(0.2)
-
-    publisher = threading.Thread(target=publish)
-    publisher.start()
-    try:
-        for _ in range(5):  # until the kill comes before the commit
-            driver = Driver(ingest, tmp_path / "killed.log", "--rows-max", "200")
-            driver.kill_when(partial(driver.has_written, 2))
-            if driver.has_written(2):
-                break
-    finally:
-        stop.set()
-        publisher.join()
-    run_ingest(spark, ingest, once=True)  # another driver, with the first one's checkpoint
-    assert driver.has_written(2)  # one was written in vain
-    assert [row["payload"] for row in rows(ingest)] == sent

@@ -48,7 +48,7 @@ def recorded(count: int, step: timedelta, topic: str = "again/a") -> pa.Table:
 
 
 def test_a_stream_comes_again_whole_and_in_order(streaming, target):
-    for name in ("first", "again"):
+    for name in ("first", "replayed"):
         streaming.declare(name)
     properties = Properties(content_type="text/plain", user_properties=[("a", "b")])
     with streaming.client() as client:
@@ -60,14 +60,14 @@ def test_a_stream_comes_again_whole_and_in_order(streaming, target):
         )
     last: list[int] = []
     batches = stream_batches(streaming.url, "first", end=Position(offset=2500))
-    outcome = replay(batches, Replay(target, 0, "again/"), lambda count, late_s: last.append(count))
+    outcome = replay(batches, Replay(target, 0, "replayed/"), lambda count, late_s: last.append(count))
     assert (outcome.messages, outcome.late_p99_s) == (2500, 0)
     assert last
-    found = rows(streaming, "again")
+    found = rows(streaming, "replayed")
     assert [row["payload"] for row in found] == [b"%d" % number for number in range(2500)]
     first = {name: found[0][name] for name in ("topic", "qos", "retain", "content_type", "user_properties")}
     assert first == {
-        "topic": "again/first/a",
+        "topic": "replayed/first/a",
         "qos": 2,
         "retain": True,
         "content_type": "text/plain",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -143,14 +144,11 @@ def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
         def write(folder: str, reached: int) -> None:
             copied.extend(ranges.mapInArrow(copier(options, folder, reached), RANGES).collect())
 
-        columns = StructType.fromDDL(f"{COLUMNS}, date date")
-        assert isinstance(columns, StructType)
-        ingest.bronze.append_by(write, to_arrow_schema(columns, timezone="UTC"), ingest.stream, epoch)
+        columns = to_arrow_schema(_columns(f"{COLUMNS}, date date"), timezone="UTC")
+        ingest.bronze.append_by(write, columns, ingest.stream, epoch)
         if ingest.rules and copied:
             start, end = min(row.start for row in copied), max(row.end for row in copied)
-            read = spark.read.format("tidemq").options(**ingest.source, start=str(start), end=str(end))
-            messages = with_day(read.load())
-            messages.persist()  # each table's job would read it from the broker again
+            messages = _kept(spark, ingest.bronze, epoch, start, end).persist()  # for several tables
             try:
                 refine(messages, ingest, epoch)
                 for rule in ingest.rules:
@@ -164,6 +162,17 @@ def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
                 table.maintain()
 
     return commit
+
+
+def _kept(spark: SparkSession, bronze: Table, epoch: int, start: int, end: int) -> DataFrame:
+    """The messages from offset `start` up to `end`. The stream may have given them up by now."""
+    bounds = {"epoch": (epoch, epoch), "offset": (start, end - 1)}
+    found = bronze.read(spark, _columns(COLUMNS).names, bounds)
+    return with_day(found.where((F.col("epoch") == epoch) & F.col("offset").between(start, end - 1)))
+
+
+def _columns(text: str) -> StructType:
+    return cast(StructType, StructType.fromDDL(text))
 
 
 def with_day(frame: DataFrame) -> DataFrame:

@@ -7,6 +7,7 @@ far the table has got stands in the files of its last batch.
 
 from __future__ import annotations
 
+import bisect
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +44,8 @@ class PlainTable(Table):
     def read(
         self, spark: SparkSession, columns: Sequence[str], bounds: Mapping[str, tuple[Any, Any]] = {}
     ) -> DataFrame:
-        """As of a table of Delta Lake, though of the bounds only the lower one of `received` leaves out
-        files.
+        """As of a table of Delta Lake, though of the bounds only those of `epoch` and `offset`, and the lower
+        one of `received`, leave out files.
         """
         schema = self.schema()
         if schema is None:
@@ -53,7 +54,8 @@ class PlainTable(Table):
         since = bounds.get("received", (None, None))[0]
         oldest = (since - CLOCKS_DIFFER).timestamp() if isinstance(since, datetime) else 0.0
         # a batch is written after its messages came
-        paths = [str(each) for each in self._batches() if each.stat().st_mtime >= oldest]
+        batches = self._within(*bounds["epoch"], *bounds["offset"]) if "offset" in bounds else self._batches()
+        paths = [str(each) for each in batches if each.stat().st_mtime >= oldest]
         if not paths:
             return spark.createDataFrame([], wanted)
         return spark.read.schema(wanted).option("recursiveFileLookup", True).parquet(*paths)
@@ -101,6 +103,14 @@ class PlainTable(Table):
             (self._folder / attempt).rename(batch)
         except OSError as error:
             raise TableError(f"somebody else has written to {self.uri} meanwhile: {error}") from error
+
+    def _within(self, epoch: int, _: int, low: int, high: int) -> list[Path]:
+        """The batches of an epoch that may have messages of these offsets: those that begin within them, and
+        the one before.
+        """
+        batches = sorted(self._batches(epoch))
+        starts = [int(each.name.rpartition("-")[2]) for each in batches]
+        return batches[max(bisect.bisect_right(starts, low) - 1, 0) : bisect.bisect_right(starts, high)]
 
     def _batches(self, epoch: int | None = None) -> Iterator[Path]:
         return self._folder.glob("batch=*" if epoch is None else f"batch={epoch}-*")
