@@ -10,7 +10,7 @@ SEED ?= 1
 RUNS ?= 100
 KILLS ?= 6
 
-.PHONY: help setup build serve demo test wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline
+.PHONY: help setup build serve demo test test-long wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,10 @@ demo: setup ## devices, a stream, tables by Spark, an alarm, a plot: in a minute
 test: setup ## run the tests
 	$(BIN)/pytest --ignore=tests/pipeline
 	$(BIN)/pytest tests/pipeline
+
+test-long: setup ## the tests that `make test` leaves out: benchmarks in small, Spark Connect (2 minutes)
+	$(BIN)/pytest -m long --ignore=tests/pipeline
+	$(BIN)/pytest -m long tests/pipeline
 
 wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
 	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel

@@ -394,7 +394,10 @@ def test_a_lost_queue_is_counted_and_ends_the_run(fresh_mosquitto: int) -> None:
     assert (outcome.end, outcome.lost, outcome.received) == ("stalled", 100, 0)
 
 
-def test_retained_messages_are_kept_by_the_broker(fresh_mosquitto: int) -> None:
+def test_retained_messages_are_kept_by_the_broker(
+    fresh_mosquitto: int, install: Callable[[str, str], None]
+) -> None:
+    install("mosquitto_sub", "mosquitto-clients")
     keeping = Workload(
         name="retained", publishers=3, subscribers=3, pairs=True, topics=50, messages=50, qos=1, retain=True
     )

@@ -29,6 +29,7 @@ def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=110)
 
 
+@pytest.mark.long
 def test_a_comparison_leaves_a_page_with_every_workload_and_pictures(tmp_path):
     stem = tmp_path / "look"
     few = ["--brokers", "tidemq", "--workloads", "one-to-one,one-to-one-qos2,ping"]

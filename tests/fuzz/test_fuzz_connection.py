@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 SCRIPT = Path(__file__).with_name("fuzz_connection.py")
-SECONDS = os.environ.get("TIDEMQ_FUZZ_SECONDS", "15")
+SECONDS = os.environ.get("TIDEMQ_FUZZ_SECONDS", "10")
 
 
 def load() -> ModuleType:

@@ -11,6 +11,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_every_part_runs_and_is_on_the_page(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import machine

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pipeline.streaming import TIDEMQ
 from pipeline_crash.cluster import QUICK_JAVA, environment
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 START_S = 100.0

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "durable.py"
 LIMIT_S = 300.0  # some 20 s on two free cores
 STORES = ["memory", "rocksdb sync", "rocksdb interval", "rocksdb os", "sqlite sync", "mosquitto"]
