@@ -54,6 +54,11 @@ class Replay:
     packet_bytes_max: int
     subscription_id: int  # 0: none
     rows: list[dict[str, Any]] = field(default_factory=list)  # read, and not yet handed over, the next last
+    _prefix: str = field(init=False)  # of its topics: all of the filter before the stream's own
+
+    def __post_init__(self) -> None:
+        name, start, _ = self.topic_filter.removeprefix(PREFIX).split("/", 2)
+        self._prefix = f"{PREFIX}{name}/{start}/"
 
     def piece(self) -> tuple[bytes, int, int]:
         """The next messages as packets, how many, and how many were too large for the client."""
@@ -75,7 +80,6 @@ class Replay:
         return bool(self.rows) or not self.cursor.at_end
 
     def _packet(self, row: dict[str, Any]) -> bytes:
-        name, start = self.topic_filter.removeprefix(PREFIX).split("/", 2)[:2]
         properties = Properties()
         if self.protocol_version == 5:
             users = tuple((each["name"], each["value"]) for each in row["user_properties"])
@@ -90,7 +94,7 @@ class Replay:
                 ),
                 subscription_ids=(self.subscription_id,) if self.subscription_id else (),
             )
-        topic = f"{PREFIX}{name}/{start}/{row['topic']}"
+        topic = self._prefix + row["topic"]
         return encode(
             Publish(topic=topic, payload=row["payload"], properties=properties), self.protocol_version
         )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, Self
 
 from tidemq.errors import ConfigError
 from tidemq.pipeline.alert_states import Condition
+from tidemq.pipeline.rule_file import load_named
 from tidemq.wire import topic_filter_fault, topic_name_fault
 from tidemq.wire.filters import matches
 
@@ -158,16 +158,5 @@ class AlertRule:
 
 
 def load_alert_rules(path: Path) -> tuple[AlertRule, ...]:
-    """The rules of a file; ConfigError, or OSError where it cannot be read."""
-    try:
-        given = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: it is no TOML: {error}") from error
-    tables = given.get("alerts")
-    if set(given) != {"alerts"} or not isinstance(tables, list) or not tables:
-        raise ConfigError(f"{path}: accepted: tables [[alerts]], and nothing else")
-    rules = tuple(AlertRule.parse(str(path), table) for table in tables)
-    names = [rule.name for rule in rules]
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{path}: two alerts have the name {doubled[0]}; accepted: a name for each")
-    return rules
+    """The rules of a file, at least one; ConfigError, or OSError where it cannot be read."""
+    return load_named(path, "alerts", AlertRule.parse, least=1)

@@ -15,7 +15,6 @@ values = ["celsius"]
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from tidemq.errors import ConfigError
 from tidemq.pipeline.cbor import converter
+from tidemq.pipeline.rule_file import load_named
 from tidemq.pipeline.sparkplug import COLUMNS as SPARKPLUG_COLUMNS
 
 KEY = ("epoch", "offset", "topic", "client_id", "received")  # of every decoded row, before what was decoded
@@ -259,18 +259,7 @@ def _is_range(value: object) -> bool:
 
 def load_rules(path: Path) -> tuple[Rule, ...]:
     """The rules of a file; ConfigError, or OSError where it cannot be read."""
-    try:
-        given = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: it is no TOML: {error}") from error
-    tables = given.get("rules")
-    if set(given) != {"rules"} or not isinstance(tables, list):
-        raise ConfigError(f"{path}: accepted: tables [[rules]], and nothing else")
-    rules = tuple(Rule.parse(str(path), table) for table in tables)
-    names = [rule.name for rule in rules]
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{path}: two rules have the name {doubled[0]}; accepted: a name for each")
-    return rules
+    return load_named(path, "rules", Rule.parse)
 
 
 def filter_pattern(filter: str) -> str:

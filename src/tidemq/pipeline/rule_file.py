@@ -1,0 +1,39 @@
+"""A user's file of rules: TOML, one table for each, with names that differ."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from tidemq.errors import ConfigError
+
+
+class Named(Protocol):
+    """What a table becomes."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+def load_named(path: Path, key: str, parse: Callable[[str, Any], T], *, least: int = 0) -> tuple[T, ...]:
+    """What `parse` makes of each table `key`, given the file's name and the table; at least so many.
+
+    ConfigError, or OSError where the file cannot be read.
+    """
+    try:
+        given = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: it is no TOML: {error}") from error
+    tables = given.get(key)
+    if set(given) != {key} or not isinstance(tables, list) or len(tables) < least:
+        raise ConfigError(f"{path}: accepted: tables [[{key}]], and nothing else")
+    found = tuple(parse(str(path), table) for table in tables)
+    names = [each.name for each in found]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{path}: two {key} have the name {doubled[0]}; accepted: a name for each")
+    return found
