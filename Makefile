@@ -10,7 +10,7 @@ SEED ?= 1
 RUNS ?= 100
 KILLS ?= 6
 
-.PHONY: help setup build serve demo test test-long wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline
+.PHONY: help setup build serve demo test test-long attack wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -33,14 +33,16 @@ serve: setup ## run the broker on port 1883
 demo: setup ## devices, a stream, tables by Spark, an alarm, a plot: in a minute or two (Java 17 or newer)
 	$(BIN)/python examples/lake
 
-# in two processes: the first Spark session of a process leaves its settings to all that come after it
-test: setup ## run the tests
-	$(BIN)/pytest --ignore=tests/pipeline
-	$(BIN)/pytest tests/pipeline
+test: setup ## run the tests, four files at a time, because most of them wait
+	$(BIN)/pytest -n 4
 
+# in two processes: the first Spark session of a process leaves its settings to all that come after it
 test-long: setup ## the tests that `make test` leaves out: benchmarks in small, Spark Connect (2 minutes)
 	$(BIN)/pytest -m long --ignore=tests/pipeline
 	$(BIN)/pytest -m long tests/pipeline
+
+attack: setup ## 1,000 hostile connections for a minute beside a publisher and a subscriber that behave
+	$(BIN)/pytest -m long -s tests/adversity/test_attack.py
 
 wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
 	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel
@@ -64,12 +66,14 @@ bench-pipeline: setup ## streams to Spark and into tables, reconcile, percentile
 asan: setup ## load and fuzzing with the address and leak sanitizers (SECONDS=30 each; the first build takes minutes)
 	LEAKS=1 PYTHON=$(BIN)/python tools/sanitize.sh address tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
 	PYTHON=$(BIN)/python tools/sanitize.sh address tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
+	PYTHON=$(BIN)/python tools/sanitize.sh address tests/fuzz/fuzz_transport.py --seconds $(SECONDS) --seed $(SEED)
 
 race: setup ## load with the thread sanitizer (SECONDS=30)
 	PYTHON=$(BIN)/python tools/sanitize.sh thread tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
 
-fuzz: setup ## fuzzing of the parser and of whole connections (SECONDS=30 each, SEED=1)
+fuzz: setup ## fuzzing of the parser, of TLS, WebSocket and PROXY, and of whole connections (SECONDS=30 each, SEED=1)
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python tests/fuzz/fuzz_transport.py --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
 
 crash: setup ## kill -9, bad disks and power loss by seed (RUNS=100 of 2 to 4 s, two at a time, SEED=1)

@@ -24,9 +24,10 @@ from pathlib import Path
 
 import machine
 from client_peers import HOST, PAYLOAD, TOPIC
-from peers.peer import await_listener, free_port
+from peers.peer import await_listener
 
 from tidemq.client import Client
+from tidemq.testing.ports import free_port
 
 RESULTS = Path(__file__).parent / "results"
 PEERS = Path(__file__).with_name("client_peers.py")

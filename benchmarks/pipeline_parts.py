@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from measurement import run_load
 from peers.durable import Broker
-from peers.peer import free_port
 from pipeline_data import Split, write_samples
 from pyspark.sql import SparkSession
 
@@ -32,6 +31,7 @@ from tidemq.pipeline.merging import Counts
 from tidemq.pipeline.reconcile import reconcile, reconcile_by
 from tidemq.pipeline.results import count_latencies, percentiles
 from tidemq.pipeline.source import register
+from tidemq.testing.ports import free_port
 
 STREAM = "bench"
 PAYLOAD_BYTES = 64

@@ -3,7 +3,7 @@
 To have `tidemq serve` find one by its name, declare a factory as an entry point in the package that holds it:
 
     [project.entry-points."tidemq.authenticators"]
-    directory = "my_package:make_directory"     # takes the Config, returns the Authenticator
+    directory = "my_package:make_directory"     # takes (Config, options)
 """
 
 import asyncio

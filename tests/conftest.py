@@ -5,26 +5,70 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from tidemq.testing.ports import free_port
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance`
 
 UNDER_TEST = os.environ.get("TIDEMQ_TEST_BROKER", "tidemq")
 INSTALL_S = 300  # for a Debian package
-START_S = 10.0  # until the broker listens
-STOP_S = 10.0  # until it has ended after SIGTERM
+START_S = 60.0  # until the broker listens
+STOP_S = 60.0  # until it has ended after SIGTERM
+
+# Others may have the core meanwhile, so the clock says nothing about an example.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tests")
+
+# Folders whose files stay together in one process: they share a cluster, or would start several at
+# once. No two Spark sessions are in one process, where the first leaves its settings to the second.
+TOGETHER = {"pipeline": "a session", "spark": "clusters", "pipeline_crash": "clusters"}
+# What takes longest begins first.
+FIRST = [
+    *("pipeline/", "pipeline_crash/", "spark/", "wheel/", "crash/test_crash.py"),
+    *("unit/test_cli.py", "unit/test_wire_roundtrip.py", "fuzz/"),
+]
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """`pytest -n 4`: the tests of a file stay together, in their order."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        return TOGETHER.get(Path(file).parent.name, file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        file = item.nodeid.split("::")[0]
+        return next((place for place, part in enumerate(FIRST) if f"/{part}" in file), len(FIRST))
+
+    items.sort(key=place)
 
 
 class RunningBroker(NamedTuple):
@@ -47,13 +91,6 @@ class RunningBroker(NamedTuple):
                 f"broker still ran {STOP_S} s after SIGTERM\n{self.log.read_text()}"
             ) from None
         return self.process.returncode
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def start_mosquitto(folder: Path) -> RunningBroker:
@@ -135,6 +172,31 @@ def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartBrok
         assert "left objects behind" not in log, log[-4000:]
 
 
+@contextmanager
+def installing() -> Iterator[None]:
+    """One process of this machine at a time, and not in the time of the test that asks for it."""
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # of pytest-timeout
+    with Path(tempfile.gettempdir(), "tidemq-tests-install.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    signal.setitimer(signal.ITIMER_REAL, left_s)
+
+
+def install_package(command: str, package: str) -> None:
+    # RUNLEVEL: the package must not start a server of its own
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for arguments in (["update"], ["install", "-y", "--no-install-recommends", package]):
+        done = subprocess.run(
+            ["apt-get", "-q", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_S,
+            env=environment,
+        )
+    if done.returncode:
+        pytest.fail(f"the tests need the command {command}, and apt-get failed:\n{done.stderr[-2000:]}")
+
+
 @pytest.fixture(scope="session")
 def install() -> Callable[[str, str], None]:
     """`install(command, package)` makes a command of a Debian package available."""
@@ -144,18 +206,9 @@ def install() -> Callable[[str, str], None]:
             return
         if os.geteuid() != 0 or not shutil.which("apt-get"):
             pytest.fail(f"the tests need the command {command}: install the package {package}")
-        # RUNLEVEL: the package must not start a server of its own
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-        for arguments in (["update"], ["install", "-y", "--no-install-recommends", package]):
-            done = subprocess.run(
-                ["apt-get", "-q", *arguments],
-                capture_output=True,
-                text=True,
-                timeout=INSTALL_S,
-                env=environment,
-            )
-        if done.returncode:
-            pytest.fail(f"the tests need the command {command}, and apt-get failed:\n{done.stderr[-2000:]}")
+        with installing():
+            if not shutil.which(command):  # another process may have been first
+                install_package(command, package)
 
     return need
 
@@ -163,6 +216,12 @@ def install() -> Callable[[str, str], None]:
 @pytest.fixture
 def admin_port() -> int:
     """A free port for a broker's admin listener, to be put into its settings."""
+    return free_port()
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """In place of pytest-asyncio's, which another process may be given before the test uses it."""
     return free_port()
 
 

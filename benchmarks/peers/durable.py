@@ -18,8 +18,9 @@ from getpass import getuser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from peers.peer import Running, free_port
+from peers.peer import Running
 from tidemq.bench.frames import encode_packet, encode_string
+from tidemq.testing.ports import free_port
 
 START_LIMIT_S = 600.0
 STOP_LIMIT_S = 120.0

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tidemq.testing.ports import free_port
+
 START_LIMIT_S = 60.0  # RabbitMQ takes 15
 STOP_LIMIT_S = 20.0
 INSTALL_LIMIT_S = 600.0
@@ -125,14 +127,6 @@ def await_listener(process: subprocess.Popen[bytes], port: int, output: Path | N
         reason = f"it ended with status {process.returncode} before it listened"
     printed = output.read_text(errors="replace")[-500:].strip() if output else ""
     raise RuntimeError(f"{reason}: {printed}" if printed else reason)
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def install_debian(program: str, package: str) -> None:

@@ -13,7 +13,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from peers.peer import Conditions, Peer, free_port, install_debian, said_by
+from peers.peer import Conditions, Peer, install_debian, said_by
+from tidemq.testing.ports import free_port
 
 # Debian's command of that name insists on its own user and directories, this does not
 SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"

@@ -13,7 +13,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -23,6 +23,7 @@ from pydantic import (
     GetPydanticSchema,
     ValidationError,
     create_model,
+    model_validator,
 )
 from pydantic_core import ErrorDetails, core_schema
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
@@ -32,12 +33,30 @@ from tidemq.errors import ConfigError
 from tidemq.limits import Limits
 
 ENVIRONMENT_PREFIX = "TIDEMQ_"
-# names that share the prefix and are not the broker's: build, tests, benchmarks, and the flag `--config`
-ENVIRONMENT_IGNORED = ("TIDEMQ_CONFIG", "TIDEMQ_SANITIZE", "TIDEMQ_TEST_", "TIDEMQ_BENCH_", "TIDEMQ_FUZZ_")
+# names that share the prefix and are not the broker's: of its clients, build, tests, benchmarks, `--config`
+ENVIRONMENT_IGNORED = (
+    "TIDEMQ_CONFIG",
+    "TIDEMQ_ADMIN_URL",
+    "TIDEMQ_ADMIN_TOKEN",
+    "TIDEMQ_SANITIZE",
+    "TIDEMQ_TEST_",
+    "TIDEMQ_BENCH_",
+    "TIDEMQ_FUZZ_",
+)
 
 REACTORS_MAX = 64  # the engine's
 _U32_MAX = 0xFFFFFFFF
 _DAY_S = 86_400
+
+# limits that each listener may have for itself
+LISTENER_RANGES: Mapping[str, tuple[int, int]] = {
+    "client_messages_per_s": (0, 1_000_000_000),
+    "client_bytes_per_s": (0, _U32_MAX),
+    "listener_messages_per_s": (0, 1_000_000_000),
+    "listener_bytes_per_s": (0, _U32_MAX),
+    "connects_per_s": (0, 1_000_000),
+    "connections_per_address_max": (0, 100_000_000),
+}
 
 LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
     "packet_bytes_max": (1024, 268_435_460),  # the largest that a remaining length can say
@@ -54,14 +73,26 @@ LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
     "queued_messages_max": (1, 1_000_000_000),
     "queued_bytes_max": (1024, 1 << 40),
     "queue_window_messages": (1, 1_000_000),
+    **LISTENER_RANGES,
+    "flapping_connects_max": (0, 1_000_000),
+    "flapping_window_s": (1, 3600),
+    "flapping_ban_s": (1, _DAY_S),
+    "flapping_clients_max": (16, 100_000_000),
     "connections_max": (1, 100_000_000),
     "sessions_max": (1, 1_000_000_000),
+    "subscriptions_total_max": (1, 1_000_000_000),
     "replays_max": (0, 10_000),
     "retained_messages_max": (0, 1_000_000_000),
     "retained_ttl_s": (0, _U32_MAX),
     "memory_bytes_max": (0, 1 << 50),
     "store_bytes_max": (0, 1 << 60),
     "connect_timeout_s": (1, 3600),
+    "packet_s_max": (0, _DAY_S),
+    "output_stalled_s_max": (0, _DAY_S),
+    "tcp_keepalive_s": (0, 32_767),
+    "tcp_keepalive_interval_s": (1, 32_767),
+    "tcp_keepalive_probes": (1, 127),
+    "tcp_user_timeout_s": (0, _DAY_S),
     "output_high_bytes": (4096, 1 << 31),
     "output_bytes_max": (4096, 1 << 32),
     "backpressure_s": (0, 3600),
@@ -99,17 +130,86 @@ def _consistent(limits: Limits) -> Limits:
     return limits
 
 
+def _range(limit: str) -> Any:
+    low, high = LISTENER_RANGES[limit]
+    return Field(ge=low, le=high)
+
+
 Port = Annotated[int, Field(ge=0, le=65_535)]
+Options = Annotated[dict[str, Any], Field(repr=False)]  # for a provider; there may be secrets in it
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+ProtocolVersion = Literal["3.1", "3.1.1", "5.0"]
+
+
+class Certificate(BaseModel):
+    """A certificate for the names that a client may ask for (SNI); `*` stands for one label, the first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    names: Annotated[tuple[str, ...], Field(min_length=1)]
+    cert: Path
+    key: Path | None = None
+
+
+class TlsConfig(BaseModel):
+    """TLS 1.2 and 1.3 at a listener. All files are PEM, and read again when they change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cert: Path  # with the chain up to the authority
+    key: Path | None = None  # None: in the file of the certificate
+    certificates: tuple[Certificate, ...] = ()  # for clients that ask for other names
+    client_ca: Path | None = None  # authorities of clients' certificates
+    client_cert: Literal["none", "optional", "required"] = "none"
+    crl: Path | None = None  # of every authority in a client's chain
+    version_min: Literal["1.2", "1.3"] = "1.2"
+
+
+class WebSocketConfig(BaseModel):
+    """MQTT in WebSocket at a listener (RFC 6455, MQTT 5.0 section 6)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: Annotated[str, Field(pattern=r"^/[!-~]*$")] = "/mqtt"
+    origins: tuple[str, ...] = ()  # of pages on other hosts that may connect; "*": all
+
+
 class Listener(BaseModel):
-    """An address to listen on; port 0 picks a free one."""
+    """Where clients come in: an address or, with `path`, a Unix socket. Port 0 picks a free one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = "0.0.0.0"
     port: Port = 1883
+    name: str = ""  # for logs and providers; empty: the address
+    path: Path | None = None  # of a Unix socket, instead of host and port
+    mode: Annotated[str, Field(pattern=r"^0?[0-7]{3}$")] = "0600"  # of that socket
+    tls: TlsConfig | None = None
+    websocket: WebSocketConfig | None = None
+    proxy_protocol: bool = False  # clients come through a proxy that says where from (version 1 or 2)
+    protocol_versions: Annotated[tuple[ProtocolVersion, ...], Field(min_length=1)] = ("3.1", "3.1.1", "5.0")
+    authenticator: str | None = None  # None: the broker's
+    authenticator_options: dict[str, Any] = {}
+    connections_max: Annotated[int, Field(ge=0, le=100_000_000)] = 0  # 0: as many as the broker takes
+    # None: the broker's limit of that name; 0: none
+    client_messages_per_s: Annotated[int | None, _range("client_messages_per_s")] = None
+    client_bytes_per_s: Annotated[int | None, _range("client_bytes_per_s")] = None
+    listener_messages_per_s: Annotated[int | None, _range("listener_messages_per_s")] = None
+    listener_bytes_per_s: Annotated[int | None, _range("listener_bytes_per_s")] = None
+    connects_per_s: Annotated[int | None, _range("connects_per_s")] = None
+    connections_per_address_max: Annotated[int | None, _range("connections_per_address_max")] = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.tls is not None and self.tls.client_cert != "none" and self.tls.client_ca is None:
+            raise ValueError(
+                "client_ca, the authorities that clients' certificates are from, with client_cert"
+            )
+        if self.authenticator_options and self.authenticator is None:
+            raise ValueError("authenticator_options only with an authenticator of the listener's own")
+        return self
 
 
 class StreamConfig(BaseModel):
@@ -126,15 +226,19 @@ class StreamConfig(BaseModel):
 class Config(BaseModel):
     """Everything that `tidemq serve` can be told. Raises pydantic's ValidationError on a wrong value."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     host: str = Listener().host
     port: Port = Listener().port
-    listeners: tuple[Listener, ...] = ()  # further ones, beside host and port
+    plain: bool = True  # listen at host and port, without TLS
+    listeners: tuple[Listener, ...] = ()  # further ones
     reactors: Annotated[int, Field(ge=0, le=REACTORS_MAX)] = 0  # 0: one per core
 
+    user: str = ""  # that a broker started as root becomes; empty: it stays who it is
+    group: str = ""  # of it; empty: the user's own
+
     store: str = "rocksdb"  # name of an entry point in `tidemq.stores`, and so on
-    store_options: dict[str, Any] = {}
+    store_options: Options = {}
     data: Path = Path("tidemq-data")  # directory of stores that keep files
     store_strict: bool = False  # refuse to start on damaged data, rather than set it aside
     durability: Literal["sync", "interval", "os"] = "sync"  # when a commit is forced to the disk
@@ -142,19 +246,33 @@ class Config(BaseModel):
     queue_full: Literal["drop_oldest", "drop_newest", "reject"] = "drop_newest"  # beyond a queue's limits
     streams: tuple[StreamConfig, ...] = ()
     authenticator: str = "anonymous"
-    authenticator_options: dict[str, Any] = {}
+    authenticator_options: Options = {}
     authoriser: str = "allow"
-    authoriser_options: dict[str, Any] = {}
+    authoriser_options: Options = {}
+    acl_file: Path | None = None  # rules of who may publish and subscribe to what; none: no rules
+    acl_format: Literal["tidemq", "mosquitto"] = "tidemq"
     decision_s: Annotated[float, Field(gt=0, le=300)] = (
         5.0  # for one decision of a provider or hook; then refused
     )
+    failed_login_delay_s: Annotated[float, Field(ge=0, le=60)] = 0.1  # of the first refusal; then it doubles
+    failed_login_delay_max_s: Annotated[float, Field(ge=0, le=300)] = 10.0
+    failed_login_half_life_s: Annotated[float, Field(ge=1, le=_DAY_S)] = 60.0  # of a count of failures
+    failed_logins_max: Annotated[int, Field(ge=0, le=1_000_000)] = 50  # of a source; then it is not asked
     decisions_max: Annotated[int, Field(ge=1, le=100_000)] = 256  # decisions under way at a time
     decisions_waiting_max: Annotated[int, Field(ge=0, le=10_000_000)] = 10_000  # beyond: refused at once
+
+    decision_cache_s: Annotated[float, Field(ge=0, le=_DAY_S)] = (
+        5.0  # an authoriser's answer; 0: not remembered
+    )
+    decision_cache_max: Annotated[int, Field(ge=0, le=100_000_000)] = 100_000  # of these answers
 
     log_level: LogLevel = "info"
     fault_lines_max: Annotated[int, Field(ge=0, le=100_000)] = 20  # log lines on clients' faults a second
     admin_host: str = "127.0.0.1"
     admin_port: Port = 0  # 0: off
+    admin_token_file: str = ""  # whoever asks it has to know what the file holds; empty: loopback only
+    admin_cert: str = ""  # PEM, for HTTPS; empty: HTTP
+    admin_key: str = ""  # empty: in the file of the certificate
     sys_interval_s: Annotated[float, Field(ge=0, le=_DAY_S)] = (
         10.0  # between two publications of $SYS; 0: off
     )
@@ -253,14 +371,30 @@ def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) 
         accepted = f"{low} to {high}"
     else:
         accepted = detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return refused(file, key, f"{detail['input']!r} is refused", [accepted])
+    return refused(file, key, f"{_shown(location, detail['input'])} is refused", [accepted])
+
+
+def _shown(location: list[str], value: object) -> str:
+    """A refused value as a message quotes it: not one that may hold a secret."""
+    if any(part.endswith("_options") for part in location):
+        return "what it is"
+    if isinstance(value, Mapping | list | tuple | BaseModel):  # there may be options in it
+        return f"this {'list' if isinstance(value, list | tuple) else 'table'}"
+    return repr(value)
 
 
 def _known_names(location: list[str]) -> Iterable[str]:
     if location[0] == "limits":
         return LIMIT_RANGES
-    models: dict[str, type[BaseModel]] = {"listeners": Listener, "streams": StreamConfig}
-    return models.get(location[0], Config).model_fields
+    models: dict[str, type[BaseModel]] = {
+        "listeners": Listener,
+        "tls": TlsConfig,
+        "certificates": Certificate,
+        "websocket": WebSocketConfig,
+        "streams": StreamConfig,
+    }
+    tables = [models[part] for part in location[:-1] if part in models]
+    return (tables[-1] if tables else Config).model_fields
 
 
 def _origin(location: list[str], flags: Mapping[str, Any], path: Path | None) -> str:

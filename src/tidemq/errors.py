@@ -51,3 +51,7 @@ class ConfigError(TideMQError):
 
     Its text names the file (or the flag, or the environment variable), the key, and what would be accepted.
     """
+
+
+class PrivilegeError(TideMQError):
+    """Rights of root could not be given up. Caught by the command line, which ends: nothing may be served."""

@@ -33,9 +33,22 @@ class Limits:
     queued_bytes_max: int = 256 << 20  # a session
     queue_window_messages: int = 1000  # waiting for a connected client, in memory; the rest is in the store
 
+    # how fast clients may be: a second's worth at once, the rest waits; a listener may have its own
+    client_messages_per_s: int = 0  # all packets but acknowledgements; 0: any number
+    client_bytes_per_s: int = 0  # as they come from the network; 0: any number
+    listener_messages_per_s: int = 0  # of all clients of a listener together; 0: any number
+    listener_bytes_per_s: int = 0  # 0: any number
+    connects_per_s: int = 0  # of a listener; 0: any number
+    connections_per_address_max: int = 0  # of an IPv4 address or an IPv6 network of 64 bits; 0: any number
+    flapping_connects_max: int = 0  # of one client in the window; beyond it is banned; 0: any number
+    flapping_window_s: int = 60
+    flapping_ban_s: int = 300
+    flapping_clients_max: int = 100_000  # remembered for this, some 100 bytes each
+
     # what the broker holds
     connections_max: int = 1_000_000
     sessions_max: int = 10_000_000
+    subscriptions_total_max: int = 10_000_000  # of all sessions
     replays_max: int = 32  # subscriptions to what streams keep; each holds a batch of messages, up to 16 MiB
     retained_messages_max: int = 10_000_000
     retained_ttl_s: int = 0  # after which a retained message goes; 0: never
@@ -44,6 +57,12 @@ class Limits:
 
     # time-outs and buffers
     connect_timeout_s: int = 10  # from accept to CONNECT
+    packet_s_max: int = 300  # for a packet to become whole once it has begun; 0: any
+    output_stalled_s_max: int = 60  # that a client may take none of its output; 0: any
+    tcp_keepalive_s: int = 300  # of silence, after which TCP asks whether the client is there; 0: never
+    tcp_keepalive_interval_s: int = 30  # between two such questions
+    tcp_keepalive_probes: int = 4  # so many without an answer end the connection
+    tcp_user_timeout_s: int = 120  # that what was sent may be unacknowledged by TCP; 0: as the system has it
     output_high_bytes: int = 1 << 20  # of one connection: its publishers are paused above it
     output_bytes_max: int = 16 << 20  # of one connection: above it, or after the pause, QoS 0 is dropped
     backpressure_s: int = 5  # how long a publisher waits for a slow receiver before the policy applies

@@ -10,6 +10,7 @@ import pytest
 from conformance.kit import WAIT_S, Client
 
 from tidemq.engine import Connected, Engine
+from tidemq.engine.listeners import tcp_sockets
 from tidemq.limits import Limits
 
 StartEngine = Callable[..., "EngineUnderTest"]
@@ -21,7 +22,9 @@ class EngineUnderTest:
     def __init__(self, reactors: int = 1, **limits: Any) -> None:
         self.engine = Engine(Limits(**limits), reactors=reactors)
         self.engine.report_connections = True
-        self.port: int = self.engine.listen("127.0.0.1", 0)
+        sockets = tcp_sockets("127.0.0.1", 0, reactors)
+        self.engine.listen(sockets)
+        self.port: int = sockets[0].getsockname()[1]
         self.engine.start()
 
     def count(self, name: str) -> int:

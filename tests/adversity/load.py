@@ -47,7 +47,7 @@ COMMUTERS = 2
 READ_S = 0.3  # of silence, after which an actor goes on
 PUBACK, PUBCOMP = 4, 7
 TOPICS = [f"load/{room}/{kind}" for room in range(4) for kind in ("heat", "light")]
-FILTERS = [*TOPICS, "load/+/heat", "load/#", "load/1/+", "+/2/light", "#", "retained/#", "retained/+"]
+FILTERS = [*TOPICS, "load/+/heat", "load/#", "load/1/+", "+/2/light", "+/+/+/#", "retained/#", "retained/+"]
 GROUPS = ["$share/a/load/+/heat", "$share/b/load/#", "$share/a/load/1/light"]
 
 
@@ -281,7 +281,7 @@ def far_receiver(play: Play) -> None:
     """The only receiver of what one commuter publishes: the commuter moves to its reactor."""
     place = play.random.randrange(COMMUTERS)
     client = play.open("", 5, keep_alive_s=1)
-    client.send(subscribe(1, (f"$far/{place}", 0)), PING)
+    client.send(subscribe(1, (f"far/{place}", 0)), PING)
     latest: dict[bytes, int] = {}
     for _ in range(play.random.randrange(100, 3000)):
         try:
@@ -315,7 +315,7 @@ def commuter(play: Play) -> None:
             filling = b" " * play.random.choice((1, 1, 1, 2000))
             qos = play.random.randrange(3) if number % 50 == 0 else 0
             burst.append(
-                publish(f"$far/{place}", b"%s %d" % (sender, number) + filling, qos, number % 65535 + 1)
+                publish(f"far/{place}", b"%s %d" % (sender, number) + filling, qos, number % 65535 + 1)
             )
         data = b"".join(burst)
         cut = play.random.randrange(len(data))
@@ -337,7 +337,7 @@ def diarist(play: Play) -> None:
     version = play.random.choice((4, 5))
     reader = play.open(diary.name, version, clean=False, **({"session_expiry": 100} if version == 5 else {}))
     if not diary.begun:
-        reader.send(subscribe(1, (f"$diary/{diary.name}", 2), version=version))
+        reader.send(subscribe(1, (f"diary/{diary.name}", 2), version=version))
         if reader.receive().reasons != [2]:
             raise ConnectionEnded("refused")
         diary.begun = True
@@ -364,7 +364,7 @@ def write_entries(play: Play, writer: Client, count: int) -> bool:
     it is acknowledged with success. Half the time it breaks off before all are, and returns false.
     """
     diary = play.diary
-    topic = f"$diary/{diary.name}"
+    topic = f"diary/{diary.name}"
     waiting = dict(diary.unfinished)  # number by packet identifier
     burst = []
     for packet_id, number in waiting.items():

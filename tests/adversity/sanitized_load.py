@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidemq.broker.keeper import Keeper
+from tidemq.broker.providers import Options
 from tidemq.config import Config
 from tidemq.engine import (
     AuthRequest,
@@ -38,6 +39,8 @@ from tidemq.engine import (
     StoreAccess,
     SubscribeRequest,
 )
+from tidemq.engine.listeners import tcp_sockets
+from tidemq.engine.rule_row import CLIENT_MARK, PUBLISH, SUBSCRIBE, RuleRow
 from tidemq.limits import Limits
 from tidemq.store import MemoryStore, Store
 from tidemq.store.rocksdb import make_rocksdb_store
@@ -45,10 +48,10 @@ from tidemq.store.sqlite import make_sqlite_store
 
 TESTS = Path(__file__).resolve().parents[1]
 ROUNDS = [(2, False), (4, False), (2, True), (4, True)]  # reactors, whether the control plane decides
-STORES: dict[str, Callable[[Config], Store]] = {
+STORES: dict[str, Callable[[Config, Options], Store]] = {
     "rocksdb": make_rocksdb_store,
     "sqlite": make_sqlite_store,
-    "memory": lambda config: MemoryStore(),
+    "memory": lambda config, options: MemoryStore(),
 }
 LIMITS = Limits(
     backpressure_s=1,
@@ -80,16 +83,37 @@ MUST_BE_COUNTED = [
     "faults",
     "dropped_expired",
     "store_rows_read",
+    "refused_not_authorised",
+    "subscriptions_revoked",
 ]
 _REPLAYED = b"\x30\x07\x00\x03a/b\x00c" * 1000  # in any version
 MUST_NOT_BE_COUNTED = ["store_failures", "store_corrupt_rows", "refused_store"]
+
+
+def draw_rules(dice: random.Random) -> list[RuleRow]:
+    """Rules that allow most."""
+    both = PUBLISH | SUBSCRIBE
+    denials = [
+        RuleRow(False, both, b"load/1/light", client=b"*1*"),
+        RuleRow(False, SUBSCRIBE, b"retained/+", group=b"other"),
+        RuleRow(False, PUBLISH, b"load/+/" + CLIENT_MARK),
+        RuleRow(False, both, b"load/2/#", no_user=True, network=bytes(16), prefix=dice.choice([0, 127])),
+    ]
+    allowing = [RuleRow(True, both, dice.choice([b"#", b"+/#"])), RuleRow(True, SUBSCRIBE, b"$SYS/#")]
+    return [*dice.sample(denials, dice.randrange(3)), *allowing]
 
 
 def answer(engine: Engine, event: Event, dice: random.Random) -> None:
     """The control plane's decision, mostly to allow."""
     refused = dice.random() < 0.02
     if isinstance(event, ConnectRequest):
-        engine.answer_connect(event.connection, 0x87 if refused else 0, client_id=event.client_id)
+        engine.answer_connect(
+            event.connection,
+            0x87 if refused else 0,
+            client_id=event.client_id,
+            groups=dice.choice([(), ("load",), ("load", "other")]),
+            rules=draw_rules(dice) if dice.random() < 0.1 else None,
+        )
     elif isinstance(event, AuthRequest):
         engine.answer_auth(event.connection, 0)
     elif isinstance(event, SubscribeRequest):
@@ -100,7 +124,7 @@ def answer(engine: Engine, event: Event, dice: random.Random) -> None:
         if not event.gone and dice.random() < 0.5:
             engine.deliver(event.connection, _REPLAYED, 1000)
     elif isinstance(event, PublishRequest):
-        engine.answer_publish(event.connection, 0x87 if refused else 0)
+        engine.answer_publish(event.connection, 0x87 if refused else 0, ttl_s=dice.choice([0, 0.01]))
 
 
 def embed(engine: Engine, until: float, dice: random.Random) -> int:
@@ -123,6 +147,8 @@ def embed(engine: Engine, until: float, dice: random.Random) -> int:
             engine.unsubscribe(receivers.pop(dice.randrange(4)))
         if dice.random() < 0.05:
             engine.disconnect(dice.choice(["throne0", "throne1", "commuter0", "commuter1"]), 0x98)
+        if dice.random() < 0.05:
+            engine.set_rules(draw_rules(dice))
         engine.counters()
     return received
 
@@ -136,7 +162,9 @@ def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: S
     assert store.open() == [], "the store is damaged"
     keeper = Keeper(store, StoreAccess(engine))
     keeper.load()
-    port = engine.listen("127.0.0.1", 0)
+    sockets = tcp_sockets("127.0.0.1", 0, reactors)
+    engine.listen(sockets)
+    port = sockets[0].getsockname()[1]
     engine.start()
     keeper.start()
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
@@ -178,7 +206,7 @@ def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: S
 def play_rounds(kind: str, seconds: float, seed: int) -> None:
     """All rounds, on one store."""
     with tempfile.TemporaryDirectory() as folder:
-        store = STORES[kind](Config(data=Path(folder) / "data"))
+        store = STORES[kind](Config(data=Path(folder) / "data"), {})
         for index, (reactors, decides) in enumerate(ROUNDS):
             play_round(reactors, decides, seconds / len(ROUNDS), seed + index, store)
 

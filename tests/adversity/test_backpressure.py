@@ -82,7 +82,7 @@ def test_others_do_not_notice(start_engine: StartEngine, reactors: int, place: i
     for number in range(50):
         other.publish("good", b"%d" % number, 1)
         good.expect_message("good", b"%d" % number, 1)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10  # they would wait for 20
     assert sending.is_alive()
     slow.drop()  # it goes, and with it the reason to wait
     sending.join()
@@ -133,7 +133,7 @@ def test_acknowledgements_alone_let_publishers_go_on(start_engine: StartEngine) 
     engine.wait_for("publishers_paused")
     start = time.monotonic()
     assert receive_numbers(receiver, 400, 1) == list(range(400))
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 10  # the pause would last for 20
 
 
 @pytest.mark.parametrize("reactors", [1, 2])
@@ -141,7 +141,7 @@ def test_clients_that_feed_each_other_do_not_wait_for_each_other(
     start_engine: StartEngine, reactors: int
 ) -> None:
     """Both are paused because of the other: their acknowledgements must still be read."""
-    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=10)
+    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=30)
     pair = [connected(engine), connected(engine)]
     for index, client in enumerate(pair):
         client.subscribe(f"to/{index}", 1)
@@ -153,7 +153,7 @@ def test_clients_that_feed_each_other_do_not_wait_for_each_other(
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def feed(client: Client, topic: str) -> None:

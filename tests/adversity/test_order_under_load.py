@@ -50,7 +50,8 @@ class Receiver(threading.Thread):
         super().__init__()
         self.engine, self.qos = engine, qos
         self.name = f"receiver{index}"
-        self.client = connected(engine, client_id=self.name, **KEPT)
+        # on both reactors, or more: whatever the publishers' is, messages must be mailed
+        self.client = engine.connected_on(index % 2, client_id=self.name, **KEPT)
         self.client.subscribe("+/heat", qos)
         self.client.subscribe("room/#", qos)  # overlaps: still one copy
         self.takeover_every = 300 if index == 0 and qos else 0

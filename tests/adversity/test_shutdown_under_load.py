@@ -63,7 +63,7 @@ def test_sigterm_under_load(start_broker: Callable[..., Any], reactors: int) -> 
         assert time.monotonic() < deadline, "the load does not run"
         time.sleep(0.005)
     broker.process.send_signal(signal.SIGTERM)
-    assert broker.process.wait(10) == 0
+    assert broker.process.wait(60) == 0
     for talker in talkers:
         talker.join()
         assert talker.last.kind == DISCONNECT, f"the last packet was {talker.last}"
@@ -88,4 +88,4 @@ def test_what_was_written_is_sent_before_the_end(start_broker: Callable[..., Any
         assert receiver.receive().reason == 0x8B
     with pytest.raises(ConnectionEnded):
         receiver.receive()
-    assert broker.process.wait(10) == 0
+    assert broker.process.wait(60) == 0

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunningBroker, StartBroker, free_port, start_mosquitto, wait_until_open
+from conftest import RunningBroker, StartBroker, start_mosquitto, wait_until_open
 
 from tidemq.cli import main
+from tidemq.testing.ports import free_port
 
 BROKERS = ["tidemq", "mosquitto"]
 

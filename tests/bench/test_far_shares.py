@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from bench.proxy import lose, proxied
-from conftest import RunningBroker, free_port
+from conftest import RunningBroker
 
 from tidemq.bench.board import Board
 from tidemq.bench.catalogue import Plan, Terms, fan, mesh
@@ -25,6 +25,7 @@ from tidemq.bench.measurement import waits_for_word
 from tidemq.bench.shares import share_out
 from tidemq.bench.spark import Task, merge_rows, with_room
 from tidemq.bench.workload import Connecting, Outcome, Workload
+from tidemq.testing.ports import free_port
 
 DRIVE = "import pickle, sys; task, number = pickle.load(sys.stdin.buffer); "
 DRIVE += "sys.stdout.buffer.write(pickle.dumps(task.row(number)))"
@@ -94,7 +95,7 @@ def test_nobody_of_another_share_is_missed(tidemq: RunningBroker) -> None:
 
 def test_what_is_lost_between_shares_is_counted(tidemq: RunningBroker) -> None:
     with proxied(tidemq.port, lose) as port:
-        _, outcome = Shares(fan(Terms(messages=500), 1, 1), f"mqtt://127.0.0.1:{port}", timeout_s=0.6).run()
+        _, outcome = Shares(fan(Terms(messages=500), 1, 1), f"mqtt://127.0.0.1:{port}", timeout_s=2).run()
     assert (outcome.end, outcome.expected, outcome.lost) == ("stalled", 500, 50)
 
 
@@ -112,7 +113,7 @@ def kill_when_it_runs(number: int) -> Callable[[Shares], None]:
 @pytest.mark.parametrize("number", [0, 1], ids=["publisher", "subscriber"])
 def test_a_share_that_dies_ends_the_run(tidemq: RunningBroker, number: int) -> None:
     began = time.monotonic()
-    shares = Shares(fan(Terms(seconds=30, rate=1000), 1, 1), url_of(tidemq))
+    shares = Shares(fan(Terms(seconds=30, rate=200), 1, 1), url_of(tidemq))
     _, outcome = shares.run(kill_when_it_runs(number))
     assert time.monotonic() - began < 20
     assert (outcome.end, outcome.reason, outcome.intact) == ("share lost", f"share {number + 1} of 2", False)

@@ -22,10 +22,11 @@ from tidemq.bench.process import cpu_s, resident_bytes
 from tidemq.bench.target import local_target
 from tidemq.bench.workload import Outcome, Workload
 from tidemq.errors import UsageError
+from tidemq.testing.ports import free_port
 
 ONE = Workload(name="one", messages=1000)
 PATIENCE_S = 20.0  # where everything is to arrive, however busy the machine
-LOSS_LIMIT_S = 1.0  # where something is not
+LOSS_LIMIT_S = 2.0  # of silence, where something is not
 
 
 def load(workload: Workload, port: int, idle_limit_s: float = PATIENCE_S) -> Outcome:
@@ -189,9 +190,9 @@ def test_outstanding_messages_are_bounded() -> None:
 def test_paced_run_keeps_its_rate_and_measures_delay(poll: bool) -> None:
     outcome = load_fake(FakeBroker(delay_s=0.005), replace(ONE, messages=100, rate_per_s=100, poll=poll))
     assert outcome.intact
-    assert 0.98 < outcome.seconds < 3
+    assert 0.98 < outcome.seconds < 5
     assert outcome.latency is not None
-    assert 5_000 <= outcome.latency.p50_us < 500_000
+    assert 5_000 <= outcome.latency.p50_us < 5e6
     assert outcome.latency.p50_us <= outcome.latency.p99_us <= outcome.latency.p999_us
 
 
@@ -314,13 +315,6 @@ def mosquitto_in(folder: Path) -> Iterator[int]:
     )
     with process_on(port, ["mosquitto", "-c", str(settings)]):
         yield port
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -496,7 +490,7 @@ def test_a_bounced_message_is_timed_there_and_back() -> None:
     assert (outcome.sent, outcome.received) == (20, 20)
     assert outcome.latency is not None
     assert outcome.latency.count == 10
-    assert 20_000 <= outcome.latency.p50_us < 1e6
+    assert 20_000 <= outcome.latency.p50_us < 5e6
 
 
 def test_latencies_and_intervals_say_the_same_as_the_counts() -> None:

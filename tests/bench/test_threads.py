@@ -10,8 +10,10 @@ import time
 import pytest
 from bench.conftest import Bench, Done
 from bench.proxy import Change, cut_after, lose, proxied, repeat
-from bench.test_faults import await_load, struck
-from conftest import RunningBroker, free_port
+from bench.test_faults import SILENCE_S, await_load, struck
+from conftest import RunningBroker
+
+from tidemq.testing.ports import free_port
 
 # command, its arguments, messages sent, deliveries, connections, threads that have something to do
 COMMANDS = [
@@ -63,7 +65,7 @@ def test_a_rate_is_that_of_all_threads(bench: Bench, tidemq: RunningBroker) -> N
         *("--senders", 4, "--seconds", 0.5, "--rate", 400),
     )
     assert (done.code, done.summary["sent"]) == (0, 200)
-    assert 0.49 < done.summary["seconds"] < 2
+    assert 0.49 < done.summary["seconds"] < 5
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_the_receiving_thread_knows_what_the_other_sent(
     with proxied(int(url.rpartition(":")[2]), change) as port:
         done = bench(
             *("fan", "--url", f"mqtt://127.0.0.1:{port}", "--threads", 2, "--messages", 500),
-            *("--timeout", 0.5, "--json"),
+            *("--timeout", SILENCE_S, "--json"),
         )
     summary = done.summary
     assert (done.code, summary["end"], summary["shares"]) == (1, end, 2)
@@ -90,7 +92,7 @@ def test_threads_share_what_may_be_under_way(bench: Bench, mortal: RunningBroker
     with struck(mortal, signal.SIGSTOP):
         done = bench(
             *("fan", "--url", f"mqtt://127.0.0.1:{mortal.port}", "--receivers", 2, "--threads", 2),
-            *("--size", 200_000, "--seconds", 30, "--timeout", 0.5, "--json"),
+            *("--size", 200_000, "--seconds", 30, "--timeout", SILENCE_S, "--json"),
         )
     assert (done.code, done.summary["end"]) == (1, "stalled")
     under_way = done.summary["sent"] - done.summary["received"] / 2
@@ -112,7 +114,7 @@ def test_what_is_interrupted_says_what_it_knows(tidemq: RunningBroker) -> None:
     with subprocess.Popen([*command, "--rate", "1000"], stdout=subprocess.PIPE, text=True) as process:
         await_load(tidemq.port)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=60)
     summary = Done(process.returncode, out, "").summary
     assert (process.returncode, summary["end"]) == (1, "interrupted")
     assert 0 < summary["received"] < 1_000_000

@@ -14,13 +14,14 @@ import pytest
 import trustme
 from bench.conftest import Bench, Done
 from bench.fake_broker import FakeBroker, Server, listening, running
-from conftest import RunningBroker, free_port, wait_until_open
+from conftest import RunningBroker, wait_until_open
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from tidemq.bench.generator import Generator
 from tidemq.bench.target import Security, parse_url
 from tidemq.bench.workload import Workload
+from tidemq.testing.ports import free_port
 
 SCHEMES = ["mqtts", "ws", "wss"]
 

@@ -92,14 +92,14 @@ def test_nobody_listens_to_a_fan(bench: Bench, url: str) -> None:
 def test_a_paced_run_keeps_its_rate(bench: Bench, url: str) -> None:
     done = bench("fan", "--url", url, "--seconds", 0.5, "--rate", 400, "--json")
     assert (done.code, done.summary["sent"]) == (0, 200)
-    assert 0.49 < done.summary["seconds"] < 2
+    assert 0.49 < done.summary["seconds"] < 5
     assert done.summary["latency_span"] == "due to received"
 
 
 def test_connections_are_opened_at_the_rate(bench: Bench, url: str) -> None:
     done = bench("many", "--url", url, "--connections", 40, "--connect-rate", 100, "--seconds", 0.1, "--json")
     assert done.code == 0
-    assert 0.38 < done.summary["connect_s"] < 2
+    assert 0.38 < done.summary["connect_s"] < 5
 
 
 def test_memory_and_cpu_of_a_local_broker(bench: Bench, mortal) -> None:

@@ -8,7 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-START_S = 10.0
+from tidemq.testing.ports import free_port
+
+START_S = 60.0
 NAMES = ("tidemq", "mosquitto")
 _MOSQUITTO = """\
 listener {port} 127.0.0.1
@@ -19,12 +21,6 @@ max_inflight_messages 0
 set_tcp_nodelay true
 log_type error
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Server:

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 import trustme
-from client.servers import Server, free_port
+from client.servers import Server
 from websockets.asyncio.server import ServerConnection, serve
 
 from tidemq.client import Client, ConnectError, ServerRefusedError
 from tidemq.client.address import parse_url
 from tidemq.errors import TideMQError, UsageError
 from tidemq.testing import Proxy
+from tidemq.testing.ports import free_port
 
 pytestmark = pytest.mark.timeout(30)
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ packets = st.lists(
 
 
 @given(packets, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_split_gives_the_same(sent, data):
     core = Core()
     stream = b"".join(encode(each, 5) for each in sent)
@@ -86,7 +86,7 @@ def test_any_split_gives_the_same(sent, data):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_bytes_are_parsed_or_refused(data):
     """And what is refused is refused again, not passed over."""
     core = Core()
@@ -133,7 +133,7 @@ def test_a_packet_of_megabytes():
 
 
 @given(st.lists(st.integers(0, 1 << 30), max_size=400), st.integers(1, 300))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_identifiers_in_use_are_never_given_twice(choices, window):
     """Whatever the order of acknowledgements; the window is kept and filled."""
     core = Core(inflight_max=window)

@@ -20,7 +20,7 @@ from tidemq.errors import UsageError
 
 pytestmark = pytest.mark.timeout(30)
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 async def take(messages, count: int) -> list[Message]:

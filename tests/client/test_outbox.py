@@ -21,7 +21,7 @@ from tidemq.testing import Proxy
 from tidemq.wire import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 pytestmark = pytest.mark.timeout(60)
-WAIT_S = 10.0
+WAIT_S = 20.0
 QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 # publishes numbers under its name, prints each when it is on disk, and is killed some time

@@ -25,7 +25,7 @@ from tidemq.wire import (
 )
 
 pytestmark = pytest.mark.timeout(60)
-WAIT_S = 10.0
+WAIT_S = 20.0
 QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 

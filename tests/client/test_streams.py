@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client.servers import free_port
 
 from tidemq.client import ConnectError
 from tidemq.client import sync as blocking
 from tidemq.client.streams import ChangedEpochError, MissingMessagesError, StreamReader, UnknownStreamError
 from tidemq.errors import UsageError
+from tidemq.testing.ports import free_port
 from tidemq.testing.proxy import Proxy
 
 SETTINGS = 'store = "sqlite"\ndata = "{data}"\nadmin_port = {port}\n'
@@ -50,7 +50,7 @@ class Streaming:
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> None:
         request = urllib.request.Request(f"{self.url}{path}", body, method=method)
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=60).close()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from client.scripted import Peer, ScriptedServer
-from client.servers import free_port
 
 from tidemq.client import (
     AnswerTimeoutError,
@@ -26,10 +25,11 @@ from tidemq.client import (
 )
 from tidemq.client.receipt import Receipt
 from tidemq.errors import UsageError
+from tidemq.testing.ports import free_port
 from tidemq.wire import Puback, Publish
 
 pytestmark = pytest.mark.timeout(30)
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 def test_it_has_the_names_of_the_asynchronous_client():
@@ -128,7 +128,7 @@ def test_waiting_ends(server, topic):
             client.messages.get(0.1)
         with pytest.raises(TimeoutError):
             client.request(topic, timeout_s=0.1)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 5
         client.subscribe(topic)
         client.publish(topic, "after")
         assert client.messages.get(WAIT_S).payload == b"after"

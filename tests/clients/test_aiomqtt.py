@@ -13,7 +13,7 @@ from paho.mqtt.properties import Properties
 every_version = pytest.mark.parametrize(
     "version", [ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5]
 )
-WAIT_S = 5
+WAIT_S = 20
 
 
 def client(broker, version, **settings) -> aiomqtt.Client:

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.usefixtures("mosquitto_clients")
 every_version = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
-WAIT_S = 10
+WAIT_S = 20
 
 
 def pub(broker, version: str, *arguments: str, stdin: bytes | None = None) -> None:

@@ -12,7 +12,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-WAIT_S = 5
+WAIT_S = 20
 every_version = pytest.mark.parametrize(
     "version", [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5], ids=["3.1", "3.1.1", "5.0"]
 )

@@ -35,10 +35,10 @@ class Authoriser:
         return not access.topic.startswith("denied/")
 
 
-def authenticator(config):
+def authenticator(config, options):
     return Authenticator()
 
 
-def authoriser(config):
+def authoriser(config, options):
     return Authoriser()
 """

@@ -286,7 +286,7 @@ def test_faults_are_counted(start_broker, admin_port):
 
 
 def counters(admin_port: int) -> dict[str, int]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/counters", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/counters", timeout=60) as answer:
         return json.loads(answer.read())
 
 

@@ -17,8 +17,9 @@ from tidemq.wire import Packet, Publish, Subscribe, Subscription
 
 FAULTS = ("kill", "slow", "eio", "enospc", "torn", "power")
 WITH_DISK = FAULTS[1:]  # those that need the disk layer
-ECHO_S = 3.0  # in which a QoS 0 message must come back while the store fails
-RECOVERY_S = 10.0  # from the end of a fault to the first acknowledgement
+ECHO_S = 10.0  # in which a QoS 0 message must come back while the store fails
+RECOVERY_S = 30.0  # from the end of a fault to the first acknowledgement
+SAID_S = 10.0  # from a failed write to the log's line
 TORN_S = 2.0  # for the torn write to come
 SAID = {"eio": "input/output error", "enospc": "no space left on device"}  # in the log, somewhere
 
@@ -118,7 +119,7 @@ class Chaos:
             await asyncio.sleep(self.choose.uniform(0, 0.4))
             if for_good:
                 self._no_false_acknowledgement(from_event)
-                self._the_log_says_why(faults)
+                await self._the_log_says_why(faults)
         beacon.leave()
         self.disk.heal()
         healed = self.history.note("broker", f"{faults} ends")
@@ -145,10 +146,16 @@ class Chaos:
                 text = "acknowledged while nothing could be stored"
                 self.history.fail("false acknowledgement", text, message, message.publisher)
 
-    def _the_log_says_why(self, faults: str) -> None:
-        tried = self.disk.told("failed")
-        if tried and not re.search(SAID[faults], self.server.log.read_text(errors="replace"), re.IGNORECASE):
-            self.history.fail("silent", f"the log does not say {SAID[faults]!r}", client="broker")
+    async def _the_log_says_why(self, faults: str) -> None:
+        """Soon after the first write that failed."""
+        if not self.disk.told("failed"):
+            return
+        deadline = time.monotonic() + SAID_S
+        while not re.search(SAID[faults], self.server.log.read_text(errors="replace"), re.IGNORECASE):
+            if time.monotonic() > deadline:
+                self.history.fail("silent", f"the log does not say {SAID[faults]!r}", client="broker")
+                return
+            await asyncio.sleep(0.02)
 
     async def _recovered(self, healed: int) -> None:
         """A message is acknowledged soon, if anybody has one."""

@@ -23,10 +23,10 @@ from crash.retained import RetainedTopics
 from crash.server import BrokerError, Server
 from crash.streamed import DECLARED, judge_stream
 
-STALL_S = 10.0  # without progress of a publisher
+STALL_S = 30.0  # without progress of a publisher
 SILENCE_S = 3.0  # without any event, with something still owed
 QUIET_S = 0.15  # in which nothing more may come
-RUN_S = 60.0
+RUN_S = 300.0  # some 3 s on free cores; most of it are starts of the broker
 REPORTED_MAX = 2  # failures of one run
 
 
@@ -185,6 +185,16 @@ class Run:
             self.history.fail("came back", text, delivery.message, delivery.subscriber)
 
 
+async def bounded(run: Run) -> None:
+    """Plays it; TimeoutError after `RUN_S`."""
+    task = asyncio.create_task(run.play())
+    if not (await asyncio.wait({task}, timeout=RUN_S))[0]:
+        # not cancelled here: a group cancels its tasks once, and wait_for (before Python 3.12) may swallow
+        # that; asyncio.run cancels each task by itself
+        raise TimeoutError
+    task.result()
+
+
 def play(choice: Choice, library: Path | None) -> Outcome:
     """Plays one run and reports; its files stay where it failed. `library`: the disk layer, if any."""
     choice = choice.resolved()
@@ -192,7 +202,7 @@ def play(choice: Choice, library: Path | None) -> Outcome:
     started_s = time.monotonic()
     run = Run(choice, folder, library if choice.faults in WITH_DISK else None)
     try:
-        asyncio.run(asyncio.wait_for(run.play(), RUN_S))
+        asyncio.run(bounded(run))
     except* (BrokerError, TimeoutError) as group:
         for error in group.exceptions:
             run.history.fail(

@@ -16,6 +16,8 @@ from crash.chaos import FAULTS
 from crash.disk import compile_layer
 from crash.run import Choice, Outcome, play
 
+pytestmark = pytest.mark.timeout(600)
+
 SEED = int(os.environ.get("TIDEMQ_TEST_CRASH_SEED", "1"))
 JOBS = 2
 FINDING_MAX = 6  # seeds until a loss that must come has come

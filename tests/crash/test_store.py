@@ -23,7 +23,7 @@ from tidemq.store.rocksdb import make_rocksdb_store
 from tidemq.store.sqlite import make_sqlite_store
 
 make = {"rocksdb": make_rocksdb_store, "sqlite": make_sqlite_store}[sys.argv[1]]
-store = make(Config(data=Path(sys.argv[2]), store=sys.argv[1]))
+store = make(Config(data=Path(sys.argv[2]), store=sys.argv[1]), {})
 print("aside", *store.open(), flush=True)
 keys = [int.from_bytes(key, "big") for key, _ in store.scan("queue")]
 wholes = [store.get("payload", key.to_bytes(4, "big")) == bytes([key % 251]) * (key % 3000) for key in keys]

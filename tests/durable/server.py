@@ -18,6 +18,7 @@ from conformance.kit import WAIT_S, Client, connected, kept
 from tidemq.broker.keeper import Keeper
 from tidemq.config import Config, StreamConfig
 from tidemq.engine import Connected, Engine, Stopped, StoreAccess
+from tidemq.engine.listeners import tcp_sockets
 from tidemq.errors import StoreError
 from tidemq.limits import Limits
 from tidemq.store import FAMILIES, MemoryStore, Store, Write
@@ -61,7 +62,7 @@ class StoreDouble:
     def __init__(self, kind: str, folder: Path, inner: Store | None = None) -> None:
         self.kind = kind
         self.folder = folder
-        self.inner = inner or (MemoryStore() if kind == "memory" else MAKERS[kind](Config(data=folder)))
+        self.inner = inner or (MemoryStore() if kind == "memory" else MAKERS[kind](Config(data=folder), {}))
         self.failure: StoreError | None = None
         self.read_failure: StoreError | None = None
         self.applied = False
@@ -177,7 +178,9 @@ class Server:
             self.keeper.load()
             self.damage += self.streams.load(streams)
         self.stored = store is not None
-        self.port: int = self.engine.listen("127.0.0.1", 0)
+        sockets = tcp_sockets("127.0.0.1", 0, reactors)
+        self.engine.listen(sockets)
+        self.port: int = sockets[0].getsockname()[1]
         self.engine.start()
         if self.stored:
             self.keeper.start()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import WAIT_S, Client, Silence, connected, kept
 from conformance.packets import PUBLISH
+from durable.server import wait_until
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
@@ -72,6 +73,7 @@ def test_what_a_member_had_not_acknowledged_goes_to_another(
     held = [slow.expect(PUBLISH) for _ in range(5)]
     assert [int(each.payload) for each in held] == list(range(5))
     slow.drop()
+    wait_until(lambda: not server.count("live_connections"), "it is gone")
     other = join(server)
     for number in range(3):
         other.expect_message("t/x", b"%d" % number, 1)

@@ -47,6 +47,7 @@ from conformance.packets import (
 )
 
 from tidemq.engine import AuthRequest, ConnectRequest, Delivered, Engine, PublishRequest, SubscribeRequest
+from tidemq.engine.listeners import tcp_sockets
 from tidemq.limits import Limits
 
 CORPUS = Path(__file__).parent / "corpus" / "connection"
@@ -85,7 +86,9 @@ class Stage:
         decides = dice.random() < 0.5
         self.engine.ask_connect = self.engine.ask_subscribe = self.engine.ask_publish = decides
         self.engine.report_connections = decides
-        self.port: int = self.engine.listen("127.0.0.1", 0)
+        sockets = tcp_sockets("127.0.0.1", 0, 2)
+        self.engine.listen(sockets)
+        self.port: int = sockets[0].getsockname()[1]
         self.engine.start()
         self.ending = threading.Event()
         self.control = threading.Thread(target=self.decide, args=(random.Random(dice.random()),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import faulthandler
 import importlib.util
 import subprocess
@@ -27,7 +28,7 @@ def load() -> ModuleType:
 
 
 fuzz_wire = load()
-CORPUS = sorted(fuzz_wire.CORPUS.iterdir())
+CORPUS = sorted(fuzz_wire.SUBJECT.corpus_folder.iterdir())
 VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 
 
@@ -67,7 +68,9 @@ def test_driver_keeps_the_input_of_a_failed_check(tmp_path: Path) -> None:
         assert b"\xed\xff" not in data  # in no file of the corpus, and within reach of mutation
 
     assert not any(b"\xed\xff" in path.read_bytes() for path in CORPUS)
-    assert fuzz_wire.guarded(picky, 1, 60, 200_000, tmp_path) == 1
+    assert (
+        fuzz_wire.guarded(dataclasses.replace(fuzz_wire.SUBJECT, target=picky), 1, 60, 200_000, tmp_path) == 1
+    )
     [crash] = tmp_path.iterdir()
     assert b"\xed\xff" in crash.read_bytes()
 
@@ -81,6 +84,9 @@ def test_driver_keeps_the_input_that_was_read_past_its_end(tmp_path: Path) -> No
             faulthandler.disable()  # in the child process only
             ctypes.string_at(start, len(data) + 1)
 
-    assert fuzz_wire.guarded(greedy, 1, 60, 200_000, tmp_path) == 1
+    assert (
+        fuzz_wire.guarded(dataclasses.replace(fuzz_wire.SUBJECT, target=greedy), 1, 60, 200_000, tmp_path)
+        == 1
+    )
     [crash] = tmp_path.iterdir()
     assert len(crash.read_bytes()) > 60

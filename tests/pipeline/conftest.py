@@ -23,7 +23,13 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="package")
-def spark(install: Callable[[str, str], None]) -> Iterator[SparkSession]:
+def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark notes its plans."""
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="package")
+def spark(install: Callable[[str, str], None], event_log: Path) -> Iterator[SparkSession]:
     """Two workers; commands that tests run start Java in the same quick way."""
     install("java", "default-jre-headless")
     options = (f'--conf "spark.{who}.defaultJavaOptions={QUICK_JAVA}"' for who in ("driver", "executor"))
@@ -31,7 +37,12 @@ def spark(install: Callable[[str, str], None]) -> Iterator[SparkSession]:
         patch.setenv("PYSPARK_SUBMIT_ARGS", f"{' '.join(options)} pyspark-shell")
         # workers run in folders of their own: what this process imports they must find, too
         patch.setenv("PYTHONPATH", str(Path(tidemq.__file__).parents[1]))
-        with spark_session(CLUSTER, "tests", SETTINGS) as session:
+        events = {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": event_log.as_uri(),
+        }
+        with spark_session(CLUSTER, "tests", SETTINGS | events) as session:
             yield session
 
 

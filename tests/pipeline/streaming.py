@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from conftest import free_port
-
 from tidemq.client import sync as blocking
 from tidemq.client.streams import StreamReader
+from tidemq.testing.ports import free_port
 
 TIDEMQ = [sys.executable, "-c", "from tidemq.cli import main; main()"]
 SETTINGS = 'store = "sqlite"\ndata = "{data}"\nadmin_port = {port}\n'
@@ -64,4 +63,4 @@ class Streaming:
 
     def _ask(self, method: str, name: str, body: bytes | None = None) -> None:
         request = urllib.request.Request(f"{self.url}/streams/{name}", body, method=method)
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=60).close()

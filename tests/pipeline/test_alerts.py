@@ -63,7 +63,7 @@ class Receiver:
         self._client.connect("127.0.0.1", port)
         self._client.subscribe([("alerts/#", 1), ("gone/#", 1)])
         self._client.loop_start()
-        subscribed.get(timeout=10)
+        subscribed.get(timeout=60)
 
     def until(self, topic: str, state: str) -> dict[str, Any]:
         """Waits for such an alert; it and those before it are in `came`."""

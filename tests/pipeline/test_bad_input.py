@@ -17,7 +17,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import free_port
 from deltalake import DeltaTable
 
 from tidemq.client.errors import ConnectError
@@ -26,6 +25,7 @@ from tidemq.pipeline import ingest as module
 from tidemq.pipeline import jobs
 from tidemq.pipeline.ingest import Ingest, run_ingest, start_ingest
 from tidemq.pipeline.jobs import JobError
+from tidemq.testing.ports import free_port
 from tidemq.testing.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(300)
@@ -151,7 +151,7 @@ def test_who_asks_for_credentials_ends_the_job_at_once(spark, streaming, guarded
     thread.join(30)
     [error] = ended
     assert str(error).startswith(f"{url}: 401 Unauthorized")
-    with pytest.raises(StreamError, match=r"401 Unauthorized: .*without credentials"):
+    with pytest.raises(StreamError, match=r"401 Unauthorized: .*a proxy .*wants credentials"):
         run_ingest(spark, job)
 
 

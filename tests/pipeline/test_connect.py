@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from conftest import free_port
 from deltalake import DeltaTable
 from pipeline.streaming import TIDEMQ
 from pipeline_crash.cluster import QUICK_JAVA, environment
+
+from tidemq.testing.ports import free_port
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from client.servers import NAMES, Server, free_port
+from client.servers import NAMES, Server
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -17,6 +17,7 @@ from tidemq.client import ConnectError, Message, Properties, ServerRefusedError,
 from tidemq.errors import StoreError, UsageError
 from tidemq.pipeline import mqtt_source, spool
 from tidemq.pipeline.mqtt_source import LostSpoolError, MqttOptions, MqttReader, register_mqtt
+from tidemq.testing.ports import free_port
 
 pytestmark = pytest.mark.timeout(120)
 ALL = ReadAllAvailable()

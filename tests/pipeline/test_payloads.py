@@ -7,7 +7,7 @@ from datetime import UTC
 import cbor2
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipeline.test_formats import SPARKPLUG
 from pyspark.sql.pandas.types import to_arrow_type
@@ -58,7 +58,6 @@ def damaged(sample: bytes, edits: list[tuple[int, bytes]]) -> bytes:
 edits = st.lists(st.tuples(st.integers(0, 200), st.binary(min_size=1, max_size=3)), max_size=4)
 
 
-@settings(deadline=None)
 @given(st.binary() | st.dictionaries(st.sampled_from("abcdefghij"), values).map(cbor2.dumps), edits)
 def test_any_cbor_is_decoded_or_refused(payload, edits):
     payloads = [payload, damaged(payload, edits) if payload else b""]
@@ -66,7 +65,6 @@ def test_any_cbor_is_decoded_or_refused(payload, edits):
     check(decode_cbor(pa.array(payloads, pa.binary()), CBOR, kind), 2)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(SAMPLES), edits, st.binary())
 def test_any_sparkplug_message_is_decoded_or_refused(sample, edits, other):
     payloads = [damaged(sample, edits), other, None]

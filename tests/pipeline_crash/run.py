@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from conftest import free_port
 from crash.history import History
 from crash.server import BrokerError, Server
 from pipeline_crash.cluster import Cluster, ClusterError, children_of
@@ -26,6 +25,8 @@ from pipeline_crash.driver import Driver, DriverError, Job
 from pipeline_crash.publishing import FILTER, RULES, Publisher, Sent
 from pipeline_crash.relay import Relay
 from pipeline_crash.verdict import Found, judge, read
+
+from tidemq.testing.ports import free_port
 
 STREAM = "plant"
 VICTIMS = ("driver", "executor", "broker", "driver's Java", "Python worker", "planner", "connections")

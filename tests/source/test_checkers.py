@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 
 # beside the package; test functions of other folders have no annotations
-TYPED = ["benchmarks", "examples", "tests/conftest.py", "tests/adversity", "tests/source", "tests/wheel"]
+TYPED = [
+    "benchmarks",
+    "examples",
+    "tests/conftest.py",
+    "tests/adversity",
+    "tests/privileges",
+    "tests/source",
+    "tests/wheel",
+]
 
 
 def said(root: Path, *arguments: str) -> str:

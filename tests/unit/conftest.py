@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from socket import socket
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from tidemq.broker import Broker
 from tidemq.config import Config
 from tidemq.engine.events import Event, Received, Stopped
+from tidemq.engine.listeners import ListenerSettings
+from tidemq.engine.rule_row import RuleRow
 from tidemq.limits import Limits
 
 
@@ -21,8 +24,13 @@ class FakeEngine:
         self.limits = limits
         self.reactors = reactors
         self.ask_connect = self.ask_subscribe = self.ask_publish = self.report_connections = False
-        self.listening: list[tuple[str, int]] = []
+        self.listeners: list[ListenerSettings] = []
+        self.sockets: list[socket] = []
         self.answers: list[tuple[Any, ...]] = []
+        self.names: list[
+            tuple[str | None, tuple[str, ...], Sequence[RuleRow] | None]
+        ] = []  # of the client, with each of its answers
+        self.ttls_s: list[float] = []
         self.published: list[tuple[str, bytes, int, bool]] = []
         self.message_expiries_s: list[int | None] = []
         self.receivers: dict[int, tuple[str, int]] = {}
@@ -36,11 +44,10 @@ class FakeEngine:
         self._events += events
         os.eventfd_write(self._fd, 1)
 
-    def listen(self, host: str, port: int) -> int:
-        if port == 1:
-            raise OSError(13, "Permission denied")
-        self.listening.append((host, port))
-        return port or 40_000 + len(self.listening)
+    def listen(self, sockets: Sequence[socket], settings: ListenerSettings) -> int:
+        self.sockets += sockets
+        self.listeners.append(settings)
+        return len(self.listeners) - 1
 
     def start(self) -> None:
         self.calls.append("start")
@@ -51,6 +58,8 @@ class FakeEngine:
 
     def close(self) -> None:
         self.calls.append("close")
+        for listening in self.sockets:
+            listening.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -71,16 +80,31 @@ class FakeEngine:
         client_id: str = "",
         auth_data: bytes | None = None,
         reason_string: str = "",
+        username: str | None = None,
+        groups: Sequence[str] = (),
+        rules: Sequence[RuleRow] | None = None,
     ) -> None:
+        self.names.append((username, tuple(groups), rules))
         self.answers.append(("connect", connection, reason, client_id, auth_data, reason_string))
 
-    def answer_auth(self, connection: int, reason: int, auth_data: bytes | None = None) -> None:
+    def answer_auth(
+        self,
+        connection: int,
+        reason: int,
+        auth_data: bytes | None = None,
+        *,
+        username: str | None = None,
+        groups: Sequence[str] = (),
+        rules: Sequence[RuleRow] | None = None,
+    ) -> None:
+        self.names.append((username, tuple(groups), rules))
         self.answers.append(("auth", connection, reason, auth_data))
 
     def answer_subscribe(self, connection: int, reasons: Sequence[int]) -> None:
         self.answers.append(("subscribe", connection, tuple(reasons)))
 
-    def answer_publish(self, connection: int, reason: int) -> None:
+    def answer_publish(self, connection: int, reason: int, *, ttl_s: float = 0) -> None:
+        self.ttls_s.append(ttl_s)
         self.answers.append(("publish", connection, reason))
 
     def publish(

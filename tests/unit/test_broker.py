@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import re
+import socket
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from tidemq.engine.events import Connected, Disconnected, Received
 from tidemq.errors import ConfigError, UsageError
 from tidemq.wire import Properties
 
-QUIET = Config(port=0, sys_interval_s=0)
+QUIET = Config(host="127.0.0.1", port=0, sys_interval_s=0)
 
 
 async def until(condition, what):
@@ -29,12 +30,16 @@ async def until(condition, what):
 
 
 async def test_it_listens_on_every_address_and_says_the_bound_ports(broker_on_fake):
-    config = Config(host="a", port=0, listeners=(Listener(host="b", port=77),), reactors=3, sys_interval_s=0)
+    further = Listener(host="127.0.0.2", port=0, name="further")
+    config = Config(host="127.0.0.1", port=0, listeners=(further,), reactors=3, sys_interval_s=0)
     async with broker_on_fake(config) as broker:
-        assert broker.engine.listening == [("a", 0), ("b", 77)]
-        assert broker.ports == (40_001, 77)
-        assert broker.port == 40_001
-        assert broker.engine.reactors == 3
+        engine = broker.engine
+        bound = [each.getsockname() for each in engine.sockets]
+        assert bound == 3 * [("127.0.0.1", broker.ports[0])] + 3 * [("127.0.0.2", broker.ports[1])]
+        assert [settings.name for settings in engine.listeners] == ["default", "further"]
+        assert broker.port == broker.ports[0]
+        assert broker.addresses["further"] == f"127.0.0.2:{broker.ports[1]}"
+        assert engine.reactors == 3
     assert broker.engine.calls == ["start", "stop", "close"]
 
 
@@ -47,9 +52,10 @@ async def test_by_default_the_engine_asks_nothing(broker_on_fake):
 
 
 async def test_a_port_that_cannot_be_bound_leaves_nothing_behind(broker_on_fake):
-    broker = broker_on_fake(Config(port=1))
-    with pytest.raises(OSError, match="Permission denied"):
-        await broker.start()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        broker = broker_on_fake(Config(host="127.0.0.1", port=taken.getsockname()[1]))
+        with pytest.raises(OSError, match="in use"):
+            await broker.start()
     assert broker.engine.calls == ["close"]
     await broker.stop()
 
@@ -204,11 +210,11 @@ async def test_the_admin_endpoint_tells_health_and_counters(broker_on_fake, unus
         status, body = await _http(port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert status == b"HTTP/1.1 200 OK"
         assert json.loads(body) == {"status": "ok"}
-        _, body = await _http(port, b"GET /counters HTTP/1.1\r\nHost: x\r\n\r\n")
+        _, body = await _http(port, b"GET /counters HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert json.loads(body)["messages_received"] == 7
-        status, body = await _http(port, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+        status, body = await _http(port, b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status == b"HTTP/1.1 404 Not Found"
-        assert json.loads(body)["paths"] == ["/counters", "/health"]
+        assert json.loads(body)["paths"] == ["/counters", "/health", "/reload"]
         status, _ = await _http(port, b"POST /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert status == b"HTTP/1.1 405 Method Not Allowed"
         assert (await _http(port, b"x" * 20_000 + b"\r\n\r\n"))[0] == b"HTTP/1.0 400 Bad Request"

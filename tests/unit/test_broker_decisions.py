@@ -19,7 +19,7 @@ from tidemq.engine.events import (
 )
 from tidemq.errors import ConfigError, UsageError
 
-QUIET = {"port": 0, "sys_interval_s": 0}
+QUIET = {"host": "127.0.0.1", "port": 0, "sys_interval_s": 0}
 
 
 def connect(connection=1, *, username=None, password=None, will=None, method=None, data=None):
@@ -72,7 +72,7 @@ STATIC = Config(**QUIET, authenticator="static", authenticator_options={"users":
 )
 async def test_static_users_and_passwords(broker_on_fake, username, password, reason):
     async with broker_on_fake(STATIC) as broker:
-        assert broker.engine.ask_connect
+        assert broker.engine.listeners[0].asks
         assert not broker.engine.ask_publish
         broker.engine.say(connect(username=username, password=password))
         assert await answers(broker, 1) == [("connect", 1, reason, "c1", None, "")]
@@ -80,7 +80,7 @@ async def test_static_users_and_passwords(broker_on_fake, username, password, re
 
 @pytest.mark.parametrize("options", [{}, {"users": 3}, {"users": {"a": 1}}, {"users": {}, "usrs": {}}])
 async def test_wrong_options_of_static_are_refused(broker_on_fake, options):
-    with pytest.raises(ConfigError, match="authenticator_options"):
+    with pytest.raises(ConfigError, match="options of static"):
         await broker_on_fake(Config(authenticator="static", authenticator_options=options)).start()
 
 
@@ -109,14 +109,14 @@ async def test_what_is_late_is_refused_and_counted(broker_on_fake):
             await asyncio.Event().wait()
 
     config = Config(**QUIET, decision_s=0.05)
-    async with broker_on_fake(config, authenticator=Never(), authoriser=Never()) as broker:
-        broker.engine.say(connect(1), subscribe("a", "b", connection=2), publish("a", connection=3))
-        assert sorted(await answers(broker, 3)) == [
-            ("connect", 1, 0x88, "c1", None, ""),
-            ("publish", 3, 0x97),
-            ("subscribe", 2, (0x97, 0x97)),
-        ]
-        assert broker.counters()["decisions_late"] == 3
+    async with broker_on_fake(config, authenticator=Never()) as broker:
+        broker.engine.say(connect(1))
+        assert await answers(broker, 1) == [("connect", 1, 0x88, "c1", None, "")]
+        assert broker.counters()["decisions_late"] == 1
+    async with broker_on_fake(config, authoriser=Never()) as broker:
+        broker.engine.say(subscribe("a", "b", connection=2), publish("a", connection=3))
+        assert sorted(await answers(broker, 2)) == [("publish", 3, 0x97), ("subscribe", 2, (0x97, 0x97))]
+        assert broker.counters()["decisions_late"] == 2
 
 
 async def test_what_fails_is_refused_and_logged(broker_on_fake, caplog):
@@ -169,7 +169,7 @@ async def test_stopping_cancels_what_is_undecided(broker_on_fake):
         broker.engine.say(connect(1))
         await asyncio.sleep(0.02)
         began = time.monotonic()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     assert cancelled == [1]
 
 

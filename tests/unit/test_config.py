@@ -77,7 +77,7 @@ def test_a_program_s_config_reads_no_environment(monkeypatch):
         ("log_level = 'loud'", "log_level", ["'loud'", "'debug', 'info', 'warning' or 'error'"]),
         ("[limits]\nreceive_max = 0", "limits.receive_max", ["0 is refused", "accepted: 1 to 65535"]),
         ("[limits]\nreceive_maxx = 1", "limits.receive_maxx", ["did you mean receive_max?"]),
-        ("[[listeners]]\nprot = 1", "listeners.0.prot", ["did you mean port?", "accepted: host, port"]),
+        ("[[listeners]]\nprot = 1", "listeners.0.prot", ["did you mean port?", "accepted: authenticator, "]),
         ("port = ", "the file", ["accepted: TOML"]),
         ("[limits]\noutput_high_bytes = 20_000_000", "limits", ["no larger than output_bytes_max"]),
         ("limits = 3", "limits", ["3 is refused"]),

@@ -15,8 +15,18 @@ import typer
 from tidemq.broker import decisions
 from tidemq.broker.keeper import STORE_COUNTERS
 from tidemq.broker.replays import REPLAY_COUNTERS
+from tidemq.broker.token_keys import JWKS_COUNTERS
+from tidemq.broker.webhook import WEBHOOK_COUNTERS
 from tidemq.cli import app
-from tidemq.config import LIMIT_RANGES, Config, Listener, StreamConfig, load_config
+from tidemq.config import (
+    LIMIT_RANGES,
+    Config,
+    Listener,
+    StreamConfig,
+    TlsConfig,
+    WebSocketConfig,
+    load_config,
+)
 from tidemq.engine.counters import NAMES
 from tidemq.limits import Limits
 from tidemq.stream.streams import STREAM_COUNTERS
@@ -29,7 +39,9 @@ pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="the source
 
 def table_rows(page: str, heading: str) -> list[list[str]]:
     """The cells of the first table under a heading, its own two lines left out."""
-    section = (ROOT / page).read_text().split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    text = (ROOT / page).read_text()
+    section = re.split(rf"\n##+ {re.escape(heading)}\n", text, maxsplit=1)[1]
+    section = re.split(r"\n##+ ", section, maxsplit=1)[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
@@ -79,8 +91,18 @@ def test_a_stream_has_the_documented_keys_and_defaults():
         assert default == ("" if fields[key].is_required() else json.dumps(fields[key].default)), key
 
 
-def test_a_listener_has_the_documented_keys():
-    assert Listener.model_fields.keys() == {"host", "port"}
+@pytest.mark.parametrize(
+    ("heading", "model"), [("Listeners", Listener), ("TLS", TlsConfig), ("WebSocket", WebSocketConfig)]
+)
+def test_a_listener_has_the_documented_keys_and_defaults(heading, model):
+    documented = {bare(row[0]): bare(row[1]) for row in table_rows("docs/configuration.md", heading)}
+    assert documented.keys() == model.model_fields.keys()
+    for key, default in documented.items():
+        field = model.model_fields[key]
+        assert default == ("" if field.is_required() else json.dumps(field.default)), key
+
+
+def test_a_listener_has_the_defaults_of_the_plain_one():
     assert Listener() == Listener(host=Config().host, port=Config().port)
 
 
@@ -95,7 +117,8 @@ def test_every_limit_is_documented_with_its_default_and_range():
 
 
 def test_the_files_shown_are_accepted(tmp_path):
-    shown = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/configuration.md").read_text(), re.DOTALL)
+    pages = (ROOT / "docs/configuration.md", ROOT / "docs/security.md")
+    shown = re.findall(r"```toml\n(.*?)```", "".join(page.read_text() for page in pages), re.DOTALL)
     assert shown
     for text in shown:
         path = tmp_path / "tidemq.toml"
@@ -106,9 +129,11 @@ def test_the_files_shown_are_accepted(tmp_path):
 def test_every_counter_is_documented():
     text = (ROOT / "docs/counters.md").read_text()
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
-    sources = [Path(decisions.__file__), Path(decisions.__file__).with_name("broker.py")]
+    sources = [
+        Path(decisions.__file__).with_name(f"{name}.py") for name in ("decisions", "broker", "acl_file")
+    ]
     control_plane = re.findall(r'counts\["(\w+)"\]', "".join(source.read_text() for source in sources))
-    named = (*STORE_COUNTERS, *STREAM_COUNTERS, *REPLAY_COUNTERS)
+    named = (*STORE_COUNTERS, *STREAM_COUNTERS, *REPLAY_COUNTERS, *WEBHOOK_COUNTERS, *JWKS_COUNTERS)
     assert len(documented) == len(set(documented))
     assert set(documented) == {*NAMES, "retained", "subscriptions", *control_plane, *named}
 
@@ -129,6 +154,21 @@ def test_programs_in_the_pages_run(program, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
+
+
+def test_the_tests_of_the_threat_model_exist():
+    text = (ROOT / "THREAT_MODEL.md").read_text()
+    rows = [
+        line for line in text.splitlines() if line.startswith("|") and not line.startswith(("|---", "| what"))
+    ]
+    assert len(rows) > 40
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.split("|")[-2])
+        assert named, f"no test: {row}"
+        for path, name in named:
+            assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), (
+                f"{path}::{name}"
+            )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

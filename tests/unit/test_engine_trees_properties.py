@@ -198,6 +198,6 @@ class RetainedHistory(RuleBasedStateMachine):
 
 
 TestSubscriptionHistory = SubscriptionHistory.TestCase
-TestSubscriptionHistory.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestSubscriptionHistory.settings = settings(max_examples=100, stateful_step_count=40)
 TestRetainedHistory = RetainedHistory.TestCase
-TestRetainedHistory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRetainedHistory.settings = settings(max_examples=150, stateful_step_count=40)

@@ -17,7 +17,7 @@ from tidemq.broker import keeper as module
 from tidemq.broker.keeper import Keeper
 from tidemq.errors import StoreError, StoreFullError
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 BROKEN = StoreError("the store cannot be written: Input/output error")
 
 
@@ -213,7 +213,7 @@ def test_work_is_answered_when_it_is_written(store, access, start):
 def test_durability(store, access, start, durability, sync):
     keeper = start(durability=durability, interval_s=0.002)
     do(access, ("session", b"a", b"1"))
-    assert store.syncs[0] is sync
+    assert next(each for each in store.syncs if each != "sync") is sync  # one of the interval may come first
     if durability == "interval":
         wait_until(lambda: "sync" in store.syncs[1:])
     else:
@@ -252,7 +252,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(CHANGES, st.sets(st.integers(0, 7)), st.booleans())
 def test_counts_are_right_whatever_fails(batches, failing, applied):
     """Counts follow the changes, those of batches that failed too: what is removed stays removed."""

@@ -282,7 +282,10 @@ def test_files_that_cannot_be_used(tmp_path: Path, cafile: str) -> None:
         "holds no certificates of authorities": {"cafile": str(key)},
         "holds no certificate:": {"cert": str(key)},
         "holds no private key": {"cert": cafile},
-        "for that certificate: key values mismatch": {"cert": str(other), "key": str(key)},
+        "holds no private key for the certificate in .*: key values mismatch": {
+            "cert": str(other),
+            "key": str(key),
+        },
         "a key needs its certificate": {"key": str(key)},
     }
     for said, files in cases.items():
@@ -298,25 +301,34 @@ def test_an_encrypted_key_is_not_asked_about(tmp_path: Path) -> None:
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
     path = tmp_path / "client.pem"
     path.write_bytes(loaded.private_bytes(*form, encryption) + MINE.cert_chain_pems[0].bytes())
-    with pytest.raises(UsageError, match="holds no private key"):
+    with pytest.raises(UsageError, match="is encrypted: it must be without a password"):
         TlsContext(cert=str(path))
 
 
+NOWHERE = ["/no/such/library", str(buffer.__file__)]
+
+
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "call", "said"),
     [
-        (["libssl.so.3"], "made"),  # where Python's own is no library
-        (["/no/such/library", str(buffer.__file__)], "TLS needs OpenSSL 3, and there is no libssl.so.3"),
+        (["libssl.so.3"], "TlsContext()", "made"),  # where Python's own is no library
+        (["libssl.so.3"], "WebSocketTerms()", "made"),
+        (NOWHERE, "TlsContext()", "TLS needs OpenSSL 3, and there is no libssl.so.3"),
+        (NOWHERE, "ServerTls('cert.pem')", "TLS needs OpenSSL 3, and there is no libssl.so.3"),
+        (NOWHERE, "WebSocketTerms()", "WebSocket needs OpenSSL 3, and there is no libssl.so.3"),
     ],
 )
-def test_where_openssl_is_looked_for(names: list[str], said: str) -> None:
+def test_where_openssl_is_looked_for(names: list[str], call: str, said: str) -> None:
     """In a process of its own: it is found once a process."""
     program = f"""
 from tidemq.errors import UsageError
 from tidemq.net import tls
+from tidemq.net.server_tls import ServerTls
+from tidemq.net.server_upgrade import WebSocketTerms
+from tidemq.net.tls import TlsContext
 tls.library_names = lambda: {names!r}
 try:
-    tls.TlsContext()
+    {call}
     print("made")
 except UsageError as error:
     print(error)

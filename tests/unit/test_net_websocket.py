@@ -135,7 +135,7 @@ def streams(draw: st.DrawFn, serves: bool) -> bytes:
 
 @pytest.mark.parametrize("serves", [False, True])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_frames_are_read_as_the_model_reads_them(serves: bool, data: st.DataObject) -> None:
     stream = data.draw(streams(serves))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))

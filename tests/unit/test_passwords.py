@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tidemq import Broker, Config
-from tidemq.broker import password_file
+from tidemq.broker import password_file, watched_file
 from tidemq.broker.password_file import PasswordFile, change_password_file, read_password_file
 from tidemq.broker.passwords import check_form, hash_password, matches
 from tidemq.client import Client, ServerRefusedError
@@ -45,6 +45,7 @@ def with_file(file: Path) -> Config:
         store="memory",
         authenticator="password_file",
         authenticator_options=options,
+        failed_login_delay_s=0,
     )
 
 
@@ -66,7 +67,7 @@ def test_mosquittos_hashes_are_understood(
     file = tmp_path / "passwd"
     file.touch()
     subprocess.run(["mosquitto_passwd", "-H", kind, "-b", file, "ann", "sécret"], check=True)
-    hashed = read_password_file(file)["ann"]
+    hashed = read_password_file(file).hashes["ann"]
     assert hashed.startswith({"sha512": "$6$", "sha512-pbkdf2": "$7$"}[kind])
     assert matches(hashed, "sécret".encode())
     assert not matches(hashed, b"secret")
@@ -117,7 +118,7 @@ def test_the_command_adds_changes_and_removes(tmp_path: Path) -> None:
     file.write_text("# people\n" + file.read_text())
     assert run_passwd(str(file), "bob", given="two\n").returncode == 0
     assert run_passwd(str(file), "ann", given="three\n").returncode == 0
-    users = read_password_file(file)
+    users = read_password_file(file).hashes
     assert matches(users["ann"], b"three")
     assert matches(users["bob"], b"two")
     assert run_passwd(str(file), "--delete", "ann").returncode == 0
@@ -136,7 +137,7 @@ def test_the_command_adds_changes_and_removes(tmp_path: Path) -> None:
 async def test_the_broker_lets_in_who_is_in_the_file_and_reads_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(password_file, "CHECK_S", 0.0)
+    monkeypatch.setattr(watched_file, "CHECK_S", 0.0)
     file = tmp_path / "passwd"
     change_password_file(file, "ann", b"one")
     async with Broker(with_file(file)) as broker:
@@ -198,7 +199,7 @@ async def test_wrong_options_are_refused_at_the_start(options: dict[str, object]
         authenticator="password_file",
         authenticator_options=options,
     )
-    with pytest.raises(ConfigError, match=r"authenticator_options|/nowhere/passwd"):
+    with pytest.raises(ConfigError, match=r"options of password_file|/nowhere/passwd"):
         await Broker(config).start()
 
 

@@ -82,7 +82,7 @@ async def test_properties_come_as_they_were_published(broker: Broker) -> None:
     )
     before = datetime.now(UTC)
     async with connected(broker) as client:
-        await client.publish("$own/x", b"", qos=1, properties=properties)
+        await broker.publish("$own/x", b"", qos=1, properties=properties)
         await client.subscribe("$stream/plant/first/$own/+", properties=Properties(subscription_ids=(5,)))
         [message] = await received(client, 1)
     got = message.properties

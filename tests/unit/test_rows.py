@@ -7,10 +7,11 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemq.engine import Engine, StoreAccess
+from tidemq.engine.listeners import tcp_sockets
 from tidemq.limits import Limits
 from tidemq.store.rows import parse_message, parse_queue, parse_received, parse_session, parse_subscription
 
@@ -259,7 +260,6 @@ ROWS = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(ROWS, max_size=8))
 def test_no_bytes_harm_the_engine(rows):
     with Loading() as loading:
@@ -280,6 +280,6 @@ def test_no_bytes_harm_the_engine(rows):
             else:
                 loading.load_queue(key, *value)
         access.loaded(crashed=True)
-        loading.engine.listen("127.0.0.1", 0)
+        loading.engine.listen(tcp_sockets("127.0.0.1", 0, 2))
         loading.engine.start()
         access.deliver_rows(0, 1, [(key, *value) for family, key, value in rows if family == "queue"], False)

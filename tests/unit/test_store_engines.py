@@ -24,7 +24,7 @@ MAKERS = {"rocksdb": make_rocksdb_store, "sqlite": make_sqlite_store}
 
 
 def make_store(engine: str, path: Path, **keys: object) -> Store:
-    return MAKERS[engine](Config(data=path, **keys))
+    return MAKERS[engine](Config(data=path, **keys), {})
 
 
 @pytest.fixture(params=MAKERS)
@@ -75,7 +75,7 @@ def run_steps(store: Store, steps: list[tuple]) -> None:
 
 
 @given(steps=st.lists(STEP, max_size=20))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @pytest.mark.parametrize("engine", MAKERS)
 def test_it_agrees_with_the_memory_store(engine, steps):
     with tempfile.TemporaryDirectory() as path:
@@ -151,7 +151,7 @@ import os, signal
 from pathlib import Path
 from tidemq.config import Config
 from tidemq.store.{engine} import make_{engine}_store
-store = make_{engine}_store(Config(data=Path({str(path)!r})))
+store = make_{engine}_store(Config(data=Path({str(path)!r})), {{}})
 store.open()
 for index in range(200):
     store.write([("queue", b"%03d" % index, b"x")], sync=index % 2 == 0)

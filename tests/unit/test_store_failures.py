@@ -57,7 +57,7 @@ def fill(store: Store) -> int:
 
 
 def test_a_full_disk_is_said_read_and_overcome(make, disk):
-    store = make(Config(data=disk / "data"))
+    store = make(Config(data=disk / "data"), {})
     store.open()
     number = fill(store)
     assert number > 100
@@ -77,9 +77,9 @@ def test_a_full_disk_is_said_read_and_overcome(make, disk):
 def test_a_disk_that_is_full_at_the_start_is_said(make, disk):
     (disk / "ballast").write_bytes(bytes((SMALL_MIB << 20) - 4096))
     with pytest.raises(StoreFullError):
-        make(Config(data=disk / "data")).open()
+        make(Config(data=disk / "data"), {}).open()
     (disk / "ballast").unlink()
-    store = make(Config(data=disk / "data"))
+    store = make(Config(data=disk / "data"), {})
     assert store.open() == []
     store.close()
 
@@ -90,7 +90,7 @@ def test_a_disk_that_cannot_be_forced_is_said_and_overcome(make, tmp_path, monke
     def fail(_descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    store = make(Config(data=tmp_path / "data"))
+    store = make(Config(data=tmp_path / "data"), {})
     store.open()
     store.write([("queue", b"a", b"1")], sync=False)
     with monkeypatch.context() as patched:

@@ -50,4 +50,4 @@ def test_values_survive_close_and_open():
 
 
 def test_the_broker_s_store_of_that_name_is_none():
-    assert make_memory_store(Config()) is None
+    assert make_memory_store(Config(), {}) is None

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from conftest import free_port
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -21,9 +20,10 @@ from tidemq.store.engines import open_existing
 from tidemq.store.inspection import check_store
 from tidemq.store.mosquitto import parse_mosquitto, plan_rows
 from tidemq.store.rows import IDLE, IN_FLIGHT, PARSERS, RELEASED, RETAIN, SENT, QueueEntry
+from tidemq.testing.ports import free_port
 
 COMMAND = [sys.executable, "-c", "from tidemq.cli import main; main()", "store", "import-mosquitto"]
-TIMEOUT_S = 10.0
+TIMEOUT_S = 20.0
 
 
 def wait_until(condition, what: str) -> None:

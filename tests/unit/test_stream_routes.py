@@ -49,7 +49,7 @@ class Running:
         return await asyncio.to_thread(self._ask, method, path, body)
 
     def _ask(self, method: str, path: str, body: object) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.broker.admin_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.broker.admin_port, timeout=60)
         connection.request(method, path, body if isinstance(body, bytes | None) else json.dumps(body))
         answer = connection.getresponse()
         return Answer(answer.status, dict(answer.getheaders()), answer.read())
@@ -157,7 +157,7 @@ async def test_what_is_wrong_is_said(running: Running) -> None:
         ("GET", "/streams/all/messages?start=0", None, 400, "end has to be given"),
         ("GET", "/streams/all/messages?start=-1&end=5", None, 400, "start has to be given"),
         ("GET", "/streams/all?wait_s=x", None, 400, "wait_s has to be seconds"),
-        ("POST", "/streams", None, 405, "Method Not Allowed"),
+        ("PATCH", "/streams", None, 405, "Method Not Allowed"),
     ):
         answer = await running.ask(method, path, body)
         assert (answer.status, path) == (status, path)

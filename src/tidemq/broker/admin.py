@@ -1,41 +1,130 @@
-"""The admin listener, over HTTP: `GET /health`, `GET /counters`, and the streams (`stream_routes`)."""
+"""The admin listener, over HTTP: `GET /health`, `GET /counters`, `POST /reload`, and the streams
+(`stream_routes`).
+"""
 
 from __future__ import annotations
 
+import logging
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
+
+from tidemq.broker.admin_guard import Guard, is_loopback
+from tidemq.config import Config, refused
+
+_log = logging.getLogger("tidemq.admin")
 
 SHUTDOWN_S = 1.0  # for answers under way when it closes
 
 
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Not a request that is no HTTP: aiohttp would log it with its headers, and so with a token."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_log.addFilter(_is_ours)
+
+
 class AdminServer:
-    """Answers on one address until closed."""
+    """Answers on one address from `start` until closed."""
 
     def __init__(
-        self, counters: Callable[[], Mapping[str, int]], routes: Iterable[web.RouteDef] = ()
+        self,
+        counters: Callable[[], Mapping[str, int]],
+        reload: Callable[[], Awaitable[Mapping[str, str]]],
+        config: Config,
     ) -> None:
         self._counters = counters
-        app = web.Application(middlewares=[_explain])
-        app.add_routes([web.get("/health", self._health), web.get("/counters", self._count), *routes])
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handle_signals=False)
+        self._reload = reload
+        self._config = config
+        self._guard = Guard(config.admin_token_file, config.admin_host)
+        self._tls = self._make_tls() if config.admin_cert else None
+        self._sockets: list[socket.socket] = []
+        self._runner: web.AppRunner | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listens and gives the bound port; OSError if it can't be bound."""
+    def bind(self) -> int:
+        """Binds the port, on each address that the host's name has, and gives its number; OSError if that
+        cannot be, ConfigError where others could come in without a token. Nobody is answered before `start`.
+        """
+        host, port = self._config.admin_host, self._config.admin_port
+        kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+        for family, _, protocol, _, address in socket.getaddrinfo(host, port, type=kind, flags=flags):
+            if not self._guard.has_token and not is_loopback(str(address[0])):
+                problem = f"{host!r} can be reached from other machines, and there is no admin_token_file"
+                raise refused(
+                    "configuration", "admin_host", problem, ["127.0.0.1", "admin_token_file as well"]
+                )
+            bound = socket.socket(family, kind, protocol)
+            self._sockets.append(bound)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind(address)
+        bound_port: int = self._sockets[0].getsockname()[1]
+        return bound_port
+
+    async def start(self, routes: Iterable[web.RouteDef] = ()) -> None:
+        """Listens and answers."""
+        app = web.Application(middlewares=[_explain, self._guard.middleware])
+        own = [
+            web.get("/health", self._health),
+            web.get("/counters", self._count),
+            web.post("/reload", self._reload_all),
+        ]
+        app.add_routes([*own, *routes])
+        self._runner = web.AppRunner(
+            app, logger=_log, access_log=None, shutdown_timeout=SHUTDOWN_S, handle_signals=False
+        )
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        bound: int = self._runner.addresses[0][1]
-        return bound
+        for bound in self._sockets:
+            await web.SockSite(self._runner, bound, ssl_context=self._tls).start()
+
+    def reload(self) -> None:
+        """Reads token and certificate again. ConfigError for a wrong one; then the old goes on to count."""
+        self._guard.reload()
+        if self._tls is not None:
+            self._make_tls()  # a trial: a pair that does not fit must not reach the context in use
+            self._load_certificate(self._tls)
+
+    def _make_tls(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._load_certificate(context)
+        return context
+
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        cert, key = self._config.admin_cert, self._config.admin_key
+        try:
+            context.load_cert_chain(cert, key or None, password=lambda: "")  # it would ask on the terminal
+        except OSError as error:  # SSLError is one, and says nothing of the files
+            problem = f"{cert} {key}: {error.strerror or error}"
+            accepted = ["readable PEM files, the key without a password"]
+            raise refused("configuration", "admin_cert", problem, accepted) from error
 
     async def close(self) -> None:
         """Stops to listen."""
-        await self._runner.cleanup()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        for bound in self._sockets:
+            bound.close()
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
     async def _count(self, _: web.Request) -> web.Response:
         return web.json_response(dict(self._counters()))
+
+    async def _reload_all(self, _: web.Request) -> web.Response:
+        """500 where a part could not be read again; the others were."""
+        done = await self._reload()
+        wrong = {name: text for name, text in done.items() if text}
+        body: dict[str, object] = {"reloaded": [name for name in done if name not in wrong]}
+        if wrong:
+            body["error"] = "; ".join(f"{name}: {text}" for name, text in wrong.items())
+        return web.json_response(body, status=500 if wrong else 200)
 
 
 @web.middleware
@@ -56,4 +145,4 @@ async def _explain(
 
 
 def _kept(error: web.HTTPException) -> dict[str, str]:
-    return {name: value for name, value in error.headers.items() if name == "Allow"}
+    return {name: value for name, value in error.headers.items() if name in ("Allow", "WWW-Authenticate")}

@@ -10,22 +10,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakValueDictionary
 
 from tidemq import wire
+from tidemq.broker.acl_file import AclFile
+from tidemq.broker.builtin import LocalOnly
 from tidemq.broker.decisions import Decisions
 from tidemq.broker.fault_log import FaultLog
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.keeper import Keeper
-from tidemq.broker.providers import ADMINISTRATIVE_ACTION, Authenticator, Authoriser, find_provider
+from tidemq.broker.listeners import Listeners
+from tidemq.broker.privileges import become, find_identity, make_directory
+from tidemq.broker.providers import (
+    ADMINISTRATIVE_ACTION,
+    Authenticator,
+    Authoriser,
+    Options,
+    Reloadable,
+    close_provider,
+    counts_of,
+    find_provider,
+)
+from tidemq.broker.reload import Act, Reloads
 from tidemq.broker.replays import Replays
+from tidemq.broker.secret_files import secret_files, warn_of
 from tidemq.broker.subscription import Message, Subscription
 from tidemq.broker.sys_topics import publish_sys_topics
-from tidemq.config import REACTORS_MAX, Config, refused
+from tidemq.config import REACTORS_MAX, Config, Listener, refused
 from tidemq.engine.events import (
     AuthRequest,
     Connected,
@@ -34,6 +50,7 @@ from tidemq.engine.events import (
     Disconnected,
     PublishRequest,
     Received,
+    Revoked,
     Stopped,
     SubscribeRequest,
     Unsubscribed,
@@ -53,6 +70,8 @@ from tidemq.wire import (
 )
 
 if TYPE_CHECKING:
+    from aiohttp.web import RouteDef
+
     from tidemq.broker.admin import AdminServer
     from tidemq.engine import Engine, StoreAccess
 
@@ -77,8 +96,10 @@ class Broker:
         store: Store | None = None,
         authenticator: Authenticator | None = None,
         authoriser: Authoriser | None = None,
+        sockets: Mapping[str, list[socket.socket]] | None = None,
     ) -> None:
         self.config = config or Config()
+        self._sockets = sockets or {}
         self._hooks = Hooks(plugins)
         self._store = store
         self._authenticator = authenticator
@@ -91,11 +112,16 @@ class Broker:
         self._fault_log = FaultLog(self.config.fault_lines_max)
         self._streams: Streams | None = None
         self._admin: AdminServer | None = None
-        self._sys_task: asyncio.Task[None] | None = None
+        self._reloads = Reloads()
+        self._acl: AclFile | None = None
+        self._tasks: list[asyncio.Task[None]] = []  # that go on until the end
         self._subscriptions: WeakValueDictionary[int, Subscription] = WeakValueDictionary()
+        self._listeners: Listeners | None = None
+        self._reactors = self.config.reactors or min(REACTORS_MAX, len(os.sched_getaffinity(0)))
         self._phase: Literal["new", "started", "stopping"] = "new"
         self._stopped = asyncio.Event()  # the engine said so
         self._counts: Counter[str] = Counter()
+        self._providers: list[object] = []  # that the configuration names: closed at the end
         self.ports: tuple[int, ...] = ()  # bound, the first is that of `config.port`
         self.admin_port = 0  # bound; 0: off
 
@@ -109,39 +135,53 @@ class Broker:
         await self.stop()
 
     @property
+    def addresses(self) -> Mapping[str, str]:
+        """Where each listener listens, by its name: "host:port", or the path of a Unix socket."""
+        return {} if self._listeners is None else self._listeners.addresses
+
+    @property
     def port(self) -> int:
         """The port it listens on, the real one where the configuration says 0."""
         return self.ports[0]
 
     async def start(self) -> None:
-        """Loads the store, listens, and lets clients in; undoes all of it when one step fails."""
+        """Binds its ports, becomes `user`, loads the store, lets clients in; undoes it when one step fails.
+
+        Clients that come meanwhile wait. There is no way back from `user`, which is the whole process's.
+        """
         if self._phase != "new":
             raise UsageError("a broker runs once; make another")
         self._phase = "started"
         config = self.config
-        authenticator, authoriser, store = self._authenticator, self._authoriser, self._store
-        if authenticator is None:
-            authenticator = find_provider("authenticator", config)
+        identity = find_identity(config.user, config.group)
+        authoriser, store = self._authoriser, self._store
+        listeners = self._listeners = Listeners(config, self._sockets)
         if authoriser is None:
-            authoriser = find_provider("authoriser", config)
+            authoriser = self._make_provider("authoriser", config.authoriser, config.authoriser_options)
         if store is None:
-            store = self._store = find_provider("store", config)
+            store = self._store = find_provider("store", config.store, config.store_options, config)
         engine = self._engine = self._make_engine()
         try:
+            authenticators = self._bind(engine, listeners)
+            if identity is not None:
+                if store is not None and not isinstance(store, MemoryStore):
+                    make_directory(config.data, identity)
+                become(identity)
+            warn_of(secret_files(config))
             if store is not None:
                 self._keeper = self._load(store, engine)
             if config.streams and self._streams is None:
                 raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
             replays = self._replays = Replays(engine, self._streams, config.limits.replays_max)
             decisions = self._decisions = Decisions(
-                engine, config, authenticator, authoriser, self._hooks, replays
+                engine, config, authenticators, authoriser, self._hooks, replays
             )
             self._handlers = self._event_handlers(decisions, replays)
-            addresses = ((config.host, config.port), *((each.host, each.port) for each in config.listeners))
-            self.ports = tuple(engine.listen(host, port) for host, port in addresses)
-            if config.admin_port:
-                self._admin = self._make_admin()
-                self.admin_port = await self._admin.start(config.admin_host, config.admin_port)
+            if config.acl_file is not None:
+                self._acl = AclFile(config.acl_file, config.acl_format, engine.set_rules)
+                self._reloads.add("rules", self._acl.reload)
+            if self._admin is not None:
+                await self._admin.start(self._admin_routes())
             engine.start()
             if self._keeper is not None:
                 self._keeper.start()
@@ -150,16 +190,20 @@ class Broker:
             if self._admin is not None:
                 await self._admin.close()
             engine.close()
+            listeners.close()
             if self._streams is not None:
                 self._streams.close()
             if store is not None:
                 store.close()
+            await self._close_providers()
             raise
         asyncio.get_running_loop().add_reader(engine.fileno(), self._take_events)
+        listeners.watch()
         if config.sys_interval_s:
-            self._sys_task = asyncio.create_task(
-                publish_sys_topics(self.counters, self._publish_sys, config.sys_interval_s)
-            )
+            publishing = publish_sys_topics(self.counters, self._publish_sys, config.sys_interval_s)
+            self._tasks.append(asyncio.create_task(publishing))
+        if self._acl is not None:
+            self._tasks.append(asyncio.create_task(self._acl.watch()))
 
     async def stop(self) -> None:
         """Says goodbye to the clients, finishes the last writes, to them and to the store.
@@ -170,10 +214,12 @@ class Broker:
         if engine is None or self._phase == "stopping":
             return
         self._phase = "stopping"
-        if self._sys_task is not None:
-            self._sys_task.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._admin is not None:
             await self._admin.close()
+        assert self._listeners is not None
+        self._listeners.close()
         engine.stop()
         try:
             async with asyncio.timeout(self.config.limits.shutdown_s + STOP_GRACE_S):
@@ -182,6 +228,7 @@ class Broker:
             _log.error("the engine did not stop in time")
         assert self._decisions is not None
         await self._decisions.close()
+        await self._close_providers()
         assert self._replays is not None
         await self._replays.close()
         for subscription in list(self._subscriptions.values()):
@@ -247,6 +294,17 @@ class Broker:
         """Ends the client's connection, if it has one, with a 5.0 reason code. Its session stays."""
         self._running_engine().disconnect(client_id, reason)
 
+    async def reload(self) -> dict[str, str]:
+        """Reads again what can change while it runs: passwords, rules, certificates, tokens. What is wrong by
+        then is logged, and what was read before goes on to count. Gives for each part what was wrong; empty:
+        nothing.
+        """
+        return await self._reloads.run()
+
+    def on_reload(self, name: str, act: Act) -> None:
+        """Has `reload` call this, too, for a part of this name."""
+        self._reloads.add(name, act)
+
     def counters(self) -> dict[str, int]:
         """Totals since the start, and gauges, by name."""
         counters = dict(self._running_engine().counters())
@@ -255,16 +313,44 @@ class Broker:
             counters.update(self._keeper.counts)
         if self._streams is not None:
             counters.update(self._streams.counts)
-        for part in (self._decisions, self._replays):
+        for part in (self._decisions, self._replays, self._acl):
             if part is not None:
                 counters.update(part.counts)
+        for provider in self._providers:
+            for name, count in counts_of(provider).items():
+                counters[name] = counters.get(name, 0) + count
         return counters
+
+    def _make_provider(
+        self, kind: Literal["authenticator", "authoriser"], name: str, options: Options
+    ) -> Any:
+        """One that the broker closes when it stops."""
+        provider = find_provider(kind, name, options, self.config)
+        self._providers.append(provider)
+        if isinstance(provider, Reloadable):
+            self._reloads.add(f"{kind} {name}", provider.reload)
+        return provider
+
+    async def _close_providers(self) -> None:
+        for provider in self._providers:
+            await close_provider(provider)
 
     def _make_engine(self) -> Engine:
         from tidemq.engine import Engine  # late: not needed to read a configuration
 
-        reactors = self.config.reactors or min(REACTORS_MAX, len(os.sched_getaffinity(0)))
-        return Engine(self.config.limits, reactors=reactors, queue_full=self.config.queue_full)
+        return Engine(self.config.limits, reactors=self._reactors, queue_full=self.config.queue_full)
+
+    def _find_authenticators(self, listeners: Mapping[str, Listener]) -> dict[str, Authenticator | None]:
+        """That of each listener, by its name. The broker's own is made once."""
+        config, common = self.config, self._authenticator
+        if common is None and any(each.authenticator is None for each in listeners.values()):
+            common = self._make_provider("authenticator", config.authenticator, config.authenticator_options)
+        return {
+            name: common
+            if each.authenticator is None
+            else self._make_provider("authenticator", each.authenticator, each.authenticator_options)
+            for name, each in listeners.items()
+        }
 
     def _load(self, store: Store, engine: Engine) -> Keeper:
         """Opens the store and brings the engine to where it is."""
@@ -297,6 +383,30 @@ class Broker:
             return None
         return Streams(store, access, self.config.data)
 
+    def _bind(self, engine: Engine, listeners: Listeners) -> dict[str, Authenticator | None]:
+        """Everything that root may have to do, before the process becomes somebody else. Gives the
+        authenticators by listener.
+        """
+        config = self.config
+        found = self._find_authenticators(listeners.by_name)
+        # the engine itself sees to it, and asks nobody
+        local_only = {name for name, each in found.items() if isinstance(each, LocalOnly)}
+        authenticators = {name: None if name in local_only else each for name, each in found.items()}
+        listeners.open(
+            engine,
+            self._reactors,
+            asks=lambda name: authenticators[name] is not None,
+            local_only=lambda name: name in local_only,
+        )
+        self.ports = listeners.ports
+        if listeners.secure:
+            self._reloads.add("certificates", listeners.reload)
+        if config.admin_port:
+            self._admin = self._make_admin()
+            self.admin_port = self._admin.bind()
+            self._reloads.add("admin", self._admin.reload)
+        return authenticators
+
     def _make_admin(self) -> AdminServer:
         """The HTTP listener. ConfigError where its library is not installed."""
         try:
@@ -306,11 +416,14 @@ class Broker:
             raise refused(
                 "configuration", "admin_port", text, ["0", "pip install 'tidemq[admin]'"]
             ) from error
+        return AdminServer(self.counters, self.reload, self.config)
+
+    def _admin_routes(self) -> list[RouteDef]:
         if self._streams is None or self._keeper is None:
-            return AdminServer(self.counters)
+            return []
         from tidemq.broker.stream_routes import StreamRoutes
 
-        return AdminServer(self.counters, StreamRoutes(self._streams, self._keeper).routes())
+        return StreamRoutes(self._streams, self._keeper).routes()
 
     def _running_engine(self) -> Engine:
         if self._engine is None:
@@ -328,6 +441,7 @@ class Broker:
             Connected: self._on_connected,
             Disconnected: self._on_disconnected,
             Received: self._on_received,
+            Revoked: self._on_revoked,
             Stopped: lambda _: self._stopped.set(),
         }
 
@@ -360,6 +474,14 @@ class Broker:
         message = Message(event.topic, event.payload, event.qos, event.retain, properties)
         if not subscription.put(message):
             self._counts["dropped_program_queue"] += 1
+
+    def _on_revoked(self, event: Revoked) -> None:
+        _log.info(
+            "the rules ended %d subscriptions of client %r, one of them to %r",
+            event.subscriptions,
+            event.client_id,
+            event.topic_filter,
+        )
 
     def _publish_sys(self, topic: str, payload: bytes) -> None:
         self._running_engine().publish(topic, payload, retain=True)

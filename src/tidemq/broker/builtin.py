@@ -4,18 +4,65 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
+import time
 
-from tidemq.broker.providers import BAD_USER_NAME_OR_PASSWORD, Verdict
-from tidemq.config import Config, refused, unknown_name
+from pydantic import BaseModel, ConfigDict, StrictBool
+
+from tidemq.broker.providers import (
+    BAD_USER_NAME_OR_PASSWORD,
+    NOT_AUTHORIZED,
+    UNKNOWN,
+    Options,
+    Verdict,
+    read_options,
+)
+from tidemq.broker.sources import is_local
+from tidemq.config import Config
 from tidemq.engine.events import ConnectRequest
 
+REMOTE_REFUSED = (
+    "without an authenticator only clients of this machine may connect: "
+    "set authenticator, or authenticator_options.remote = true"
+)
+_LOG_S = 60.0  # between two lines about clients of other machines
 
-def make_anonymous(_: Config) -> None:
-    """Everybody may connect, with any user name and password."""
-    return None
+_log = logging.getLogger("tidemq")
 
 
-def make_allow(_: Config) -> None:
+class LocalOnly:
+    """Everybody on this machine may connect, with any user name and password: at a loopback address or a Unix
+    socket. Where nobody else is asked besides, the engine does the same by itself.
+    """
+
+    def __init__(self) -> None:
+        self._logged_s = -_LOG_S
+
+    def authenticate(self, request: ConnectRequest) -> Verdict:
+        """Refuses clients of other machines, and says so in the log once in a while."""
+        if is_local(request.peer):
+            return Verdict()
+        now_s = time.monotonic()
+        if now_s - self._logged_s >= _LOG_S:
+            self._logged_s = now_s
+            _log.warning("client %r (%s) was refused: %s", request.client_id, request.peer, REMOTE_REFUSED)
+        return Verdict(NOT_AUTHORIZED, REMOTE_REFUSED)
+
+
+class AnonymousOptions(BaseModel):
+    """Whether clients of other machines may connect too."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    remote: StrictBool = False
+
+
+def make_anonymous(_: Config, options: Options) -> LocalOnly | None:
+    """The entry point `anonymous`."""
+    return None if read_options("anonymous", AnonymousOptions, options).remote else LocalOnly()
+
+
+def make_allow(_: Config, __: Options) -> None:
     """Everybody may publish and subscribe to everything."""
     return None
 
@@ -30,20 +77,22 @@ class StaticAuthenticator:
         """Accepts a known user with the right password."""
         expected = self._digests.get(request.username or "", _digest(b""))
         same = hmac.compare_digest(expected, _digest(request.password or b""))
-        known = request.username in self._digests
-        return Verdict() if same and known else Verdict(BAD_USER_NAME_OR_PASSWORD)
+        if request.username not in self._digests:
+            return UNKNOWN
+        return Verdict() if same else Verdict(BAD_USER_NAME_OR_PASSWORD)
 
 
-def make_static(config: Config) -> StaticAuthenticator:
-    """Reads `authenticator_options.users`, a table from user name to password."""
-    options = config.authenticator_options
-    for name in options.keys() - {"users"}:
-        raise unknown_name("configuration", f"authenticator_options.{name}", name, ("users",))
-    users = options.get("users")
-    if not isinstance(users, dict) or not all(isinstance(password, str) for password in users.values()):
-        accepted = ["a table from user name to password"]
-        raise refused("configuration", "authenticator_options.users", f"a {type(users).__name__}", accepted)
-    return StaticAuthenticator(users)
+class StaticOptions(BaseModel):
+    """Users and their passwords."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    users: dict[str, str]
+
+
+def make_static(_: Config, options: Options) -> StaticAuthenticator:
+    """The entry point `static`."""
+    return StaticAuthenticator(read_options("static", StaticOptions, options).users)
 
 
 def _digest(password: bytes) -> bytes:

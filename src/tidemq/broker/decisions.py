@@ -1,28 +1,36 @@
 """Answers the engine's questions: may this client connect, subscribe, publish?
 
-Every question is a task with a time-out, at most `decisions_max` of them call providers at a time, and at
-most `decisions_waiting_max` exist: one client's slow decision delays no other client, and whatever is late,
-fails or is too much is refused.
+Every question is a task with a time-out, at most `decisions_max` of them are with providers at a time (not
+counted those that bound themselves), and at most `decisions_waiting_max` wait: one client's slow decision
+delays no other client, and whatever is late, fails or is too much is refused. What an authoriser has answered
+is remembered for `decision_cache_s`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidemq.broker.clients import Clients
+from tidemq.broker.failed_logins import FailedLogins
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.providers import (
     BAD_AUTHENTICATION_METHOD,
+    BAD_USER_NAME_OR_PASSWORD,
+    CONNECTION_RATE_EXCEEDED,
     CONTINUE_AUTHENTICATION,
     IMPLEMENTATION_SPECIFIC_ERROR,
+    MAXIMUM_CONNECT_TIME,
     NOT_AUTHORIZED,
     PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
+    SERVER_BUSY,
     SERVER_UNAVAILABLE,
     SUCCESS,
     Access,
@@ -30,8 +38,11 @@ from tidemq.broker.providers import (
     Authoriser,
     EnhancedAuthenticator,
     Verdict,
+    bounds_itself,
 )
+from tidemq.broker.remembered import Remembered
 from tidemq.broker.replays import PREFIX, Replay, ReplayRefusedError, Replays
+from tidemq.broker.rules import rows_of
 from tidemq.config import Config
 from tidemq.engine.events import (
     AuthRequest,
@@ -50,6 +61,20 @@ _log = logging.getLogger("tidemq")
 Decide = Callable[[], Coroutine[Any, Any, None]]
 Refuse = Callable[[int], None]
 
+_LOGIN_FAILED = frozenset({BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED})
+
+
+# where a connected client is refused, and DISCONNECT does not have the code that CONNACK has
+_OF_DISCONNECT = {
+    BAD_USER_NAME_OR_PASSWORD: NOT_AUTHORIZED,
+    BAD_AUTHENTICATION_METHOD: NOT_AUTHORIZED,
+    SERVER_UNAVAILABLE: SERVER_BUSY,
+}
+
+
+def _of_disconnect(reason: int) -> int:
+    return _OF_DISCONNECT.get(reason, reason)
+
 
 class _Exchange:
     """One client's authentication: sends it challenges and, at last, the verdict."""
@@ -64,7 +89,7 @@ class _Exchange:
         self._replies = replies
         self._connection = request.connection
         self._client_id = request.client_id
-        self._answers_auth = isinstance(request, AuthRequest)
+        self._is_connected = self._answers_auth = isinstance(request, AuthRequest)
 
     async def challenge(self, data: bytes | None) -> bytes | None:
         """Sends the data in an AUTH packet and returns the data of the client's."""
@@ -76,7 +101,18 @@ class _Exchange:
     def answer(self, verdict: Verdict) -> None:
         """Answers what the client sent last: its CONNECT or, after a challenge, its AUTH."""
         if self._answers_auth:
-            self._engine.answer_auth(self._connection, verdict.reason, verdict.auth_data)
+            reason = verdict.reason
+            if reason == SUCCESS and verdict.client_id not in ("", self._client_id):
+                reason = NOT_AUTHORIZED  # too late: after an AUTH the engine takes the client's own
+            reason = _of_disconnect(reason) if self._is_connected else reason
+            self._engine.answer_auth(
+                self._connection,
+                reason,
+                verdict.auth_data,
+                username=verdict.username,
+                groups=verdict.groups,
+                rules=None if verdict.rules is None else rows_of(verdict.rules),
+            )
         else:
             self._engine.answer_connect(
                 self._connection,
@@ -84,8 +120,18 @@ class _Exchange:
                 client_id=verdict.client_id or self._client_id,
                 auth_data=verdict.auth_data,
                 reason_string=verdict.reason_string,
+                username=verdict.username,
+                groups=verdict.groups,
+                rules=None if verdict.rules is None else rows_of(verdict.rules),
             )
         self._answers_auth = True
+
+
+class _Identity(NamedTuple):
+    """Of the client that a decision is about."""
+
+    username: str | None
+    groups: tuple[str, ...] = ()
 
 
 class Decisions:
@@ -95,7 +141,7 @@ class Decisions:
         self,
         engine: Engine,
         config: Config,
-        authenticator: Authenticator | None,
+        authenticators: Mapping[str, Authenticator | None],
         authoriser: Authoriser | None,
         hooks: Hooks,
         replays: Replays,
@@ -103,19 +149,33 @@ class Decisions:
         self._engine = engine
         self._replays = replays
         self._config = config
-        self._authenticator = authenticator
+        self._authenticators = authenticators  # by listener; None: everybody may connect
         self._authoriser = authoriser
         self._hooks = hooks
         self._slots = asyncio.Semaphore(config.decisions_max)
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies: dict[int, asyncio.Future[bytes | None]] = {}  # connections whose AUTH is awaited
+        self._clients = Clients(self._end_time)
+        self._remembered: Remembered[Access, bool] = Remembered(config.decision_cache_max)
+        self._failed_logins = FailedLogins(config)
+        self._delayed: dict[_Exchange, asyncio.TimerHandle] = {}  # refusals that are not said yet
         self.counts: Counter[str] = Counter()
+        # who wants to see each message, or may veto one, is asked about each
+        self._cache_s = 0.0 if hooks.has("publish", "authorise") else config.decision_cache_s
 
         authorises = authoriser is not None or hooks.has("authorise")
-        engine.ask_connect = authenticator is not None or authorises  # a will is authorised at CONNECT
+        authenticates = any(authenticator is not None for authenticator in authenticators.values())
+        # then a client that is not known here has no say: its own word for its name must not count
+        self._knows_all = authenticates and authorises
+        engine.ask_connect = authorises  # a will is authorised at CONNECT
         engine.ask_subscribe = authorises or hooks.has("subscribe")
         engine.ask_publish = authorises or hooks.has("publish")
-        engine.report_connections = hooks.has("connect", "disconnect") or _log.isEnabledFor(logging.DEBUG)
+        engine.report_connections = (
+            authenticates
+            or (authoriser is not None and config.decision_cache_s > 0)
+            or hooks.has("connect", "disconnect")
+            or _log.isEnabledFor(logging.DEBUG)
+        )
 
     def on_connect(self, request: ConnectRequest) -> None:
         """Answers a CONNECT."""
@@ -124,15 +184,14 @@ class Decisions:
         def refuse(reason: int) -> None:
             exchange.answer(Verdict(reason))
 
-        decide = partial(self._connect, request, exchange)
-        # an exchange of AUTH packets mostly waits for a client, who must not be able to hold a slot
-        self._start(decide, refuse, late=SERVER_UNAVAILABLE, takes_slot=request.auth_method is None)
+        decide = partial(self._admit, request, exchange)
+        self._start(decide, refuse, late=SERVER_UNAVAILABLE)
 
     def on_auth(self, request: AuthRequest) -> None:
         """Passes a client's AUTH to the exchange that waits for it, or starts to authenticate it again."""
 
         def refuse(reason: int) -> None:
-            self._engine.answer_auth(request.connection, reason)
+            self._engine.answer_auth(request.connection, _of_disconnect(reason))
 
         reply = self._replies.pop(request.connection, None)
         if reply is not None and not reply.done():
@@ -141,7 +200,7 @@ class Decisions:
             refuse(PROTOCOL_ERROR)
         else:
             decide = partial(self._authenticate_again, request)
-            self._start(decide, refuse, late=SERVER_UNAVAILABLE, takes_slot=False)
+            self._start(decide, refuse, late=SERVER_UNAVAILABLE)
 
     def on_subscribe(self, request: SubscribeRequest) -> None:
         """Answers a SUBSCRIBE, filter by filter."""
@@ -160,11 +219,15 @@ class Decisions:
         self._start(partial(self._publish, request), refuse, late=QUOTA_EXCEEDED)
 
     def on_connected(self, event: Connected) -> None:
-        """Tells the plugins."""
+        """Knows from now on who the client is, and tells the plugins."""
+        self._clients.on_connected(event)
+        self._remembered.drop_owner(event.client_id)
         self._tell("connect", event)
 
     def on_disconnected(self, event: Disconnected) -> None:
-        """Ends an exchange that waits for this client and tells the plugins."""
+        """Forgets the client, ends an exchange that waits for it and tells the plugins."""
+        self._clients.on_disconnected(event)
+        self._remembered.drop_owner(event.client_id)
         reply = self._replies.pop(event.connection, None)
         if reply is not None:
             reply.cancel()
@@ -172,6 +235,9 @@ class Decisions:
 
     async def close(self) -> None:
         """Cancels what is still being decided."""
+        self._clients.close()
+        for timer in self._delayed.values():
+            timer.cancel()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -179,20 +245,25 @@ class Decisions:
 
     def _tell(self, hook: str, event: Connected | Disconnected) -> None:
         if self._hooks.has(hook):
-            self._start(partial(self._hooks.notify, hook, event), lambda _: None, late=SUCCESS)
+            self._start(partial(self._notify, hook, event), lambda _: None, late=SUCCESS)
 
-    def _start(self, decide: Decide, refuse: Refuse, *, late: int, takes_slot: bool = True) -> None:
+    def _end_time(self, client_id: str) -> None:
+        """The client's right to be connected has ended (5.0: 0xA0, the authorised time is over)."""
+        self.counts["clients_expired"] += 1
+        self._engine.disconnect(client_id, MAXIMUM_CONNECT_TIME)
+
+    def _start(self, decide: Decide, refuse: Refuse, *, late: int) -> None:
         if len(self._tasks) >= self._config.decisions_max + self._config.decisions_waiting_max:
             self.counts["decisions_over_quota"] += 1
             refuse(QUOTA_EXCEEDED)
             return
-        task = asyncio.create_task(self._run(decide, refuse, late, takes_slot))
+        task = asyncio.create_task(self._run(decide, refuse, late))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, decide: Decide, refuse: Refuse, late: int, takes_slot: bool) -> None:
+    async def _run(self, decide: Decide, refuse: Refuse, late: int) -> None:
         try:
-            async with asyncio.timeout(self._config.decision_s), self._slots if takes_slot else nullcontext():
+            async with asyncio.timeout(self._config.decision_s):
                 await decide()
         except TimeoutError:
             self.counts["decisions_late"] += 1
@@ -202,47 +273,115 @@ class Decisions:
             _log.exception("a decision failed, the client is refused")
             refuse(IMPLEMENTATION_SPECIFIC_ERROR)
 
+    def _slot(self, provider: object) -> AbstractAsyncContextManager[object]:
+        return nullcontext() if bounds_itself(provider) else self._slots
+
+    async def _notify(self, hook: str, event: object) -> None:
+        if self._hooks.has(hook):
+            async with self._slots:
+                await self._hooks.notify(hook, event)
+
+    async def _admit(self, request: ConnectRequest, exchange: _Exchange) -> None:
+        logins, plain = self._failed_logins, request.auth_method is None
+        # an exchange waits for its client, who must not be able to hold a turn, and costs little
+        async with logins.turn(request.peer, request.username) if plain else nullcontext():
+            if not logins.refuses(request.peer, request.username):
+                await self._connect(request, exchange)
+                return
+        self.counts["logins_refused"] += 1
+        why = "too many logins from this address have failed, try again later"
+        exchange.answer(Verdict(CONNECTION_RATE_EXCEEDED, why))
+
     async def _connect(self, request: ConnectRequest, exchange: _Exchange) -> None:
         verdict = await self._authenticate(request, exchange)
+        delay_s = self._judge(request, verdict)
         if verdict.reason == SUCCESS and request.will_topic is not None:
-            client_id = verdict.client_id or request.client_id
-            if not await self._allows(
-                Access("publish", client_id, request.username, request.will_topic, qos=0)
-            ):
+            access = Access(
+                "publish",
+                verdict.client_id or request.client_id,
+                request.username if verdict.username is None else verdict.username,
+                request.will_topic,
+                qos=0,
+                groups=verdict.groups,
+            )
+            if not await self._allows(access, remember=False):
                 verdict = Verdict(NOT_AUTHORIZED)
-        exchange.answer(verdict)
+        if verdict.reason == SUCCESS and self._authenticators[request.listener] is not None:
+            self._clients.accept(request, verdict)
+        self._answer(exchange, verdict, delay_s)
+
+    def _judge(self, request: ConnectRequest | AuthRequest, verdict: Verdict) -> float:
+        """Counts a login that has failed, or forgives those before; the seconds after which to answer."""
+        if self._authenticators[request.listener] is None:
+            return 0.0
+        if verdict.reason == SUCCESS:
+            self._failed_logins.succeeded(request.peer, request.username)
+        elif verdict.reason in _LOGIN_FAILED:
+            self.counts["logins_failed"] += 1
+            return self._failed_logins.failed(request.peer, request.username)
+        return 0.0
+
+    def _answer(self, exchange: _Exchange, verdict: Verdict, delay_s: float) -> None:
+        """Answers at once, or later: nobody waits for it meanwhile but the client."""
+        if not delay_s or len(self._delayed) >= self._config.decisions_waiting_max:
+            exchange.answer(verdict)
+            return
+
+        def answer() -> None:
+            del self._delayed[exchange]
+            exchange.answer(verdict)
+
+        self.counts["logins_delayed"] += 1
+        self._delayed[exchange] = asyncio.get_running_loop().call_later(delay_s, answer)
 
     async def _authenticate(self, request: ConnectRequest | AuthRequest, exchange: _Exchange) -> Verdict:
-        authenticator = self._authenticator
+        authenticator = self._authenticators[request.listener]
         if request.auth_method is not None:
             if not isinstance(authenticator, EnhancedAuthenticator):
                 return Verdict(BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]
+            # it mostly waits for its client, who must not be able to hold a slot
             return await authenticator.converse(request, exchange.challenge)
         if authenticator is None:
             return Verdict()
-        verdict = authenticator.authenticate(request)
-        return verdict if isinstance(verdict, Verdict) else await verdict
+        assert isinstance(request, ConnectRequest)
+        async with self._slot(authenticator):
+            verdict = authenticator.authenticate(request)
+            return await verdict if inspect.isawaitable(verdict) else verdict
 
     async def _authenticate_again(self, request: AuthRequest) -> None:
         exchange = _Exchange(self._engine, self._replies, request)
-        exchange.answer(await self._authenticate(request, exchange))
+        verdict = await self._authenticate(request, exchange)
+        if verdict.reason == SUCCESS and not self._clients.renew(request.client_id, verdict):
+            verdict = Verdict(NOT_AUTHORIZED)
+        self._remembered.drop_owner(request.client_id)
+        self._answer(exchange, verdict, self._judge(request, verdict))
 
     async def _subscribe(self, request: SubscribeRequest) -> None:
         reasons: list[int] = []
         replays: list[Replay] = []
-        for topic_filter, qos in request.filters:
+        who = self._who(request)
+        for index, (topic_filter, qos) in enumerate(request.filters):
+            if any(request.reasons[index : index + 1]):  # the rules refuse it
+                reasons.append(request.reasons[index])
+                continue
             share_name, stream_name, plain_filter = _split_filter(topic_filter)
-            access = Access(
-                "subscribe",
-                request.client_id,
-                request.username,
-                plain_filter,
-                qos,
-                share_name=share_name,
-                stream_name=stream_name,
-            )
             malformed = not plain_filter  # of a stream: `open` says so
-            reason = SUCCESS if malformed or await self._allows(access) else NOT_AUTHORIZED
+            if malformed:
+                reason = SUCCESS
+            elif who is None:
+                reason = NOT_AUTHORIZED
+            else:
+                access = Access(
+                    "subscribe",
+                    request.client_id,
+                    who.username,
+                    plain_filter,
+                    qos,
+                    share_name=share_name,
+                    stream_name=stream_name,
+                    groups=who.groups,
+                )
+                reason = SUCCESS if await self._allows(access) else NOT_AUTHORIZED
             if stream_name is not None and reason == SUCCESS:
                 try:
                     replays.append(self._replays.open(request, topic_filter))
@@ -251,27 +390,57 @@ class Decisions:
             reasons.append(reason)
         allowed = tuple(f for f, reason in zip(request.filters, reasons, strict=True) if reason == SUCCESS)
         if allowed:
-            await self._hooks.notify("subscribe", request._replace(filters=allowed))
+            await self._notify("subscribe", request._replace(filters=allowed))
         self._engine.answer_subscribe(request.connection, reasons)
         if replays:
             self._replays.begin(request, replays)
 
     async def _publish(self, request: PublishRequest) -> None:
-        access = Access(
-            "publish", request.client_id, request.username, request.topic, request.qos, request.retain
-        )
-        if not await self._allows(access):
-            self._engine.answer_publish(request.connection, NOT_AUTHORIZED)
-            return
-        await self._hooks.notify("publish", request)
-        self._engine.answer_publish(request.connection, SUCCESS)
+        who = self._who(request)
+        reason = NOT_AUTHORIZED
+        if who is not None:
+            access = Access(
+                "publish",
+                request.client_id,
+                who.username,
+                request.topic,
+                request.qos,
+                request.retain,
+                groups=who.groups,
+            )
+            if await self._allows(access):
+                await self._notify("publish", request)
+                reason = SUCCESS
+        self._engine.answer_publish(request.connection, reason, ttl_s=self._cache_s)
 
-    async def _allows(self, access: Access) -> bool:
+    def _who(self, request: SubscribeRequest | PublishRequest) -> _Identity | None:
+        """Whom the authoriser is asked about; None where that has to be known and is not."""
+        client = self._clients.find(request.client_id)
+        if client is not None:
+            return _Identity(client.username, client.groups)
+        if not self._knows_all:
+            return _Identity(request.username)
+        self.counts["decisions_client_unknown"] += 1
+        return None
+
+    async def _allows(self, access: Access, *, remember: bool = True) -> bool:
         if self._authoriser is not None:
-            answer = self._authoriser.authorise(access)
-            if not (answer if isinstance(answer, bool) else await answer):
+            allowed = self._remembered.find(access)
+            if allowed is None:
+                async with self._slot(self._authoriser):
+                    answer = self._authoriser.authorise(access)
+                    allowed = await answer if inspect.isawaitable(answer) else answer
+                if remember:
+                    ttl_s = self._config.decision_cache_s
+                    self._remembered.put(access, allowed, ttl_s, owner=access.client_id)
+            else:
+                self.counts["decisions_remembered"] += 1
+            if not allowed:
                 return False
-        return await self._hooks.authorised(access)
+        if not self._hooks.has("authorise"):
+            return True
+        async with self._slots:
+            return await self._hooks.authorised(access)
 
 
 def _split_filter(topic_filter: str) -> tuple[str | None, str | None, str]:

@@ -32,7 +32,8 @@ class FaultLog:
             return
         self._lines_left -= 1
         # %r: a client identifier may hold control characters
-        _log.warning("client %r (%s): %s", event.client_id, event.peer, fault_text(event.fault))
+        detail = f" ({event.detail})" if event.detail else ""
+        _log.warning("client %r (%s): %s%s", event.client_id, event.peer, fault_text(event.fault), detail)
 
     def flush(self) -> None:
         """Says how many lines were left out."""

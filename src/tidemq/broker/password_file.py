@@ -3,36 +3,88 @@
 `tidemq passwd` writes it, and it is read again when it has changed. To check a password takes tens of
 milliseconds on purpose, so it is done on a few threads, and what was right is remembered, as a keyed hash in
 memory, so that a client that comes back is let in at once.
+
+A user has one line. With an argon2id hash he logs in by his password; with what `scram.py` keeps by
+SCRAM-SHA-256, and by his password too unless `plain = false`. To keep both of one password would make it as
+easy to guess as the weaker of the two. What is said to a user that is not there is made up by a key that the
+file has in the line `:$key$BASE64`, so that it stays the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hashlib
 import logging
 import os
 import secrets
 import tempfile
-import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tidemq.broker.passwords import check_form, hash_password, matches
-from tidemq.broker.providers import BAD_USER_NAME_OR_PASSWORD, Verdict
-from tidemq.config import Config, refused, unknown_name
-from tidemq.engine.events import ConnectRequest
-from tidemq.errors import ConfigError, UsageError
+from pydantic import BaseModel, ConfigDict, StrictBool
 
-CHECK_S = 1.0  # between two looks whether the file has changed
+from tidemq.broker import scram
+from tidemq.broker.passwords import check_form, hash_password, matches
+from tidemq.broker.providers import (
+    BAD_AUTHENTICATION_METHOD,
+    BAD_USER_NAME_OR_PASSWORD,
+    NOT_AUTHORIZED,
+    UNKNOWN,
+    Challenge,
+    Options,
+    Verdict,
+    read_options,
+)
+from tidemq.broker.watched_file import WatchedFile
+from tidemq.config import Config, refused
+from tidemq.engine.events import AuthRequest, ConnectRequest
+from tidemq.errors import UsageError
+
 REMEMBERED_MAX = 100_000  # passwords that were right
 _THREADS_MAX = 4  # that check passwords, each with 19 MiB
-
 _log = logging.getLogger("tidemq")
+_KEY_BYTES = 32
+_KEY_FORM = ":$key$"  # no user has this name: MQTT's may be empty, those of a file may not
 
 
-def read_password_file(path: Path) -> dict[str, str]:
-    """Hashes by user name; ConfigError names the line. Empty lines and those with # in front are left out."""
+class Users:
+    """What a password file has: hashes by user name, and a key, by which is made up what a user who is not
+    there is told. Without one it holds as long as this object."""
+
+    def __init__(self, hashes: dict[str, str], key: bytes | None) -> None:
+        self.hashes = hashes
+        self.has_key = key is not None
+        self._key = key or secrets.token_bytes(_KEY_BYTES)
+        self.keys = {
+            name: scram.parse_keys(hashed)
+            for name, hashed in hashes.items()
+            if hashed.startswith(scram.METHOD)
+        }
+        self._all_hashes = tuple(hashes.values())
+        self._all_keys = tuple(self.keys.values())
+
+    def decoy_hash(self, name: str, nobody: str) -> str:
+        """Somebody's hash, so that a user who is not there is found out as slowly as one who is; `nobody`
+        where there are none."""
+        return self._all_hashes[self._draw(name) % len(self._all_hashes)] if self._all_hashes else nobody
+
+    def find_keys(self, name: str) -> tuple[scram.Keys, bool]:
+        """A user's keys and True, or made-up ones, which are as much work and look like somebody's. There
+        must be a user with keys."""
+        like = self._all_keys[self._draw(name) % len(self._all_keys)]
+        made_up = scram.make_up(like, self._key, name)
+        return self.keys.get(name, made_up), name in self.keys
+
+    def _draw(self, name: str) -> int:
+        """A number that is always the same for a name, and cannot be told without the key."""
+        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8, key=self._key).digest())
+
+
+def read_password_file(path: Path) -> Users:
+    """Reads all lines; ConfigError names a wrong one. Empty ones and those with # in front are left out."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -40,8 +92,12 @@ def read_password_file(path: Path) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise refused(str(path), "the file", "it is not UTF-8", ["lines NAME:HASH"]) from error
     users: dict[str, str] = {}
+    key: bytes | None = None
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
+            continue
+        if line.startswith(_KEY_FORM):
+            key = _parse_key(path, number, line)
             continue
         name, colon, hashed = line.strip().partition(":")
         if not colon or not name:
@@ -55,24 +111,45 @@ def read_password_file(path: Path) -> dict[str, str]:
                 str(path), f"line {number}", f"the hash of {name!r}: {error}", ["NAME:HASH"]
             ) from error
         users[name] = hashed
-    return users
+    return Users(users, key)
 
 
-def change_password_file(path: Path, user: str, password: bytes | None) -> None:
-    """Gives a user this password, or takes the user out (None). The file is replaced at once, readable by its
-    owner only; other lines stay as they are. UsageError for a user name that cannot be, or one that is not
-    there to be taken out; ConfigError where the file is wrong already.
+def _parse_key(path: Path, number: int, line: str) -> bytes:
+    try:
+        key = base64.b64decode(line.strip().removeprefix(_KEY_FORM), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        accepted = [f"{_KEY_FORM} and {_KEY_BYTES} bytes in Base64"]
+        raise refused(str(path), f"line {number}", "the key is not whole, or damaged", accepted)
+    return key
+
+
+def change_password_file(
+    path: Path, user: str, password: bytes | None, scram_iterations: int | None = None
+) -> None:
+    """Gives a user this password, for SCRAM where there is a number of iterations, or takes the user out
+    (None). The file is replaced at once, readable by its owner only; other lines stay as they are.
+
+    UsageError for a user name that cannot be, or one that is not there to be taken out, and for a password
+    that SCRAM cannot take; ConfigError where the file is wrong already.
     """
     if not user or ":" in user or user.startswith("#") or not user.isprintable() or user != user.strip():
         raise UsageError(f"the user name {user!r} cannot be: no colon, no # in front, no line feed")
     there = path.exists()
-    known = read_password_file(path) if there else {}
-    if password is None and user not in known:
+    known = read_password_file(path) if there else Users({}, None)
+    if password is None and user not in known.hashes:
         raise UsageError(f"{path} has no user {user!r}")
     lines = path.read_text(encoding="utf-8").splitlines() if there else []
     kept = [line for line in lines if line.startswith("#") or line.strip().partition(":")[0] != user]
-    if password is not None:
+    if password is not None and scram_iterations is None:
         kept.append(f"{user}:{hash_password(password)}")
+    elif password is not None and scram_iterations is not None:
+        scram.check_name(user)
+        if not known.has_key:
+            key = base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
+            kept.insert(0, f"{_KEY_FORM}{key}")
+        kept.append(f"{user}:{scram.hash_for_scram(password, scram_iterations)}")
     _replace(path, "".join(f"{line}\n" for line in kept))
 
 
@@ -90,77 +167,80 @@ def _replace(path: Path, text: str) -> None:
 
 
 class PasswordFile:
-    """The authenticator `password_file`. ConfigError when the file cannot be read at the start; later on what
-    was read before goes on to count, and the log says what is wrong.
-    """
+    """The authenticator `password_file`. ConfigError when the file cannot be read at the start."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._version = self._look()
-        self._users = read_password_file(path)
-        self._looked = time.monotonic()
+    def __init__(self, path: Path, *, plain: bool = True) -> None:
+        """`plain`: whether a password may come as it is, in CONNECT."""
+        self._plain = plain
+        self._file = WatchedFile(path, self._read)
         self._threads = ThreadPoolExecutor(
             min(_THREADS_MAX, os.cpu_count() or 1), thread_name_prefix="tidemq-password"
         )
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()
-        self._nobody = hash_password(
-            secrets.token_bytes(16)
-        )  # an unknown user is found out as slowly as a known
+        self._nobody = hash_password(secrets.token_bytes(16))
 
     async def authenticate(self, request: ConnectRequest) -> Verdict:
         """Accepts a known user with the right password."""
-        await self._reload()
+        if not self._plain:
+            return Verdict(NOT_AUTHORIZED, f"log in by {scram.METHOD}: passwords are not taken as they are")
+        users = await self._file.current()
         password = request.password or b""
-        hashed = self._users.get(request.username or "")
+        name = request.username or ""
+        hashed = users.hashes.get(name)
         mark = self._mark(hashed, password) if hashed else b""
         if mark in self._right:
             self._right.move_to_end(mark)
             return Verdict()
         loop = asyncio.get_running_loop()
-        same = await loop.run_in_executor(self._threads, matches, hashed or self._nobody, password)
-        if not (hashed and same):
+        checked = hashed or users.decoy_hash(name, self._nobody)
+        same = await loop.run_in_executor(self._threads, matches, checked, password)
+        if not hashed:
+            return UNKNOWN
+        if not same:
             return Verdict(BAD_USER_NAME_OR_PASSWORD)
         self._right[mark] = None
         if len(self._right) > REMEMBERED_MAX:
             self._right.popitem(last=False)
         return Verdict()
 
+    async def converse(self, request: ConnectRequest | AuthRequest, challenge: Challenge) -> Verdict:
+        """SCRAM-SHA-256, where any user has a line for it."""
+        users = await self._file.current()
+        if request.auth_method != scram.METHOD or not users.keys:
+            return Verdict(BAD_AUTHENTICATION_METHOD)
+        return await scram.prove(request, challenge, users.find_keys)
+
+    async def close(self) -> None:
+        """Lets the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, path: Path) -> Users:
+        users = read_password_file(path)
+        shut_out = len(users.hashes) - len(users.keys)
+        if shut_out and not self._plain:
+            _log.warning("%s: %d users have no line for SCRAM and cannot log in", path, shut_out)
+        return users
+
     def _mark(self, hashed: str, password: bytes) -> bytes:
         """What a right password is remembered by; a changed hash makes it another."""
         return hashlib.blake2b(len(hashed).to_bytes(4) + hashed.encode() + password, key=self._key).digest()
 
-    async def _reload(self) -> None:
-        now = time.monotonic()
-        if now - self._looked < CHECK_S:
-            return
-        self._looked = now
-        version = self._look()
-        if version == self._version:
-            return
-        self._version = version
-        try:
-            self._users = await asyncio.to_thread(read_password_file, self._path)
-        except ConfigError as error:
-            _log.error("%s; the users that were read before go on to count", error)
-        else:
-            _log.info("%s was read again: %d users", self._path, len(self._users))
-
-    def _look(self) -> tuple[int, int, int]:
-        """Another one when the file has changed."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (found.st_ino, found.st_size, found.st_mtime_ns)
+    async def reload(self) -> None:
+        """Reads the file now. ConfigError where it is wrong; who was read before goes on to count."""
+        await self._file.reload()
 
 
-def make_password_file(config: Config) -> PasswordFile:
-    """Reads `authenticator_options.file`."""
-    options = config.authenticator_options
-    for name in options.keys() - {"file"}:
-        raise unknown_name("configuration", f"authenticator_options.{name}", name, ("file",))
-    file = options.get("file")
-    if not isinstance(file, str) or not file:
-        raise refused("configuration", "authenticator_options.file", f"{file!r}", ["a path"])
-    return PasswordFile(Path(file))
+class PasswordFileOptions(BaseModel):
+    """Where the users are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: Path
+    plain: StrictBool = True  # whether a password may come as it is, in CONNECT
+
+
+def make_password_file(_: Config, options: Options) -> PasswordFile:
+    """The entry point `password_file`."""
+    given = read_options("password_file", PasswordFileOptions, options)
+    return PasswordFile(given.file, plain=given.plain)

@@ -3,6 +3,7 @@
     $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH     PHC string format
     $7$ROUNDS$SALT$HASH                          Mosquitto 2: PBKDF2 (RFC 8018) with HMAC-SHA-512
     $6$SALT$HASH                                 Mosquitto before 2: SHA-512 of the password and the salt
+    SCRAM-SHA-256$...                            see scram.py; good for passwords too
 
 Nothing here is secret but what is passed in; no message has a hash or a password.
 """
@@ -17,6 +18,7 @@ import hmac
 from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import Argon2Error, InvalidHash
 
+from tidemq.broker import scram
 from tidemq.errors import UsageError
 
 # the least that OWASP's password storage cheat sheet has for argon2id: 19 MiB, 20 to 30 ms of a core
@@ -44,8 +46,11 @@ def check_form(hashed: str) -> None:
                 raise UsageError(f"it has {rounds} rounds, more than {_ROUNDS_MAX}")
         elif hashed.startswith("$6$"):
             _parse_sha512(hashed)
+        elif hashed.startswith(scram.METHOD):
+            scram.parse_keys(hashed)
         else:
-            raise UsageError("its kind is unknown; accepted: $argon2id$, $7$ and $6$ (of Mosquitto)")
+            accepted = f"$argon2id$, {scram.METHOD}, $7$ and $6$ (of Mosquitto)"
+            raise UsageError(f"its kind is unknown; accepted: {accepted}")
     except (InvalidHash, binascii.Error, ValueError) as error:
         raise UsageError("it is not whole, or damaged") from error
 
@@ -60,6 +65,8 @@ def matches(hashed: str, password: bytes) -> bool:
     if hashed.startswith("$7$"):
         rounds, salt, expected = _parse_pbkdf2(hashed)
         return hmac.compare_digest(hashlib.pbkdf2_hmac("sha512", password, salt, rounds), expected)
+    if hashed.startswith(scram.METHOD):
+        return scram.fits(scram.parse_keys(hashed), password)
     salt, expected = _parse_sha512(hashed)
     return hmac.compare_digest(hashlib.sha512(password + salt).digest(), expected)
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from tidemq.cli.acl import app as acl_app
 from tidemq.cli.bench import EXIT_USAGE
 from tidemq.cli.bench import app as bench_app
 from tidemq.cli.options import EXIT_FAILED
@@ -78,6 +79,7 @@ def serve(
 app.command()(pub)
 app.command()(sub)
 app.command()(passwd)
+app.add_typer(acl_app, name="acl")
 app.add_typer(store_app, name="store")
 app.add_typer(bench_app, name="bench")
 app.add_typer(stream_app, name="stream")

@@ -6,9 +6,12 @@ import select
 import socket
 import sys
 import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tidemq.errors import RefusedError
 from tidemq.wire import (
+    Auth,
     Connack,
     Connect,
     ConnectReturnCode,
@@ -17,9 +20,13 @@ from tidemq.wire import (
     Packet,
     Pingreq,
     Pingresp,
+    Properties,
     ReasonCode,
     encode,
 )
+
+if TYPE_CHECKING:
+    from tidemq.client import Authentication
 
 CONNECT_S = 30.0  # for the connection and its CONNACK
 READ_BYTES = 1 << 16
@@ -40,10 +47,18 @@ class Connection:
     """Connected from construction to `close`.
 
     Raises OSError when the network fails, ProtocolError when the server breaks MQTT, ServerRefusedError when
-    it says no.
+    it says no, FalseServerError when it does not prove what `auth` wants it to.
     """
 
-    def __init__(self, host: str, port: int, connect: Connect, *, debug: bool = False) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        connect: Connect,
+        *,
+        debug: bool = False,
+        auth: Authentication | None = None,
+    ) -> None:
         self._version = connect.version
         self._keep_alive_s = connect.keep_alive_s
         self._debug = debug
@@ -54,8 +69,7 @@ class Connection:
         self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
-        self.send(connect)
-        self.connack = self._read_connack()
+        self.connack = self._connect(connect) if auth is None else self._authenticate(connect, auth)
 
     def send(self, packet: Packet) -> None:
         """Sends one packet and waits until the system has taken it."""
@@ -105,10 +119,32 @@ class Connection:
         finally:
             self._socket.close()
 
-    def _read_connack(self) -> Connack:
+    def _connect(self, connect: Connect) -> Connack:
+        self.send(connect)
+        return self._take_connack(self._next_packet())
+
+    def _authenticate(self, connect: Connect, auth: Authentication) -> Connack:
+        """The same, with AUTH packets in between (5.0 section 4.12)."""
+        from tidemq.client.authentication import Exchange
+
+        exchange = Exchange(auth)
+        properties = replace(connect.properties, auth_method=auth.method, auth_data=exchange.begin())
+        self.send(replace(connect, properties=properties))
+        while isinstance(packet := self._next_packet(), Auth):
+            data = exchange.answer(packet.properties.auth_data)
+            properties = Properties(auth_method=auth.method, auth_data=data)
+            self.send(Auth(reason=ReasonCode.CONTINUE_AUTHENTICATION, properties=properties))
+        connack = self._take_connack(packet)
+        exchange.finish(connack.properties.auth_data)
+        return connack
+
+    def _next_packet(self) -> Packet:
         packet = self.receive(time.monotonic() + CONNECT_S)
         if packet is None:
             raise TimeoutError("no answer to CONNECT")
+        return packet
+
+    def _take_connack(self, packet: Packet) -> Connack:
         if not isinstance(packet, Connack):
             raise ConnectionAbortedError(f"{type(packet).__name__} came instead of CONNACK")
         if packet.reason:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from tidemq.cli.connection import Connection, ServerRefusedError
 from tidemq.cli.properties import parse_properties
 from tidemq.errors import TideMQError, UsageError
 from tidemq.wire import Connect, Packet, Properties, Will, encode
+
+if TYPE_CHECKING:
+    from tidemq.client import Authentication
 
 EXIT_FAILED = 1
 VERSIONS = {"mqttv31": 3, "31": 3, "mqttv311": 4, "311": 4, "mqttv5": 5, "5": 5}
@@ -24,6 +27,9 @@ Port = Annotated[int, typer.Option("-p", "--port", help="Its port.")]
 ClientId = Annotated[str, typer.Option("-i", "--id", help="Client identifier; empty: the server chooses.")]
 Username = Annotated[str | None, typer.Option("-u", "--username", help="User name.")]
 Password = Annotated[str | None, typer.Option("-P", "--pw", help="Password.")]
+Scram = Annotated[
+    bool, typer.Option("--scram", help="Log in by SCRAM-SHA-256 (mqttv5): the password is not sent.")
+]
 Version = Annotated[str, typer.Option("-V", "--protocol-version", help="mqttv5, mqttv311 or mqttv31.")]
 KeepAlive = Annotated[int, typer.Option("-k", "--keepalive", min=0, max=65535, help="Keep alive in seconds.")]
 KeepSession = Annotated[
@@ -59,10 +65,11 @@ class Client:
     connect: Connect
     properties: Mapping[str, Properties]  # by command
     debug: bool
+    auth: Authentication | None = None
 
     def open(self) -> Connection:
         """Connects."""
-        return Connection(self.host, self.port, self.connect, debug=self.debug)
+        return Connection(self.host, self.port, self.connect, debug=self.debug, auth=self.auth)
 
     def check(self, packet: Packet) -> None:
         """UsageError when the packet could not be sent; cheaper to know before the server does."""
@@ -82,6 +89,11 @@ def make_client(given: Mapping[str, Any], commands: Sequence[str]) -> Client:
         raise UsageError("a password needs a user name")
     if (given["properties"] or given["session_expiry"] is not None) and version < 5:
         raise UsageError("properties need -V mqttv5")
+    auth = None
+    if given["scram"]:
+        if version < 5 or given["username"] is None or given["password"] is None:
+            raise UsageError("--scram needs -V mqttv5, a user name and a password")
+        auth = _make_scram(given["username"], os.fsencode(given["password"]))
     properties = parse_properties(given["properties"], ("connect", "will", *commands))
     connect = Connect(
         version=version,
@@ -91,10 +103,16 @@ def make_client(given: Mapping[str, Any], commands: Sequence[str]) -> Client:
         keep_alive_s=given["keep_alive"],
         will=_make_will(given, properties["will"]),
         username=given["username"],
-        password=None if given["password"] is None else os.fsencode(given["password"]),
+        password=None if given["password"] is None or auth else os.fsencode(given["password"]),
         properties=_connect_properties(given, version, properties["connect"]),
     )
-    return Client(given["host"], given["port"], connect, properties, given["debug"])
+    return Client(given["host"], given["port"], connect, properties, given["debug"], auth)
+
+
+def _make_scram(username: str, password: bytes) -> Authentication:
+    from tidemq.client import Scram  # late: others do without, and start sooner
+
+    return Scram(username, password)
 
 
 def _make_will(given: Mapping[str, Any], properties: Properties) -> Will | None:

@@ -17,15 +17,26 @@ def passwd(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Made where it is missing, with mode 0600.")],
     user: Annotated[str, typer.Argument(metavar="USER")],
     delete: Annotated[bool, typer.Option("--delete", "-D", help="Take the user out.")] = False,
+    scram: Annotated[
+        bool, typer.Option("--scram", help="For SCRAM-SHA-256: clients need not send the password.")
+    ] = False,
+    iterations: Annotated[
+        int | None,
+        typer.Option(help="Of SCRAM, 4096 or more: fewer are easier for clients, and for who guesses."),
+    ] = None,
 ) -> None:
     """Give a user a password, or another one; asked for on a terminal, else the first line of standard input.
 
     A broker that runs with the file notices within a second.
     """
     from tidemq.broker.password_file import change_password_file
+    from tidemq.broker.scram import ITERATIONS
 
     try:
-        change_password_file(file, user, None if delete else _ask(user))
+        if (delete and (scram or iterations is not None)) or (iterations is not None and not scram):
+            raise UsageError("--iterations goes with --scram, and neither with --delete")
+        password = None if delete else _ask(user)
+        change_password_file(file, user, password, iterations or ITERATIONS if scram else None)
     except (TideMQError, OSError) as error:
         print(f"tidemq: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_FAILED) from None

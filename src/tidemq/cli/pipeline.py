@@ -25,6 +25,14 @@ app = typer.Typer(
 Url = Annotated[
     str, typer.Option(metavar="URL", help="Of the broker's admin listener, as executors reach it.")
 ]
+TokenFile = Annotated[
+    str,
+    typer.Option(
+        envvar="TIDEMQ_ADMIN_TOKEN_FILE",
+        metavar="FILE",
+        help="With that listener's token, on the driver; or TIDEMQ_ADMIN_TOKEN has it.",
+    ),
+]
 Master = Annotated[
     str, typer.Option(metavar="MASTER", help="Spark's: local[*], spark://host:7077, yarn, k8s://host.")
 ]
@@ -40,6 +48,7 @@ def ingest(
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")],
     tables: Annotated[str, typer.Argument(metavar="TABLES", help="Folder or URI that all executors reach.")],
     url: Url,
+    token_file: TokenFile = "",
     master: Master = "local[*]",
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML with rules that decode payloads.")
@@ -70,6 +79,7 @@ def ingest(
 
         job = Ingest(
             url=url,
+            token_file=token_file,
             stream=stream,
             tables=tables,
             start=start,
@@ -128,6 +138,7 @@ def alerts(
     checkpoint: Annotated[
         str, typer.Option(metavar="DIR", help="Folder or URI for what is known, which all executors reach.")
     ],
+    token_file: TokenFile = "",
     master: Master = "local[*]",
     start: Annotated[
         str, typer.Option(help="Where to begin: latest, earliest, an offset, a time with its zone.")
@@ -150,6 +161,7 @@ def alerts(
 
         job = Alerts(
             url=url,
+            token_file=token_file,
             stream=stream,
             mqtt=mqtt,
             rules=load_alert_rules(rules),
@@ -211,6 +223,7 @@ def replay(
             envvar="TIDEMQ_ADMIN_URL", metavar="URL", help="Of the admin listener that has the stream."
         ),
     ] = "http://127.0.0.1:18083",
+    token_file: TokenFile = "",
     pace: Annotated[float, typer.Option(help="1: as it was; 2: twice as fast; 0: as fast as it goes.")] = 1.0,
     start: Annotated[str, typer.Option(help="Where to begin: earliest, an offset, a time.")] = "earliest",
     end: Annotated[str, typer.Option(help="Where to end: latest, an offset, a time.")] = "latest",
@@ -225,6 +238,7 @@ def replay(
     at the pace at which they came, or another.
     """
     try:
+        from tidemq.client.streams import find_token
         from tidemq.pipeline.connection import Target
         from tidemq.pipeline.options import Position
         from tidemq.pipeline.replay import Replay, replay, stream_batches, table_batches
@@ -237,7 +251,7 @@ def replay(
             raise UsageError("give a SOURCE, or a stream by --stream")
         with _shown() as show, ExitStack() as opened:
             if stream:
-                batches = stream_batches(admin_url, stream, *bounds)
+                batches = stream_batches(admin_url, stream, *bounds, token=find_token(token_file))
             else:
                 spark = opened.enter_context(spark_session(master, f"tidemq replay {source}"))
                 batches = table_batches(spark, source, *bounds)
@@ -267,6 +281,7 @@ def _shown() -> Iterator[Callable[[int, float], None] | None]:
 def doctor(
     stream: Annotated[str, typer.Argument(metavar="[STREAM]", help="A stream to be looked for.")] = "",
     url: Url = "",
+    token_file: TokenFile = "",
     master: Annotated[
         str, typer.Option(metavar="MASTER", help="Start Spark there, and have its executors look.")
     ] = "",
@@ -277,7 +292,7 @@ def doctor(
     except ImportError as error:
         _fail(error)
     healthy = True
-    for finding in examine(url, stream, master):
+    for finding in examine(url, stream, master, token_file=token_file):
         print(f"{'ok ' if finding.good else 'BAD'} {finding.subject}: {finding.text}", flush=True)
         healthy &= finding.good
     raise typer.Exit(0 if healthy else EXIT_FAILED)

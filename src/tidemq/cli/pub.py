@@ -95,6 +95,7 @@ def pub(
     client_id: options.ClientId = "",
     username: options.Username = None,
     password: options.Password = None,
+    scram: options.Scram = False,
     version: options.Version = "mqttv311",
     keep_alive: options.KeepAlive = 60,
     keep_session: options.KeepSession = False,

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tidemq.broker import Broker
+from tidemq.broker.secret_files import warn_of
 from tidemq.broker.sys_topics import broker_version
+from tidemq.broker.systemd import Notifier, inherited_sockets
 from tidemq.config import Config, load_config
-from tidemq.errors import TideMQError
+from tidemq.errors import ConfigError, TideMQError
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
+
+_log = logging.getLogger("tidemq")
 
 
 def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
@@ -28,8 +34,16 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    os.umask(0o077)  # RocksDB and SQLite give their files what it leaves
+    if config.authenticator == "static" and config_path is not None:
+        warn_of([config_path])
+    if os.geteuid() == 0 and not config.user:
+        _log.warning('the broker runs as root: name a user that it becomes, such as user = "tidemq"')
     try:
         asyncio.run(_serve(config))
+    except ConfigError as error:
+        print(f"tidemq: {error}", file=sys.stderr)
+        return EXIT_CONFIG
     except (TideMQError, OSError) as error:
         print(f"tidemq: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -48,9 +62,36 @@ async def _serve(config: Config) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    async with Broker(config) as broker:
-        hosts = (config.host, *(listener.host for listener in config.listeners))
-        bracketed = (f"[{host}]" if ":" in host else host for host in hosts)
-        addresses = ", ".join(f"{host}:{port}" for host, port in zip(bracketed, broker.ports, strict=True))
-        print(f"TideMQ {broker_version()} is ready on {addresses}", flush=True)
-        await ended.wait()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    notifier = Notifier()
+    async with Broker(config, sockets=inherited_sockets()) as broker:
+        addresses = ", ".join(broker.addresses.values())
+        status = f"clients are served on {addresses}"
+        async with _reloading(broker, notifier, status):
+            print(f"TideMQ {broker_version()} is ready on {addresses}", flush=True)
+            notifier.ready(status)
+            await ended.wait()
+        notifier.stopping("the last messages are written")
+
+
+@asynccontextmanager
+async def _reloading(broker: Broker, notifier: Notifier, status: str) -> AsyncIterator[None]:
+    """Reloads at each SIGHUP; of several that come meanwhile, once more."""
+    loop = asyncio.get_running_loop()
+    wanted = asyncio.Event()
+
+    async def reload() -> None:
+        while await wanted.wait():
+            wanted.clear()
+            notifier.reloading()
+            wrong = sorted(name for name, text in (await broker.reload()).items() if text)
+            notifier.ready(f"{status}; not reloaded: {', '.join(wrong)}" if wrong else status)
+
+    loop.add_signal_handler(signal.SIGHUP, wanted.set)
+    task = asyncio.create_task(reload())
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it must not kill the process while it ends
+        task.cancel()

@@ -5,6 +5,7 @@ The parts of the store are imported when a command runs, so that the other comma
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -206,10 +207,15 @@ def _tables() -> ModuleType:
 
 
 def _exit_with(run: Callable[[], int]) -> None:
-    """Ends the command with what it returns; an error is one line on stderr and code 2."""
+    """Ends the command with what it returns; an error is one line on stderr and code 2. What it writes is its
+    user's alone: there are messages in it.
+    """
+    before = os.umask(0o077)
     try:
         code = run()
     except (StoreError, OSError) as error:
         print(f"tidemq: {error}", file=sys.stderr)
         code = EXIT_FAILED
+    finally:
+        os.umask(before)
     raise typer.Exit(code)

@@ -31,6 +31,14 @@ app = typer.Typer(
 Url = Annotated[
     str, typer.Option(envvar="TIDEMQ_ADMIN_URL", metavar="URL", help="Of the broker's admin listener.")
 ]
+TokenFile = Annotated[
+    str,
+    typer.Option(
+        envvar="TIDEMQ_ADMIN_TOKEN_FILE",
+        metavar="FILE",
+        help="With the listener's token; or TIDEMQ_ADMIN_TOKEN has it.",
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the stream.")]
 Start = Annotated[
     str, typer.Option(help="Where to begin: first, next, an offset, or a time with its zone (ISO 8601).")
@@ -40,12 +48,13 @@ DEFAULT_URL = "http://127.0.0.1:18083"
 
 
 @app.command("list")
-def list_streams(url: Url = DEFAULT_URL) -> None:
+def list_streams(url: Url = DEFAULT_URL, token_file: TokenFile = "") -> None:
     """Show the streams: offsets, size, filters."""
     from tidemq.client.stream_admin import list_streams
+    from tidemq.client.streams import find_token
 
     def run() -> None:
-        states = list_streams(url)
+        states = list_streams(url, token=find_token(token_file))
         print(f"{'name':20} {'first':>14} {'next':>14} {'bytes':>16}  filters")
         for each in states:
             sizes = f"{each.first_offset:14} {each.next_offset:14} {each.bytes:16}"
@@ -59,6 +68,7 @@ def create(
     name: Name,
     filters: Annotated[list[str], typer.Argument(metavar="FILTER...", help="What goes into it.")],
     url: Url = DEFAULT_URL,
+    token_file: TokenFile = "",
     retention_s: Annotated[
         float | None, typer.Option(help="Seconds for which messages are kept; 0: no bound. [default: 7 days]")
     ] = None,
@@ -68,27 +78,42 @@ def create(
 ) -> None:
     """Make a stream; one that is there gets these filters and this retention."""
     from tidemq.client.stream_admin import declare_stream
+    from tidemq.client.streams import find_token
 
     def run() -> None:
-        declare_stream(url, name, filters, retention_s=retention_s, retention_bytes=retention_bytes)
+        declare_stream(
+            url,
+            name,
+            filters,
+            retention_s=retention_s,
+            retention_bytes=retention_bytes,
+            token=find_token(token_file),
+        )
 
     _exit_with(run)
 
 
 @app.command()
-def delete(name: Name, url: Url = DEFAULT_URL) -> None:
+def delete(name: Name, url: Url = DEFAULT_URL, token_file: TokenFile = "") -> None:
     """End a stream. Its messages are lost."""
     from tidemq.client.stream_admin import delete_stream
+    from tidemq.client.streams import find_token
 
-    _exit_with(lambda: delete_stream(url, name))
+    _exit_with(lambda: delete_stream(url, name, token=find_token(token_file)))
 
 
 @app.command()
-def tail(name: Name, url: Url = DEFAULT_URL, start: Start = "next", count: Count = None) -> None:
+def tail(
+    name: Name,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = "",
+    start: Start = "next",
+    count: Count = None,
+) -> None:
     """Print messages as they come, each a line of JSON. Payloads that are no UTF-8 are in hexadecimal."""
 
     def run() -> None:
-        for row in _rows(_reader(url, name), start, count):
+        for row in _rows(_reader(url, token_file, name), start, count):
             print(json.dumps(row), flush=True)
 
     _exit_with(run)
@@ -99,13 +124,14 @@ def export(
     name: Name,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="To write: .parquet or .arrow.")],
     url: Url = DEFAULT_URL,
+    token_file: TokenFile = "",
     start: Start = "first",
     end: Annotated[int | None, typer.Option(help="Offset to end before. [default: all]")] = None,
 ) -> None:
     """Write a range of messages to a file for another program, as Parquet or as an Arrow IPC file."""
 
     def run() -> None:
-        reader = _reader(url, name)
+        reader = _reader(url, token_file, name)
         first = _offset(reader, start)
         rows = _write(file, reader.read(first, reader.describe().next_offset if end is None else end))
         print(f"{rows} messages", file=sys.stderr)
@@ -113,10 +139,10 @@ def export(
     _exit_with(run)
 
 
-def _reader(url: str, name: str) -> StreamReader:
-    from tidemq.client.streams import StreamReader
+def _reader(url: str, token_file: str, name: str) -> StreamReader:
+    from tidemq.client.streams import StreamReader, find_token
 
-    return StreamReader(url, name)
+    return StreamReader(url, name, token=find_token(token_file))
 
 
 def _offset(reader: StreamReader, start: str) -> int:

@@ -7,12 +7,14 @@ async with Client("mqtt://localhost") as client:
         print(message.topic, message.payload)
 """
 
+from tidemq.client.authentication import Authentication, Scram
 from tidemq.client.client import Client
 from tidemq.client.errors import (
     AnswerTimeoutError,
     BufferFullError,
     ConnectError,
     DisconnectedError,
+    FalseServerError,
     PublishError,
     ReasonError,
     ServerRefusedError,
@@ -28,10 +30,12 @@ from tidemq.wire import NO_PROPERTIES, Properties, ReasonCode, Will
 __all__ = [
     "NO_PROPERTIES",
     "AnswerTimeoutError",
+    "Authentication",
     "BufferFullError",
     "Client",
     "ConnectError",
     "DisconnectedError",
+    "FalseServerError",
     "Message",
     "MessageQueue",
     "Properties",
@@ -39,6 +43,7 @@ __all__ = [
     "ReasonCode",
     "ReasonError",
     "Receipt",
+    "Scram",
     "ServerRefusedError",
     "Settings",
     "SubscribeError",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
@@ -21,7 +21,7 @@ class Address:
     port: int
     path: str
     username: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         """Without the password."""

@@ -20,6 +20,7 @@ from tidemq.client.errors import (
     AnswerTimeoutError,
     ConnectError,
     DisconnectedError,
+    FalseServerError,
     ServerRefusedError,
 )
 from tidemq.client.incoming import Incoming
@@ -29,7 +30,7 @@ from tidemq.client.outgoing import FLUSH_BYTES, Outgoing
 from tidemq.client.queue import Intake, MessageQueue
 from tidemq.client.receipt import Group, Receipt
 from tidemq.client.requesting import Requesting
-from tidemq.client.settings import PACKET_BYTES_MAX, Options, Payload, Settings, random_client_id
+from tidemq.client.settings import Options, Payload, Settings, random_client_id
 from tidemq.client.subscribing import Subscribing, check_reasons
 from tidemq.client.subscription import Callback, Subscription
 from tidemq.errors import StoreError, TideMQError, UsageError
@@ -75,6 +76,8 @@ class Client:
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
         self._address = parse_url(url)
         self.settings = settings = Settings(**options)
+        if settings.auth is not None and (settings.password, self._address.password) != (None, None):
+            raise UsageError("auth takes the password's place: CONNECT would send the password as it is")
         self._outgoing = Outgoing(
             self._on_output,
             self._on_much_output,
@@ -201,9 +204,9 @@ class Client:
             await asyncio.sleep(delay_s)
 
     def _comes_back(self, error: Exception) -> bool:
-        return self.settings.reconnect and not (
-            isinstance(error, ServerRefusedError) and error.reason in FINAL_REASONS
-        )
+        if isinstance(error, ServerRefusedError):
+            return self.settings.reconnect and error.reason not in FINAL_REASONS
+        return self.settings.reconnect and not isinstance(error, FalseServerError)
 
     def _delay_s(self, attempt: int) -> float:
         """Full jitter: anything from nothing to a bound that doubles."""
@@ -237,9 +240,8 @@ class Client:
 
     def _make_connect(self) -> Connect:
         settings, address = self.settings, self._address
-        properties = settings.properties
-        if settings.version == 5:
-            properties = _connect_properties(settings)
+        auth_username = None if settings.auth is None else settings.auth.username
+        username = settings.username if settings.username is not None else address.username
         password = settings.password if settings.password is not None else address.password
         return Connect(
             version=settings.version,
@@ -247,9 +249,9 @@ class Client:
             clean_start=self._starts_clean and (not self._known or settings.version != 5),
             keep_alive_s=settings.keep_alive_s,
             will=settings.will,
-            username=settings.username if settings.username is not None else address.username,
+            username=username if username is not None else auth_username,
             password=password.encode() if isinstance(password, str) else password,
-            properties=properties,
+            properties=settings.connect_properties(),
         )
 
     @property
@@ -577,20 +579,16 @@ class Client:
         return await self.publish(request.response_topic, payload, qos=qos, properties=properties)
 
     async def reauthenticate(self) -> None:
-        """Begins the AUTH exchange anew; the connection ends if the server does not accept it."""
-        if self.settings.authenticate is None or self._connection is None:
-            raise UsageError("there is no connection with an AUTH exchange")
-        await self._connection.reauthenticate()
+        """Authenticates again on the connection that there is; returns when the server has accepted it.
 
-
-def _connect_properties(settings: Settings) -> Properties:
-    """What the settings say, over what was given as properties."""
-    return replace(
-        settings.properties,
-        session_expiry_s=settings.session_expiry_s or None,
-        receive_maximum=settings.receive_max,
-        topic_alias_maximum=settings.topic_aliases_max or None,
-        maximum_packet_size=None
-        if settings.packet_bytes_max == PACKET_BYTES_MAX
-        else settings.packet_bytes_max,
-    )
+        `ServerRefusedError` or `FalseServerError` where it does not, and `AnswerTimeoutError` after
+        `connect_timeout_s`; the first two end the connection.
+        """
+        if self.settings.auth is None or self._connection is None:
+            raise UsageError("there is no connection, or one without auth")
+        limit_s = self.settings.connect_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._await_answer(await self._connection.reauthenticate())
+        except TimeoutError as error:
+            raise AnswerTimeoutError(f"no answer to AUTH within {limit_s:g} s") from error

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 
 from tidemq.client.address import Address
-from tidemq.client.errors import ConnectError, DisconnectedError, ServerRefusedError, connect_reason
+from tidemq.client.authentication import Exchange
+from tidemq.client.errors import (
+    ConnectError,
+    DisconnectedError,
+    FalseServerError,
+    ServerRefusedError,
+    connect_reason,
+)
 from tidemq.client.incoming import Incoming
 from tidemq.client.outgoing import Outgoing
 from tidemq.client.queue import Intake
 from tidemq.client.settings import Settings
 from tidemq.client.transport import Link, error_text, open_link
-from tidemq.errors import ProtocolError, TideMQError
+from tidemq.errors import ProtocolError, TideMQError, UsageError
 from tidemq.wire import (
     Auth,
     Connack,
@@ -53,7 +59,9 @@ class Connection:
         self.end: asyncio.Future[Exception] = self._loop.create_future()  # its result is the reason
         self._closed: asyncio.Future[None] = self._loop.create_future()  # the link is
         self._flush_at: asyncio.Handle | None = None
-        self._auth: asyncio.Task[None] | None = None
+        self._exchange: Exchange | None = None  # of authentication, under way
+        self._auth: asyncio.Task[None] | None = None  # answers the server's last AUTH
+        self._reauthenticated: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False  # the link takes nothing
         self._reading = True
@@ -82,16 +90,14 @@ class Connection:
             raise
 
     async def _with_auth(self, connect: Connect) -> Connect:
-        if self._settings.auth_method is None:
+        auth = self._settings.auth
+        if auth is None:
             return connect
-        data = await self._ask_authenticate(None)
-        method = self._settings.auth_method
-        return replace(connect, properties=replace(connect.properties, auth_method=method, auth_data=data))
-
-    async def _ask_authenticate(self, data: bytes | None) -> bytes | None:
-        assert self._settings.authenticate is not None
-        answer = self._settings.authenticate(data)
-        return await answer if inspect.isawaitable(answer) else answer
+        self._exchange = Exchange(auth)
+        data = await asyncio.to_thread(self._exchange.begin)
+        return replace(
+            connect, properties=replace(connect.properties, auth_method=auth.method, auth_data=data)
+        )
 
     def _apply_connack(self, connack: Connack) -> None:
         if self._connack.done():
@@ -102,32 +108,73 @@ class Connection:
             error = ServerRefusedError(f"{self._address} refused the connection", reason, text)
             error.server_reference = connack.properties.server_reference
             self._connack.set_exception(error)
-        else:
+        elif self._exchange is None or self._is_proven(self._exchange, connack.properties):
             if connack.properties.server_keep_alive_s is not None:
                 self._keep_alive_s = float(connack.properties.server_keep_alive_s)  # [MQTT-3.1.2-21]
             self._on_accepted(connack)
             self._connack.set_result(connack)
             self._watch()
 
-    async def reauthenticate(self) -> None:
-        """Begins an AUTH exchange anew (5.0 section 4.12.1); its failure ends the connection."""
-        await self._send_auth(ReasonCode.REAUTHENTICATE, None)
+    async def reauthenticate(self) -> asyncio.Future[None]:
+        """Begins an exchange anew (5.0 section 4.12.1); done when the server has accepted. Its failure ends
+        the connection."""
+        assert self._settings.auth is not None
+        if self._exchange is not None:
+            raise UsageError("the client authenticates already")
+        self._exchange = exchange = Exchange(self._settings.auth)
+        try:
+            data = await asyncio.to_thread(exchange.begin)
+        except BaseException:
+            self._exchange = None
+            raise
+        if self.end.done():
+            raise self.end.result()
+        self._reauthenticated = self._loop.create_future()
+        self._send_auth(ReasonCode.REAUTHENTICATE, data)
+        return self._reauthenticated
 
-    async def _send_auth(self, reason: ReasonCode, received: bytes | None) -> None:
-        data = await self._ask_authenticate(received)
-        properties = Properties(auth_method=self._settings.auth_method, auth_data=data)
+    def _send_auth(self, reason: ReasonCode, data: bytes | None) -> None:
+        assert self._settings.auth is not None
         if not self.end.done():
+            properties = Properties(auth_method=self._settings.auth.method, auth_data=data)
             self._send(encode(Auth(reason=reason, properties=properties), 5))
 
-    def _answer_auth(self, packet: Auth) -> None:
-        if self._settings.authenticate is None or self._settings.version != 5:
+    def _apply_auth(self, packet: Auth) -> None:
+        exchange = self._exchange
+        if exchange is None or self._settings.auth is None:
             self._fail(ConnectError(f"{self._address} sent AUTH, which nobody asked for"))
-        elif packet.reason == ReasonCode.CONTINUE_AUTHENTICATION:
-            data = packet.properties.auth_data
+        elif packet.properties.auth_method not in (None, self._settings.auth.method):
+            self._fail(ConnectError(f"{self._address} sent AUTH of another method"))  # [MQTT-4.12.0-5]
+        elif packet.reason == ReasonCode.CONTINUE_AUTHENTICATION and not self._is_answering():
             self._auth = self._loop.create_task(
-                self._send_auth(ReasonCode.CONTINUE_AUTHENTICATION, data), name="tidemq-auth"
+                self._answer_auth(exchange, packet.properties.auth_data), name="tidemq-auth"
             )
             self._auth.add_done_callback(self._auth_answered)
+        elif packet.reason == ReasonCode.SUCCESS and self._connack.done():
+            if self._is_proven(exchange, packet.properties) and not self._reauthenticated.done():
+                self._reauthenticated.set_result(None)
+        else:
+            self._fail(ConnectError(f"{self._address} sent AUTH out of turn"))
+
+    async def _answer_auth(self, exchange: Exchange, received: bytes | None) -> None:
+        data = await asyncio.to_thread(exchange.answer, received)
+        self._send_auth(ReasonCode.CONTINUE_AUTHENTICATION, data)
+
+    def _is_answering(self) -> bool:
+        return self._auth is not None and not self._auth.done()
+
+    def _is_proven(self, exchange: Exchange, properties: Properties) -> bool:
+        """The server has accepted the client: the end of the exchange, where it has to have proved itself.
+        Where it has not, the connection is over."""
+        self._exchange = None
+        try:
+            if self._is_answering():
+                raise FalseServerError("the server accepted the client before it was answered")
+            exchange.finish(properties.auth_data)
+        except Exception as error:
+            self._fail(error)
+            return False
+        return True
 
     def _auth_answered(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -185,7 +232,7 @@ class Connection:
         if isinstance(packet, Connack):
             self._apply_connack(packet)
         elif isinstance(packet, Auth):
-            self._answer_auth(packet)
+            self._apply_auth(packet)
         elif isinstance(packet, Disconnect) and self._settings.version == 5:
             text = packet.properties.reason_string
             error = ServerRefusedError(f"{self._address} ended the connection", packet.reason, text)
@@ -300,6 +347,11 @@ class Connection:
             failure = error if isinstance(error, TideMQError) else ConnectError(str(error))
             self._connack.set_exception(failure)
             self._connack.exception()  # whoever opened it may be gone
+        if not self._reauthenticated.done():
+            self._reauthenticated.set_exception(
+                error if isinstance(error, TideMQError) else DisconnectedError(str(error))
+            )
+            self._reauthenticated.exception()
         for each in (self._flush_at, self._timer, self._auth):
             if each is not None:
                 each.cancel()

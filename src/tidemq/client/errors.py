@@ -15,6 +15,11 @@ class ConnectError(TideMQError):
     """
 
 
+class FalseServerError(TideMQError):
+    """The server accepted the client, but did not prove that it knew the user, as the authentication method
+    wants it to: it may be another in its place. The client does not come back. Caught by the program."""
+
+
 class DisconnectedError(TideMQError):
     """The connection ended before an answer came, and the client does not reconnect. Caught by whoever
     waited."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
+from tidemq.client.authentication import Authentication
 from tidemq.errors import UsageError
 from tidemq.wire import NO_PROPERTIES, Properties, Will
 
-Authenticate = Callable[[bytes | None], Awaitable[bytes | None] | bytes | None]
 Payload = bytes | bytearray | memoryview | str  # text is sent as UTF-8
 BufferFull = Literal["wait", "reject", "drop_oldest"]
 Acknowledge = Literal["auto", "manual"]
@@ -36,8 +35,7 @@ class Options(TypedDict, total=False):
     password: bytes | str | None
     will: Will | None
     properties: Properties
-    auth_method: str | None
-    authenticate: Authenticate | None
+    auth: Authentication | None
     tls: ssl.SSLContext | None
     connect_timeout_s: float
     keep_alive_s: int
@@ -70,11 +68,10 @@ class Settings:
     clean_start: bool = True  # of the first connection; clean session below 5.0; without an outbox
     session_expiry_s: int = 300  # 5.0: how long the server keeps the session of a lost connection
     username: str | None = None
-    password: bytes | str | None = None
+    password: bytes | str | None = field(default=None, repr=False)
     will: Will | None = None
     properties: Properties = NO_PROPERTIES  # of CONNECT; 5.0
-    auth_method: str | None = None  # 5.0: of the AUTH exchange
-    authenticate: Authenticate | None = None  # gives data for the server's data; None the first time
+    auth: Authentication | None = None  # 5.0: instead of a password
     tls: ssl.SSLContext | None = None  # for mqtts and wss; None: the system's certificates
     # the connection
     connect_timeout_s: float = 10.0  # to CONNACK
@@ -102,10 +99,21 @@ class Settings:
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_ranges()
-        if (self.auth_method is None) != (self.authenticate is None):
-            raise UsageError("auth_method and authenticate go together")
-        if self.auth_method is not None and self.version != 5:
-            raise UsageError("only MQTT 5.0 has an AUTH exchange")
+        if self.auth is not None and self.version != 5:
+            raise UsageError("auth needs MQTT 5.0")
+
+    def connect_properties(self) -> Properties:
+        """What the settings say, over what was given as properties."""
+        if self.version != 5:
+            return self.properties
+        packet_bytes_max = None if self.packet_bytes_max == PACKET_BYTES_MAX else self.packet_bytes_max
+        return replace(
+            self.properties,
+            session_expiry_s=self.session_expiry_s or None,
+            receive_maximum=self.receive_max,
+            topic_alias_maximum=self.topic_aliases_max or None,
+            maximum_packet_size=packet_bytes_max,
+        )
 
     def _check_choices(self) -> None:
         choices = (

@@ -11,12 +11,21 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from tidemq.client.errors import ConnectError
-from tidemq.client.streams import TIMEOUT_S, StreamError, StreamState, UnknownStreamError, state_of
+from tidemq.client.streams import (
+    TIMEOUT_S,
+    StreamError,
+    StreamState,
+    UnknownStreamError,
+    authorization,
+    state_of,
+)
 
 
-def list_streams(url: str) -> list[StreamState]:
-    """All streams. Like all here: ConnectError when no broker with streams answers at the `url`."""
-    return [state_of(each) for each in _ask("GET", url, "/streams")]
+def list_streams(url: str, *, token: str = "") -> list[StreamState]:
+    """All streams. Like all here: ConnectError when no broker with streams answers at the `url`, StreamError
+    when it wants another token.
+    """
+    return [state_of(each) for each in _ask("GET", url, "/streams", token)]
 
 
 def declare_stream(
@@ -26,24 +35,28 @@ def declare_stream(
     *,
     retention_s: float | None = None,
     retention_bytes: int | None = None,
+    token: str = "",
 ) -> StreamState:
     """Makes a stream, or gives one that is there these filters and this retention (None: the broker's
     default). StreamError says what the broker does not accept.
     """
     given = {"filters": list(filters), "retention_s": retention_s, "retention_bytes": retention_bytes}
     body = {key: value for key, value in given.items() if value is not None}
-    return state_of(_ask("PUT", url, f"/streams/{quote(name, safe='')}", body))
+    return state_of(_ask("PUT", url, f"/streams/{quote(name, safe='')}", token, body))
 
 
-def delete_stream(url: str, name: str) -> None:
+def delete_stream(url: str, name: str, *, token: str = "") -> None:
     """Ends a stream, whose messages are lost. UnknownStreamError where there is none of this name."""
-    _ask("DELETE", url, f"/streams/{quote(name, safe='')}")
+    _ask("DELETE", url, f"/streams/{quote(name, safe='')}", token)
 
 
-def _ask(method: str, url: str, path: str, body: object = None) -> Any:
+def _ask(method: str, url: str, path: str, token: str, body: object = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
+    headers = authorization(token)
     try:
         request = Request(url.rstrip("/") + path, data, method=method)
+        for name, value in headers.items():
+            request.add_unredirected_header(name, value)  # not for whom a redirection names
         with urlopen(request, timeout=TIMEOUT_S) as answer:
             text = answer.read()
             return json.loads(text) if text else None

@@ -12,12 +12,14 @@ and pickled.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0  # of silence
 RETRY_PAUSE_S = 0.2
-_GUARDED = (401, 403, 407)  # said by a proxy: the broker asks nobody who they are
+_GUARDED = (401, 403, 407)  # without the right token, or by a proxy
 _AWAY = (502, 503, 504)  # by a proxy as well, when the broker is not there
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -82,16 +84,42 @@ def state_of(said: dict[str, Any]) -> StreamState:
     return StreamState(filters=tuple(said["filters"]), **{name: said[name] for name in names})
 
 
+def find_token(file: str | Path = "") -> str:
+    """The admin token: what the file holds; without one, what the file does that the environment names in
+    TIDEMQ_ADMIN_TOKEN_FILE, or TIDEMQ_ADMIN_TOKEN itself; empty where there is none. UsageError for a file
+    that cannot be read.
+    """
+    named = file or os.environ.get("TIDEMQ_ADMIN_TOKEN_FILE", "")
+    if not named:
+        return os.environ.get("TIDEMQ_ADMIN_TOKEN", "")
+    try:
+        return Path(named).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the token file {named} cannot be read: {error}") from error
+
+
+def authorization(token: str) -> dict[str, str]:
+    """The header that brings a token; UsageError, which does not quote it, where it cannot be one."""
+    if not token:
+        return {}
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError("the admin token is not one line of printable ASCII characters")
+    return {"Authorization": f"Bearer {token}"}
+
+
 class StreamReader:
-    """Reads one stream. `url` is the admin listener's: http://host:port.
+    """Reads one stream. `url` is the admin listener's: http://host:port. `token`: its token, where it has one
+    (`find_token`).
 
     Every call raises ConnectError when the broker cannot be reached, is silent for `timeout_s`, or answers
     what is no stream's answer; `retry_s` is for how long an unreachable one is tried again before that, at
-    every step of a long read. UnknownStreamError where it has no such stream, StreamError where a proxy
-    asks for credentials.
+    every step of a long read. UnknownStreamError where it has no such stream, StreamError where the
+    token is missing or wrong, or a proxy asks for credentials.
     """
 
-    def __init__(self, url: str, stream: str, *, timeout_s: float = TIMEOUT_S, retry_s: float = 0.0) -> None:
+    def __init__(
+        self, url: str, stream: str, *, token: str = "", timeout_s: float = TIMEOUT_S, retry_s: float = 0.0
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"the URL {url!r} of a stream's broker is not of the form http://host:port")
@@ -106,6 +134,7 @@ class StreamReader:
         self._path = f"{parts.path.rstrip('/')}/streams/{quote(stream, safe='')}"
         self._timeout_s = timeout_s
         self._retry_s = retry_s
+        self._headers = authorization(token)
 
     # --- what there is -----------------------------------------------------------------------------
 
@@ -246,7 +275,7 @@ class StreamReader:
             kind = HTTPSConnection if self._secure else HTTPConnection
             connection = kind(self._host, self._port, timeout=timeout_s)
             try:
-                connection.request("GET", target)
+                connection.request("GET", target, headers=self._headers)
                 answer = connection.getresponse()
                 if answer.status in _AWAY:
                     raise HTTPException(f"{answer.status} {answer.reason}")
@@ -269,8 +298,8 @@ class StreamReader:
         """Raises what a status other than 200 means."""
         if answer.status in _GUARDED:
             raise StreamError(
-                f"{self.url}: {answer.status} {answer.reason}: the proxy before the broker must let this "
-                "machine in without credentials"
+                f"{self.url}: {answer.status} {answer.reason}: the admin token is missing or wrong, or a "
+                "proxy before the broker wants credentials"
             )
         try:
             said = json.loads(answer.read())

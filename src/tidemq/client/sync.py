@@ -447,5 +447,5 @@ class Client:
         return self._call(self._async.respond(request, payload, qos=qos))
 
     def reauthenticate(self) -> None:
-        """Begins the AUTH exchange anew."""
+        """Authenticates again on the connection that there is; returns when the server has accepted it."""
         self._call(self._async.reauthenticate())

@@ -11,17 +11,30 @@ from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.captured import CAPTURED_BYTES_MAX
-from cython.cimports.tidemq.engine.counters import C_PUBLISHERS_PAUSED, MEMORY_BUFFERS, MEMORY_MESSAGES
+from cython.cimports.tidemq.engine.counters import (
+    C_PUBLISHERS_PAUSED,
+    MEMORY_BUFFERS,
+    MEMORY_CONNECTIONS,
+    MEMORY_MESSAGES,
+    MEMORY_SESSIONS,
+)
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
 from cython.cimports.tidemq.engine.mail import send_number_mail
 from cython.cimports.tidemq.engine.output import pending_output
+from cython.cimports.tidemq.engine.retained import lock_shared as lock_retained
+from cython.cimports.tidemq.engine.retained import unlock_shared as unlock_retained
 from cython.cimports.tidemq.engine.state import (
     MAIL_PAUSE,
     MAIL_RESUME,
     Connection,
     Reactor,
+    Shared,
 )
+from cython.cimports.tidemq.engine.subscriptions import lock_shared as lock_subscriptions
+from cython.cimports.tidemq.engine.subscriptions import unlock_shared as unlock_subscriptions
 from cython.cimports.tidemq.engine.system import RELAXED, load_i64, load_int, store_int
+
+_NODE_BYTES = cython.declare(int64_t, 64)  # of a level, with its edge
 
 
 @cython.cfunc
@@ -180,6 +193,21 @@ def check_congested(r: cython.pointer[Reactor]) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def tree_bytes(shared: cython.pointer[Shared]) -> int64_t:
+    """About what the nodes of filters and retained topics take; their levels' texts are counted elsewhere."""
+    lock_subscriptions(shared.subscriptions)
+    nodes: int64_t = shared.subscriptions.filters.node_count
+    nodes += shared.subscriptions.groups.node_count
+    unlock_subscriptions(shared.subscriptions)
+    lock_retained(shared.retained)
+    nodes += shared.retained.topics.node_count
+    unlock_retained(shared.retained)
+    return nodes * _NODE_BYTES
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def check_memory(r: cython.pointer[Reactor]) -> cython.void:
     """Once a tick: says whether the ceiling is passed, and lets publishers go on when it is not.
 
@@ -192,6 +220,9 @@ def check_memory(r: cython.pointer[Reactor]) -> cython.void:
         other: cython.pointer[Reactor] = r.shared.reactors[index]
         used += load_i64(cython.address(other.published[MEMORY_MESSAGES]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_BUFFERS]), RELAXED)
+        used += load_i64(cython.address(other.published[MEMORY_CONNECTIONS]), RELAXED)
+        used += load_i64(cython.address(other.published[MEMORY_SESSIONS]), RELAXED)
+    used += tree_bytes(r.shared)
     passed: cython.bint = used > r.shared.limits.memory_bytes_max
     store_int(cython.address(r.shared.overloaded), passed, RELAXED)
     index = 0

@@ -13,6 +13,7 @@ from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.counters import C_CACHE_MISSES
 from cython.cimports.tidemq.engine.state import (
     CACHE_WAYS,
+    JUDGEMENTS,
     CacheEntry,
     CacheSlot,
     Group,
@@ -41,7 +42,10 @@ from cython.cimports.tidemq.engine.system import ACQUIRE, load_u8
 from cython.cimports.tidemq.wire.protocol import Span
 
 _SLOTS_FIRST = cython.declare(uint32_t, 256)  # of the table; it doubles
+_SPARSE = cython.declare(uint32_t, 8)  # slots for each topic; then it grows no more
 _SCAN_MAX = cython.declare(uint32_t, 16)  # receivers looked through one by one before a map is made
+
+_RECEIVER_BYTES = cython.declare(uint64_t, 32)  # about
 
 
 @cython.cfunc
@@ -291,6 +295,13 @@ def _choose_slot(r: cython.pointer[Reactor], h: uint64_t) -> cython.pointer[Cach
             chosen[way].entry = owner.release()
             cache.count += 1
             return chosen + way
+    # a set is full while the table is not: topics that take turns there are looked up, and judged, each time
+    if (
+        cache.slots.size() <= cache.count * _SPARSE
+        and cache.slots.size() * 2 <= r.shared.limits.cache_topics_max
+    ):
+        _grow(cache)
+        return _choose_slot(r, h)
     return chosen + (h >> 62)  # as good as drawn: the set was chosen by the other end
 
 
@@ -321,7 +332,11 @@ def find_receivers(
     slot = _choose_slot(r, h)
     slot.hash = h
     entry = slot.entry
+    cache.weight -= entry.topic.capacity() // _RECEIVER_BYTES
     entry.topic.assign(cython.cast(cython.p_char, topic.data), topic.size)
+    for way in range(JUDGEMENTS):
+        entry.judgements[way].number = 0
+    cache.weight += entry.topic.capacity() // _RECEIVER_BYTES  # long topics are to be bounded as well
     _match(r, entry, topic[0])
     return entry
 

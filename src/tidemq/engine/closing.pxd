@@ -1,8 +1,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from tidemq.engine.state cimport Connection, Reactor, Session
+from tidemq.engine.state cimport Connection, Listener, Reactor, Session
 
-cdef Connection* open_connection(Reactor* r, int fd) noexcept nogil
+cdef bint open_connection(Reactor* r, int fd, Listener* listener, uint64_t address) noexcept nogil
 cdef void place_connection(Reactor* r, Connection* c) noexcept nogil
 cdef void remove_connection(Reactor* r, Connection* c) noexcept nogil
 cdef void close_connection(Reactor* r, Connection* c) noexcept nogil

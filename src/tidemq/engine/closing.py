@@ -13,16 +13,20 @@ from cython.cimports.tidemq.engine.counters import (
     LIVE_BUFFERS,
     LIVE_CONNECTIONS,
     MEMORY_BUFFERS,
+    MEMORY_CONNECTIONS,
 )
+from cython.cimports.tidemq.engine.guarding import give_place
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import release_message
-from cython.cimports.tidemq.engine.output import flush_output, free_output
+from cython.cimports.tidemq.engine.output import flush_output, free_output, pending_output
 from cython.cimports.tidemq.engine.queueing import evict_waiting
+from cython.cimports.tidemq.engine.rates import end_hold
 from cython.cimports.tidemq.engine.replaying import report_delivered
 from cython.cimports.tidemq.engine.replies import write_disconnect
 from cython.cimports.tidemq.engine.reports import connection_event, post_report
 from cython.cimports.tidemq.engine.retention import suspend_backlog
 from cython.cimports.tidemq.engine.routing import route_message
+from cython.cimports.tidemq.engine.rules import release_policy, release_rules
 from cython.cimports.tidemq.engine.sessions import end_session, set_online, store_session
 from cython.cimports.tidemq.engine.shards import return_held
 from cython.cimports.tidemq.engine.state import (
@@ -32,6 +36,7 @@ from cython.cimports.tidemq.engine.state import (
     FOR_EVER,
     Connection,
     Event,
+    Listener,
     Reactor,
     Session,
 )
@@ -55,6 +60,14 @@ from cython.cimports.tidemq.engine.system import (
     shutdown,
 )
 from cython.cimports.tidemq.engine.timers import time_connection, time_session
+from cython.cimports.tidemq.engine.wrapping import (
+    conclude_transport,
+    connection_bytes,
+    drop_transport,
+    open_transport,
+)
+from cython.cimports.tidemq.net.transport import fault_name
+from cython.cimports.tidemq.wire.protocol import FAULT_TRANSPORT
 
 # of what a closed client had still sent, so that no RST cuts our goodbye
 _DRAIN_READS = cython.declare(cython.int, 16)
@@ -84,21 +97,35 @@ def place_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def open_connection(r: cython.pointer[Reactor], fd: cython.int) -> cython.pointer[Connection]:
-    """A connection for a socket just accepted; its CONNECT is timed."""
+def open_connection(
+    r: cython.pointer[Reactor], fd: cython.int, listener: cython.pointer[Listener], address: uint64_t
+) -> cython.bint:
+    """A connection for a socket just accepted; its CONNECT is timed. False: no memory for its transport.
+
+    ``address``: at which it is counted, 0: at none.
+    """
     owner: unique_ptr[Connection] = make_unique[Connection]()
     c: cython.pointer[Connection] = owner.release()
     c.fd = fd
+    c.listener = listener
+    if not open_transport(c):
+        del c
+        return False
     c.packet_bytes_max = cython.cast(uint32_t, 0xFFFFFFFF)
     c.last_read_ms = r.now_ms
+    c.address = address
+    c.placed = address != 0
     one: cython.int = 1
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, cython.address(one), cython.sizeof(cython.int))
     place_connection(r, c)
-    time_connection(r, c, r.now_ms + r.shared.limits.connect_timeout_ms)
+    c.deadline_ms = r.now_ms + r.shared.limits.connect_timeout_ms
+    time_connection(r, c, c.deadline_ms)
     add_i64(cython.address(r.shared.connection_count), 1, RELAXED)
+    add_i64(cython.address(listener.connection_count), 1, RELAXED)
     r.tally[LIVE_CONNECTIONS] += 1
+    r.tally[MEMORY_CONNECTIONS] += connection_bytes(c)
     r.tally[C_CONNECTIONS_ACCEPTED] += 1
-    return c
+    return True
 
 
 @cython.cfunc
@@ -117,6 +144,7 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
     c.congested = False
     c.overloaded = False
     c.backlogged = False
+    end_hold(r, c)
     c.pause_count = 0
     c.owed = 0
     c.in_debt = False
@@ -131,8 +159,12 @@ def update_interest(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
     wanted: uint32_t = 0
     if not c.asked and c.pause_count == 0 and not c.stalled:
         wanted = EPOLLIN
-    if c.output.end != c.output.start or c.output.large_bytes:
+    if pending_output(c):
         wanted |= EPOLLOUT
+        if not c.interest & EPOLLOUT and r.shared.limits.output_stalled_ms_max:
+            c.output_ms = r.now_ms
+            c.unsent = 0x7FFFFFFF
+            time_connection(r, c, r.now_ms + r.shared.limits.output_stalled_ms_max // 2)
     if wanted == c.interest:
         return
     event: epoll_event
@@ -231,6 +263,7 @@ def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -
 @cython.exceptval(check=False)
 def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     free_output(r, c)
+    drop_transport(r, c)
     if c.input != cython.NULL:
         free(c.input)
         r.tally[LIVE_BUFFERS] -= 1
@@ -240,12 +273,18 @@ def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
     del c.pending_packet
     del c.auth_method
     del c.username
+    del c.groups
+    release_rules(c.rules, r.tally)
+    release_policy(c.own_rules, r.tally)
     del c.aliases_in
     del c.aliases_out
     c.connect_packet = cython.NULL
     c.pending_packet = cython.NULL
     c.auth_method = cython.NULL
     c.username = cython.NULL
+    c.groups = cython.NULL
+    c.rules = cython.NULL
+    c.own_rules = cython.NULL
     c.aliases_in = cython.NULL
     c.aliases_out = cython.NULL
 
@@ -259,7 +298,10 @@ def _say_goodbye(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
     reads: cython.int
     if c.state == CONNECTED and c.doom_reason >= 0x80:
         write_disconnect(r, c, c.doom_reason)
-    if flush_output(r, c) and c.doom_reason:
+    sent: cython.bint = flush_output(r, c)
+    if sent and c.transport != cython.NULL:
+        conclude_transport(r, c)
+    if sent and (c.doom_reason or c.transport != cython.NULL):
         shutdown(c.fd, SHUT_WR)
         for reads in range(_DRAIN_READS):
             if recv(c.fd, unread, 4096, MSG_DONTWAIT) <= 0:
@@ -280,6 +322,8 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
         event: cython.pointer[Event] = connection_event(r, c, EVENT_DISCONNECTED)
         event.reason = c.doom_reason
         event.fault = c.doom_fault
+        if c.doom_fault == FAULT_TRANSPORT and c.transport != cython.NULL:
+            event.text.assign(fault_name(c.transport))
         post_report(r, event)
     if c.delivered:
         report_delivered(r, c, True)
@@ -292,8 +336,12 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
     c.state = CLOSING
     c.doomed = True
     c.fd = -1
+    if c.placed:
+        give_place(cython.address(r.shared.guard), c.address)
+    r.tally[MEMORY_CONNECTIONS] -= connection_bytes(c)
     _free_parts(r, c)
     add_i64(cython.address(r.shared.connection_count), -1, RELAXED)
+    add_i64(cython.address(c.listener.connection_count), -1, RELAXED)
     r.tally[LIVE_CONNECTIONS] -= 1
     r.tally[C_CONNECTIONS_CLOSED] += 1
     if not c.touched:

@@ -5,10 +5,25 @@ moves for a client that comes back.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import (
+    uint8_t,
+    uint16_t,
+    uint32_t,
+)
 from cython.cimports.libc.string import memset
-from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.memory import (
+    make_unique,
+    unique_ptr,
+)
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.authorising import (
+    apply_rules,
+    judge_will,
+    keep_username,
+    review,
+    review_subscriptions,
+    take_names,
+)
 from cython.cimports.tidemq.engine.closing import (
     close_connection,
     discard_will,
@@ -17,19 +32,35 @@ from cython.cimports.tidemq.engine.closing import (
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_MOVED,
     C_CONNECTIONS_REFUSED,
+    C_REFUSED_NOT_AUTHORISED,
     C_SESSIONS_TAKEN_OVER,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
-from cython.cimports.tidemq.engine.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.handles import handle_of
-from cython.cimports.tidemq.engine.mail import new_letter, new_mail
-from cython.cimports.tidemq.engine.message import empty_passage, new_message
+from cython.cimports.tidemq.engine.mail import (
+    new_letter,
+    new_mail,
+)
 from cython.cimports.tidemq.engine.outbox import rewind_outbox
-from cython.cimports.tidemq.engine.output import doom, touch
+from cython.cimports.tidemq.engine.output import (
+    doom,
+    touch,
+)
 from cython.cimports.tidemq.engine.promises import promise_connack
 from cython.cimports.tidemq.engine.queueing import make_stored
-from cython.cimports.tidemq.engine.replies import append_packet, encode_connack, span_of, write_auth
-from cython.cimports.tidemq.engine.reports import connection_event, post_event, post_report
+from cython.cimports.tidemq.engine.replies import (
+    append_packet,
+    encode_connack,
+    span_of,
+    write_auth,
+)
+from cython.cimports.tidemq.engine.reports import (
+    connection_event,
+    is_local,
+    keep_packet,
+    post_event,
+    post_report,
+)
 from cython.cimports.tidemq.engine.retention import resume_backlog
 from cython.cimports.tidemq.engine.sessions import (
     Found,
@@ -47,55 +78,55 @@ from cython.cimports.tidemq.engine.state import (
     EVENT_AUTH,
     EVENT_CONNECT,
     EVENT_CONNECTED,
-    FOR_EVER,
     MAIL_CONNECTION,
     Connection,
     Event,
+    Letter,
     Mail,
-    Passage,
     Reactor,
     Session,
-    Will,
 )
-from cython.cimports.tidemq.engine.timers import time_connection
+from cython.cimports.tidemq.engine.visits import (
+    count_visit,
+    may_visit,
+)
+from cython.cimports.tidemq.engine.wishes import apply_wishes, keep_will
+from cython.cimports.tidemq.net.transport import certificate_of
 from cython.cimports.tidemq.wire.packets import (
     Connect,
     Disconnect,
     append_string_property,
-    append_u16_property,
-    append_u32_property,
     parse_auth,
     parse_connect,
 )
-from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
+from cython.cimports.tidemq.wire.properties import has_property
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_AUTH_UNEXPECTED,
     FAULT_CLIENT_ID,
+    FAULT_FLAPPING,
     FAULT_LIMIT,
     FAULT_NONE,
     FAULT_PROTOCOL_VERSION,
+    FAULT_REMOTE,
     FAULT_SECOND_CONNECT,
     FAULT_TOPIC_LEVELS,
     PROP_ASSIGNED_CLIENT_ID,
     PROP_AUTH_DATA,
     PROP_AUTH_METHOD,
-    PROP_MAXIMUM_PACKET_SIZE,
-    PROP_MESSAGE_EXPIRY,
     PROP_REASON_STRING,
-    PROP_RECEIVE_MAXIMUM,
-    PROP_SERVER_KEEP_ALIVE,
-    PROP_SESSION_EXPIRY,
-    PROP_TOPIC_ALIAS_MAXIMUM,
-    PROP_WILL_DELAY,
     RC_BAD_AUTHENTICATION_METHOD,
     RC_CLIENT_IDENTIFIER_NOT_VALID,
     RC_CONTINUE_AUTHENTICATION,
+    RC_NOT_AUTHORIZED,
     RC_PROTOCOL_ERROR,
     RC_QUOTA_EXCEEDED,
     RC_REAUTHENTICATE,
     RC_SESSION_TAKEN_OVER,
     RC_SUCCESS,
+    RC_TOPIC_NAME_INVALID,
+    RC_UNSUPPORTED_PROTOCOL_VERSION,
     Fault,
+    Span,
     fault_reason,
 )
 from cython.cimports.tidemq.wire.topics import check_topic_name
@@ -104,24 +135,10 @@ from cython.cimports.tidemq.wire.topics import check_topic_name
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def keep_packet(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t
-) -> cython.pointer[string]:
-    """A copy of a packet, first byte and body, for as long as a decision about it takes."""
-    owner: unique_ptr[string] = make_unique[string]()
-    kept: cython.pointer[string] = owner.release()
-    kept.push_back(cython.cast(cython.char, first))
-    kept.append(cython.cast(cython.p_char, body), size)
-    return kept
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _refuse(
     r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, fault: Fault
 ) -> cython.void:
-    """CONNACK with a reason, session present 0, and the connection's end [MQTT-3.2.2-6] [MQTT-3.2.2-7]."""
+    """CONNACK with a reason, session present 0, and the end [MQTT-3.2.2-6] [MQTT-3.2.2-7]."""
     _refuse_with(r, c, reason, fault, cython.NULL)
 
 
@@ -150,6 +167,33 @@ def _refuse_with(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _may_come_in(r: cython.pointer[Reactor], c: cython.pointer[Connection], client_id: Span) -> cython.bint:
+    """Whether the listener takes this version and clients of other machines, and it is not banned; the client
+    is told where not.
+    """
+    why: string
+    if not c.listener.versions >> c.version & 1:
+        _refuse(r, c, RC_UNSUPPORTED_PROTOCOL_VERSION, FAULT_PROTOCOL_VERSION)
+        return False
+    if c.listener.local_only and not is_local(c):
+        why.assign(
+            cython.cast(
+                cython.p_char,
+                b"without an authenticator only clients of this machine may connect: "
+                b"set authenticator, or authenticator_options.remote = true",
+            )
+        )
+        _refuse_with(r, c, RC_NOT_AUTHORIZED, FAULT_REMOTE, cython.address(why))
+        return False
+    if not may_visit(r, c, client_id):
+        _refuse(r, c, fault_reason(FAULT_FLAPPING), FAULT_FLAPPING)
+        return False
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def handle_connect(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
@@ -173,6 +217,9 @@ def handle_connect(
         answered: cython.bint = c.version == 5 or fault in (FAULT_PROTOCOL_VERSION, FAULT_CLIENT_ID)
         _refuse(r, c, fault_reason(fault) if answered else 0, fault)
         return
+    if not _may_come_in(r, c, connect.client_id):
+        return
+    asks: cython.bint = r.shared.ask_connect or c.listener.asks
     c.connect_packet = keep_packet(first, body, size)
     if c.version == 5 and has_property(cython.address(connect.properties), PROP_AUTH_METHOD):
         owner: unique_ptr[string] = make_unique[string]()
@@ -181,18 +228,20 @@ def handle_connect(
             cython.cast(cython.p_char, connect.properties.auth_method.data),
             connect.properties.auth_method.size,
         )
-        if not r.shared.ask_connect:
+        if not asks:
             _refuse(r, c, RC_BAD_AUTHENTICATION_METHOD, FAULT_NONE)
             return
-    if r.shared.ask_connect:
+    if asks:
         c.state = DECIDING
         c.asked = True
         touch(r, c)
         event: cython.pointer[Event] = connection_event(r, c, EVENT_CONNECT)
         event.packet = c.connect_packet[0]
+        event.listener = c.listener.name
+        event.flag = c.transport != cython.NULL and certificate_of(c.transport, cython.address(event.data))
         post_event(r.shared, event)
         return
-    admit(r, c, cython.NULL, cython.NULL)
+    _let_in(r, c, cython.NULL, cython.NULL)
 
 
 @cython.cfunc
@@ -202,13 +251,13 @@ def answer_connect(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
     reason: uint8_t,
-    client_id: cython.pointer[cython.const[string]],
-    data: cython.pointer[cython.const[string]],
+    letter: cython.pointer[Letter],
 ) -> cython.void:
     """The control plane has decided on a CONNECT, or wants another AUTH first.
 
-    ``data``: authentication data, or where it refuses, the reason string.
+    The letter's ``data``: authentication data, or where it refuses, the reason string.
     """
+    data: cython.pointer[cython.const[string]] = letter.data
     if c.state != DECIDING:
         return
     c.asked = False
@@ -217,11 +266,13 @@ def answer_connect(
         reason = RC_BAD_AUTHENTICATION_METHOD  # the client named none: it cannot take part
     if reason == RC_CONTINUE_AUTHENTICATION:
         c.state = AUTHENTICATING
+        c.deadline_ms = r.now_ms + r.shared.limits.connect_timeout_ms
         write_auth(r, c, reason, data)
     elif reason != RC_SUCCESS:
         _refuse_with(r, c, reason, FAULT_NONE, data)
     else:
-        admit(r, c, client_id, data)
+        take_names(r, c, letter)
+        _let_in(r, c, letter.text, data)
 
 
 @cython.cfunc
@@ -263,6 +314,7 @@ def handle_auth(
     event: cython.pointer[Event] = connection_event(r, c, EVENT_AUTH)
     event.reason = packet.reason
     event.text = c.auth_method[0]
+    event.listener = c.listener.name
     event.flag = has_property(cython.address(packet.properties), PROP_AUTH_DATA)
     if event.flag:
         event.data.assign(
@@ -278,9 +330,10 @@ def answer_auth(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
     reason: uint8_t,
-    data: cython.pointer[cython.const[string]],
+    letter: cython.pointer[Letter],
 ) -> cython.void:
     """The control plane's answer to an AUTH."""
+    data: cython.pointer[cython.const[string]] = letter.data
     if not c.asked or c.auth_method == cython.NULL or c.pending_packet != cython.NULL or c.state == DECIDING:
         return
     c.asked = False
@@ -288,14 +341,34 @@ def answer_auth(
     if c.state == CONNECTED:
         if reason >= 0x80:
             doom(r, c, reason, FAULT_NONE)
-        else:
-            write_auth(r, c, reason, data)
+            return
+        write_auth(r, c, reason, data)
+        if reason == RC_SUCCESS:
+            take_names(r, c, letter)
+            review(r, c)
     elif reason == RC_CONTINUE_AUTHENTICATION:
+        c.deadline_ms = r.now_ms + r.shared.limits.connect_timeout_ms
         write_auth(r, c, reason, data)
     elif reason != RC_SUCCESS:
         _refuse(r, c, reason, FAULT_NONE)
     else:
-        admit(r, c, cython.NULL, data)
+        take_names(r, c, letter)
+        _let_in(r, c, cython.NULL, data)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _let_in(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    client_id: cython.pointer[cython.const[string]],
+    auth_data: cython.pointer[cython.const[string]],
+) -> cython.void:
+    if count_visit(r, c):
+        admit(r, c, client_id, auth_data)
+    else:
+        _refuse(r, c, fault_reason(FAULT_FLAPPING), FAULT_FLAPPING)
 
 
 @cython.cfunc
@@ -353,6 +426,16 @@ def admit(
     if name.size() > r.shared.limits.client_id_bytes_max:
         _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_LIMIT)
         return
+    keep_username(r, c, cython.address(connect))
+    apply_rules(r, c, cython.address(name))
+    refusal: uint8_t = RC_SUCCESS
+    if connect.has_will:
+        refusal = judge_will(c, cython.address(name), cython.address(connect))
+    if refusal == RC_TOPIC_NAME_INVALID and c.version < 5:
+        connect.has_will = False  # there is no reason to tell: it is left out, as such a message is dropped
+    elif refusal:
+        _refuse(r, c, refusal, FAULT_NONE)
+        return
     _clear_the_way(r, cython.address(name), connect.clean_start)
     found: Found = find_session(r, cython.address(name), True)
     if found.reactor != r.index or found.moving:
@@ -360,6 +443,7 @@ def admit(
     elif found.session == cython.NULL:
         _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
     else:
+        r.tally[C_REFUSED_NOT_AUTHORISED] += refusal != RC_SUCCESS
         _attach(r, c, cython.address(found), cython.address(connect), assigned, auth_data)
 
 
@@ -434,9 +518,9 @@ def _attach(
     s.connection = c
     c.session = s
     c.last_read_ms = r.now_ms
-    _apply_wishes(r, c, s, connect, cython.address(properties))
+    apply_wishes(r, c, s, connect, cython.address(properties))
     if connect.has_will:
-        _keep_will(r, s, connect)
+        keep_will(r, s, connect)
     if r.shared.durable and s.expiry_s and s.stored == cython.NULL:
         make_stored(r, s)
     store_session(r, s)
@@ -448,10 +532,6 @@ def _attach(
         append_string_property(PROP_AUTH_METHOD, span_of(c.auth_method), cython.address(properties))
         if auth_data != cython.NULL:
             append_string_property(PROP_AUTH_DATA, span_of(auth_data), cython.address(properties))
-    if (r.shared.ask_subscribe or r.shared.ask_publish) and connect.has_username:
-        owner: unique_ptr[string] = make_unique[string]()
-        c.username = owner.release()
-        c.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
     _answer_connack(r, c, present, cython.address(properties), found.removal)
     c.state = CONNECTED
     c.clean_disconnect = c.doomed  # a client that takes no CONNACK was never there: no will
@@ -465,88 +545,7 @@ def _attach(
         post_report(r, event)
     set_online(r, s, True)
     if present:
+        review_subscriptions(r, c)
         rewind_outbox(cython.address(s.outbox))
         send_waiting(r, s)
         resume_backlog(r, s)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _apply_wishes(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    s: cython.pointer[Session],
-    connect: cython.pointer[Connect],
-    properties: cython.pointer[string],
-) -> cython.void:
-    """What the client asked for within our limits; what we changed, and what we expect, goes into CONNACK."""
-    limits: cython.pointer[EngineLimits] = cython.address(r.shared.limits)
-    keep_alive_s: uint32_t = connect.keep_alive_s
-    wanted_s: uint32_t = 0
-    c.send_max = limits.inflight_max
-    if c.version < 5:
-        wanted_s = 0 if connect.clean_start else FOR_EVER
-    elif has_property(cython.address(connect.properties), PROP_SESSION_EXPIRY):
-        wanted_s = connect.properties.session_expiry_s
-    s.expiry_s = wanted_s if wanted_s < limits.session_expiry_s_max else limits.session_expiry_s_max
-    if limits.keep_alive_s_max and (keep_alive_s == 0 or keep_alive_s > limits.keep_alive_s_max):
-        if c.version == 5:
-            keep_alive_s = limits.keep_alive_s_max
-            append_u16_property(PROP_SERVER_KEEP_ALIVE, cython.cast(uint16_t, keep_alive_s), properties)
-    c.keep_alive_ms = keep_alive_s * 1500  # one and a half times the keep alive [MQTT-3.1.2-22]
-    if c.keep_alive_ms:
-        time_connection(r, c, r.now_ms + c.keep_alive_ms)
-    if limits.ack_timeout_s and c.version == 3:
-        time_connection(r, c, r.now_ms + cython.cast(int64_t, limits.ack_timeout_s) * 1000)
-    if c.version < 5:
-        return
-    if s.expiry_s != wanted_s:
-        append_u32_property(PROP_SESSION_EXPIRY, s.expiry_s, properties)
-    if has_property(cython.address(connect.properties), PROP_RECEIVE_MAXIMUM):
-        if connect.properties.receive_maximum < c.send_max:
-            c.send_max = connect.properties.receive_maximum
-    if has_property(cython.address(connect.properties), PROP_MAXIMUM_PACKET_SIZE):
-        c.packet_bytes_max = connect.properties.maximum_packet_size
-    if has_property(cython.address(connect.properties), PROP_TOPIC_ALIAS_MAXIMUM):
-        c.alias_max = connect.properties.topic_alias_maximum
-        if c.alias_max > limits.topic_alias_max:
-            c.alias_max = limits.topic_alias_max
-    if limits.receive_max < 65535:
-        append_u16_property(PROP_RECEIVE_MAXIMUM, limits.receive_max, properties)
-    append_u32_property(PROP_MAXIMUM_PACKET_SIZE, limits.packet_bytes_max, properties)
-    if limits.topic_alias_max:
-        append_u16_property(PROP_TOPIC_ALIAS_MAXIMUM, limits.topic_alias_max, properties)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _keep_will(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], connect: cython.pointer[Connect]
-) -> cython.void:
-    """Keeps the will as the message that it will be [MQTT-3.1.2-7]."""
-    passage: Passage
-    forwarded: string
-    empty_passage(cython.address(passage))
-    passage.topic = connect.will_topic
-    passage.payload = connect.will_payload
-    passage.qos = connect.will_qos
-    passage.retain = connect.will_retain
-    passage.publisher = s.number
-    owner: unique_ptr[Will] = make_unique[Will]()
-    s.will = owner.release()
-    s.will.expiry_s = -1
-    if connect.version == 5 and connect.will_properties.present:
-        forwarded.resize(connect.will_properties.raw.size)
-        forwarded.resize(
-            copy_forwarded(
-                connect.will_properties.raw, cython.cast(cython.pointer[uint8_t], forwarded.data())
-            )
-        )
-        passage.properties = span_of(cython.address(forwarded))
-        if has_property(cython.address(connect.will_properties), PROP_WILL_DELAY):
-            s.will.delay_s = connect.will_properties.will_delay_s
-        if has_property(cython.address(connect.will_properties), PROP_MESSAGE_EXPIRY):
-            s.will.expiry_s = connect.will_properties.message_expiry_s
-    s.will.message = new_message(cython.address(passage), r.tally)

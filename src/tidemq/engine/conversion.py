@@ -22,11 +22,15 @@ from cython.cimports.tidemq.engine.state import (
     EVENT_DISCONNECTED,
     EVENT_PUBLISH,
     EVENT_RECEIVED,
+    EVENT_REVOKED,
     EVENT_SUBSCRIBE,
     EVENT_UNSUBSCRIBE,
     Event,
+    Listener,
     Shared,
 )
+from cython.cimports.tidemq.engine.system import pthread_mutex_destroy, pthread_mutex_init
+from cython.cimports.tidemq.net.transport import ServerScheme
 from cython.cimports.tidemq.wire.packets import (
     Connect,
     Subscribe,
@@ -76,6 +80,9 @@ def event_of(event: cython.pointer[Event]):
             event.reason,
             event.text.decode(),
             bytes(event.data) if event.flag else None,
+            event.listener.decode(),
+            event.username.decode() if event.has_username else None,
+            event.peer.decode(),
         )
     if event.kind == EVENT_SUBSCRIBE:
         return _subscribe_request(event)
@@ -103,7 +110,12 @@ def event_of(event: cython.pointer[Event]):
         )
     if event.kind == EVENT_DISCONNECTED:
         return up.Disconnected(
-            event.connection, event.client_id.decode(), event.peer.decode(), event.reason, event.fault
+            event.connection,
+            event.client_id.decode(),
+            event.peer.decode(),
+            event.reason,
+            event.fault,
+            event.text.decode(),
         )
     if event.kind == EVENT_RECEIVED:
         return up.Received(
@@ -114,6 +126,8 @@ def event_of(event: cython.pointer[Event]):
             bool(event.message.retain),
             bytes_of(properties_of(event.message)),
         )
+    if event.kind == EVENT_REVOKED:
+        return up.Revoked(event.client_id.decode(), event.text.decode(), event.packet_bytes_max)
     return up.Stopped()
 
 
@@ -141,6 +155,8 @@ def _connect_request(event: cython.pointer[Event]):
         text_of(connect.will_topic) if connect.has_will else None,
         method,
         data,
+        bytes(event.data) if event.flag else None,
+        event.listener.decode(),
     )
 
 
@@ -166,6 +182,7 @@ def _subscribe_request(event: cython.pointer[Event]):
         event.version,
         event.packet_bytes_max,
         subscription_id,
+        bytes(event.data),
     )
 
 
@@ -196,6 +213,7 @@ def set_limits(own: cython.pointer[EngineLimits], limits):
     own.inflight_max = limits.inflight_max
     own.ack_timeout_s = limits.ack_timeout_s
     own.subscriptions_max = limits.subscriptions_max
+    own.subscriptions_total_max = limits.subscriptions_total_max
     own.session_expiry_s_max = limits.session_expiry_s_max
     own.queued_messages_max = limits.queued_messages_max
     own.queued_bytes_max = limits.queued_bytes_max
@@ -204,6 +222,12 @@ def set_limits(own: cython.pointer[EngineLimits], limits):
     own.retained_messages_max = limits.retained_messages_max
     own.memory_bytes_max = _memory_ceiling(limits.memory_bytes_max)
     own.connect_timeout_ms = limits.connect_timeout_s * 1000
+    own.packet_ms_max = limits.packet_s_max * 1000
+    own.output_stalled_ms_max = limits.output_stalled_s_max * 1000
+    own.flapping_connects_max = limits.flapping_connects_max
+    own.flapping_window_ms = limits.flapping_window_s * 1000
+    own.flapping_ban_ms = limits.flapping_ban_s * 1000
+    own.flapping_clients_max = limits.flapping_clients_max
     own.output_high_bytes = limits.output_high_bytes
     own.output_bytes_max = limits.output_bytes_max
     own.backpressure_ms = limits.backpressure_s * 1000
@@ -214,3 +238,46 @@ def set_limits(own: cython.pointer[EngineLimits], limits):
     own.cache_receivers_max = limits.cache_receivers_max
     own.queue_window_messages = limits.queue_window_messages
     own.retained_ttl_ms = limits.retained_ttl_s * 1000
+
+
+@cython.cfunc
+@cython.exceptval(check=True)
+def new_listener(settings, rates) -> cython.pointer[Listener]:
+    """A listener with these `listeners.ListenerSettings`; the scheme must outlive it or be replaced.
+
+    ``rates``: `listeners.ListenerRates`.
+    """
+    owner: unique_ptr[Listener] = make_unique[Listener]()
+    listener: cython.pointer[Listener] = owner.release()
+    pthread_mutex_init(cython.address(listener.terms_lock), cython.NULL)
+    listener.name = settings.name.encode()
+    for version in settings.versions:
+        listener.versions |= 1 << version
+    listener.asks = settings.asks
+    listener.local_only = settings.local_only
+    listener.connections_max = settings.connections_max
+    listener.connections_per_address_max = rates.connections_per_address_max
+    listener.rates.client_messages = rates.client_messages_per_s
+    listener.rates.client_bytes = rates.client_bytes_per_s
+    listener.rates.messages = rates.listener_messages_per_s
+    listener.rates.bytes = rates.listener_bytes_per_s
+    listener.rates.connects = rates.connects_per_s
+    listener.rates.limited = bool(
+        rates.client_messages_per_s
+        or rates.client_bytes_per_s
+        or rates.listener_messages_per_s
+        or rates.listener_bytes_per_s
+    )
+    if settings.scheme is not None:
+        scheme: ServerScheme = settings.scheme
+        listener.proxied = scheme.terms.proxied
+        listener.secure = scheme.terms.tls != cython.NULL
+        listener.terms = cython.address(scheme.terms)
+    return listener
+
+
+@cython.cfunc
+def free_listener(listener: cython.pointer[Listener]):
+    """Frees it; no connection of it is left."""
+    pthread_mutex_destroy(cython.address(listener.terms_lock))
+    del listener

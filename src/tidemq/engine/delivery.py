@@ -9,7 +9,6 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.libcpp.unordered_map import unordered_map
 from cython.cimports.tidemq.engine.backpressure import congest
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_EXPIRED,
@@ -61,6 +60,7 @@ from cython.cimports.tidemq.engine.state import (
     ROW_NONE,
     SENT,
     WAITING,
+    AliasMap,
     Connection,
     Entry,
     Message,
@@ -86,7 +86,7 @@ def _choose_alias(c: cython.pointer[Connection], head: cython.pointer[PublishHea
     topic: string
     topic.assign(cython.cast(cython.p_char, head.topic.data), head.topic.size)
     if c.aliases_out == cython.NULL:
-        owner: unique_ptr[unordered_map[string, uint16_t]] = make_unique[unordered_map[string, uint16_t]]()
+        owner: unique_ptr[AliasMap] = make_unique[AliasMap]()
         c.aliases_out = owner.release()
     if c.aliases_out.count(topic):
         head.topic_alias = c.aliases_out[0][topic]

@@ -9,11 +9,11 @@ cdef class Engine:
     cdef unsigned long long next_receiver
     cdef object threads
     cdef object sockets
+    cdef object limits
+    cdef object schemes              # of the listeners, by number
     cdef object final_counters
     cdef object _answer(self, object connection, Mail* mail)
     cdef object _check_open(self)
     cdef object _check_topic(self, object text, object qos, object check)
     cdef object _free(self)
     cdef object _publish_tally(self)
-    cdef object _settle_mail(self)
-    cdef object _free_retained(self)

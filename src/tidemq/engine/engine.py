@@ -6,32 +6,58 @@ Python asked for it. All methods belong to one thread; only ``close`` blocks.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
-from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libc.stdint import (
+    int64_t,
+    uint64_t,
+)
+from cython.cimports.libcpp.memory import (
+    make_unique,
+    unique_ptr,
+)
 from cython.cimports.libcpp.vector import vector
-from cython.cimports.tidemq.engine.conversion import event_of, free_event, set_limits, string_of
+from cython.cimports.tidemq.engine.conversion import (
+    event_of,
+    free_event,
+    new_listener,
+    set_limits,
+    string_of,
+)
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT
+from cython.cimports.tidemq.engine.dismantling import empty_shared, free_shared
 from cython.cimports.tidemq.engine.engine_limits import EngineLimits
+from cython.cimports.tidemq.engine.guarding import init_guard
 from cython.cimports.tidemq.engine.handles import reactor_of
-from cython.cimports.tidemq.engine.journal import free_section
-from cython.cimports.tidemq.engine.levels import LevelNode, node_at
-from cython.cimports.tidemq.engine.mail import new_letter, new_mail, post_directly, post_outgoing, take_inbox
+from cython.cimports.tidemq.engine.listening import add_listening
+from cython.cimports.tidemq.engine.mail import (
+    new_letter,
+    new_mail,
+    post_directly,
+)
 from cython.cimports.tidemq.engine.message import (
     empty_passage,
     new_message,
-    release_message,
 )
 from cython.cimports.tidemq.engine.postman import settle_mail
-from cython.cimports.tidemq.engine.reactor import add_listener, free_reactor, new_reactor, run_reactor
-from cython.cimports.tidemq.engine.retained import free_retained_index, new_retained_index
+from cython.cimports.tidemq.engine.reactor import (
+    new_reactor,
+    run_reactor,
+)
 from cython.cimports.tidemq.engine.retained import lock_shared as lock_retained
+from cython.cimports.tidemq.engine.retained import new_retained_index
 from cython.cimports.tidemq.engine.retained import unlock_shared as unlock_retained
-from cython.cimports.tidemq.engine.sessions import end_session
+from cython.cimports.tidemq.engine.rule_book import (
+    letter_of,
+    policy_of,
+)
+from cython.cimports.tidemq.engine.rules import (
+    Policy,
+    hold_policy,
+    release_policy,
+)
 from cython.cimports.tidemq.engine.state import (
     EVENT_STOPPED,
     FULL_DROP_NEWEST,
@@ -44,47 +70,47 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_DISCONNECT,
     MAIL_PUBLISH,
     MAIL_REPLAYED,
+    MAIL_RULES,
     MAIL_STOP,
     MAIL_SUBSCRIBE,
     MAIL_UNSUBSCRIBE,
     REACTORS_MAX,
     Event,
+    Letter,
+    Listener,
     Mail,
-    Message,
     Passage,
     Reactor,
-    Session,
     Shared,
 )
 from cython.cimports.tidemq.engine.storing import init_journal
-from cython.cimports.tidemq.engine.subscriptions import free_subscription_index, new_subscription_index
 from cython.cimports.tidemq.engine.subscriptions import lock_shared as lock_subscriptions
+from cython.cimports.tidemq.engine.subscriptions import new_subscription_index
 from cython.cimports.tidemq.engine.subscriptions import unlock_shared as unlock_subscriptions
 from cython.cimports.tidemq.engine.system import (
     EFD_CLOEXEC,
     EFD_NONBLOCK,
     RELAXED,
-    close,
     eventfd,
     load_i64,
-    pthread_cond_destroy,
-    pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
     read,
     store_i64,
 )
-from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns
+from cython.cimports.tidemq.engine.timers import (
+    clock_ms,
+    clock_ns,
+)
+from cython.cimports.tidemq.net.transport import ServerScheme
 from cython.cimports.tidemq.wire.protocol import span_of
-from cython.operator import dereference
 
 from tidemq.engine.counters import NAMES
+from tidemq.engine.listeners import ListenerSettings, default_rates, prepare_socket
 from tidemq.errors import UsageError
 from tidemq.wire.faults import fault_text
 from tidemq.wire.topics import topic_filter_fault, topic_name_fault
-
-_LISTEN_BACKLOG = 4096
 
 # what happens to a message for a queue that is full
 QUEUE_FULL = {"drop_newest": FULL_DROP_NEWEST, "drop_oldest": FULL_DROP_OLDEST, "reject": FULL_REJECT}
@@ -108,6 +134,8 @@ class Engine:
         self.shared = owner.release()
         self.threads = []
         self.sockets = []
+        self.schemes = []
+        self.limits = limits
         self.final_counters = None
         self.next_receiver = 1 << 62
         self.shared.limits = own
@@ -115,6 +143,7 @@ class Engine:
         self.shared.retained = new_retained_index()
         pthread_mutex_init(cython.address(self.shared.registry_lock), cython.NULL)
         pthread_mutex_init(cython.address(self.shared.accept_lock), cython.NULL)
+        init_guard(cython.address(self.shared.guard))
         self.shared.reserve = eventfd(0, EFD_CLOEXEC)
         pthread_mutex_init(cython.address(self.shared.events_lock), cython.NULL)
         self.shared.event_wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
@@ -170,32 +199,44 @@ class Engine:
     def report_connections(self, value: bool) -> None:
         self.shared.report_connections = value
 
-    def listen(self, host: str, port: int) -> int:
-        """Listens on every reactor (SO_REUSEPORT) and returns the port; 0 picks one. Before ``start``.
+    def listen(self, sockets, settings=None) -> int:
+        """Takes clients from listening, non-blocking sockets: one for each reactor, or one for all of them.
+        Before ``start``; the engine closes them. ``settings``: a ListenerSettings.
 
-        Raises OSError when the address cannot be bound, also when another broker shares it already.
+        Returns the listener's number.
         """
         if self.started:
             raise UsageError("listen comes before start")
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            # SO_REUSEPORT would let two brokers share a port unnoticed; a plain bind does not
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            address = (host, probe.getsockname()[1], *address[2:])
         index: cython.size_t
-        for index in range(self.shared.reactors.size()):
-            listener = socket.socket(family, kind, protocol)
-            self.sockets.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listener.bind(address)
-            listener.listen(_LISTEN_BACKLOG)
-            listener.setblocking(False)
-            add_listener(self.shared.reactors[index], listener.fileno())
-        return address[1]
+        count: cython.size_t = self.shared.reactors.size()
+        alone: cython.bint = len(sockets) == count
+        if not alone and len(sockets) != 1:
+            raise UsageError(f"{len(sockets)} sockets for {count} reactors: one for each, or one for all")
+        self.sockets.extend(sockets)
+        settings = settings or ListenerSettings()
+        rates = settings.rates or default_rates(self.limits)
+        for each in sockets:
+            prepare_socket(each, self.limits, rates)
+        listener: cython.pointer[Listener] = new_listener(settings, rates)
+        self.shared.listeners.push_back(listener)
+        self.schemes.append(settings.scheme)  # the terms are the scheme's
+        for index in range(count):
+            fd: cython.int = sockets[index if alone else 0].fileno()
+            add_listening(self.shared.reactors[index], fd, listener, alone)
+        return len(self.schemes) - 1
+
+    def replace_scheme(self, listener: int, scheme) -> None:
+        """Wraps the connections that come in at a listener from now on in this way; those that are there stay
+        as they are. The caller keeps the scheme that was there before for ``connect_timeout_s`` longer:
+        handshakes may still use it.
+        """
+        self._check_open()
+        own: ServerScheme = scheme
+        at: cython.pointer[Listener] = self.shared.listeners[listener]
+        pthread_mutex_lock(cython.address(at.terms_lock))
+        at.terms = cython.address(own.terms)
+        pthread_mutex_unlock(cython.address(at.terms_lock))
+        self.schemes[listener] = scheme
 
     def start(self) -> None:
         """Starts one thread per reactor."""
@@ -256,25 +297,47 @@ class Engine:
         client_id: str | None = None,
         auth_data: bytes | None = None,
         reason_string: str = "",
+        username: str | None = None,
+        groups=(),
+        rules=None,
     ) -> None:
         """Accepts (0), refuses (0x80 and above) or continues (0x18, with ``auth_data``) a ConnectRequest.
 
         ``client_id`` takes the place of the client's own; it must be given, as the request had it, to accept.
+        ``username`` takes the place of the client's own too, None: it does not; ``groups``, without NUL, are
+        those that rules may name. ``rules``, RuleRow, are of this client alone and asked before all others;
+        None: it has none.
         """
         self._check_open()
+        letter: cython.pointer[Letter] = letter_of(username, groups, rules, self.shared.tally)
+        self._publish_tally()
         mail: Mail = new_mail(MAIL_ANSWER_CONNECT)
         mail.reason = reason
-        mail.letter = new_letter()
+        mail.letter = letter
         mail.letter.text = string_of((client_id or "").encode())
         mail.letter.data = string_of(reason_string.encode() if reason >= 0x80 else auth_data)
         self._answer(connection, cython.address(mail))
 
-    def answer_auth(self, connection: int, reason: int, auth_data: bytes | None = None) -> None:
-        """Answers an AuthRequest: 0 success, 0x18 another step, 0x80 and above refuses."""
+    def answer_auth(
+        self,
+        connection: int,
+        reason: int,
+        auth_data: bytes | None = None,
+        *,
+        username: str | None = None,
+        groups=(),
+        rules=None,
+    ) -> None:
+        """Answers an AuthRequest: 0 success, 0x18 another step, 0x80 and above refuses.
+
+        ``username``, ``groups`` and ``rules``: as in ``answer_connect``; what is left out stays as it was.
+        """
         self._check_open()
+        letter: cython.pointer[Letter] = letter_of(username, groups, rules, self.shared.tally)
+        self._publish_tally()
         mail: Mail = new_mail(MAIL_ANSWER_AUTH)
         mail.reason = reason
-        mail.letter = new_letter()
+        mail.letter = letter
         mail.letter.data = string_of(auth_data)
         self._answer(connection, cython.address(mail))
 
@@ -286,12 +349,38 @@ class Engine:
         mail.letter.data = string_of(bytes(reasons))
         self._answer(connection, cython.address(mail))
 
-    def answer_publish(self, connection: int, reason: int) -> None:
-        """Answers a PublishRequest: 0 routes the message, 0x80 and above refuses it with that code."""
+    def answer_publish(self, connection: int, reason: int, *, ttl_s: float = 0) -> None:
+        """Answers a PublishRequest: 0 routes the message, 0x80 and above refuses it with that code.
+
+        For ``ttl_s`` seconds the engine may say the same, without a request, to this client's messages to the
+        topic with this QoS and retain; it forgets answers where there are many.
+        """
         self._check_open()
         mail: Mail = new_mail(MAIL_ANSWER_PUBLISH)
         mail.reason = reason
+        mail.token = int(ttl_s * 1000)
         self._answer(connection, cython.address(mail))
+
+    def set_rules(self, rows) -> None:
+        """The rules, `RuleRow` in the order in which they are asked, that clients are held to from now on.
+
+        Without a call everything is allowed; with one, what no rule speaks of is refused. What is subscribed
+        to already and is not allowed ends; a Revoked event tells of each client that has lost some.
+        """
+        self._check_open()
+        index: cython.size_t
+        policy: cython.pointer[Policy] = policy_of(rows, self.shared.tally)
+        for index in range(self.shared.reactors.size()):
+            hold_policy(policy)
+            if self.started:
+                mail: Mail = new_mail(MAIL_RULES)
+                mail.pointer = policy
+                post_directly(self.shared.reactors[index], cython.address(mail))
+            else:
+                release_policy(self.shared.reactors[index].policy, self.shared.tally)
+                self.shared.reactors[index].policy = policy
+        release_policy(policy, self.shared.tally)
+        self._publish_tally()
 
     @cython.cfunc
     def _answer(self, connection, mail: cython.pointer[Mail]):
@@ -456,70 +545,8 @@ class Engine:
         self.closed = True
 
     @cython.cfunc
-    def _settle_mail(self):
-        """Delivers what reactors sent to others that had ended already: acknowledged, so it is kept."""
-        index: cython.size_t
-        each: cython.size_t
-        waiting: cython.bint = True
-        while waiting:
-            waiting = False
-            for index in range(self.shared.reactors.size()):
-                r: cython.pointer[Reactor] = self.shared.reactors[index]
-                take_inbox(r)
-                for each in range(r.reading.size()):
-                    waiting = True
-                    settle_mail(r, cython.address(r.reading[each]))
-                r.reading.clear()
-                post_outgoing(r)
-
-    @cython.cfunc
     def _free(self):
         """Frees sessions, messages and reactors; no thread runs any more."""
-        index: cython.size_t
-        shared: cython.pointer[Shared] = self.shared
-        self._settle_mail()
-        for index in range(shared.events.size()):
-            free_event(shared, shared.events[index])
-        shared.events.clear()
-        for index in range(shared.reactors.size()):
-            r: cython.pointer[Reactor] = shared.reactors[index]
-            if r.section != cython.NULL:  # what ends with the engine stays in the store
-                free_section(r, r.section)
-                r.section = cython.NULL
-            while not r.sessions.empty():
-                end_session(r, dereference(r.sessions.begin()).second)
-        while not shared.registry.empty():
-            s: cython.pointer[Session] = dereference(shared.registry.begin()).second
-            end_session(shared.reactors[s.reactor], s)
-        for index in range(shared.journal.size()):
-            free_section(shared.reactors[shared.journal[index].reactor], shared.journal[index])
-        shared.journal.clear()
-        self._free_retained()
-        free_subscription_index(shared.subscriptions)
-        for index in range(shared.reactors.size()):
-            free_reactor(shared.reactors[index])
-        shared.subscriptions = new_subscription_index()
-        shared.retained = new_retained_index()
+        empty_shared(self.shared)
         self.final_counters = self.counters()
-        free_subscription_index(shared.subscriptions)
-        free_retained_index(shared.retained)
-        for index in range(shared.reactors.size()):
-            r = shared.reactors[index]
-            del r
-        shared.reactors.clear()
-        pthread_mutex_destroy(cython.address(shared.registry_lock))
-        pthread_mutex_destroy(cython.address(shared.accept_lock))
-        pthread_mutex_destroy(cython.address(shared.events_lock))
-        pthread_mutex_destroy(cython.address(shared.journal_lock))
-        pthread_cond_destroy(cython.address(shared.journal_ready))
-        close(shared.event_wake)
-        close(shared.reserve)
-
-    @cython.cfunc
-    def _free_retained(self):
-        node: uint32_t
-        for node in range(self.shared.retained.topics.node_end):
-            at: cython.pointer[LevelNode] = node_at(self.shared.retained.topics, node)
-            if at.value != cython.NULL:
-                release_message(cython.cast(cython.pointer[Message], at.value), self.shared.tally)
-        free_retained_index(self.shared.retained)
+        free_shared(self.shared)

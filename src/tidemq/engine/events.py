@@ -9,7 +9,10 @@ from typing import NamedTuple
 
 
 class ConnectRequest(NamedTuple):
-    """A CONNECT to be accepted or refused; nothing more is read from the client until it is answered."""
+    """A CONNECT to be accepted or refused; nothing more is read from the client until it is answered.
+
+    ``certificate``: the client's, verified by TLS, in DER. ``listener``: the name of the one it came to.
+    """
 
     connection: int
     client_id: str
@@ -22,22 +25,40 @@ class ConnectRequest(NamedTuple):
     will_topic: str | None
     auth_method: str | None
     auth_data: bytes | None
+    certificate: bytes | None = None  # the client's, DER, verified by TLS
+    listener: str = "default"  # name of the one where it came in
+
+    def __repr__(self) -> str:
+        """Without password and authentication data: it may stand in a log."""
+        shown = f"connection={self.connection}, client_id={self.client_id!r}, username={self.username!r}"
+        return f"ConnectRequest({shown}, peer={self.peer!r}, auth_method={self.auth_method!r})"
 
 
 class AuthRequest(NamedTuple):
-    """An AUTH packet, the next step of an enhanced authentication (5.0 section 4.12)."""
+    """An AUTH packet, the next step of an enhanced authentication (5.0 section 4.12). ``username`` is that of
+    the CONNECT, if the client authenticates again.
+    """
 
     connection: int
     client_id: str
     reason: int
     auth_method: str
     auth_data: bytes | None
+    listener: str = "default"
+    username: str | None = None
+    peer: str = ""
+
+    def __repr__(self) -> str:
+        """Without authentication data."""
+        shown = f"connection={self.connection}, client_id={self.client_id!r}, reason={self.reason}"
+        return f"AuthRequest({shown}, auth_method={self.auth_method!r})"
 
 
 class SubscribeRequest(NamedTuple):
     """A SUBSCRIBE to be authorised: pairs of topic filter and requested QoS, in the packet's order.
 
     ``packet_bytes_max``: of a packet that the client takes. ``subscription_id``: 0 where it gave none.
+    ``reasons``: what the engine's rules say of each filter, 0 or the reason that it is refused with.
     """
 
     connection: int
@@ -47,6 +68,7 @@ class SubscribeRequest(NamedTuple):
     protocol_version: int = 5
     packet_bytes_max: int = 0xFFFFFFFF
     subscription_id: int = 0
+    reasons: bytes = b""
 
 
 class Unsubscribed(NamedTuple):
@@ -87,7 +109,7 @@ class Connected(NamedTuple):
 
 class Disconnected(NamedTuple):
     """A connection has ended. ``fault`` is the number of a `tidemq.wire` Fault, 0 for none; ``reason`` the
-    5.0 code.
+    5.0 code; ``detail`` what the fault text leaves open, where something is known.
     """
 
     connection: int
@@ -95,6 +117,7 @@ class Disconnected(NamedTuple):
     peer: str
     reason: int
     fault: int
+    detail: str = ""
 
 
 class Received(NamedTuple):
@@ -106,6 +129,16 @@ class Received(NamedTuple):
     qos: int
     retain: bool
     properties: bytes
+
+
+class Revoked(NamedTuple):
+    """Rules that do not allow them have ended subscriptions of a client, so many, ``topic_filter`` among
+    them.
+    """
+
+    client_id: str
+    topic_filter: str
+    subscriptions: int
 
 
 class Stopped(NamedTuple):
@@ -122,5 +155,6 @@ Event = (
     | Connected
     | Disconnected
     | Received
+    | Revoked
     | Stopped
 )

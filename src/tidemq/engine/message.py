@@ -10,8 +10,7 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.counters import LIVE_MESSAGES, MEMORY_MESSAGES
-from cython.cimports.tidemq.engine.message import hold_message, message_bytes
-from cython.cimports.tidemq.engine.state import Message, MessageId, Passage
+from cython.cimports.tidemq.engine.message import Message, MessageId, Passage, hold_message, message_bytes
 from cython.cimports.tidemq.engine.system import ACQ_REL, add_int
 from cython.cimports.tidemq.wire.protocol import Span
 
@@ -172,6 +171,7 @@ def empty_passage(passage: cython.pointer[Passage]) -> cython.void:
     passage.refused = 0
     passage.dup = False
     passage.packet_id = 0
+    passage.entry = cython.NULL
 
 
 @cython.cfunc

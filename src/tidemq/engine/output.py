@@ -36,6 +36,7 @@ from cython.cimports.tidemq.engine.system import (
     send,
     sendmsg,
 )
+from cython.cimports.tidemq.engine.wrapping import flush_wrapped
 from cython.cimports.tidemq.wire.protocol import Span
 
 _SMALL_BLOCK = cython.declare(uint32_t, 4096)  # the first of a connection, in bytes
@@ -219,12 +220,12 @@ def _gather(out: cython.pointer[Output], parts: cython.pointer[iovec]) -> cython
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _consume(r: cython.pointer[Reactor], out: cython.pointer[Output], size: uint64_t) -> cython.void:
+def consume_output(r: cython.pointer[Reactor], out: cython.pointer[Output], size: uint64_t) -> cython.void:
     """Marks ``size`` bytes as sent, over buffer and large payloads in their order."""
     done: cython.size_t = 0
     while size:
         run: uint64_t = out.end - out.start
-        if done < out.large.size():
+        if out.large != cython.NULL and done < out.large.size():
             run = out.large[0][done].at - out.streamed
         if run:
             if run > size:
@@ -254,6 +255,8 @@ def flush_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
     """Sends what the socket takes now. False when the connection is broken."""
     out: cython.pointer[Output] = cython.address(c.output)
     total: uint32_t = 0
+    if c.transport != cython.NULL:
+        return flush_wrapped(r, c)
     while True:
         sent: cython.Py_ssize_t
         if out.large_bytes == 0:
@@ -275,7 +278,7 @@ def flush_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
             header.msg_iovlen = _gather(out, parts)
             sent = sendmsg(c.fd, cython.address(header), MSG_NOSIGNAL | MSG_DONTWAIT)
             if sent > 0:
-                _consume(r, out, sent)
+                consume_output(r, out, sent)
         if sent < 0:
             if errno == EINTR:
                 continue
@@ -284,10 +287,18 @@ def flush_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
             return False
         total += cython.cast(uint32_t, sent)
     r.tally[C_BYTES_SENT] += total
-    if out.end == out.start and out.large_bytes == 0:
-        out.usual = total if total > out.usual // 2 else out.usual // 2
-        _give_block(r, out)
+    settle_output(r, out, total)
     return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def settle_output(r: cython.pointer[Reactor], out: cython.pointer[Output], sent: uint32_t) -> cython.void:
+    """Gives the buffer back where all of it has gone; ``sent``: bytes that this turn sent."""
+    if out.end == out.start and out.large_bytes == 0:
+        out.usual = sent if sent > out.usual // 2 else out.usual // 2
+        _give_block(r, out)
 
 
 @cython.cfunc

@@ -10,6 +10,7 @@ It keeps the order of its messages, because it is posted after everything that i
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
+from cython.cimports.tidemq.engine.authorising import review
 from cython.cimports.tidemq.engine.closing import place_connection
 from cython.cimports.tidemq.engine.counters import C_PUBLISHERS_MOVED
 from cython.cimports.tidemq.engine.handles import handle_of
@@ -144,6 +145,8 @@ def welcome(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
     c.clean_disconnect = r.stopping
     place_connection(r, c)
     touch(r, c)
+    if r.policy != (cython.NULL if c.rules == cython.NULL else c.rules.policy):
+        review(r, c)
     if c.keep_alive_ms:
         time_connection(r, c, r.now_ms + c.keep_alive_ms)
     r.resumed.push_back(handle_of(r, c))

@@ -5,6 +5,7 @@ above.
 import cython
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.tidemq.engine.agreement import settle_offer
+from cython.cimports.tidemq.engine.authorising import take_policy
 from cython.cimports.tidemq.engine.backpressure import pause_feeder, resume_feeder
 from cython.cimports.tidemq.engine.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.connecting import admit, answer_auth, answer_connect
@@ -21,6 +22,7 @@ from cython.cimports.tidemq.engine.replaying import deliver_replayed
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retention import begin_backlog
 from cython.cimports.tidemq.engine.routing import deliver_mailed, deliver_to_group, route_message
+from cython.cimports.tidemq.engine.rules import Policy, release_policy
 from cython.cimports.tidemq.engine.sessions import (
     Found,
     add_subscription,
@@ -49,6 +51,7 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_REPLAYED,
     MAIL_RESUME,
     MAIL_ROWS,
+    MAIL_RULES,
     MAIL_SHARD,
     MAIL_STOP,
     MAIL_SUBSCRIBE,
@@ -76,7 +79,7 @@ def _adopt(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.voi
     if c.doomed or r.stopping:
         doom(r, c, 0, 0)
         return
-    time_connection(r, c, r.now_ms + r.shared.limits.connect_timeout_ms)
+    time_connection(r, c, c.deadline_ms)
     c.state = CONNECTING
     admit(r, c, mail.letter.text, mail.letter.data)
     if c.input_size and not c.leaving:
@@ -93,13 +96,13 @@ def _answer(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.vo
         return
     touch(r, c)
     if mail.kind == MAIL_ANSWER_CONNECT:
-        answer_connect(r, c, mail.reason, mail.letter.text, mail.letter.data)
+        answer_connect(r, c, mail.reason, mail.letter)
     elif mail.kind == MAIL_ANSWER_AUTH:
-        answer_auth(r, c, mail.reason, mail.letter.data)
+        answer_auth(r, c, mail.reason, mail.letter)
     elif mail.kind == MAIL_ANSWER_SUBSCRIBE:
         answer_subscribe(r, c, mail.letter.data)
     else:
-        answer_publish(r, c, mail.reason)
+        answer_publish(r, c, mail.reason, mail.token)
 
 
 @cython.cfunc
@@ -160,8 +163,8 @@ def _stop(r: cython.pointer[Reactor]) -> cython.void:
     """Reads nothing more; what is written still goes out, then comes the goodbye."""
     index: cython.size_t
     r.stopping = True
-    for index in range(r.listeners.size()):
-        epoll_ctl(r.epoll, EPOLL_CTL_DEL, r.listeners[index], cython.NULL)
+    for index in range(r.listening.size()):
+        epoll_ctl(r.epoll, EPOLL_CTL_DEL, r.listening[index].fd, cython.NULL)
     r.stop_ms = r.now_ms + r.shared.limits.shutdown_ms
     for index in range(r.connections.size()):
         c: cython.pointer[Connection] = r.connections[index]
@@ -175,10 +178,13 @@ def _stop(r: cython.pointer[Reactor]) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _free_letter(mail: cython.pointer[Mail]) -> cython.void:
+def _free_letter(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
     if mail.letter != cython.NULL:
         del mail.letter.text
         del mail.letter.data
+        del mail.letter.username
+        del mail.letter.groups
+        release_policy(mail.letter.own_rules, r.tally)
         free_letter(mail.letter)
         mail.letter = cython.NULL
 
@@ -200,11 +206,13 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
         section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
     if mail.kind in (MAIL_ROWS, MAIL_EXPIRED):
         free_rows(r, cython.cast(cython.pointer[StoredRows], mail.pointer))
+    if mail.kind == MAIL_RULES:
+        release_policy(cython.cast(cython.pointer[Policy], mail.pointer), r.tally)
     if mail.kind == MAIL_CONNECTION:
         c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
         place_connection(r, c)
         close_connection(r, c)
-    _free_letter(mail)
+    _free_letter(r, mail)
 
 
 @cython.cfunc
@@ -248,10 +256,12 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     elif kind == MAIL_UNSUBSCRIBE:
         if r.sessions.count(mail.number) and r.sessions[mail.number].internal:
             end_session(r, r.sessions[mail.number])
+    elif kind == MAIL_RULES:
+        take_policy(r, mail)
     elif kind == MAIL_STOP:
         _stop(r)
     else:
         _answer(r, mail)
     if mail.message != cython.NULL:
         release_message(mail.message, r.tally)
-    _free_letter(mail)
+    _free_letter(r, mail)

@@ -1,13 +1,13 @@
 """PUBLISH as it comes from a client, and the acknowledgements of both directions."""
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.authorising import find_judgement, judge_topic, message_bit, remember
 from cython.cimports.tidemq.engine.backpressure import refused_by_memory
 from cython.cimports.tidemq.engine.cache import find_receivers
-from cython.cimports.tidemq.engine.connecting import keep_packet
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_MEMORY,
     C_MESSAGES_RECEIVED,
@@ -32,14 +32,16 @@ from cython.cimports.tidemq.engine.promises import next_token, promise_ack, prom
 from cython.cimports.tidemq.engine.queueing import request_rows
 from cython.cimports.tidemq.engine.received import forget_received, is_received, note_received, store_received
 from cython.cimports.tidemq.engine.replies import span_of, write_ack
-from cython.cimports.tidemq.engine.reports import connection_event, post_event
+from cython.cimports.tidemq.engine.reports import connection_event, keep_packet, post_event
 from cython.cimports.tidemq.engine.routing import route
+from cython.cimports.tidemq.engine.rules import Judgement
 from cython.cimports.tidemq.engine.shards import serve_shards
 from cython.cimports.tidemq.engine.state import (
     EVENT_PUBLISH,
     RELEASED,
     ROW_NONE,
     SENT,
+    CacheEntry,
     Connection,
     Entry,
     Event,
@@ -66,9 +68,11 @@ from cython.cimports.tidemq.wire.protocol import (
     PUBREC,
     PUBREL,
     RC_NO_MATCHING_SUBSCRIBERS,
+    RC_NOT_AUTHORIZED,
     RC_PACKET_IDENTIFIER_NOT_FOUND,
     RC_QUOTA_EXCEEDED,
     RC_SUCCESS,
+    RC_TOPIC_NAME_INVALID,
     Fault,
     Span,
     fault_reason,
@@ -157,18 +161,93 @@ def handle_publish(
         r.tally[C_DROPPED_MEMORY] += 1
         _refuse_publish(r, c, cython.address(publish), RC_QUOTA_EXCEEDED)
         return
-    if r.shared.ask_publish:
-        c.asked = True
-        touch(r, c)
-        c.pending_packet = keep_packet(first, body, size)
-        event: cython.pointer[Event] = connection_event(r, c, EVENT_PUBLISH)
-        event.text.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
-        event.data.assign(cython.cast(cython.p_char, publish.payload.data), publish.payload.size)
-        event.reason = publish.qos
-        event.flag = publish.retain
-        post_event(r.shared, event)
+    entry: cython.pointer[CacheEntry] = cython.NULL
+    if publish.topic.data[0] == 0x24:  # "$": they are the server's own (4.7.2)
+        _deny_publish(r, c, cython.address(publish), RC_TOPIC_NAME_INVALID)
         return
-    _accept_publish(r, c, cython.address(publish), frame, frame_size)
+    if c.rules != cython.NULL:
+        entry = find_receivers(r, cython.address(publish.topic))
+        if not judge_topic(c, entry) & message_bit(publish.qos, publish.retain):
+            _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
+            return
+    if r.shared.ask_publish:
+        if entry == cython.NULL:
+            entry = find_receivers(r, cython.address(publish.topic))
+        known: cython.pointer[Judgement] = _answered(r, c, entry, cython.address(publish))
+        if known == cython.NULL:
+            _ask_publish(r, c, cython.address(publish), first, body, size)
+            return
+        if not known.allowed & message_bit(publish.qos, publish.retain):
+            _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
+            return
+    _accept_publish(r, c, cython.address(publish), frame, frame_size, entry)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _answered(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    entry: cython.pointer[CacheEntry],
+    publish: cython.pointer[Publish],
+) -> cython.pointer[Judgement]:
+    """What the authoriser has said to this client on such a message and topic, while it holds, or NULL."""
+    if c.asker_number == 0:
+        return cython.NULL
+    known: cython.pointer[Judgement] = find_judgement(entry, c.asker_number)
+    if known == cython.NULL or known.until_ms <= r.now_ms:
+        return cython.NULL
+    return known if known.known & message_bit(publish.qos, publish.retain) else cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _ask_publish(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    publish: cython.pointer[Publish],
+    first: uint8_t,
+    body: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> cython.void:
+    """Lets the control plane decide on a message; nothing more is read until it has."""
+    c.asked = True
+    touch(r, c)
+    c.pending_packet = keep_packet(first, body, size)
+    event: cython.pointer[Event] = connection_event(r, c, EVENT_PUBLISH)
+    event.text.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
+    event.data.assign(cython.cast(cython.p_char, publish.payload.data), publish.payload.size)
+    event.reason = publish.qos
+    event.flag = publish.retain
+    post_event(r.shared, event)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _deny_publish(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    publish: cython.pointer[Publish],
+    reason: uint8_t,
+) -> cython.void:
+    """The client may not publish this: 5.0 is told so; 3.x cannot be, and the message is acknowledged and
+    dropped (3.1.1 section 3.3.5).
+    """
+    r.tally[C_REFUSED_NOT_AUTHORISED] += 1
+    if publish.qos == 0:
+        return
+    packet_type: uint8_t = PUBACK if publish.qos == 1 else PUBREC
+    if c.version < 5:
+        reason = RC_SUCCESS
+        if publish.qos == 2:
+            note_received(c.session, publish.packet_id)
+    if c.owed:
+        promise_published(r, c, cython.NULL, packet_type, publish.packet_id, reason, False)
+    else:
+        write_ack(r, c, packet_type, publish.packet_id, reason)
 
 
 @cython.cfunc
@@ -199,14 +278,20 @@ def _refuse_publish(
 @cython.nogil
 @cython.exceptval(check=False)
 def _refused_by_store(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], publish: cython.pointer[Publish]
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    publish: cython.pointer[Publish],
+    entry: cython.pointer[CacheEntry],
 ) -> cython.bint:
     """Refuses a message that would have to be stored while the store takes nothing."""
     reason: cython.int = load_int(cython.address(r.shared.store_refuses), RELAXED)
     if reason == 0 or publish.qos == 0:
         return False
-    if not publish.retain and not find_receivers(r, cython.address(publish.topic)).stored:
-        return False
+    if not publish.retain:
+        if entry == cython.NULL:
+            entry = find_receivers(r, cython.address(publish.topic))
+        if not entry.stored:
+            return False
     r.tally[C_REFUSED_STORE] += 1
     _refuse_publish(r, c, publish, cython.cast(uint8_t, reason))
     return True
@@ -215,8 +300,12 @@ def _refused_by_store(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def answer_publish(r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t) -> cython.void:
-    """The control plane has decided on the PUBLISH that waits."""
+def answer_publish(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, ttl_ms: uint64_t
+) -> cython.void:
+    """The control plane has decided on the PUBLISH that waits; for so long it wants to say the same of others
+    like it.
+    """
     publish: Publish
     if not c.asked or c.pending_packet == cython.NULL:
         return
@@ -231,17 +320,14 @@ def answer_publish(r: cython.pointer[Reactor], c: cython.pointer[Connection], re
         packet[0], packet + 1, cython.cast(uint32_t, kept.size() - 1), c.version, cython.address(publish)
     )
     _check_publish(r, c, cython.address(publish))  # finds the topic of an alias again
+    entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(publish.topic))
+    if ttl_ms:
+        message: uint8_t = message_bit(publish.qos, publish.retain)
+        remember(r, c, entry, message, reason == RC_SUCCESS, cython.cast(int64_t, ttl_ms))
     if reason == RC_SUCCESS:
-        _accept_publish(r, c, cython.address(publish), cython.NULL, 0)
+        _accept_publish(r, c, cython.address(publish), cython.NULL, 0, entry)
     else:
-        r.tally[C_REFUSED_NOT_AUTHORISED] += 1
-        if publish.qos and c.version == 5:
-            write_ack(r, c, PUBACK if publish.qos == 1 else PUBREC, publish.packet_id, reason)
-        elif publish.qos:
-            # 3.x cannot say no: either acknowledged and dropped, or the end (3.1.1 section 3.3.5)
-            write_ack(r, c, PUBACK if publish.qos == 1 else PUBREC, publish.packet_id, RC_SUCCESS)
-            if publish.qos == 2:
-                note_received(c.session, publish.packet_id)
+        _deny_publish(r, c, cython.address(publish), reason)
     del kept
 
 
@@ -286,11 +372,12 @@ def _accept_publish(
     publish: cython.pointer[Publish],
     frame: cython.pointer[cython.const[uint8_t]],
     frame_size: uint32_t,
+    entry: cython.pointer[CacheEntry],
 ) -> cython.void:
-    """Routes a message that is allowed, and acknowledges it."""
+    """Routes a message that is allowed, and acknowledges it. ``entry``: of its topic, or NULL."""
     passage: Passage
     forwarded: string
-    if _refused_by_store(r, c, publish):
+    if _refused_by_store(r, c, publish, entry):
         return
     empty_passage(cython.address(passage))
     passage.topic = publish.topic
@@ -321,6 +408,7 @@ def _accept_publish(
         if r.shared.durable:
             # only a client whose session is stored can send it again after a crash
             passage.offered = publish.qos == 2 and c.session.stored != cython.NULL
+    passage.entry = entry
     r.tally[C_MESSAGES_RECEIVED] += 1
     route(r, cython.address(passage))
     if publish.qos:

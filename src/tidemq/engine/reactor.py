@@ -3,7 +3,6 @@ the mail.
 """
 
 import cython
-from cython.cimports.libc.errno import EMFILE, ENFILE, errno
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
@@ -12,13 +11,14 @@ from cython.cimports.tidemq.engine.backpressure import check_congested, check_fl
 from cython.cimports.tidemq.engine.cache import free_cache
 from cython.cimports.tidemq.engine.closing import (
     close_connection,
-    open_connection,
     remove_connection,
     session_due,
     update_interest,
 )
 from cython.cimports.tidemq.engine.counters import (
-    C_CONNECTIONS_REFUSED,
+    C_ENDED_CONNECT_LATE,
+    C_ENDED_OUTPUT_STALLED,
+    C_ENDED_PACKET_LATE,
     C_TURNS,
     COUNTER_COUNT,
     LIVE_BUFFERS,
@@ -28,6 +28,7 @@ from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.fulfilment import keep_promises
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.journal import free_section, hand_over, is_late
+from cython.cimports.tidemq.engine.listening import accept_connections, is_listening, watch, watch_listening
 from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.offers import free_offers
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
@@ -36,10 +37,12 @@ from cython.cimports.tidemq.engine.placement import work_out_load
 from cython.cimports.tidemq.engine.postman import handle_mail
 from cython.cimports.tidemq.engine.promises import free_promises
 from cython.cimports.tidemq.engine.queueing import MARK_MS, mark_sent
-from cython.cimports.tidemq.engine.reading import parse_kept, read_connection
+from cython.cimports.tidemq.engine.rates import hold_is_over
+from cython.cimports.tidemq.engine.reading import begins_whole, parse_kept, read_connection
 from cython.cimports.tidemq.engine.replaying import report_delivered
 from cython.cimports.tidemq.engine.reports import new_event, post_event
 from cython.cimports.tidemq.engine.retention import continue_backlogs, end_sweep, sweep_retained
+from cython.cimports.tidemq.engine.rules import release_policy
 from cython.cimports.tidemq.engine.shards import tend_shards
 from cython.cimports.tidemq.engine.state import (
     CONNECTED,
@@ -48,6 +51,8 @@ from cython.cimports.tidemq.engine.state import (
     RELEASED,
     SENT,
     TIMER_CONNECTION,
+    TIMER_LISTENING,
+    TIMER_THROTTLED,
     Connection,
     Entry,
     Outbox,
@@ -59,25 +64,20 @@ from cython.cimports.tidemq.engine.system import (
     EFD_CLOEXEC,
     EFD_NONBLOCK,
     EPOLL_CLOEXEC,
-    EPOLL_CTL_ADD,
     EPOLLERR,
     EPOLLHUP,
     EPOLLIN,
+    EPOLLOUT,
     RELAXED,
     SEQ_CST,
     SIOCOUTQ,
-    SOCK_CLOEXEC,
-    SOCK_NONBLOCK,
-    accept4,
     close,
     epoll_create1,
-    epoll_ctl,
     epoll_event,
     epoll_wait,
     eventfd,
     getrandom,
     ioctl,
-    load_i64,
     load_int,
     pthread_mutex_destroy,
     pthread_mutex_init,
@@ -88,31 +88,22 @@ from cython.cimports.tidemq.engine.system import (
     store_int,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns, take_timer, time_connection
+from cython.cimports.tidemq.net.buffer import release
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_CONNECT_TIMEOUT,
     FAULT_KEEP_ALIVE,
+    FAULT_OUTPUT_STALLED,
+    FAULT_PACKET_LATE,
     RC_KEEP_ALIVE_TIMEOUT,
     RC_PROTOCOL_ERROR,
     RC_SERVER_SHUTTING_DOWN,
+    fault_reason,
 )
 
 _EVENTS_MAX = cython.declare(cython.int, 512)  # of epoll in one turn
-_ACCEPTS_MAX = cython.declare(cython.int, 64)  # of one listener in one turn
 _TICK_MS = cython.declare(int64_t, 100)  # between two looks at what is slow, paused or due
 _IDLE_MS = cython.declare(int64_t, 1000)  # the longest wait when there is nothing to look at
 _READ_CAPACITY = cython.declare(uint32_t, 262144)  # bytes of one read, and of the one buffer for it
-# marks an epoll event of a listening socket
-_LISTENER = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 63)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _watch(r: cython.pointer[Reactor], fd: cython.int, key: uint64_t) -> cython.void:
-    event: epoll_event
-    event.events = EPOLLIN
-    event.data.u64 = key
-    epoll_ctl(r.epoll, EPOLL_CTL_ADD, fd, cython.address(event))
 
 
 @cython.cfunc
@@ -126,9 +117,10 @@ def new_reactor(shared: cython.pointer[Shared], index: uint16_t) -> cython.point
     r.shared = shared
     r.epoll = epoll_create1(EPOLL_CLOEXEC)
     r.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-    _watch(r, r.wake, 0)
+    watch(r, r.wake, 0, 0)
     r.read_capacity = _READ_CAPACITY
     r.read_buffer = cython.cast(cython.pointer[uint8_t], obtain(_READ_CAPACITY))
+    r.wrapped_buffer = cython.cast(cython.pointer[uint8_t], obtain(_READ_CAPACITY))
     r.heads.resize(16)
     getrandom(cython.address(r.cache.seed), 8, 0)
     pthread_mutex_init(cython.address(r.inbox_lock), cython.NULL)
@@ -154,57 +146,15 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     if r.section != cython.NULL:
         free_section(r, r.section)
     free_cache(r)
+    release_policy(r.policy, r.tally)
+    r.policy = cython.NULL
     free(r.read_buffer)
+    free(r.wrapped_buffer)
+    release(cython.address(r.spare_output))
     close(r.epoll)
     close(r.wake)
     pthread_mutex_destroy(cython.address(r.inbox_lock))
     _publish_tally(r)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def add_listener(r: cython.pointer[Reactor], fd: cython.int) -> cython.void:
-    """Accepts from a listening socket; before the reactor runs."""
-    r.listeners.push_back(fd)
-    _watch(r, fd, _LISTENER | cython.cast(uint64_t, fd))
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _accepted(r: cython.pointer[Reactor], listener: cython.int) -> cython.int:
-    """A new connection's descriptor, or -1.
-
-    When no descriptor is left, the reserved one is given up to refuse with, instead of spinning. The lock
-    keeps other reactors from accepting with it meanwhile: it would be gone for good.
-    """
-    shared: cython.pointer[Shared] = r.shared
-    pthread_mutex_lock(cython.address(shared.accept_lock))
-    fd: cython.int = accept4(listener, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
-    if fd < 0 and errno in (EMFILE, ENFILE):
-        close(shared.reserve)
-        close(accept4(listener, cython.NULL, cython.NULL, SOCK_CLOEXEC))
-        shared.reserve = eventfd(0, EFD_CLOEXEC)
-        r.tally[C_CONNECTIONS_REFUSED] += 1
-    pthread_mutex_unlock(cython.address(shared.accept_lock))
-    return fd
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _accept(r: cython.pointer[Reactor], listener: cython.int) -> cython.void:
-    count: cython.int
-    for count in range(_ACCEPTS_MAX):
-        fd: cython.int = _accepted(r, listener)
-        if fd < 0:
-            return
-        if load_i64(cython.address(r.shared.connection_count), RELAXED) >= r.shared.limits.connections_max:
-            close(fd)
-            r.tally[C_CONNECTIONS_REFUSED] += 1
-            continue
-        open_connection(r, fd)
 
 
 @cython.cfunc
@@ -216,13 +166,16 @@ def _handle_event(r: cython.pointer[Reactor], event: cython.pointer[epoll_event]
         count: uint64_t
         read(r.wake, cython.address(count), 8)
         return
-    if key & _LISTENER:
+    if is_listening(key):
         if not r.stopping:
-            _accept(r, cython.cast(cython.int, key & 0x7FFFFFFF))
+            accept_connections(r, key)
         return
     c: cython.pointer[Connection] = connection_of(r, key)
     if c == cython.NULL:
         return
+    if event.events & EPOLLOUT:
+        c.output_ms = r.now_ms
+        c.unsent = 0x7FFFFFFF
     if event.events & EPOLLIN:
         read_connection(r, c)
     elif event.events & (EPOLLHUP | EPOLLERR):
@@ -251,6 +204,56 @@ def _resend_overdue(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _check_connect(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Before CONNACK: one deadline from accept on, whatever comes meanwhile, and another for each step of an
+    authentication. While the control plane decides it is not the client who is late.
+    """
+    if c.asked or c.throttled:
+        time_connection(r, c, r.now_ms + _IDLE_MS)
+    elif c.deadline_ms > r.now_ms:
+        time_connection(r, c, c.deadline_ms)
+    else:
+        r.tally[C_ENDED_CONNECT_LATE] += 1
+        doom(r, c, RC_PROTOCOL_ERROR, FAULT_CONNECT_TIMEOUT)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _check_flow(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> int64_t:
+    """Ends a connection whose packet does not become whole, or whose output nobody takes. Returns when to
+    look again; 0: there is nothing to look after.
+    """
+    limit_ms: int64_t = r.shared.limits.packet_ms_max
+    next_ms: int64_t = 0
+    if limit_ms and c.input != cython.NULL:
+        if c.asked or c.pause_count or c.stalled or begins_whole(c):
+            c.packet_ms = r.now_ms  # it is we who do not read
+        next_ms = c.packet_ms + limit_ms
+        if next_ms <= r.now_ms:
+            r.tally[C_ENDED_PACKET_LATE] += 1
+            doom(r, c, fault_reason(FAULT_PACKET_LATE), FAULT_PACKET_LATE)
+            return 0
+    limit_ms = r.shared.limits.output_stalled_ms_max
+    if limit_ms and c.interest & EPOLLOUT:
+        # an event comes only when much has room again: who reads slowly shows in what the socket holds
+        unsent: cython.int = c.unsent
+        ioctl(c.fd, SIOCOUTQ, cython.address(unsent))
+        if unsent < c.unsent:
+            c.output_ms = r.now_ms
+        c.unsent = unsent
+        if c.output_ms + limit_ms <= r.now_ms:
+            r.tally[C_ENDED_OUTPUT_STALLED] += 1
+            doom(r, c, fault_reason(FAULT_OUTPUT_STALLED), FAULT_OUTPUT_STALLED)
+            return 0
+        if next_ms == 0 or r.now_ms + limit_ms // 2 < next_ms:
+            next_ms = r.now_ms + limit_ms // 2
+    return next_ms
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _connection_due(
     r: cython.pointer[Reactor], c: cython.pointer[Connection], due_ms: int64_t
 ) -> cython.void:
@@ -261,19 +264,20 @@ def _connection_due(
     if c.doomed:
         return
     if c.state != CONNECTED:
-        if c.asked:
-            time_connection(r, c, r.now_ms + r.shared.limits.connect_timeout_ms)
-        else:
-            doom(r, c, RC_PROTOCOL_ERROR, FAULT_CONNECT_TIMEOUT)
+        _check_connect(r, c)
         return
-    next_ms: int64_t = 0
+    next_ms: int64_t = _check_flow(r, c)
+    if c.doomed:
+        return
     if c.keep_alive_ms:
         if c.asked or c.pause_count:
             c.last_read_ms = r.now_ms  # it is we who do not read
-        next_ms = c.last_read_ms + c.keep_alive_ms
-        if next_ms <= r.now_ms:
+        silent_ms: int64_t = c.last_read_ms + c.keep_alive_ms
+        if silent_ms <= r.now_ms:
             doom(r, c, RC_KEEP_ALIVE_TIMEOUT, FAULT_KEEP_ALIVE)  # [MQTT-3.1.2-22]
             return
+        if next_ms == 0 or silent_ms < next_ms:
+            next_ms = silent_ms
     if c.version == 3 and r.shared.limits.ack_timeout_s:
         _resend_overdue(r, c)
         again_ms: int64_t = r.now_ms + cython.cast(int64_t, r.shared.limits.ack_timeout_s) * 1000
@@ -293,6 +297,10 @@ def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
             c: cython.pointer[Connection] = connection_of(r, timer.key)
             if c != cython.NULL:
                 _connection_due(r, c, timer.due_ms)
+        elif timer.kind == TIMER_THROTTLED:
+            hold_is_over(r, timer.key)
+        elif timer.kind == TIMER_LISTENING:
+            watch_listening(r, timer.key)
         else:
             session_due(r, timer.key, timer.due_ms)
     if r.now_ms - r.tick_ms >= _TICK_MS:

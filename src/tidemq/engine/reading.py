@@ -7,7 +7,7 @@ read into directly.
 
 import cython
 from cython.cimports.libc.errno import EAGAIN, EINTR, errno
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.allocation import obtain
@@ -20,9 +20,18 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.output import append_output, doom, pending_output, touch
 from cython.cimports.tidemq.engine.publishing import handle_ack, handle_publish
+from cython.cimports.tidemq.engine.rates import (
+    charge_bytes,
+    charge_messages,
+    is_limited,
+    room_within_rates,
+    within_rates,
+)
 from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, CONNECTING, Connection, Reactor
 from cython.cimports.tidemq.engine.subscribing import handle_subscribe, handle_unsubscribe
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
+from cython.cimports.tidemq.engine.timers import time_connection
+from cython.cimports.tidemq.engine.wrapping import check_transport, receive_wrapped
 from cython.cimports.tidemq.wire.packets import (
     Disconnect,
     FixedHeader,
@@ -52,6 +61,8 @@ from cython.cimports.tidemq.wire.protocol import (
     Fault,
     fault_reason,
 )
+
+_ROOM_FIRST = cython.declare(uint32_t, 65536)  # bytes, for a packet that is larger than the read buffer
 
 
 @cython.cfunc
@@ -148,6 +159,24 @@ def _parse(
     data: cython.pointer[cython.const[uint8_t]],
     size: uint32_t,
 ) -> uint32_t:
+    """Handles the whole packets in it, as many as the rates allow now; returns the bytes used."""
+    if not is_limited(c):
+        return _parse_packets(r, c, data, size)
+    allowed: uint32_t = within_rates(r, c, data, size)
+    used: uint32_t = _parse_packets(r, c, data, allowed)
+    charge_messages(r, c, data, used, allowed < size)
+    return used
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _parse_packets(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    data: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> uint32_t:
     """Handles all whole packets; returns the bytes used. Stops when a decision or a slow receiver is waited
     for.
     """
@@ -185,17 +214,25 @@ def _keep_input(
     c: cython.pointer[Connection],
     data: cython.pointer[cython.const[uint8_t]],
     size: uint32_t,
+    began_ms: int64_t,
 ) -> cython.void:
-    """Copies what was not used to the connection; where a large packet has begun, with room for all of it."""
+    """Copies what was not used to the connection; where a large packet has begun, with room for more of it.
+
+    ``began_ms``: when its first byte came.
+    """
     header: FixedHeader
     capacity: uint32_t = size
+    c.packet_ms = began_ms
+    if r.shared.limits.packet_ms_max and c.state == CONNECTED:
+        time_connection(r, c, began_ms + r.shared.limits.packet_ms_max)
     if parse_fixed_header(data, size, cython.address(header)) == FAULT_NONE:
         whole: uint32_t = header.header_size + header.body_size
         # a small packet's rest comes by way of the reactor's buffer, one that is not allowed gets no room at
         # all
         if size < whole <= r.shared.limits.packet_bytes_max:
             if whole > r.read_capacity or size > r.read_capacity // 2:
-                capacity = whole
+                # twice what has come: a header alone, which may claim much, gets little
+                capacity = min(whole, max(2 * size, _ROOM_FIRST))
     c.input = cython.cast(cython.pointer[uint8_t], obtain(capacity))
     memcpy(c.input, data, size)
     c.input_size = size
@@ -230,7 +267,7 @@ def parse_kept(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cyt
     c.input_size = c.input_capacity = 0
     used: uint32_t = _parse(r, c, data, size)
     if used < size and not c.doomed:
-        _keep_input(r, c, data + used, size - used)
+        _keep_input(r, c, data + used, size - used, r.now_ms if used else c.packet_ms)
     free(data)
     r.tally[LIVE_BUFFERS] -= 1
     r.tally[MEMORY_BUFFERS] -= capacity
@@ -243,6 +280,8 @@ def _receive(
     r: cython.pointer[Reactor], c: cython.pointer[Connection], into: cython.pointer[uint8_t], size: uint32_t
 ) -> uint32_t:
     """One read. 0: nothing came, or the connection is over and doomed."""
+    if is_limited(c):
+        size = room_within_rates(r, c, size)
     got: cython.Py_ssize_t = recv(c.fd, into, size, MSG_DONTWAIT)
     if got > 0:
         r.tally[C_BYTES_RECEIVED] += got
@@ -255,7 +294,7 @@ def _receive(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _begins_whole(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
+def begins_whole(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
     """Whether what is kept begins with a whole packet, or with what cannot become one."""
     header: FixedHeader
     fault: Fault = parse_fixed_header(c.input, c.input_size, cython.address(header))
@@ -267,11 +306,88 @@ def _begins_whole(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _add_input(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    data: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> cython.void:
+    """Keeps more, after what a pause has left."""
+    before: uint32_t = c.input_size
+    whole: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], obtain(before + size))
+    memcpy(whole, c.input, before)
+    memcpy(whole + before, data, size)
+    _drop_input(r, c)
+    _keep_input(r, c, whole, before + size, c.packet_ms)
+    free(whole)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _read_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """As `read_connection`, through the connection's transport: what comes out of that may be more than what
+    a large packet still wants.
+    """
+    large: cython.bint = c.input_capacity > c.input_size
+    kept: uint32_t = 0
+    data: cython.pointer[uint8_t] = r.read_buffer
+    if pending_output(c) > r.shared.limits.output_high_bytes:
+        c.stalled = True  # it sends Pings, and reads none of the answers
+        touch(r, c)
+        return
+    if c.input_size and not large:
+        if begins_whole(c):
+            parse_kept(r, c)
+            check_transport(r, c)
+            return
+        kept = c.input_size
+        memcpy(data, c.input, kept)
+        _drop_input(r, c)
+    got: uint32_t = receive_wrapped(r, c, data + kept, r.read_capacity - kept)
+    size: uint32_t = kept + got
+    if large and got:
+        part: uint32_t = min(got, c.input_capacity - c.input_size)
+        memcpy(c.input + c.input_size, data, part)
+        c.input_size += part
+        c.last_read_ms = r.now_ms
+        data += part
+        size -= part
+        if c.input_size == c.input_capacity:
+            parse_kept(r, c)
+    if size and not c.doomed:
+        if c.input != cython.NULL:
+            _add_input(r, c, data, size)
+        else:
+            used: uint32_t = _parse(r, c, data, size) if got else 0
+            if used < size and not c.doomed:
+                _keep_input(r, c, data + used, size - used, r.now_ms if used or not kept else c.packet_ms)
+    check_transport(r, c)
+    if c.asked or c.pause_count:
+        touch(r, c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Reads once and handles all packets that are whole. The caller has seen that the socket is readable."""
     if c.doomed or c.asked or c.leaving or c.pause_count or c.stalled:
         touch(r, c)  # its interest in reading is taken back at the end of the turn
         return
+    before: int64_t = r.tally[C_BYTES_RECEIVED]
+    if c.transport != cython.NULL:
+        _read_wrapped(r, c)
+    else:
+        _read_plain(r, c)
+    if is_limited(c):
+        charge_bytes(r, c, r.tally[C_BYTES_RECEIVED] - before)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _read_plain(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     got: uint32_t
     if c.input_capacity > c.input_size:
         got = _receive(r, c, c.input + c.input_size, c.input_capacity - c.input_size)
@@ -283,7 +399,7 @@ def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
         return
     kept: uint32_t = c.input_size
     if kept:
-        if _begins_whole(c):
+        if begins_whole(c):
             # left over from a pause: handled first, for what comes next may be the end of the connection
             parse_kept(r, c)
             return
@@ -292,10 +408,11 @@ def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
     got = _receive(r, c, r.read_buffer + kept, r.read_capacity - kept)
     if got == 0:
         if kept and not c.doomed:
-            _keep_input(r, c, r.read_buffer, kept)
+            _keep_input(r, c, r.read_buffer, kept, c.packet_ms)
         return
     used: uint32_t = _parse(r, c, r.read_buffer, kept + got)
     if used < kept + got and not c.doomed:
-        _keep_input(r, c, r.read_buffer + used, kept + got - used)
+        began_ms: int64_t = r.now_ms if used or not kept else c.packet_ms
+        _keep_input(r, c, r.read_buffer + used, kept + got - used, began_ms)
     if c.asked or c.pause_count:
         touch(r, c)

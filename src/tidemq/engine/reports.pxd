@@ -1,9 +1,13 @@
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libcpp.string cimport string
 
 from tidemq.engine.state cimport Connection, Event, Message, Reactor, Shared
 
 cdef Event* new_event(uint8_t kind, uint64_t connection) noexcept nogil
 cdef void post_event(Shared* shared, Event* event) noexcept nogil
 cdef void post_report(Reactor* r, Event* event) noexcept nogil
+cdef void name_peer(Connection* c) noexcept nogil
 cdef Event* connection_event(Reactor* r, Connection* c, uint8_t kind) noexcept nogil
 cdef void report_received(Reactor* r, uint64_t receiver, Message* message) noexcept nogil
+cdef bint is_local(Connection* c) noexcept nogil
+cdef string* keep_packet(uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil

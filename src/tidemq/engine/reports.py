@@ -6,23 +6,30 @@ is bounded and what does not fit is counted.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdio import snprintf
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.counters import C_DROPPED_RECEIVER_FULL, C_EVENTS_DROPPED
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import hold_message
 from cython.cimports.tidemq.engine.state import EVENT_RECEIVED, Connection, Event, Message, Reactor, Shared
 from cython.cimports.tidemq.engine.system import (
+    AF_UNIX,
     NI_NUMERICHOST,
     NI_NUMERICSERV,
+    SO_PEERCRED,
+    SOL_SOCKET,
     getnameinfo,
     getpeername,
+    getsockopt,
     pthread_mutex_lock,
     pthread_mutex_unlock,
     sockaddr,
     sockaddr_storage,
     socklen_t,
+    ucred,
     write,
 )
 
@@ -78,7 +85,24 @@ def post_report(r: cython.pointer[Reactor], event: cython.pointer[Event]) -> cyt
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _name_peer(c: cython.pointer[Connection]) -> cython.void:
+def _name_process(c: cython.pointer[Connection]) -> cython.void:
+    """Of a client at a Unix socket: "unix:", its process and a number that no other has now."""
+    who: ucred
+    size: socklen_t = cython.sizeof(ucred)
+    text: cython.char[32]
+    memset(cython.address(who), 0, cython.sizeof(ucred))
+    getsockopt(c.fd, SOL_SOCKET, SO_PEERCRED, cython.address(who), cython.address(size))
+    snprintf(text, 32, b"unix:%d.%d", who.pid, c.fd)
+    c.peer.assign(cython.cast(cython.p_char, text))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def name_peer(c: cython.pointer[Connection]) -> cython.void:
+    """Finds out the address of the other side, once."""
+    if not c.peer.empty():
+        return
     address: sockaddr_storage
     size: socklen_t = cython.sizeof(sockaddr_storage)
     host: cython.char[64]
@@ -87,10 +111,26 @@ def _name_peer(c: cython.pointer[Connection]) -> cython.void:
     memset(port, 0, 16)
     where: cython.pointer[sockaddr] = cython.cast(cython.pointer[sockaddr], cython.address(address))
     if getpeername(c.fd, where, cython.address(size)) == 0:
+        if address.ss_family == AF_UNIX:
+            _name_process(c)
+            return
         getnameinfo(where, size, host, 64, port, 16, NI_NUMERICHOST | NI_NUMERICSERV)
     c.peer.append(cython.cast(cython.p_char, host))
     c.peer.append(cython.cast(cython.p_char, b":"))
     c.peer.append(cython.cast(cython.p_char, port))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_local(c: cython.pointer[Connection]) -> cython.bint:
+    """Whether the client is on this machine: at a loopback address, or at a Unix socket."""
+    name_peer(c)
+    peer: cython.pointer[cython.const[string]] = cython.address(c.peer)
+    host: string = peer.substr(0, peer.rfind(b":"))
+    if host == b"unix" or host == b"::1":
+        return True
+    return host.compare(0, 4, b"127.") == 0 or host.compare(0, 11, b"::ffff:127.") == 0
 
 
 @cython.cfunc
@@ -101,8 +141,7 @@ def connection_event(
 ) -> cython.pointer[Event]:
     """An event about a connection, with its peer, client identifier and user name filled in."""
     event: cython.pointer[Event] = new_event(kind, handle_of(r, c))
-    if c.peer.empty():
-        _name_peer(c)
+    name_peer(c)
     event.peer = c.peer
     event.version = c.version
     if c.session != cython.NULL:
@@ -127,3 +166,17 @@ def report_received(
     hold_message(message)
     event.message = message
     post_event(r.shared, event)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def keep_packet(
+    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t
+) -> cython.pointer[string]:
+    """A copy of a packet, first byte and body, for as long as a decision about it takes."""
+    owner: unique_ptr[string] = make_unique[string]()
+    kept: cython.pointer[string] = owner.release()
+    kept.push_back(cython.cast(cython.char, first))
+    kept.append(cython.cast(cython.p_char, body), size)
+    return kept

@@ -6,7 +6,6 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.libcpp.unordered_map import unordered_map
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_EXPIRED,
     C_DROPPED_RETAINED_FULL,
@@ -39,7 +38,15 @@ from cython.cimports.tidemq.engine.retained import (
     unlock_shared,
 )
 from cython.cimports.tidemq.engine.sessions import finish_backlog
-from cython.cimports.tidemq.engine.state import Backlog, Connection, Message, Passage, Reactor, Session
+from cython.cimports.tidemq.engine.state import (
+    Backlog,
+    BacklogMap,
+    Connection,
+    Message,
+    Passage,
+    Reactor,
+    Session,
+)
 from cython.cimports.tidemq.wire.protocol import Span
 from cython.operator import dereference, preincrement
 
@@ -272,7 +279,7 @@ def keep_backlog(
 ) -> cython.void:
     """A subscription has still to get what is retained; its walk begins when the client is there."""
     if s.backlog == cython.NULL:
-        owner: unique_ptr[unordered_map[string, Backlog]] = make_unique[unordered_map[string, Backlog]]()
+        owner: unique_ptr[BacklogMap] = make_unique[BacklogMap]()
         s.backlog = owner.release()
     backlog: Backlog
     backlog.walk = cython.NULL

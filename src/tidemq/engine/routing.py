@@ -169,7 +169,9 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     """
     if p.retain:
         retain_passage(r, p)
-    entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(p.topic))
+    entry: cython.pointer[CacheEntry] = cython.cast(cython.pointer[CacheEntry], p.entry)
+    if entry == cython.NULL:
+        entry = find_receivers(r, cython.address(p.topic))
     if not entry.stored_reactors and entry.groups.empty():
         p.offered = False
     _deliver_plain(r, p, entry)

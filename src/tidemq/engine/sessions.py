@@ -6,14 +6,15 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.libcpp.unordered_map import unordered_map
 from cython.cimports.tidemq.engine.allocation import release
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_SESSION_ENDED,
+    C_REFUSED_SUBSCRIPTIONS,
     C_SESSIONS_CREATED,
     C_SESSIONS_ENDED,
     LIVE_SESSIONS,
     LIVE_SUBSCRIPTIONS,
+    MEMORY_SESSIONS,
 )
 from cython.cimports.tidemq.engine.journal import ask_store, delete_value, put_value, remove_row
 from cython.cimports.tidemq.engine.message import release_message
@@ -37,6 +38,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
     SessionSubscription,
     Shared,
+    SubscriptionMap,
 )
 from cython.cimports.tidemq.engine.subscribers import OPTION_BACKLOG, OPTION_QOS, OPTION_STORED, Subscription
 from cython.cimports.tidemq.engine.subscriptions import (
@@ -51,6 +53,7 @@ from cython.cimports.tidemq.engine.system import (
     add_i64,
     getrandom,
     load_i64,
+    load_int,
     pthread_mutex_lock,
     pthread_mutex_unlock,
     store_u8,
@@ -59,6 +62,8 @@ from cython.cimports.tidemq.engine.system import (
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED, RC_SUCCESS, Span
 from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
 from cython.operator import dereference, preincrement
+
+_SESSION_BYTES = cython.declare(int64_t, 768)  # about, with its places in tables; its identifier comes to it
 
 
 @cython.cfunc
@@ -70,6 +75,7 @@ def new_session(r: cython.pointer[Reactor]) -> cython.pointer[Session]:
     session: cython.pointer[Session] = owner.release()
     session.reactor = r.index
     r.tally[LIVE_SESSIONS] += 1
+    r.tally[MEMORY_SESSIONS] += _SESSION_BYTES
     return session
 
 
@@ -118,6 +124,7 @@ def find_session(
         found.created = True
         add_i64(cython.address(shared.session_count), 1, RELAXED)
         r.tally[C_SESSIONS_CREATED] += 1
+        r.tally[MEMORY_SESSIONS] += 2 * cython.cast(int64_t, client_id.size())
     pthread_mutex_unlock(cython.address(shared.registry_lock))
     return found
 
@@ -247,9 +254,13 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
             filter.size = cython.cast(uint32_t, dereference(item).first.size())
             parts: SharedFilter = split_shared(filter)
             remove_subscription(shared.subscriptions, parts.filter, parts.group, s)
+            r.tally[MEMORY_SESSIONS] -= _subscription_bytes(filter)
             preincrement(item)
         unlock_exclusive(shared.subscriptions)
         r.tally[LIVE_SUBSCRIPTIONS] -= s.subscriptions.size()
+        add_i64(
+            cython.address(shared.subscription_count), -cython.cast(int64_t, s.subscriptions.size()), RELAXED
+        )
     if s.stored != cython.NULL:
         _unstore_session(r, s)
     if s.has_shared and r.section != cython.NULL:
@@ -261,6 +272,7 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
     if not s.internal and s.group == 0:
         pthread_mutex_lock(cython.address(shared.registry_lock))
         shared.registry.erase(s.client_id)
+        r.tally[MEMORY_SESSIONS] -= 2 * cython.cast(int64_t, s.client_id.size())
         shared.queue_owners.erase(s.number)
         pthread_mutex_unlock(cython.address(shared.registry_lock))
         add_i64(cython.address(shared.session_count), -1, RELAXED)
@@ -276,6 +288,7 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
     r.tally[C_DROPPED_SESSION_ENDED] += s.outbox.inflight + s.outbox.waiting
     free_outbox(cython.address(s.outbox), r.tally)
     r.tally[LIVE_SESSIONS] -= 1
+    r.tally[MEMORY_SESSIONS] -= _SESSION_BYTES
     del s
 
 
@@ -289,6 +302,32 @@ def set_online(r: cython.pointer[Reactor], s: cython.pointer[Session], online: c
         lock_exclusive(r.shared.subscriptions)
         store_u64(cython.address(r.shared.subscriptions.version), r.shared.subscriptions.version + 1, RELEASE)
         unlock_exclusive(r.shared.subscriptions)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _has_room(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.bint:
+    """Whether the limits allow one more subscription. What the store brings back is never too much, nor is
+    what the embedding program wants.
+    """
+    if _is_loading(r) or s.internal:
+        return True
+    if load_int(cython.address(r.shared.overloaded), RELAXED):
+        return False
+    total: int64_t = load_i64(cython.address(r.shared.subscription_count), RELAXED)
+    return (
+        s.subscriptions.size() < r.shared.limits.subscriptions_max
+        and total < r.shared.limits.subscriptions_total_max
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _subscription_bytes(filter: Span) -> int64_t:
+    """About what a subscription takes, in its session's table and by its text in the tree."""
+    return 160 + 2 * cython.cast(int64_t, filter.size)
 
 
 @cython.cfunc
@@ -309,12 +348,11 @@ def add_subscription(
     key: string
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
     if s.subscriptions == cython.NULL:
-        owner: unique_ptr[unordered_map[string, SessionSubscription]] = make_unique[
-            unordered_map[string, SessionSubscription]
-        ]()
+        owner: unique_ptr[SubscriptionMap] = make_unique[SubscriptionMap]()
         s.subscriptions = owner.release()
     known: cython.bint = s.subscriptions.count(key)
-    if not known and not _is_loading(r) and s.subscriptions.size() >= r.shared.limits.subscriptions_max:
+    if not known and not _has_room(r, s):
+        r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
         return RC_QUOTA_EXCEEDED
     parts: SharedFilter = split_shared(filter)
     handling: uint8_t = options >> 4 & 3
@@ -342,6 +380,8 @@ def add_subscription(
     unlock_exclusive(r.shared.subscriptions)
     if not known:
         r.tally[LIVE_SUBSCRIPTIONS] += 1
+        r.tally[MEMORY_SESSIONS] += _subscription_bytes(filter)
+        add_i64(cython.address(r.shared.subscription_count), 1, RELAXED)
     return RC_SUCCESS + (options & 3)
 
 
@@ -376,6 +416,8 @@ def drop_subscription(r: cython.pointer[Reactor], s: cython.pointer[Session], fi
     remove_subscription(r.shared.subscriptions, parts.filter, parts.group, s)
     unlock_exclusive(r.shared.subscriptions)
     r.tally[LIVE_SUBSCRIPTIONS] -= 1
+    r.tally[MEMORY_SESSIONS] -= _subscription_bytes(filter)
+    add_i64(cython.address(r.shared.subscription_count), -1, RELAXED)
     return True
 
 

@@ -1,5 +1,4 @@
 """What the data plane holds, and who owns it. Layout only; no code.
-
 A Reactor is one thread. It alone touches its connections, its sessions, its cache and its timers. Between
 reactors go only Mail (under the receiver's `inbox_lock`) and Messages (constant once made, counted by reference).
 `Shared` is one engine's common state; each part of it names its lock.
@@ -12,70 +11,33 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from tidemq.engine.counters cimport COUNTER_COUNT
-from tidemq.engine.engine_limits cimport EngineLimits
+from tidemq.engine.engine_limits cimport EngineLimits, Rates, Usage
+from tidemq.engine.guarding cimport Guard
+from tidemq.engine.hashing cimport SeededHash
+from tidemq.engine.message cimport Message, MessageId, Passage
 from tidemq.engine.retained cimport RetainedIndex, RetainedWalk
+from tidemq.engine.rules cimport Judgement, Policy, RuleSet
 from tidemq.engine.subscriptions cimport Matches, SubscriptionIndex
 from tidemq.engine.system cimport pthread_cond_t, pthread_mutex_t
+from tidemq.net.buffer cimport Buffer
+from tidemq.net.transport cimport Terms, Transport
 from tidemq.wire.protocol cimport Span
 
 cdef enum:
     FOR_EVER = 0xFFFFFFFF        # a session expiry that never comes (5.0 section 3.1.2.11.2)
     CACHE_WAYS = 4
+    JUDGEMENTS = 4               # of a topic that are remembered
     REACTORS_MAX = 64            # a bit mask of reactors is one word
     VARIANTS = 16                # encoded heads of one message: QoS (2 bits), retain, 5.0
     OUTPUT_BLOCK = 65536         # bytes gathered for one connection before they are sent within a turn
     LARGE_PAYLOAD = 32768        # from here on a payload is sent from its message and not copied
 
-# ---------------------------------------------------------------- a message
-
-cdef struct MessageId:           # unique in a cluster; the order of ids is the order of every queue in the store
-    uint64_t clock               # wall clock in ns, never the same or less than before; low 6 bits: the reactor
-    uint64_t origin              # the server's incarnation
-
-cdef struct Message:             # one allocation: this, then topic, properties, payload
-    int references               # atomic
-    uint8_t qos                  # the publisher's
-    bool retain                  # the publisher's
-    bool counted                 # more than one queue entry in the store may refer to its payload
-    uint32_t topic_size
-    uint32_t properties_size     # 5.0 properties as they are forwarded
-    uint32_t payload_size
-    uint64_t publisher           # session number, for no-local; 0: the broker itself
-    uint64_t feeder              # connection to pause when a receiver is slow; 0: none
-    int64_t expires_ms           # on the monotonic clock; 0: never
-    MessageId id                 # all 0: none, nobody keeps it
-
-# A message on its way through one reactor. It points into the read buffer or into a Message, and becomes a
-# Message only when somebody has to keep it.
-cdef struct Passage:
-    Span topic
-    Span properties              # as forwarded
-    Span payload
-    uint8_t qos
-    bool retain
-    uint64_t publisher
-    uint64_t feeder
-    int64_t expires_ms
-    const uint8_t* frame         # the packet as it came, where it can be passed on as it is: QoS 0, no properties
-    uint32_t frame_size
-    bool frame_is_5              # which protocol's form the frame has
-    Message* message             # NULL until made
-    uint32_t heads_ready         # bit per variant in Reactor.heads
-    uint32_t receivers           # how many sessions and reactors took it
-    uint64_t only_reactors       # bit mask of the other reactors that took it; 0 where a session here took it too
-    MessageId id
-    uint32_t places              # sessions here, and other reactors, that may keep it in the store
-    uint16_t answers             # other reactors that will say when they have kept it
-    uint64_t token               # what they say it with; 0: nobody waits for it
-    bool offered                 # rows at QoS 2 are written when all reactors have answered
-    bool kept                    # something of it is in this reactor's open section
-    uint64_t shard               # it is for a member of the group that this shard is of; 0: for a session itself
-    bool shard_stored
-    uint8_t refused              # the reason, where a queue was full; 0: none was
-    bool dup                     # as it was published
-    uint16_t packet_id           # 0: QoS 0, or it is no client's
-
 # ---------------------------------------------------------------- a session
+
+ctypedef unordered_map[string, Backlog, SeededHash] BacklogMap
+ctypedef unordered_map[string, SessionSubscription, SeededHash] SubscriptionMap
+ctypedef unordered_map[string, uint16_t, SeededHash] AliasMap
+ctypedef Session* SessionPointer
 
 cdef enum:   # the state of an Entry
     WAITING                      # not sent since the client connected
@@ -156,10 +118,31 @@ cdef cppclass Session:
     StoredQueue* stored          # of a session that outlives its connection; NULL: nothing of it is stored
     uint64_t* received           # bit per packet identifier of a QoS 2 message that waits for PUBREL; NULL: none
     uint32_t received_count
-    unordered_map[string, Backlog]* backlog   # by filter; NULL: none
-    unordered_map[string, SessionSubscription]* subscriptions   # by whole filter, $share included; NULL: none
+    BacklogMap* backlog          # by filter; NULL: none
+    SubscriptionMap* subscriptions   # by whole filter, $share included; NULL: none
 
-# ---------------------------------------------------------------- a connection
+# ---------------------------------------------------------------- a listener, a connection
+
+cdef cppclass Listener:          # constant once the reactors run, but for what names its lock
+    string name
+    uint8_t versions             # bit mask: 1 << protocol version
+    bool asks                    # the control plane decides on each CONNECT
+    bool local_only              # clients of this machine only
+    int64_t connections_max      # 0: as many as the broker takes
+    int64_t connection_count     # atomic
+    int64_t connections_per_address_max   # 0: any number
+    bool proxied                 # clients' addresses are in PROXY headers
+    bool secure                  # TLS
+    Rates rates
+    Usage usage                  # atomic
+    int64_t connects_ns          # atomic: when the connections taken are paid for, see rates
+    pthread_mutex_t terms_lock
+    const Terms* terms           # what its connections are wrapped in; NULL: nothing. Under terms_lock
+
+cdef struct ListeningSocket:
+    int fd
+    Listener* listener
+    bool alone                   # one reactor's
 
 cdef struct LargePayload:        # goes out after `at` bytes of the buffer's stream, from the message itself
     uint64_t at
@@ -185,6 +168,9 @@ cdef enum:   # the state of a Connection
 
 cdef cppclass Connection:
     int fd
+    Listener* listener           # where it came in
+    Transport* transport         # what its bytes are wrapped in; NULL: nothing, MQTT as it is
+    int64_t transport_bytes      # of the transport's buffers, as they were last counted
     uint32_t slot                # in Reactor.connections
     uint32_t generation          # of the slot
     uint8_t state                # ConnectionState
@@ -211,7 +197,17 @@ cdef cppclass Connection:
     bool delivered               # replayed messages are in its output: the control plane waits until they are out
     uint32_t pause_count         # receivers (and the memory ceiling) that want this publisher not to be read
     uint32_t interest            # epoll events asked for
+    bool throttled               # waits for a bucket, see rates
+    int64_t throttled_ms         # since when
+    Usage usage
+    uint64_t address             # as a number, see guarding; 0: not known
+    bool placed                  # counted in Guard.addresses
+    uint64_t visitor             # in Guard.clients; 0: it is not counted
     uint32_t keep_alive_ms       # 0: none
+    int64_t deadline_ms          # of CONNECT, and of the next step of an authentication
+    int64_t packet_ms            # when the packet began that has not come whole
+    int64_t output_ms            # when the client was last seen to take output that waits
+    int unsent                   # bytes in the socket, at the last look
     int64_t last_read_ms
     int64_t timer_ms             # when its timer is due; another timer of it is stale; 0: none
     Session* session
@@ -225,9 +221,14 @@ cdef cppclass Connection:
     string* connect_packet       # first byte and body, kept while the CONNECT is decided
     string* pending_packet       # the SUBSCRIBE or PUBLISH that waits for authorisation: first byte and body
     string* auth_method
-    string* username             # kept only where the control plane decides on something; NULL: none
+    string* username             # kept only where somebody decides on something; NULL: none
+    string* groups               # that its authenticator put it in, each ends with a NUL; NULL: none
+    Policy* own_rules            # of this client alone, asked before all others; held; NULL: it has none
+    RuleSet* rules               # that are about it, held; NULL: there are no rules
+    uint64_t rules_number        # what is found by them is remembered under it
+    uint64_t asker_number        # and what an authoriser has answered under this; 0: nothing yet
     vector[string]* aliases_in   # topic by alias
-    unordered_map[string, uint16_t]* aliases_out
+    AliasMap* aliases_out
     vector[uint64_t]* feeders    # publishers that wait for this slow receiver
     int64_t congested_ms         # since when
     uint32_t away                # messages in a row that went to reactor `away_to` and to nobody else
@@ -274,6 +275,8 @@ cdef cppclass CacheEntry:
     vector[Receiver] receivers
     vector[uint32_t] ids
     vector[Group] groups
+    Judgement judgements[JUDGEMENTS]
+    uint8_t next_judgement       # that makes room
 
 cdef struct CacheSlot:
     uint64_t hash                # of the topic
@@ -295,10 +298,10 @@ cdef enum:   # the kind of a Mail
     MAIL_MOVED                   # `pointer`: a Connection that comes with its session
     MAIL_PAUSE                   # `number`: connection that feeds a slow receiver
     MAIL_RESUME
-    MAIL_ANSWER_CONNECT          # `number`: connection; `reason`; `text`: client id, `data`: auth data
+    MAIL_ANSWER_CONNECT          # `number`: connection; `reason`; `text`: client id, `data`: auth data, and the user
     MAIL_ANSWER_AUTH
     MAIL_ANSWER_SUBSCRIBE        # `data`: a reason for each filter
-    MAIL_ANSWER_PUBLISH
+    MAIL_ANSWER_PUBLISH          # `token`: for how many ms the answer holds
     MAIL_REPLAYED                # `number`: connection; `token`: how many messages; `data`: their packets
     MAIL_DISCONNECT              # `text`: client id; `reason`
     MAIL_SUBSCRIBE               # an internal receiver: `number`, `text`: filter, `reason`: QoS
@@ -310,11 +313,15 @@ cdef enum:   # the kind of a Mail
     MAIL_FAILED                  # `number`: of failures of the store so far; all sections in them are answered
     MAIL_ROWS                    # `number`: queue; `pointer`: StoredRows that were read for it
     MAIL_EXPIRED                 # `number`: queue; `pointer`: StoredRows whose time is over
+    MAIL_RULES                   # `pointer`: the Policy that counts from now on, held
     MAIL_STOP
 
 cdef cppclass Letter:             # what comes with the rare kinds
     string* text
     string* data
+    string* username             # in place of the client's own; NULL: that
+    string* groups               # see Connection
+    Policy* own_rules            # likewise
 
 cdef struct Mail:
     uint8_t kind                 # MailKind
@@ -329,6 +336,8 @@ cdef struct Mail:
 
 cdef enum:   # the kind of a Timer
     TIMER_CONNECTION             # CONNECT time-out, keep alive, acknowledgement time-out
+    TIMER_THROTTLED              # a client that is read again; `key` is a connection handle, as above
+    TIMER_LISTENING              # a listening socket that is watched again; `key` is that of its events
     TIMER_SESSION                # expiry and delayed will; `key` is the session's number
 
 cdef cppclass Timer:
@@ -346,6 +355,7 @@ cdef enum:   # the kind of an Event
     EVENT_CONNECTED
     EVENT_DISCONNECTED
     EVENT_RECEIVED
+    EVENT_REVOKED                # the rules ended subscriptions: `packet_bytes_max`: how many, `text`: one of them
     EVENT_STOPPED
 
 cdef cppclass Event:
@@ -364,6 +374,7 @@ cdef cppclass Event:
     string packet                # the whole packet that a decision is about; events.py parses it again
     string data                  # auth data, filters
     string text                  # auth method, topic
+    string listener              # name of the one where a client came in that wants to be authenticated
     Message* message
 
 # ---------------------------------------------------------------- the journal
@@ -491,7 +502,7 @@ cdef cppclass Reactor:
     int load                     # atomic: share of the time that it was busy lately, in percent
     bool stopping
     int64_t stop_ms              # when the last writes end
-    vector[int] listeners
+    vector[ListeningSocket] listening
     vector[Connection*] connections
     vector[uint32_t] free_slots
     vector[uint32_t] generations
@@ -509,12 +520,15 @@ cdef cppclass Reactor:
     uint32_t group_turn          # the state of the draw among the members of shared groups
     int inbox_count              # atomic: mails in the inbox, for senders that should wait
     vector[uint64_t] flooding    # publishers that wait for another reactor's inbox
+    Policy* policy               # all rules, held; NULL: there are none, and everything is allowed
     Matches matches              # scratch for a look-up
     vector[void*] found          # scratch for retained messages
     RetainedWalk* sweep          # in search of retained messages whose time is over; NULL: it rests
     int64_t swept_ms             # when it last came to its end
     uint8_t* read_buffer
     uint32_t read_capacity
+    uint8_t* wrapped_buffer      # what is read from a connection with a transport
+    Buffer spare_output          # memory for the next transport that has something to send
     vector[uint8_t*] spare_blocks
     vector[string] heads         # encoded heads of the message that is being routed, by variant
     uint32_t head_packet_id_at[VARIANTS]
@@ -549,18 +563,22 @@ cdef cppclass Shared:
     bool ask_subscribe
     bool ask_publish
     bool report_connections
+    int64_t judged               # atomic: the last number of a set of rules, or of whom an authoriser was asked about
     vector[Reactor*] reactors
+    vector[Listener*] listeners
     SubscriptionIndex* subscriptions   # its own lock
     RetainedIndex* retained            # its own lock
     pthread_mutex_t registry_lock
-    unordered_map[string, Session*] registry   # by client id
+    unordered_map[string, SessionPointer, SeededHash] registry   # by client id
     uint64_t next_session        # under registry_lock
-    unordered_map[string, Removal] removals    # by client id, while under way; under registry_lock
+    unordered_map[string, Removal, SeededHash] removals    # by client id, while under way; under registry_lock
     unordered_map[uint64_t, uint16_t] queue_owners   # reactor of each stored session; under registry_lock
     pthread_mutex_t accept_lock
     int reserve                  # a descriptor to give up when none is left, to refuse with; under accept_lock
     int64_t connection_count     # atomic
     int64_t session_count        # atomic
+    int64_t subscription_count   # atomic
+    Guard guard                  # its own lock
     int overloaded               # atomic: the memory ceiling is passed
     bool durable                 # there is a store; set before the reactors run
     uint8_t queue_full           # FULL_*

@@ -10,6 +10,7 @@ import cython
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.columns import CapturedRows, Columns, captured_rows
+from cython.cimports.tidemq.engine.dismantling import settle_all_mail
 from cython.cimports.tidemq.engine.engine import Engine
 from cython.cimports.tidemq.engine.journal import give_section, open_journal
 from cython.cimports.tidemq.engine.loading import (
@@ -233,7 +234,7 @@ class StoreAccess:
         """The reactors have ended: all that they recorded can be taken, then no more comes."""
         index: cython.size_t
         shared: cython.pointer[Shared] = self.engine.shared
-        self.engine._settle_mail()
+        settle_all_mail(shared)
         for index in range(shared.reactors.size()):
             give_section(shared.reactors[index])
         close_journal(shared)

@@ -3,14 +3,14 @@
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.connecting import keep_packet
+from cython.cimports.tidemq.engine.authorising import judge_filter, judge_filters
 from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.promises import promise_backlog, promise_packet
 from cython.cimports.tidemq.engine.replaying import asks_for_stream, names_stream, report_unsubscribed
 from cython.cimports.tidemq.engine.replies import append_packet, encode_reasons, span_of
-from cython.cimports.tidemq.engine.reports import connection_event, post_event
+from cython.cimports.tidemq.engine.reports import connection_event, keep_packet, post_event
 from cython.cimports.tidemq.engine.retention import begin_backlog, end_backlog
 from cython.cimports.tidemq.engine.sessions import add_subscription, drop_subscription
 from cython.cimports.tidemq.engine.state import EVENT_SUBSCRIBE, Connection, Event, Reactor
@@ -56,6 +56,7 @@ def handle_subscribe(
         event: cython.pointer[Event] = connection_event(r, c, EVENT_SUBSCRIBE)
         event.packet = c.pending_packet[0]
         event.packet_bytes_max = c.packet_bytes_max
+        event.data = judge_filters(c, packet.filters)
         post_event(r.shared, event)
         return
     _apply_subscribe(r, c, cython.address(packet), cython.NULL)
@@ -157,6 +158,8 @@ def _apply_subscribe(
         retained = False
         if decisions != cython.NULL:
             reason = decisions[0][index] if index < decisions.size() else 0x87
+        if reason < 0x80:
+            reason = judge_filter(c, filter, cython.address(options))
         if reason >= 0x80:
             r.tally[C_REFUSED_NOT_AUTHORISED] += 1
         else:
@@ -170,9 +173,9 @@ def _apply_subscribe(
     index = 0
     while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
         if wanted[index] and stored:
-            promise_backlog(r, c, filter, options & 3, subscription_id)
+            promise_backlog(r, c, filter, reasons[index] & 3, subscription_id)
         elif wanted[index]:
-            begin_backlog(r, c.session, filter, options & 3, subscription_id)
+            begin_backlog(r, c.session, filter, reasons[index] & 3, subscription_id)
         index += 1
 
 

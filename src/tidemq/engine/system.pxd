@@ -1,5 +1,6 @@
 """The operating system's calls that the engine uses, and the compiler's atomic operations."""
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
+from libcpp cimport bool
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -18,6 +19,7 @@ cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLOUT
     uint32_t EPOLLERR
     uint32_t EPOLLHUP
+    uint32_t EPOLLEXCLUSIVE
 
 cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd(unsigned int initval, int flags)
@@ -39,6 +41,11 @@ cdef extern from "<sys/socket.h>" nogil:
         iovec* msg_iov
         size_t msg_iovlen
     int accept4(int fd, sockaddr* address, socklen_t* size, int flags)
+    int getsockopt(int fd, int level, int name, void* value, socklen_t* size)
+    int SOL_SOCKET
+    int SO_PEERCRED
+    cdef struct ucred:
+        int pid
     int getpeername(int fd, sockaddr* address, socklen_t* size)
     int setsockopt(int fd, int level, int name, const void* value, socklen_t size)
     ssize_t recv(int fd, void* buffer, size_t size, int flags)
@@ -52,6 +59,7 @@ cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT
     int AF_INET
     int AF_INET6
+    int AF_UNIX
 
 cdef extern from "<sys/ioctl.h>" nogil:
     int ioctl(int fd, unsigned long request, int* value)
@@ -64,6 +72,9 @@ cdef extern from "<netinet/in.h>" nogil:
 
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_NODELAY
+
+cdef extern from "<arpa/inet.h>" nogil:
+    int inet_pton(int family, const char* text, void* address)
 
 cdef extern from "<netdb.h>" nogil:
     int getnameinfo(const sockaddr* address, socklen_t size, char* host, socklen_t host_size,
@@ -124,6 +135,7 @@ cdef extern from * nogil:  # builtins of GCC and Clang
     int64_t add_i64 "__atomic_add_fetch"(int64_t* value, int64_t amount, int order)
     int64_t load_i64 "__atomic_load_n"(int64_t* value, int order)
     void store_i64 "__atomic_store_n"(int64_t* value, int64_t amount, int order)
+    bool compare_exchange_i64 "__atomic_compare_exchange_n"(int64_t* value, int64_t* expected, int64_t wanted, bool weak, int order, int failed)
     uint64_t load_u64 "__atomic_load_n"(const uint64_t* value, int order)
     void store_u64 "__atomic_store_n"(uint64_t* value, uint64_t amount, int order)
     uint8_t load_u8 "__atomic_load_n"(uint8_t* value, int order)

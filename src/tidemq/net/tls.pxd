@@ -1,5 +1,7 @@
 from libc.stdint cimport uint8_t
 
+from libcpp.string cimport string
+
 from tidemq.net.buffer cimport Buffer
 
 cdef enum Step:
@@ -14,16 +16,24 @@ cdef struct Tls:           # one connection's end; it must not move in memory
     Buffer* output         # what is to be sent to the peer is appended here; the caller's
     unsigned long fault    # OpenSSL's code of the first failure; 0: none, or a broken record stream
     long verify_fault      # why the peer's certificate is not accepted; 0: it is
+    bint framed            # WebSocket is above it, else MQTT: what ALPN has to name
     bint failed
     bint ended             # the peer has sent close_notify
 
 cdef class TlsContext:
     cdef void* handle
 
+cdef void* load_openssl(str what) except *
+cdef void* new_context(const void* method) except *
+cdef void trust(void* context, str cafile) except *
+cdef void show(void* context, str cert, str key) except *
 cdef bint open_client(Tls* tls, void* context, const char* server_name, bint named, Buffer* output) noexcept nogil
+cdef bint open_server(Tls* tls, void* context, bint framed, Buffer* output) noexcept nogil
 cdef Step shake_hands(Tls* tls) noexcept nogil
 cdef size_t decrypt(Tls* tls, uint8_t* to, size_t room) noexcept nogil
 cdef bint encrypt(Tls* tls, const uint8_t* data, size_t size) noexcept nogil
 cdef void say_end(Tls* tls) noexcept nogil
 cdef void close_tls(Tls* tls) noexcept nogil
-cdef object fault_text(const Tls* tls)
+cdef const char* tls_fault_name(const Tls* tls) noexcept nogil
+cdef bint peer_certificate(const Tls* tls, string* der) noexcept nogil
+cdef object fault_text(const Tls* tls, str peer)

@@ -10,6 +10,7 @@ A `Tls` belongs to one thread at a time. Renegotiation is off, so a write never 
 import cython
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.net import openssl
 from cython.cimports.tidemq.net.buffer import Buffer, append
 from cython.cimports.tidemq.net.tls import FAILED, FINISHED, WANTS_INPUT, Step, Tls
@@ -33,11 +34,13 @@ CTRL_SET_MIN_VERSION = cython.declare(cython.int, 123)
 TLS_1_2 = cython.declare(cython.long, 0x0303)
 MODE_RELEASE_BUFFERS = cython.declare(cython.long, 0x10)  # an idle connection holds none
 OP_NO_RENEGOTIATION = cython.declare(cython.long, 1 << 30)
+OP_NO_COMPRESSION = cython.declare(cython.long, 1 << 17)
 BIO_SOURCE_SINK = cython.declare(cython.int, 0x0400)
 BIO_CTRL_FLUSH = cython.declare(cython.int, 11)
 BIO_RETRY_READ = cython.declare(cython.int, 0x01 | 0x08)
 
-bio_method = cython.declare(cython.p_void, cython.NULL)  # set once, with the functions
+library = cython.declare(cython.p_void, cython.NULL)  # set once, with the functions
+bio_method = cython.declare(cython.p_void, cython.NULL)
 
 
 @cython.cfunc
@@ -82,7 +85,8 @@ def control_bio(
 def refuse_password(
     to: cython.p_char, room: cython.int, writing: cython.int, data: cython.p_void
 ) -> cython.int:
-    """Of an encrypted key: OpenSSL's own would ask at the terminal."""
+    """Of an encrypted key: OpenSSL's own would ask at the terminal. Notes that it was asked."""
+    cython.cast(cython.pointer[cython.bint], data)[0] = True
     return -1
 
 
@@ -99,28 +103,35 @@ def library_names() -> list[str]:
 
 def has_openssl(name: str) -> bool:
     """Whether it has OpenSSL's functions, of version 3 at least; if so they are called there from now on."""
+    global library
     path: bytes = name.encode()
-    library: cython.p_void = cython.NULL
+    found: cython.p_void = cython.NULL
     if path:
-        library = openssl.dlopen(path, openssl.RTLD_NOW | openssl.RTLD_LOCAL)
-    if library == cython.NULL or openssl.find_openssl(library) != cython.NULL:
+        found = openssl.dlopen(path, openssl.RTLD_NOW | openssl.RTLD_LOCAL)
+    if found == cython.NULL or openssl.find_openssl(found) != cython.NULL:
         return False
-    return openssl.OpenSSL_version_num() >= VERSION_3
+    if openssl.OpenSSL_version_num() < VERSION_3:
+        return False
+    library = found
+    return True
 
 
 @cython.cfunc
 @cython.exceptval(check=True)
-def load_openssl() -> cython.void:
-    """Find OpenSSL's functions, once a process; UsageError where there is no OpenSSL 3."""
+def load_openssl(what: str) -> cython.p_void:
+    """The library, its functions found once a process; UsageError where there is no OpenSSL 3, which `what`
+    needs.
+    """
     global bio_method
     if bio_method != cython.NULL:
-        return
+        return library
     if not any(has_openssl(name) for name in library_names()):
-        raise UsageError("TLS needs OpenSSL 3, and there is no libssl.so.3: install it (Debian: libssl3)")
+        raise UsageError(f"{what} needs OpenSSL 3, and there is no libssl.so.3: install it (Debian: libssl3)")
     bio_method = openssl.BIO_meth_new(BIO_SOURCE_SINK, b"tidemq")
     openssl.BIO_meth_set_read(bio_method, read_input)
     openssl.BIO_meth_set_write(bio_method, write_output)
     openssl.BIO_meth_set_ctrl(bio_method, control_bio)
+    return library
 
 
 @cython.cclass
@@ -134,21 +145,16 @@ class TlsContext:
         PEM, what the client shows, its chain after it; an empty `key` is in `cert`. `insecure`: nothing is
         checked. UsageError for files that cannot be used, and where there is no OpenSSL.
         """
-        load_openssl()
-        for path in (cafile, cert, key):
-            check_readable(path)
-        openssl.ERR_clear_error()
-        self.handle = openssl.SSL_CTX_new(openssl.TLS_client_method())
-        if self.handle == cython.NULL:
-            raise UsageError(f"OpenSSL refuses to work: {last_error_text()}")
-        openssl.SSL_CTX_ctrl(self.handle, CTRL_SET_MIN_VERSION, TLS_1_2, cython.NULL)
-        openssl.SSL_CTX_ctrl(self.handle, CTRL_MODE, MODE_RELEASE_BUFFERS, cython.NULL)
-        openssl.SSL_CTX_set_options(self.handle, OP_NO_RENEGOTIATION)
-        openssl.SSL_CTX_set_default_passwd_cb(self.handle, refuse_password)
+        load_openssl("TLS")
+        self.handle = new_context(openssl.TLS_client_method())
         if not insecure:
-            self._trust(cafile)
+            openssl.SSL_CTX_set_verify(self.handle, VERIFY_PEER, cython.NULL)
+            if cafile:
+                trust(self.handle, cafile)
+            else:
+                openssl.SSL_CTX_set_default_verify_paths(self.handle)
         if cert:
-            self._show(cert, key or cert)
+            show(self.handle, cert, key)
         elif key:
             raise UsageError("a key needs its certificate")
 
@@ -156,21 +162,58 @@ class TlsContext:
         if self.handle != cython.NULL:
             openssl.SSL_CTX_free(self.handle)
 
-    def _trust(self, cafile: str) -> None:
-        name: bytes = cafile.encode()
-        openssl.SSL_CTX_set_verify(self.handle, VERIFY_PEER, cython.NULL)
-        if not cafile:
-            openssl.SSL_CTX_set_default_verify_paths(self.handle)
-        elif openssl.SSL_CTX_load_verify_locations(self.handle, name, cython.NULL) != 1:
-            raise UsageError(f"{cafile} holds no certificates of authorities: {last_error_text()}")
 
-    def _show(self, cert: str, key: str) -> None:
-        cert_name: bytes = cert.encode()
-        key_name: bytes = key.encode()
-        if openssl.SSL_CTX_use_certificate_chain_file(self.handle, cert_name) != 1:
-            raise UsageError(f"{cert} holds no certificate: {last_error_text()}")
-        if openssl.SSL_CTX_use_PrivateKey_file(self.handle, key_name, FILETYPE_PEM) != 1:
-            raise UsageError(f"{key} holds no private key for that certificate: {last_error_text()}")
+@cython.cfunc
+@cython.exceptval(check=True)
+def new_context(method: cython.p_const_void) -> cython.p_void:
+    """What contexts of either side have in common; the caller frees it."""
+    openssl.ERR_clear_error()
+    context: cython.p_void = openssl.SSL_CTX_new(method)
+    if context == cython.NULL:
+        raise UsageError(f"OpenSSL refuses to work: {last_error_text()}")
+    openssl.SSL_CTX_ctrl(context, CTRL_SET_MIN_VERSION, TLS_1_2, cython.NULL)
+    openssl.SSL_CTX_ctrl(context, CTRL_MODE, MODE_RELEASE_BUFFERS, cython.NULL)
+    openssl.SSL_CTX_set_options(context, OP_NO_RENEGOTIATION | OP_NO_COMPRESSION)
+    openssl.SSL_CTX_set_default_passwd_cb(context, refuse_password)
+    return context
+
+
+@cython.cfunc
+@cython.exceptval(check=True)
+def trust(context: cython.p_void, cafile: str) -> cython.void:
+    """Who may sign the peer's certificate. UsageError."""
+    name: bytes = cafile.encode()
+    check_readable(cafile)
+    openssl.ERR_clear_error()
+    if openssl.SSL_CTX_load_verify_locations(context, name, cython.NULL) != 1:
+        raise UsageError(f"{cafile} holds no certificates of authorities: {last_error_text()}")
+
+
+@cython.cfunc
+@cython.exceptval(check=True)
+def show(context: cython.p_void, cert: str, key: str) -> cython.void:
+    """The certificate and its chain, and its key, which is in `cert` too where `key` is empty. UsageError."""
+    cert_name: bytes = cert.encode()
+    key_name: bytes = (key or cert).encode()
+    encrypted: cython.bint = False
+    for path in (cert, key):
+        check_readable(path)
+    openssl.ERR_clear_error()
+    if openssl.SSL_CTX_use_certificate_chain_file(context, cert_name) != 1:
+        raise UsageError(f"{cert} holds no certificate: {last_error_text()}")
+    openssl.SSL_CTX_set_default_passwd_cb_userdata(context, cython.address(encrypted))
+    used: cython.int = openssl.SSL_CTX_use_PrivateKey_file(context, key_name, FILETYPE_PEM)
+    openssl.SSL_CTX_set_default_passwd_cb_userdata(context, cython.NULL)
+    if encrypted:
+        raise UsageError(
+            f"the key in {key or cert} is encrypted: it must be without a password "
+            "(openssl pkey -in KEY -out NEW)"
+        )
+    # a key of another kind than the certificate's is taken at first
+    if used != 1 or openssl.SSL_CTX_check_private_key(context) != 1:
+        raise UsageError(
+            f"{key or cert} holds no private key for the certificate in {cert}: {last_error_text()}"
+        )
 
 
 def check_readable(path: str) -> None:
@@ -193,19 +236,32 @@ def last_error_text() -> str:
 
 @cython.cfunc
 def reason_text(code: cython.ulong) -> object:
-    text: cython.p_const_char = openssl.ERR_reason_error_string(code)
-    if text == cython.NULL:
-        return "unknown error"
-    return cython.cast(bytes, text).decode()
+    return cython.cast(bytes, reason_name(code)).decode()
 
 
 @cython.cfunc
-def fault_text(tls: cython.pointer[cython.const[Tls]]) -> object:
-    """Why it failed, in words."""
+@cython.nogil
+@cython.exceptval(check=False)
+def reason_name(code: cython.ulong) -> cython.p_const_char:
+    text: cython.p_const_char = openssl.ERR_reason_error_string(code)
+    return cython.cast(cython.p_const_char, b"unknown error") if text == cython.NULL else text
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def tls_fault_name(tls: cython.pointer[cython.const[Tls]]) -> cython.p_const_char:
+    """OpenSSL's words for why it failed; they live for ever."""
     if tls.verify_fault:
-        text: bytes = cython.cast(bytes, openssl.X509_verify_cert_error_string(tls.verify_fault))
-        return f"the server's certificate is not accepted: {text.decode()}"
-    return f"TLS failed: {reason_text(tls.fault)}"
+        return openssl.X509_verify_cert_error_string(tls.verify_fault)
+    return reason_name(tls.fault)
+
+
+@cython.cfunc
+def fault_text(tls: cython.pointer[cython.const[Tls]], peer: str) -> object:
+    """Why it failed, in words; `peer`: client or server."""
+    text: str = cython.cast(bytes, tls_fault_name(tls)).decode()
+    return f"the {peer}'s certificate is not accepted: {text}" if tls.verify_fault else f"TLS failed: {text}"
 
 
 # -------------------------------------------------------------------- one connection
@@ -224,21 +280,65 @@ def open_client(
     """Make the client's end. `server_name` is what the certificate must be for, a host name or an IP address;
     `named`: it is a name, and is told to the server (SNI). False: no name of a server, or no memory.
     """
-    bio: cython.p_void
-    memset(tls, 0, cython.sizeof(Tls))
-    tls.output = output
-    tls.ssl = openssl.SSL_new(context)
-    bio = openssl.BIO_new(bio_method)
-    if tls.ssl == cython.NULL or bio == cython.NULL:
+    if not open_end(tls, context, output):
         return False
-    openssl.BIO_set_data(bio, tls)
-    openssl.BIO_set_init(bio, 1)
-    openssl.SSL_set_bio(tls.ssl, bio, bio)  # is freed with it
     openssl.SSL_set_connect_state(tls.ssl)
     if named and not openssl.SSL_ctrl(tls.ssl, CTRL_SET_HOSTNAME, 0, cython.cast(cython.p_void, server_name)):
         return False
     # an empty name would let any certificate pass
     return server_name[0] != 0 and openssl.SSL_set1_host(tls.ssl, server_name) == 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def open_server(
+    tls: cython.pointer[Tls], context: cython.p_void, framed: cython.bint, output: cython.pointer[Buffer]
+) -> cython.bint:
+    """Make the server's end. False: no memory."""
+    if not open_end(tls, context, output):
+        return False
+    tls.framed = framed
+    openssl.SSL_set_accept_state(tls.ssl)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def open_end(tls: cython.pointer[Tls], context: cython.p_void, output: cython.pointer[Buffer]) -> cython.bint:
+    bio: cython.p_void
+    memset(tls, 0, cython.sizeof(Tls))
+    tls.output = output
+    tls.ssl = openssl.SSL_new(context)  # keeps the context
+    if tls.ssl == cython.NULL:
+        return False
+    bio = openssl.BIO_new(bio_method)
+    if bio == cython.NULL:
+        return False
+    openssl.BIO_set_data(bio, tls)
+    openssl.BIO_set_init(bio, 1)
+    openssl.SSL_set_bio(tls.ssl, bio, bio)  # is freed with it
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def peer_certificate(tls: cython.pointer[cython.const[Tls]], der: cython.pointer[string]) -> cython.bint:
+    """What the peer has shown, in DER. False: nothing."""
+    to: cython.pointer[cython.uchar]
+    size: cython.int
+    shown: cython.p_void = openssl.SSL_get1_peer_certificate(tls.ssl)
+    if shown == cython.NULL:
+        return False
+    size = openssl.i2d_X509(shown, cython.NULL)
+    if size > 0:
+        der.resize(size)
+        to = cython.cast(cython.pointer[cython.uchar], der.data())
+        openssl.i2d_X509(shown, cython.address(to))
+    openssl.X509_free(shown)
+    return size > 0
 
 
 @cython.cfunc

@@ -1,6 +1,10 @@
 from libc.stdint cimport uint8_t
+from libcpp.string cimport string
 
 from tidemq.net.buffer cimport Buffer
+from tidemq.net.proxy cimport Proxy
+from tidemq.net.server_tls cimport ServerTls
+from tidemq.net.server_upgrade cimport WebSocketRules, WebSocketTerms
 from tidemq.net.tls cimport Tls, TlsContext
 from tidemq.net.upgrade cimport Upgrade
 from tidemq.net.websocket cimport WebSocket
@@ -8,23 +12,35 @@ from tidemq.net.websocket cimport WebSocket
 cdef enum:
     RECORD_BYTES_MAX = 16384   # in clear
 
-cdef enum Phase:
-    WAITING = 0                # for the socket's connection
-    SECURING = 1               # TLS handshake
-    UPGRADING = 2              # to WebSocket
-    OPEN = 3
-    ENDED = 4                  # by the peer, in order
-    FAULTY = 5                 # `transport_text` says why
+cdef enum Phase:               # in their order
+    WAITING = 0                # a client's: for the socket's connection
+    PROXYING = 1               # a server's: for the PROXY header
+    SECURING = 2               # TLS handshake
+    UPGRADING = 3              # to WebSocket
+    OPEN = 4
+    ENDED = 5                  # by the peer, in order
+    FAULTY = 6                 # `fault` says what is wrong; the output may say it to the peer
 
-cdef struct Transport:         # of one connection; it must not move in memory
+cdef enum TransportFault:
+    NO_FAULT = 0
+    PROXY_FAULT = 1
+    TLS_FAULT = 2
+    UPGRADE_FAULT = 3
+    FRAME_FAULT = 4
+
+cdef struct Transport:         # of one connection; it must not move in memory; one thread at a time
+    bint serves                # the peer is a client
     bint secure
     bint framed
     Phase phase
+    Proxy proxy                # at OPEN: who the client is
     Tls tls
     Upgrade upgrade
     WebSocket websocket
+    const WebSocketRules* rules  # of a server's upgrade, till it is OPEN
     Buffer clear               # frames to be encrypted
-    Buffer output              # to be sent to the peer
+    Buffer output              # to be sent to the peer, whatever the phase: a fault is answered too;
+                               # while it is empty it may be released, as `clear` may
 
 cdef class Scheme:
     cdef TlsContext tls
@@ -34,9 +50,29 @@ cdef class Scheme:
 
     cdef Transport* make(self) except *
 
+cdef struct Terms:             # what a listener's connections are wrapped in; owned by its ServerScheme
+    void* tls                  # SSL_CTX; NULL: none
+    bint framed
+    bint proxied               # begin with a PROXY header
+    const WebSocketRules* rules
+
+cdef class ServerScheme:       # must outlive the handshakes of its transports, until they are OPEN
+    cdef readonly ServerTls tls
+    cdef readonly WebSocketTerms websocket
+    cdef Terms terms
+
+cdef Transport* serve(const Terms* terms) noexcept nogil
 cdef void begin(Transport* t) noexcept nogil
 cdef size_t unwrap(Transport* t, const uint8_t* data, size_t size, uint8_t* to) noexcept nogil
 cdef bint wrap(Transport* t, const uint8_t* data, size_t size) noexcept nogil
 cdef void conclude(Transport* t) noexcept nogil
 cdef void free_transport(Transport* t) noexcept nogil
+
+cdef inline bint is_plain(const Transport* t) noexcept nogil:
+    """There is only a PROXY header: at OPEN, when unwrap has given what came after it, it can be freed."""
+    return not t.secure and not t.framed
+
+cdef TransportFault fault_kind(const Transport* t) noexcept nogil
+cdef const char* fault_name(const Transport* t) noexcept nogil
+cdef bint certificate_of(const Transport* t, string* der) noexcept nogil
 cdef object transport_text(const Transport* t)

@@ -1,4 +1,5 @@
-"""What a connection's bytes are wrapped in: TLS, WebSocket, or WebSocket over TLS. A client's side.
+"""What a connection's bytes are wrapped in: TLS, WebSocket, or WebSocket over TLS; of either side. A server's
+may begin with a PROXY header.
 
 Bytes in, bytes out: the caller owns the socket. What is to be sent gathers in `Transport.output`; nothing of
 MQTT may be wrapped before the phase is OPEN.
@@ -11,7 +12,11 @@ import cython
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcpy, memmove
-from cython.cimports.tidemq.net.buffer import Buffer, append, discard, release
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.net.buffer import append, discard, release
+from cython.cimports.tidemq.net.proxy import proxy_fault_name, release_proxy, take_header
+from cython.cimports.tidemq.net.server_tls import ServerTls
+from cython.cimports.tidemq.net.server_upgrade import WebSocketTerms, take_request
 from cython.cimports.tidemq.net.tls import (
     FAILED,
     FINISHED,
@@ -22,25 +27,41 @@ from cython.cimports.tidemq.net.tls import (
     encrypt,
     fault_text,
     open_client,
+    open_server,
+    peer_certificate,
     say_end,
     shake_hands,
+    tls_fault_name,
 )
 from cython.cimports.tidemq.net.transport import (
     ENDED,
     FAULTY,
+    FRAME_FAULT,
+    NO_FAULT,
     OPEN,
+    PROXY_FAULT,
+    PROXYING,
     RECORD_BYTES_MAX,
     SECURING,
+    TLS_FAULT,
+    UPGRADE_FAULT,
     UPGRADING,
+    Terms,
     Transport,
+    TransportFault,
 )
-from cython.cimports.tidemq.net.upgrade import release_upgrade, take_response, upgrade_text
+from cython.cimports.tidemq.net.upgrade import (
+    release_upgrade,
+    take_response,
+    upgrade_fault_name,
+    upgrade_text,
+)
 from cython.cimports.tidemq.net.websocket import (
     BINARY,
     NORMAL_CLOSURE,
     append_close,
     append_frame,
-    fault_words,
+    frame_fault_name,
     unframe,
 )
 
@@ -101,6 +122,49 @@ class Scheme:
         return t
 
 
+@cython.cclass
+class ServerScheme:
+    """How connections to one listener are wrapped. Any thread. It must outlive the handshakes of its
+    transports; what is open needs it no more.
+    """
+
+    def __init__(
+        self,
+        *,
+        tls: ServerTls | None = None,
+        websocket: WebSocketTerms | None = None,
+        proxy_protocol: bool = False,
+    ) -> None:
+        """`proxy_protocol`: each connection begins with a PROXY header, of version 1 or 2."""
+        self.tls, self.websocket = tls, websocket
+        if tls is not None:
+            self.terms.tls = tls.handle
+        self.terms.framed = websocket is not None
+        self.terms.proxied = proxy_protocol
+        if websocket is not None:
+            self.terms.rules = websocket.rules.get()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def serve(terms: cython.pointer[cython.const[Terms]]) -> cython.pointer[Transport]:
+    """A transport for an accepted socket, ready for its first bytes; the caller frees it. NULL: no memory."""
+    t: cython.pointer[Transport] = cython.cast(cython.pointer[Transport], calloc(1, cython.sizeof(Transport)))
+    if t == cython.NULL:
+        return cython.NULL
+    t.serves = t.websocket.serves = True
+    t.secure, t.framed, t.rules = terms.tls != cython.NULL, terms.framed, terms.rules
+    if t.secure and not open_server(cython.address(t.tls), terms.tls, t.framed, cython.address(t.output)):
+        free_transport(t)
+        return cython.NULL
+    if terms.proxied:
+        t.phase = PROXYING
+    else:
+        begin(t)
+    return t
+
+
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
@@ -108,6 +172,7 @@ def free_transport(t: cython.pointer[Transport]) -> cython.void:
     """Of NULL too."""
     if t != cython.NULL:
         close_tls(cython.address(t.tls))
+        release_proxy(cython.address(t.proxy))
         release_upgrade(cython.address(t.upgrade))
         release(cython.address(t.clear))
         release(cython.address(t.output))
@@ -115,24 +180,75 @@ def free_transport(t: cython.pointer[Transport]) -> cython.void:
 
 
 @cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def fault_kind(t: cython.pointer[cython.const[Transport]]) -> TransportFault:
+    """Which part the peer is at fault with, to be counted."""
+    if t.phase != FAULTY:
+        return NO_FAULT
+    if t.proxy.fault:
+        return PROXY_FAULT
+    if t.tls.failed:
+        return TLS_FAULT
+    return UPGRADE_FAULT if t.upgrade.fault else FRAME_FAULT
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def fault_name(t: cython.pointer[cython.const[Transport]]) -> cython.p_const_char:
+    """What the peer did wrong, in a few words that live for ever; empty: nothing."""
+    kind: TransportFault = fault_kind(t)
+    if kind == PROXY_FAULT:
+        return proxy_fault_name(t.proxy.fault)
+    if kind == TLS_FAULT:
+        return tls_fault_name(cython.address(t.tls))
+    if kind == UPGRADE_FAULT:
+        return upgrade_fault_name(t.upgrade.fault)
+    if kind == FRAME_FAULT:
+        return frame_fault_name(t.websocket.fault)
+    return cython.cast(cython.p_const_char, b"")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def certificate_of(t: cython.pointer[cython.const[Transport]], der: cython.pointer[string]) -> cython.bint:
+    """The peer's certificate, checked, in DER. False: it has shown none, or the handshake is not done."""
+    return t.secure and SECURING < t.phase < FAULTY and peer_certificate(cython.address(t.tls), der)
+
+
+@cython.cfunc
 def step_text(t: cython.pointer[cython.const[Transport]]) -> object:
     """What is going on until it is OPEN; empty from then on."""
-    return {SECURING: "the TLS handshake", UPGRADING: "the WebSocket upgrade"}.get(t.phase, "")
+    steps = {PROXYING: "the PROXY header", SECURING: "the TLS handshake", UPGRADING: "the WebSocket upgrade"}
+    return steps.get(t.phase, "")
 
 
 @cython.cfunc
 def transport_text(t: cython.pointer[cython.const[Transport]]) -> object:
-    """Why it is over, or would be if the server went now; empty where the connection was open till then."""
-    if t.phase == FAULTY and t.tls.failed:
-        return fault_text(cython.address(t.tls))
-    if t.phase == FAULTY and t.upgrade.fault:
+    """Why it is over, or would be if the peer went now; empty where the connection was open till then."""
+    kind: TransportFault = fault_kind(t)
+    peer: str = "client" if t.serves else "server"
+    if kind == PROXY_FAULT:
+        return f"the PROXY header is not as it must be: {name_text(t)}"
+    if kind == TLS_FAULT:
+        return fault_text(cython.address(t.tls), peer)
+    if kind == UPGRADE_FAULT and not t.serves:
         return upgrade_text(cython.address(t.upgrade))
-    if t.phase == FAULTY:
-        return f"the server breaks the WebSocket protocol: {fault_words(t.websocket.fault)}"
+    if kind == UPGRADE_FAULT:
+        return f"the client asks for no WebSocket that is here: {name_text(t)}"
+    if kind == FRAME_FAULT:
+        return f"the {peer} breaks the WebSocket protocol: {name_text(t)}"
     if t.websocket.close_code:
-        return f"the server closed the WebSocket (code {t.websocket.close_code})"
+        return f"the {peer} closed the WebSocket (code {t.websocket.close_code})"
     step: str = step_text(t)
-    return f"the server closed the connection during {step}" if step else ""
+    return f"the {peer} closed the connection during {step}" if step else ""
+
+
+@cython.cfunc
+def name_text(t: cython.pointer[cython.const[Transport]]) -> object:
+    return cython.cast(bytes, fault_name(t)).decode()
 
 
 # -------------------------------------------------------------------- bytes in, bytes out
@@ -142,12 +258,15 @@ def transport_text(t: cython.pointer[cython.const[Transport]]) -> object:
 @cython.nogil
 @cython.exceptval(check=False)
 def begin(t: cython.pointer[Transport]) -> cython.void:
-    """The socket is connected: the first bytes for the server."""
-    if t.secure:
-        t.phase = SECURING
+    """The bytes that come are TLS's, WebSocket's or MQTT's from now on. Of a client: the socket is connected,
+    and its first bytes go to the output.
+    """
+    if not t.secure:
+        secured(t)
+        return
+    t.phase = SECURING
+    if not t.serves:
         shake(t)
-    else:
-        ask(t)
 
 
 @cython.cfunc
@@ -158,22 +277,29 @@ def shake(t: cython.pointer[Transport]) -> cython.void:
     if step == FAILED:
         t.phase = FAULTY
     elif step == FINISHED:
-        ask(t)
+        secured(t)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def ask(t: cython.pointer[Transport]) -> cython.void:
+def secured(t: cython.pointer[Transport]) -> cython.void:
     """What is below WebSocket is ready."""
-    request: cython.pointer[Buffer] = cython.address(t.upgrade.request)
-    if not t.framed:
-        t.phase = OPEN
-        return
-    t.phase = UPGRADING
+    t.phase = UPGRADING if t.framed else OPEN
+    if t.framed and not t.serves:
+        emit(t, t.upgrade.request.bytes, t.upgrade.request.end)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def emit(
+    t: cython.pointer[Transport], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
+) -> cython.void:
+    """Send what is above TLS."""
     if not t.secure:
-        append(cython.address(t.output), request.bytes, request.end)
-    elif not encrypt(cython.address(t.tls), request.bytes, request.end):
+        append(cython.address(t.output), data, size)
+    elif not encrypt(cython.address(t.tls), data, size):
         t.phase = FAULTY
 
 
@@ -187,12 +313,19 @@ def unwrap(
     to: cython.pointer[uint8_t],
 ) -> cython.size_t:
     """Take all that came from the peer; returns how many bytes of MQTT lie at `to` then, which has room for
-    `size` + RECORD_BYTES_MAX. Answers go to the output; the phase says how it goes on.
+    `size` + RECORD_BYTES_MAX. The phase says how it goes on; where it is over, these bytes came before the
+    end. Answers go to the output: to Pings and changes of keys no more bytes than these have.
     """
     got: cython.size_t = size
     used: cython.size_t = 0
     if t.phase >= ENDED:
         return 0
+    if t.phase == PROXYING:
+        used = proxied(t, data, size)
+        if t.phase == PROXYING or t.phase == FAULTY:
+            return 0
+        data, size = data + used, size - used
+        got, used = size, 0
     if t.secure:
         t.tls.input, t.tls.input_size = data, size
         if t.phase == SECURING:
@@ -210,9 +343,24 @@ def unwrap(
             memmove(to, to + used, got)
     if t.tls.failed:
         t.phase = FAULTY
-    elif t.tls.ended and t.phase == OPEN:
+    elif t.tls.ended and (t.phase == OPEN or (t.serves and t.phase < OPEN)):
         t.phase = ENDED
     return got
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def proxied(
+    t: cython.pointer[Transport], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
+) -> cython.size_t:
+    used: cython.size_t = take_header(cython.address(t.proxy), data, size)
+    if t.proxy.fault:
+        t.phase = FAULTY
+    elif t.proxy.done:
+        release_proxy(cython.address(t.proxy))
+        begin(t)
+    return used
 
 
 @cython.cfunc
@@ -221,9 +369,17 @@ def unwrap(
 def upgraded(
     t: cython.pointer[Transport], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
 ) -> cython.size_t:
-    used: cython.size_t = take_response(cython.address(t.upgrade), data, size)
+    used: cython.size_t
+    if t.serves:
+        used = take_request(cython.address(t.upgrade), t.rules, data, size)
+        if t.upgrade.response.end:
+            emit(t, t.upgrade.response.bytes, t.upgrade.response.end)
+    else:
+        used = take_response(cython.address(t.upgrade), data, size)
     if t.upgrade.fault:
         t.phase = FAULTY
+        if t.secure:
+            say_end(cython.address(t.tls))
     elif t.upgrade.done:
         t.phase = OPEN
         release_upgrade(cython.address(t.upgrade))
@@ -256,7 +412,9 @@ def unframed(
 def wrap(
     t: cython.pointer[Transport], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
 ) -> cython.bint:
-    """MQTT for the peer goes to the output; in the phase OPEN. False: it failed."""
+    """MQTT for the peer goes to the output. False: the phase is not OPEN, or is no more."""
+    if t.phase != OPEN:
+        return False
     if t.framed:
         append_frame(
             cython.address(t.websocket),
@@ -266,9 +424,9 @@ def wrap(
             size,
         )
         encrypt_clear(t)
-    elif not encrypt(cython.address(t.tls), data, size):
-        t.phase = FAULTY
-    return t.phase != FAULTY
+    else:
+        emit(t, data, size)
+    return t.phase == OPEN
 
 
 @cython.cfunc
@@ -304,15 +462,24 @@ class Stream:
     """A transport for Python code: bytes in, bytes out, no I/O. One thread."""
 
     t: cython.pointer[Transport]
+    scheme: object  # of a listener, as long as it is needed
 
-    def __init__(self, scheme: Scheme) -> None:
-        self.t = scheme.make()
+    def __init__(self, scheme: Scheme | ServerScheme) -> None:
+        if isinstance(scheme, ServerScheme):
+            served: ServerScheme = scheme
+            self.scheme = scheme
+            self.t = serve(cython.address(served.terms))
+            if self.t == cython.NULL:
+                raise MemoryError
+        else:
+            maker: Scheme = scheme
+            self.t = maker.make()
 
     def __dealloc__(self):
         free_transport(self.t)
 
     def connected(self) -> None:
-        """The socket is connected."""
+        """The socket is connected; of a client."""
         begin(self.t)
 
     def receive(self, data: bytes) -> bytes:
@@ -320,9 +487,14 @@ class Stream:
         space: bytearray = bytearray(len(data) + RECORD_BYTES_MAX)
         to: cython.p_char = space
         at: cython.p_const_char = data
-        got: cython.size_t = unwrap(
-            self.t, cython.cast(cython.p_const_uchar, at), len(data), cython.cast(cython.pointer[uint8_t], to)
-        )
+        size: cython.size_t = len(data)
+        got: cython.size_t
+        with cython.nogil:
+            got = unwrap(
+                self.t, cython.cast(cython.p_const_uchar, at), size, cython.cast(cython.pointer[uint8_t], to)
+            )
+        if self.t.phase >= OPEN:
+            self.scheme = None
         return bytes(space[:got])
 
     def send(self, data: bytes) -> None:
@@ -356,6 +528,17 @@ class Stream:
     def faulty(self) -> bool:
         """The peer did what it may not; `text` says what."""
         return self.t.phase == FAULTY
+
+    @property
+    def peer(self) -> str:
+        """The client as the PROXY header names it, "host:port"; empty: it names none."""
+        return cython.cast(bytes, cython.cast(cython.p_char, self.t.proxy.peer)).decode()
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The peer's, in DER."""
+        der = cython.declare(string)
+        return der if certificate_of(self.t, cython.address(der)) else None
 
     @property
     def step(self) -> str:

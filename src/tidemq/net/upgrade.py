@@ -1,4 +1,4 @@
-"""The way from HTTP/1.1 to WebSocket (RFC 6455 section 4), the client's side. No I/O."""
+"""The way from HTTP/1.1 to WebSocket (RFC 6455 section 4), the client's side and what both have in common."""
 
 import base64
 import hashlib
@@ -15,7 +15,13 @@ from cython.cimports.tidemq.net.upgrade import (
     NOT_WEBSOCKET,
     REFUSED,
     TOO_LONG,
+    WRONG_KEY,
+    WRONG_METHOD,
+    WRONG_ORIGIN,
+    WRONG_PATH,
+    WRONG_VERSION,
     Upgrade,
+    UpgradeFault,
 )
 
 if not cython.compiled:
@@ -38,6 +44,33 @@ def encode_request(host: str, resource: str) -> tuple[bytes, bytes]:
         b"Sec-WebSocket-Protocol: mqtt",  # [MQTT-6.0.0-3]
     ]
     return b"\r\n".join([*lines, b"", b""]), base64.b64encode(hashlib.sha1(key + GUID).digest())
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def upgrade_fault_name(fault: UpgradeFault) -> cython.p_const_char:
+    """What a client did wrong, in words that live for ever; it is told them as well."""
+    text: cython.p_const_char = b"nothing is wrong"
+    if fault == NOT_HTTP:
+        text = b"this is no request of HTTP/1.1"
+    elif fault == TOO_LONG:
+        text = b"the request has more than 8192 bytes"
+    elif fault == WRONG_METHOD:
+        text = b"the method is not GET"
+    elif fault == WRONG_PATH:
+        text = b"there is nothing at this path"
+    elif fault == NOT_WEBSOCKET:
+        text = b"this is no upgrade to WebSocket"
+    elif fault == WRONG_VERSION:
+        text = b"the version of WebSocket is not 13"
+    elif fault == WRONG_KEY:
+        text = b"Sec-WebSocket-Key is not 16 bytes in base64"
+    elif fault == WRONG_ORIGIN:
+        text = b"pages of this origin may not connect"
+    elif fault == NOT_MQTT:
+        text = b"the subprotocols have no mqtt and no mqttv3.1"
+    return text
 
 
 @cython.cfunc

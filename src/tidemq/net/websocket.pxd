@@ -17,7 +17,7 @@ cdef enum:
     PROTOCOL_ERROR = 1002
     UNSUPPORTED_DATA = 1003
 
-cdef enum FrameFault:      # numbered as `fault_words` lists them
+cdef enum FrameFault:      # numbered as `frame_fault_name` lists them
     SOUND = 0
     RESERVED_BITS = 1
     UNKNOWN_OPCODE = 2
@@ -55,4 +55,4 @@ cdef void mask(uint8_t* to, const uint8_t* data, size_t size, const uint8_t* key
 cdef void append_frame(WebSocket* ws, Buffer* output, uint8_t opcode, const uint8_t* data, size_t size) noexcept nogil
 cdef void append_close(WebSocket* ws, Buffer* output, uint16_t code) noexcept nogil
 cdef size_t unframe(WebSocket* ws, uint8_t* data, size_t size, Buffer* answers) noexcept nogil
-cdef object fault_words(FrameFault fault)
+cdef const char* frame_fault_name(FrameFault fault) noexcept nogil

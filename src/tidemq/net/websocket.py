@@ -35,21 +35,28 @@ from cython.cimports.tidemq.net.websocket import (
 if not cython.compiled:
     raise ImportError("tidemq.net.websocket is compiled code: run `make build`")
 
-WORDS = (
-    "nothing is wrong",
-    "a reserved bit is set",
-    "a frame of an unknown kind",
-    "text, where MQTT has binary messages",
-    "a false length",
-    "a malformed control frame",
-    "a fragment out of place",
-    "masked as only the other side's frames are, or not at all",
-)
-
 
 @cython.cfunc
-def fault_words(fault: FrameFault) -> object:
-    return WORDS[fault]
+@cython.nogil
+@cython.exceptval(check=False)
+def frame_fault_name(fault: FrameFault) -> cython.p_const_char:
+    """In words that live for ever."""
+    text: cython.p_const_char = b"nothing is wrong"
+    if fault == RESERVED_BITS:
+        text = b"a reserved bit is set"
+    elif fault == UNKNOWN_OPCODE:
+        text = b"a frame of an unknown kind"
+    elif fault == NOT_BINARY:
+        text = b"text, where MQTT has binary messages"
+    elif fault == FALSE_LENGTH:
+        text = b"a false length"
+    elif fault == CONTROL_FORM:
+        text = b"a malformed control frame"
+    elif fault == OUT_OF_PLACE:
+        text = b"a fragment out of place"
+    elif fault == FALSE_MASKING:
+        text = b"masked as only the other side's frames are, or not at all"
+    return text
 
 
 @cython.cfunc
@@ -338,7 +345,7 @@ class WebSocketView:
     @property
     def fault(self) -> str:
         """What the peer did wrong; empty: nothing."""
-        return fault_words(self.ws.fault) if self.ws.fault else ""
+        return cython.cast(bytes, frame_fault_name(self.ws.fault)).decode() if self.ws.fault else ""
 
     @property
     def closed(self) -> int | None:

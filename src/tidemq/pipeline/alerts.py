@@ -35,7 +35,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import DataType, DoubleType, StringType, StructType
 
 from tidemq.client import ConnectError, Message, Properties, sync
-from tidemq.client.streams import StreamReader
+from tidemq.client.streams import StreamReader, find_token
 from tidemq.errors import ConfigError
 from tidemq.pipeline.alert_rules import AlertRule
 from tidemq.pipeline.alert_states import Alert, Condition, Reading, State, deadline_us, expire, step
@@ -63,6 +63,7 @@ class Alerts:
     reach."""
 
     url: str  # of the broker's admin listener
+    token_file: str = ""  # with its token, on the driver (see `find_token`)
     stream: str
     mqtt: str  # of the broker that gets the alerts
     rules: tuple[AlertRule, ...]
@@ -85,6 +86,7 @@ def start_alerts(spark: SparkSession, alerts: Alerts) -> StreamingQuery:
         start=alerts.start,
         failOnDataLoss=alerts.fail_on_data_loss,
         maxRowsPerBatch=alerts.rows_max,
+        tokenFile=alerts.token_file,
     )
     settings = {
         "spark.sql.shuffle.partitions": str(alerts.partitions),
@@ -107,7 +109,8 @@ def run_alerts(spark: SparkSession, alerts: Alerts) -> None:
     """
     with sync.Client(alerts.mqtt):
         pass
-    StreamReader(alerts.url, alerts.stream, retry_s=RETRY_S).describe()
+    token = find_token(alerts.token_file)
+    StreamReader(alerts.url, alerts.stream, token=token, retry_s=RETRY_S).describe()
     run_job(partial(start_alerts, spark, alerts))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidemq.client.streams import StreamReader
+from tidemq.client.streams import StreamReader, find_token
 from tidemq.errors import TideMQError, UsageError
 from tidemq.pipeline.java import find_java
 
@@ -34,7 +34,7 @@ class Finding:
     text: str
 
 
-def examine(url: str = "", stream: str = "", master: str = "") -> Iterator[Finding]:
+def examine(url: str = "", stream: str = "", master: str = "", *, token_file: str = "") -> Iterator[Finding]:
     """Looks at what a job with these needs, and goes on after what is wrong. Without `url`, at no broker;
     without `master`, Spark is not started. A few seconds; ten with `master`.
     """
@@ -42,9 +42,9 @@ def examine(url: str = "", stream: str = "", master: str = "") -> Iterator[Findi
     for package, oldest in PACKAGES.items():
         yield _looked(package, partial(_package, package, oldest))
     if url:
-        yield _looked("broker", lambda: _broker(url, stream))
+        yield _looked("broker", lambda: _broker(url, stream, token_file))
     if master:
-        yield _looked("Spark", lambda: _spark(url, stream, master))
+        yield _looked("Spark", lambda: _spark(url, stream, master, token_file))
 
 
 def _looked(subject: str, look: Callable[[], str]) -> Finding:
@@ -70,24 +70,26 @@ def _package(name: str, oldest: tuple[int, int]) -> str:
     return version
 
 
-def _broker(url: str, stream: str) -> str:
-    state = StreamReader(url, stream).describe()
+def _broker(url: str, stream: str, token_file: str) -> str:
+    state = StreamReader(url, stream, token=find_token(token_file)).describe()
     kept = state.next_offset - state.first_offset
     return f"{url} has the stream {stream}: {kept:,} messages from offset {state.first_offset}"
 
 
-def _spark(url: str, stream: str, master: str) -> str:
+def _spark(url: str, stream: str, master: str, token_file: str) -> str:
     """Starts it, and lets a task on an executor ask for the broker."""
     import pyarrow as pa
 
     from tidemq.pipeline.session import spark_session
+
+    token = find_token(token_file)
 
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             text = ""
             try:
                 if url:
-                    StreamReader(url, stream).describe()
+                    StreamReader(url, stream, token=token).describe()
             except TideMQError as error:
                 text = str(error)
             yield pa.RecordBatch.from_pydict({"text": [text]})

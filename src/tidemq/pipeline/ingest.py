@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from tidemq.client.streams import StreamReader
+from tidemq.client.streams import StreamReader, find_token
 from tidemq.errors import ConfigError
 from tidemq.pipeline.copying import copier
 from tidemq.pipeline.gold import refresh
@@ -43,6 +43,7 @@ class Ingest:
     """What is to be brought where. `tables` is a folder, or its URI, that all executors reach."""
 
     url: str  # of the broker's admin listener
+    token_file: str = ""  # with its token, on the driver (see `find_token`)
     stream: str
     tables: str
     start: str = "earliest"  # of a new checkpoint: latest, an offset, a time
@@ -63,7 +64,12 @@ class Ingest:
     def source(self) -> dict[str, str]:
         """Options of the source that hold for every read of the stream."""
         fail = str(self.fail_on_data_loss).lower()
-        return {"url": self.url, "stream": self.stream, "failOnDataLoss": fail}
+        given = {"url": self.url, "stream": self.stream, "failOnDataLoss": fail}
+        return given | ({"tokenFile": self.token_file} if self.token_file else {})
+
+    def open(self) -> StreamReader:
+        """A reader of the stream, for the driver."""
+        return StreamReader(self.url, self.stream, token=find_token(self.token_file), retry_s=RETRY_S)
 
     @property
     def bronze(self) -> Table:
@@ -137,7 +143,7 @@ def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
     """What is done with each batch; called by Spark in the driver."""
 
     def commit(ranges: DataFrame, batch: int) -> None:
-        epoch = StreamReader(ingest.url, ingest.stream, retry_s=RETRY_S).describe().epoch
+        epoch = ingest.open().describe().epoch
         spark, options = ranges.sparkSession, SourceOptions.parse(ingest.source)
         copied: list[Row] = []
 
@@ -188,5 +194,5 @@ def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> No
     as expired offsets, and after several in a row.
     """
     ingest.check()
-    StreamReader(ingest.url, ingest.stream, retry_s=RETRY_S).describe()  # a wrong URL needs no restarts
+    ingest.open().describe()  # a wrong URL needs no restarts
     run_job(partial(start_ingest, spark, ingest, once=once))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
 
-from tidemq.client.streams import StreamReader, StreamState
+from tidemq.client.streams import StreamReader, StreamState, find_token
 from tidemq.errors import UsageError
 
 RETRY_S = 30.0  # for so long a broker that cannot be reached may be starting again
@@ -17,6 +17,7 @@ _NAMES = {  # as Spark hands them over, and as they are written
     name.lower(): name
     for name in (
         "url",
+        "tokenFile",
         "stream",
         "start",
         "end",
@@ -70,6 +71,7 @@ class SourceOptions:
     """What a reader is told; docs/pipeline.md has the meaning of each option. 0: no bound."""
 
     url: str
+    token: str = field(repr=False)  # what tokenFile holds, so that no plan of Spark's has it
     stream: str
     start: Position
     end: Position
@@ -94,6 +96,7 @@ class SourceOptions:
             raise UsageError(f"the option failOnDataLoss is {fail!r}; accepted: true, false")
         options = cls(
             url=values["url"],
+            token=find_token(values.get("tokenfile", "")),
             stream=values["stream"],
             start=Position.parse("start", values.get("start", "earliest")),
             end=Position.parse("end", values.get("end", "latest")),
@@ -111,7 +114,7 @@ class SourceOptions:
 
     def open(self) -> StreamReader:
         """A reader of the stream."""
-        return StreamReader(self.url, self.stream, retry_s=RETRY_S)
+        return StreamReader(self.url, self.stream, token=self.token, retry_s=RETRY_S)
 
 
 def _number(values: Mapping[str, str], name: str, default: int) -> int:

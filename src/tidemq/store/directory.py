@@ -11,8 +11,10 @@ corrupt/    damaged files, kept for whoever wants to look at them
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +22,8 @@ from pathlib import Path
 from tidemq.errors import StoreError, StoreFullError
 
 ENGINES = ("rocksdb", "sqlite")
+
+_log = logging.getLogger("tidemq")
 
 
 class DataDirectory:
@@ -43,6 +47,9 @@ class DataDirectory:
             # what is synced in a folder is safe only once the folder itself is
             sync_directory(self.path)
             sync_directory(self.path.absolute().parent)
+            if mode := stat.S_IMODE(self.path.stat().st_mode) & 0o077:
+                text = "the data directory %s can be opened by others (mode %04o): chmod -R go= %s"
+                _log.warning(text, self.path, 0o700 | mode, self.path)
         except OSError as error:
             self.release()
             raise explain(f"the data directory {self.path} cannot be used", error) from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tidemq.config import Config
 from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, Row, Write
@@ -72,5 +73,5 @@ class MemoryStore:
         """Nothing to do: the values stay."""
 
 
-def make_memory_store(_: Config) -> None:
+def make_memory_store(_: Config, __: Mapping[str, Any]) -> None:
     """The entry point `memory`: no store at all, so that the engine keeps no journal."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -377,7 +377,7 @@ class RocksDBStore:
         return options
 
 
-def make_rocksdb_store(config: Config) -> RocksDBStore:
+def make_rocksdb_store(config: Config, _: Mapping[str, Any]) -> RocksDBStore:
     """The entry point `rocksdb`."""
     return RocksDBStore(config.data, strict=config.store_strict)
 

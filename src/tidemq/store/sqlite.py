@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tidemq.config import Config
 from tidemq.errors import StoreError
@@ -258,7 +258,7 @@ class SQLiteStore:
             log.warning("%s", line)
 
 
-def make_sqlite_store(config: Config) -> SQLiteStore:
+def make_sqlite_store(config: Config, _: Mapping[str, Any]) -> SQLiteStore:
     """The entry point `sqlite`."""
     return SQLiteStore(config.data, strict=config.store_strict)
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from tidemq.testing.ports import reserve_port
+
 _BLOCK_BYTES = 1 << 16
 
 
@@ -114,13 +116,9 @@ class Proxy:
             self._server = await asyncio.start_unix_server(self._serve, self._path, ssl=self._tls)
             return
         if self._held is None:
-            self._held = socket.socket()
-            self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            self._held.bind(("127.0.0.1", 0))
+            self._held = reserve_port()
             self.port = self._held.getsockname()[1]
-        self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, ssl=self._tls, reuse_port=True
-        )
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls)
 
     def refuse(self) -> None:
         """Listens no more; connections that exist stay."""

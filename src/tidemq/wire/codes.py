@@ -153,6 +153,11 @@ class Fault(IntEnum):
     CONNECT_TIMEOUT = 39
     KEEP_ALIVE = 40
     LIMIT = 41
+    TRANSPORT = 42
+    REMOTE = 43
+    PACKET_LATE = 44
+    OUTPUT_STALLED = 45
+    FLAPPING = 46
 
 
 class ConnectReturnCode(IntEnum):

@@ -7,7 +7,7 @@ data and authentication data are `bytes`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from tidemq.wire.codes import ReasonCode
 
@@ -78,7 +78,7 @@ class Connect:
     keep_alive_s: int = 60  # 0: none
     will: Will | None = None
     username: str | None = None
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     properties: Properties = NO_PROPERTIES
 
 

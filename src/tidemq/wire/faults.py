@@ -120,6 +120,21 @@ _TAGS_AND_TEXTS: dict[Fault, tuple[tuple[str, ...], str]] = {
     Fault.CONNECT_TIMEOUT: ((), "no CONNECT came in the time that the broker allows for it"),
     Fault.KEEP_ALIVE: (("MQTT-3.1.2-22",), "nothing came for one and a half times the keep alive"),
     Fault.LIMIT: ((), "a declared limit of the broker was passed"),
+    Fault.TRANSPORT: ((), "what MQTT is wrapped in is broken: the PROXY header, TLS or the WebSocket"),
+    Fault.REMOTE: (
+        (),
+        "it is on another machine, and without an authenticator only clients of this one may connect; "
+        'authenticator = "password_file", or authenticator_options.remote = true',
+    ),
+    Fault.PACKET_LATE: (
+        (),
+        "a packet has begun and not become whole in the time that the broker allows for it",
+    ),
+    Fault.OUTPUT_STALLED: (
+        (),
+        "the client took nothing of what waits for it, for longer than the broker allows",
+    ),
+    Fault.FLAPPING: ((), "the client connects too often; it is let in again after a while"),
 }
 
 EXPLANATIONS: dict[Fault, Explanation] = {

@@ -139,7 +139,12 @@ cdef enum Fault:
     FAULT_CONNECT_TIMEOUT = 39
     FAULT_KEEP_ALIVE = 40
     FAULT_LIMIT = 41                   # a declared limit of the broker was passed
-    FAULT_COUNT = 42
+    FAULT_TRANSPORT = 42               # below MQTT: a PROXY header, TLS, the WebSocket
+    FAULT_REMOTE = 43                  # of another machine, where only this one's clients may connect
+    FAULT_PACKET_LATE = 44             # a packet did not become whole in time
+    FAULT_OUTPUT_STALLED = 45          # the client takes nothing of what it is sent
+    FAULT_FLAPPING = 46                # connects too often
+    FAULT_COUNT = 47
 
 # A view of bytes that somebody else owns. One that was just written is passed on by pointer: by value its padding is
 # read along with `size`, and the processor waits until what was written has left its store buffer.

@@ -6,11 +6,14 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_CLIENT_ID,
     FAULT_DUP_QOS_0,
     FAULT_FLAGS,
+    FAULT_FLAPPING,
     FAULT_KEEP_ALIVE,
     FAULT_LIMIT,
     FAULT_NEED_MORE,
     FAULT_NONE,
     FAULT_NUL,
+    FAULT_OUTPUT_STALLED,
+    FAULT_PACKET_LATE,
     FAULT_PACKET_TOO_LARGE,
     FAULT_PASSWORD_WITHOUT_USERNAME,
     FAULT_PROPERTY_MISPLACED,
@@ -19,6 +22,7 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_PROTOCOL_VERSION,
     FAULT_QOS,
     FAULT_RECEIVE_MAXIMUM,
+    FAULT_REMOTE,
     FAULT_RESERVED_BIT,
     FAULT_TOPIC_ALIAS,
     FAULT_TOPIC_FILTER,
@@ -30,8 +34,10 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_VARINT_OVERLONG,
     FAULT_WILL_FLAGS,
     RC_CLIENT_IDENTIFIER_NOT_VALID,
+    RC_CONNECTION_RATE_EXCEEDED,
     RC_KEEP_ALIVE_TIMEOUT,
     RC_MALFORMED_PACKET,
+    RC_NOT_AUTHORIZED,
     RC_PACKET_TOO_LARGE,
     RC_PROTOCOL_ERROR,
     RC_QUOTA_EXCEEDED,
@@ -89,8 +95,12 @@ def fault_reason(fault: Fault) -> uint8_t:
         return RC_PACKET_TOO_LARGE
     if fault == FAULT_KEEP_ALIVE:
         return RC_KEEP_ALIVE_TIMEOUT
-    if fault == FAULT_LIMIT:
+    if fault == FAULT_FLAPPING:
+        return RC_CONNECTION_RATE_EXCEEDED
+    if fault in (FAULT_LIMIT, FAULT_PACKET_LATE, FAULT_OUTPUT_STALLED):
         return RC_QUOTA_EXCEEDED
+    if fault == FAULT_REMOTE:
+        return RC_NOT_AUTHORIZED
     return RC_PROTOCOL_ERROR
 
 

@@ -1,0 +1,227 @@
+"""The broker's listeners: their sockets, what wraps their connections, and certificates read again.
+
+A certificate file that changes is read again within a second or two, or at once by `reload`; what is wrong by
+then is reported, and what was read before goes on to count. Nobody is disconnected by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemq.config import LISTENER_RANGES, Config, Listener, TlsConfig, refused, unknown_name
+from tidemq.engine.listeners import ListenerRates, ListenerSettings, tcp_sockets, unix_socket
+from tidemq.errors import UsageError
+from tidemq.net.server_tls import ServerTls
+from tidemq.net.server_upgrade import WebSocketTerms
+from tidemq.net.transport import ServerScheme
+
+if TYPE_CHECKING:
+    from tidemq.engine import Engine
+
+_log = logging.getLogger("tidemq")
+
+DEFAULT = "default"  # name of the listener of `host` and `port`
+CHECK_S = 1.0  # between two looks at the files
+_VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
+
+FileVersions = tuple[tuple[int, int, int], ...]
+
+
+def configured_listeners(config: Config) -> dict[str, Listener]:
+    """All listeners by name, the one of `host` and `port` first. ConfigError where two have one name,
+    or none is left.
+    """
+    plain = (Listener(name=DEFAULT, host=config.host, port=config.port),) if config.plain else ()
+    found: dict[str, Listener] = {}
+    for number, listener in enumerate((*plain, *config.listeners)):
+        name = listener.name or str(listener.path or f"{listener.host}:{listener.port or f'#{number}'}")
+        if name in found:
+            raise refused("configuration", "listeners", f"two are called {name!r}", ["a name for each"])
+        found[name] = listener
+    if not found:
+        raise refused("configuration", "plain", "there is no listener", ["true", "a table in listeners"])
+    return found
+
+
+def make_scheme(listener: Listener) -> ServerScheme | None:
+    """What wraps the listener's connections; None: nothing. UsageError for files that are no certificates."""
+    if listener.tls is None and listener.websocket is None and not listener.proxy_protocol:
+        return None
+    web = listener.websocket
+    return ServerScheme(
+        tls=_make_tls(listener.tls) if listener.tls else None,
+        websocket=WebSocketTerms(web.path, web.origins) if web else None,
+        proxy_protocol=listener.proxy_protocol,
+    )
+
+
+def _make_tls(tls: TlsConfig) -> ServerTls:
+    return ServerTls(
+        str(tls.cert),
+        str(tls.key or tls.cert),
+        client_ca=str(tls.client_ca or ""),
+        client_cert=tls.client_cert,
+        crl=str(tls.crl or ""),
+        version_min=tls.version_min,
+        others=[(each.names, str(each.cert), str(each.key or each.cert)) for each in tls.certificates],
+    )
+
+
+def _files(tls: TlsConfig) -> list[Path]:
+    files = [tls.cert, tls.key, tls.client_ca, tls.crl]
+    for each in tls.certificates:
+        files += [each.cert, each.key]
+    return [file for file in files if file is not None]
+
+
+def _versions(files: Iterable[Path]) -> FileVersions:
+    """Others when a file has changed."""
+    found = []
+    for file in files:
+        try:
+            now = file.stat()
+        except OSError:
+            found.append((0, 0, 0))
+        else:
+            found.append((now.st_ino, now.st_size, now.st_mtime_ns))
+    return tuple(found)
+
+
+class Listeners:
+    """The listeners of one broker. All methods belong to the broker's event loop."""
+
+    def __init__(self, config: Config, given: Mapping[str, list[socket.socket]]) -> None:
+        """`given`: sockets that listen already, by the listener's name. ConfigError for other names."""
+        self._limits = config.limits
+        self.by_name = configured_listeners(config)
+        self._engine: Engine | None = None
+        for name in given.keys() - self.by_name.keys():
+            raise unknown_name("configuration", "a socket for the listener", name, self.by_name)
+        self._given = given
+        self._numbers: dict[str, list[int]] = {}  # the engine's
+        self._schemes: dict[str, ServerScheme | None] = {}
+        self._seen: dict[str, FileVersions] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._sockets_made: list[Path] = []
+        self.addresses: dict[str, str] = {}  # bound, by name
+        self.ports: tuple[int, ...] = ()  # of those with one
+
+    def open(
+        self,
+        engine: Engine,
+        reactors: int,
+        asks: Callable[[str], bool],
+        local_only: Callable[[str], bool],
+    ) -> None:
+        """Listens. Before the engine starts.
+
+        Raises OSError for what cannot be bound, ConfigError for TLS files that are wrong.
+        """
+        self._engine = engine
+        ports = []
+        for name, listener in self.by_name.items():
+            if listener.tls is not None:
+                self._seen[name] = _versions(_files(listener.tls))
+            try:
+                scheme = self._schemes[name] = make_scheme(listener)
+            except UsageError as error:
+                accepted = ["readable PEM files"]
+                raise refused("configuration", f"listener {name}", str(error), accepted) from error
+            sockets = self._given.get(name) or self._make_sockets(listener, reactors)
+            settings = ListenerSettings(
+                name=name,
+                scheme=scheme,
+                versions=tuple(_VERSIONS[version] for version in listener.protocol_versions),
+                asks=asks(name),
+                local_only=local_only(name),
+                connections_max=listener.connections_max,
+                rates=self._rates(listener),
+            )
+            parts = [[each] for each in sockets] if name in self._given else [sockets]
+            self._numbers[name] = [engine.listen(part, settings) for part in parts]
+            bound = sockets[0].getsockname()
+            if isinstance(bound, tuple):
+                ports.append(bound[1])
+                host = f"[{listener.host}]" if ":" in listener.host else listener.host
+                self.addresses[name] = f"{host}:{bound[1]}"
+            else:
+                self.addresses[name] = str(bound)
+        self.ports = tuple(ports)
+
+    def _rates(self, listener: Listener) -> ListenerRates:
+        """The listener's own limits, and the broker's where it has none."""
+        chosen = {name: getattr(listener, name) for name in LISTENER_RANGES}
+        return ListenerRates(
+            **{
+                name: getattr(self._limits, name) if value is None else value
+                for name, value in chosen.items()
+            }
+        )
+
+    @property
+    def secure(self) -> bool:
+        """Whether any of them has certificates."""
+        return bool(self._seen)
+
+    def watch(self) -> None:
+        """Begins to look after the files of certificates."""
+        if self._seen:
+            self._task = asyncio.create_task(self._watch())
+
+    def close(self) -> None:
+        """Looks no more, and takes its Unix sockets away."""
+        if self._task is not None:
+            self._task.cancel()
+        for path in self._sockets_made:
+            path.unlink(missing_ok=True)
+
+    def reload(self) -> None:
+        """Reads all certificates again; raises UsageError for the first that is wrong, and keeps the old."""
+        wrong = None
+        for name in self._seen:
+            try:
+                self._read_again(name)
+            except UsageError as error:
+                wrong = wrong or error
+        if wrong is not None:
+            raise wrong
+
+    def _make_sockets(self, listener: Listener, reactors: int) -> list[socket.socket]:
+        if listener.path is None:
+            return tcp_sockets(listener.host, listener.port, reactors)
+        made = unix_socket(listener.path, int(listener.mode, 8))
+        self._sockets_made.append(listener.path)
+        return [made]
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for name, seen in list(self._seen.items()):
+                tls = self.by_name[name].tls
+                assert tls is not None
+                if await asyncio.to_thread(_versions, _files(tls)) == seen:
+                    continue
+                try:
+                    self._read_again(name)
+                except UsageError as error:
+                    _log.error("listener %s: %s; the certificates read before go on to count", name, error)
+
+    def _read_again(self, name: str) -> None:
+        listener, engine = self.by_name[name], self._engine
+        assert listener.tls is not None
+        assert engine is not None
+        self._seen[name] = _versions(_files(listener.tls))  # before: a change is seen next time
+        scheme = make_scheme(listener)
+        assert scheme is not None
+        before = self._schemes[name]
+        for number in self._numbers[name]:
+            engine.replace_scheme(number, scheme)
+        self._schemes[name] = scheme
+        # handshakes that have begun still use the one before: held until they are over or too late
+        asyncio.get_running_loop().call_later(2 * self._limits.connect_timeout_s, lambda held: None, before)
+        _log.info("listener %s: certificates were read again", name)

@@ -1,0 +1,37 @@
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libcpp.string cimport string
+
+from tidemq.engine.rules cimport Judgement
+from tidemq.engine.state cimport JUDGEMENTS, CacheEntry, Connection, Letter, Mail, Reactor
+from tidemq.wire.packets cimport Connect
+from tidemq.wire.protocol cimport Span
+
+cdef void take_names(Reactor* r, Connection* c, Letter* letter) noexcept nogil
+cdef void keep_username(Reactor* r, Connection* c, const Connect* connect) noexcept nogil
+cdef void apply_rules(Reactor* r, Connection* c, const string* client_id) noexcept nogil
+cdef uint8_t judge_will(Connection* c, const string* client_id, const Connect* connect) noexcept nogil
+cdef uint8_t judge_filter(Connection* c, Span filter, uint8_t* options) noexcept nogil
+cdef string judge_filters(Connection* c, Span filters) noexcept nogil
+cdef void review_subscriptions(Reactor* r, Connection* c) noexcept nogil
+cdef void review(Reactor* r, Connection* c) noexcept nogil
+cdef void take_policy(Reactor* r, Mail* mail) noexcept nogil
+cdef uint8_t judge_anew(Connection* c, CacheEntry* entry) noexcept nogil
+cdef void remember(Reactor* r, Connection* c, CacheEntry* entry, uint8_t message, bint allowed, int64_t ttl_ms) noexcept nogil
+
+# One message of these in a set of messages, see rules.
+cdef inline uint8_t message_bit(uint8_t qos, bint retain) noexcept nogil:
+    return 1 << (qos + 3 * retain)
+
+# What was found before for a set of rules, or a connection, on the entry's topic; NULL: nothing. Inline, as these are
+# for every message.
+cdef inline Judgement* find_judgement(CacheEntry* entry, uint64_t number) noexcept nogil:
+    cdef int way
+    for way in range(JUDGEMENTS):
+        if entry.judgements[way].number == number:
+            return &entry.judgements[way]
+    return NULL
+
+# The messages that a client with rules may publish to the entry's topic.
+cdef inline uint8_t judge_topic(Connection* c, CacheEntry* entry) noexcept nogil:
+    cdef Judgement* known = find_judgement(entry, c.rules_number)
+    return known.allowed if known != NULL else judge_anew(c, entry)

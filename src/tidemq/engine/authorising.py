@@ -1,0 +1,337 @@
+"""What the rules say of a connection's messages, filters and will, and what follows when they change.
+
+A connection holds the set of rules that are about its client. What they say of a topic is kept beside the
+topic's cache entry by the set's number, so a message that was judged before costs a comparison. There also
+stands what an authoriser has answered, by a number of the connection's own, for as long as it said.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memset
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.authorising import find_judgement, message_bit
+from cython.cimports.tidemq.engine.closing import discard_will
+from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED, C_SUBSCRIPTIONS_REVOKED
+from cython.cimports.tidemq.engine.message import topic_of
+from cython.cimports.tidemq.engine.replaying import names_stream
+from cython.cimports.tidemq.engine.replies import span_of
+from cython.cimports.tidemq.engine.reports import connection_event, name_peer, post_report
+from cython.cimports.tidemq.engine.retention import end_backlog
+from cython.cimports.tidemq.engine.rules import (
+    ACTION_PUBLISH,
+    ACTION_SUBSCRIBE,
+    Asker,
+    Judgement,
+    Policy,
+    RuleSet,
+    find_rules,
+    judge,
+    make_rules,
+    release_policy,
+    release_rules,
+)
+from cython.cimports.tidemq.engine.sessions import drop_subscription
+from cython.cimports.tidemq.engine.state import (
+    CONNECTED,
+    EVENT_REVOKED,
+    JUDGEMENTS,
+    CacheEntry,
+    Connection,
+    Event,
+    Letter,
+    Mail,
+    Reactor,
+    Session,
+)
+from cython.cimports.tidemq.engine.system import AF_INET, AF_INET6, RELAXED, add_i64, inet_pton
+from cython.cimports.tidemq.wire.packets import Connect, next_filter
+from cython.cimports.tidemq.wire.protocol import (
+    RC_NOT_AUTHORIZED,
+    RC_SUCCESS,
+    RC_TOPIC_NAME_INVALID,
+    Span,
+)
+from cython.cimports.tidemq.wire.topics import SLASH, split_shared
+from cython.operator import dereference, preincrement
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _read_address(peer: cython.pointer[cython.const[string]], asker: cython.pointer[Asker]) -> cython.void:
+    """The address in "host:port", IPv4 as ::ffff:0:0/96; a Unix socket has none."""
+    host: string = peer.substr(0, peer.rfind(cython.cast(cython.char, 0x3A)))
+    host = host.substr(0, host.find(cython.cast(cython.char, 0x25)))  # without the zone
+    if inet_pton(AF_INET, host.c_str(), asker.address + 12) == 1:
+        memset(asker.address, 0, 10)
+        asker.address[10] = asker.address[11] = 0xFF
+        asker.has_address = True
+    else:
+        asker.has_address = inet_pton(AF_INET6, host.c_str(), asker.address) == 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _asker(c: cython.pointer[Connection], client_id: cython.pointer[cython.const[string]]) -> Asker:
+    """The client by its names; its address is left out."""
+    asker: Asker
+    memset(cython.address(asker), 0, cython.sizeof(Asker))
+    if c.username != cython.NULL:
+        asker.user = span_of(c.username)
+        asker.has_user = True
+    if c.groups != cython.NULL:
+        asker.groups = span_of(c.groups)
+    asker.client_id = span_of(client_id)
+    return asker
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def take_names(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], letter: cython.pointer[Letter]
+) -> cython.void:
+    """Who the authenticator says that the client is, and rules of its own; what it does not say stays. What
+    an authoriser has answered is forgotten.
+    """
+    c.asker_number = 0
+    if letter.username != cython.NULL:
+        del c.username
+        c.username = letter.username
+        letter.username = cython.NULL
+    if letter.groups != cython.NULL:
+        del c.groups
+        c.groups = letter.groups
+        letter.groups = cython.NULL
+    if letter.own_rules != cython.NULL:
+        # the set that is of the ones before goes first
+        release_rules(c.rules, r.tally)
+        c.rules = cython.NULL
+        release_policy(c.own_rules, r.tally)
+        c.own_rules = letter.own_rules
+        letter.own_rules = cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def keep_username(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], connect: cython.pointer[cython.const[Connect]]
+) -> cython.void:
+    """For who decides on what the client does."""
+    wanted: cython.bint = r.shared.ask_subscribe or r.shared.ask_publish or r.policy != cython.NULL
+    wanted = wanted or c.auth_method != cython.NULL  # who may authenticate again, as the same user
+    if wanted and connect.has_username and c.username == cython.NULL:
+        owner: unique_ptr[string] = make_unique[string]()
+        c.username = owner.release()
+        c.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def apply_rules(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    client_id: cython.pointer[cython.const[string]],
+) -> cython.void:
+    """Gives the connection the set of this reactor's rules that are about its client."""
+    before: cython.pointer[RuleSet] = c.rules
+    c.rules = cython.NULL
+    c.rules_number = 0
+    if r.policy != cython.NULL or c.own_rules != cython.NULL:
+        name_peer(c)
+        asker: Asker = _asker(c, client_id)
+        _read_address(cython.address(c.peer), cython.address(asker))
+        numbers: cython.pointer[int64_t] = cython.address(r.shared.judged)
+        if c.own_rules != cython.NULL:
+            c.rules = make_rules(c.own_rules, r.policy, cython.address(asker), r.tally)
+        else:
+            c.rules = find_rules(r.policy, cython.address(asker), numbers, r.tally)
+        c.rules_number = add_i64(numbers, 1, RELAXED) if c.rules.personal else c.rules.number
+    release_rules(before, r.tally)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _judgement(entry: cython.pointer[CacheEntry], number: uint64_t) -> cython.pointer[Judgement]:
+    """The one of this number, or a new one in place of the oldest."""
+    known: cython.pointer[Judgement] = find_judgement(entry, number)
+    if known == cython.NULL:
+        known = cython.address(entry.judgements[entry.next_judgement])
+        entry.next_judgement = (entry.next_judgement + 1) % JUDGEMENTS
+        memset(known, 0, cython.sizeof(Judgement))
+        known.number = number
+    return known
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def judge_anew(c: cython.pointer[Connection], entry: cython.pointer[CacheEntry]) -> uint8_t:
+    """What the rules say of the entry's topic, which is kept beside it."""
+    asker: Asker = _asker(c, cython.address(c.session.client_id))
+    known: cython.pointer[Judgement] = _judgement(entry, c.rules_number)
+    topic: Span = span_of(cython.address(entry.topic))
+    known.allowed = judge(c.rules, cython.address(asker), topic, ACTION_PUBLISH)
+    return known.allowed
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def remember(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    entry: cython.pointer[CacheEntry],
+    message: uint8_t,
+    allowed: cython.bint,
+    ttl_ms: int64_t,
+) -> cython.void:
+    """Keeps an authoriser's answer for messages of one QoS and retain, see ``message_bit``."""
+    if c.asker_number == 0:
+        c.asker_number = add_i64(cython.address(r.shared.judged), 1, RELAXED)
+    known: cython.pointer[Judgement] = _judgement(entry, c.asker_number)
+    if known.until_ms <= r.now_ms:
+        known.known = 0
+        known.allowed = 0
+        known.until_ms = r.now_ms + ttl_ms
+    elif known.until_ms > r.now_ms + ttl_ms:
+        known.until_ms = r.now_ms + ttl_ms
+    known.known |= message
+    known.allowed = known.allowed | message if allowed else known.allowed & ~message
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def judge_will(
+    c: cython.pointer[Connection],
+    client_id: cython.pointer[cython.const[string]],
+    connect: cython.pointer[cython.const[Connect]],
+) -> uint8_t:
+    """0, or the reason why the client may not have this will."""
+    if connect.will_topic.data[0] == 0x24:  # "$"
+        return RC_TOPIC_NAME_INVALID
+    if c.rules == cython.NULL:
+        return RC_SUCCESS
+    asker: Asker = _asker(c, client_id)
+    allowed: uint8_t = judge(c.rules, cython.address(asker), connect.will_topic, ACTION_PUBLISH)
+    if allowed & message_bit(connect.will_qos, connect.will_retain):
+        return RC_SUCCESS
+    return RC_NOT_AUTHORIZED
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _topics_of(filter: Span) -> Span:
+    """The filter of topics in `$share/NAME/FILTER` and `$stream/NAME/START/FILTER`; empty: it has none."""
+    if not names_stream(filter):
+        return split_shared(filter).filter
+    left: cython.int = 3
+    while filter.size and left:
+        if filter.data[0] == SLASH:
+            left -= 1
+        filter.data += 1
+        filter.size -= 1
+    return filter
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def judge_filter(c: cython.pointer[Connection], filter: Span, options: cython.pointer[uint8_t]) -> uint8_t:
+    """0, or the reason that a subscription is refused with; lowers the QoS in its options to what is allowed.
+    Of a filter with nothing in it the control plane says what is wrong.
+    """
+    topics: Span = _topics_of(filter)
+    if c.rules == cython.NULL or topics.size == 0:
+        return RC_SUCCESS
+    asker: Asker = _asker(c, cython.address(c.session.client_id))
+    allowed: uint8_t = judge(c.rules, cython.address(asker), topics, ACTION_SUBSCRIBE) & 7
+    qos: uint8_t = options[0] & 3
+    while qos and not allowed >> qos & 1:
+        qos -= 1
+    if not allowed >> qos & 1:
+        return RC_NOT_AUTHORIZED
+    options[0] = (options[0] & ~3) | qos
+    return RC_SUCCESS
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def judge_filters(c: cython.pointer[Connection], filters: Span) -> string:
+    """A reason for each filter of a SUBSCRIBE packet."""
+    filter: Span
+    options: uint8_t
+    reasons: string
+    while next_filter(cython.address(filters), True, cython.address(filter), cython.address(options)):
+        reasons.push_back(cython.cast(cython.char, judge_filter(c, filter, cython.address(options))))
+    return reasons
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def review_subscriptions(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Ends those of the connection's session that the rules do not allow. A QoS above what they allow stays
+    until the client subscribes again.
+    """
+    s: cython.pointer[Session] = c.session
+    if c.rules == cython.NULL or s.subscriptions == cython.NULL:
+        return
+    refused: vector[string]
+    item = s.subscriptions.begin()
+    while item != s.subscriptions.end():
+        options: uint8_t = 2
+        if judge_filter(c, span_of(cython.address(dereference(item).first)), cython.address(options)):
+            refused.push_back(dereference(item).first)
+        preincrement(item)
+    index: cython.size_t
+    for index in range(refused.size()):
+        end_backlog(r, s, span_of(cython.address(refused[index])))
+        drop_subscription(r, s, span_of(cython.address(refused[index])))
+        r.tally[C_SUBSCRIPTIONS_REVOKED] += 1
+    if not refused.empty():
+        event: cython.pointer[Event] = connection_event(r, c, EVENT_REVOKED)
+        event.text = refused[0]
+        event.packet_bytes_max = cython.cast(uint32_t, refused.size())
+        post_report(r, event)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def review(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Gives a client that is connected the rules of now, and takes from it what they do not allow."""
+    s: cython.pointer[Session] = c.session
+    apply_rules(r, c, cython.address(s.client_id))
+    review_subscriptions(r, c)
+    if s.will == cython.NULL or c.rules == cython.NULL:
+        return
+    asker: Asker = _asker(c, cython.address(s.client_id))
+    topic: Span = topic_of(s.will.message)
+    message: uint8_t = message_bit(s.will.message.qos, s.will.message.retain)
+    if not judge(c.rules, cython.address(asker), topic, ACTION_PUBLISH) & message:
+        r.tally[C_REFUSED_NOT_AUTHORISED] += 1
+        discard_will(r, s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def take_policy(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+    """Other rules, which count from now on for all that are connected here."""
+    index: cython.size_t
+    release_policy(r.policy, r.tally)
+    r.policy = cython.cast(cython.pointer[Policy], mail.pointer)
+    for index in range(r.connections.size()):
+        c: cython.pointer[Connection] = r.connections[index]
+        if c != cython.NULL and c.state == CONNECTED and not c.doomed and c.session != cython.NULL:
+            review(r, c)

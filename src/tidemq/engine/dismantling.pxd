@@ -1,0 +1,5 @@
+from tidemq.engine.state cimport Shared
+
+cdef object settle_all_mail(Shared* shared)
+cdef object empty_shared(Shared* shared)
+cdef object free_shared(Shared* shared)

@@ -1,0 +1,12 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+from tidemq.engine.state cimport Listener, Reactor
+
+cdef void watch(Reactor* r, int fd, uint64_t key, uint32_t options) noexcept nogil
+cdef void add_listening(Reactor* r, int fd, Listener* listener, bint alone) noexcept nogil
+# Whether the key of an epoll event is a listening socket's.
+cdef inline bint is_listening(uint64_t key) noexcept nogil:
+    return key >> 63 != 0
+
+cdef void watch_listening(Reactor* r, uint64_t key) noexcept nogil
+cdef void accept_connections(Reactor* r, uint64_t key) noexcept nogil

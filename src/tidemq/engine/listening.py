@@ -1,0 +1,150 @@
+"""Listening sockets: what comes in is counted, refused beyond the limits, or becomes a connection."""
+
+import cython
+from cython.cimports.libc.errno import EMFILE, ENFILE, errno
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.tidemq.engine.closing import open_connection
+from cython.cimports.tidemq.engine.counters import (
+    C_CONNECTIONS_REFUSED,
+    C_LISTENERS_THROTTLED,
+    C_REFUSED_ADDRESS,
+)
+from cython.cimports.tidemq.engine.guarding import address_of_socket, give_place, take_place
+from cython.cimports.tidemq.engine.rates import charge_accept, may_accept_at
+from cython.cimports.tidemq.engine.state import TIMER_LISTENING, Listener, ListeningSocket, Reactor, Shared
+from cython.cimports.tidemq.engine.system import (
+    EFD_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL,
+    EPOLLEXCLUSIVE,
+    EPOLLIN,
+    RELAXED,
+    SOCK_CLOEXEC,
+    SOCK_NONBLOCK,
+    accept4,
+    close,
+    epoll_ctl,
+    epoll_event,
+    eventfd,
+    load_i64,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from cython.cimports.tidemq.engine.timers import add_timer
+
+# of the key of a listening socket's epoll events; the rest is its place in `Reactor.listening`
+_MARK = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 63)
+_ACCEPTS_MAX = cython.declare(cython.int, 64)  # of one listener in one turn
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def watch(r: cython.pointer[Reactor], fd: cython.int, key: uint64_t, options: uint32_t) -> cython.void:
+    """Tells of what can be read there with the key's events."""
+    event: epoll_event
+    event.events = EPOLLIN | options
+    event.data.u64 = key
+    epoll_ctl(r.epoll, EPOLL_CTL_ADD, fd, cython.address(event))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def add_listening(
+    r: cython.pointer[Reactor], fd: cython.int, listener: cython.pointer[Listener], alone: cython.bint
+) -> cython.void:
+    """Accepts from a listening socket, which is this reactor's ``alone`` or shared by all; before it runs."""
+    socket: ListeningSocket
+    socket.fd = fd
+    socket.listener = listener
+    socket.alone = alone
+    r.listening.push_back(socket)
+    watch_listening(r, _MARK | (r.listening.size() - 1))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def watch_listening(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
+    """Tells of clients at a listening socket; of those who share it, one reactor is woken."""
+    socket: ListeningSocket = r.listening[key & ~_MARK]
+    if not r.stopping:
+        watch(r, socket.fd, key, 0 if socket.alone else EPOLLEXCLUSIVE)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _accepted(r: cython.pointer[Reactor], listening: cython.int) -> cython.int:
+    """A new connection's descriptor, or -1.
+
+    When no descriptor is left, the reserved one is given up to refuse with, instead of spinning. The lock
+    keeps other reactors from accepting with it meanwhile: it would be gone for good.
+    """
+    shared: cython.pointer[Shared] = r.shared
+    pthread_mutex_lock(cython.address(shared.accept_lock))
+    fd: cython.int = accept4(listening, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+    if fd < 0 and errno in (EMFILE, ENFILE):
+        close(shared.reserve)
+        close(accept4(listening, cython.NULL, cython.NULL, SOCK_CLOEXEC))
+        shared.reserve = eventfd(0, EFD_CLOEXEC)
+        r.tally[C_CONNECTIONS_REFUSED] += 1
+    pthread_mutex_unlock(cython.address(shared.accept_lock))
+    return fd
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_full(r: cython.pointer[Reactor], listener: cython.pointer[Listener]) -> cython.bint:
+    if load_i64(cython.address(r.shared.connection_count), RELAXED) >= r.shared.limits.connections_max:
+        return True
+    return (
+        listener.connections_max > 0
+        and load_i64(cython.address(listener.connection_count), RELAXED) >= listener.connections_max
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def accept_connections(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
+    """Takes the clients that wait at one of the listening sockets, up to a number a turn."""
+    count: cython.int
+    socket: ListeningSocket = r.listening[key & ~_MARK]
+    for count in range(_ACCEPTS_MAX):
+        again_ms: int64_t = may_accept_at(r, socket.listener)
+        if again_ms:
+            # the others wait in the kernel's queue; an exclusive event cannot be changed, only taken out
+            epoll_ctl(r.epoll, EPOLL_CTL_DEL, socket.fd, cython.NULL)
+            add_timer(r, again_ms, key, TIMER_LISTENING)
+            r.tally[C_LISTENERS_THROTTLED] += 1
+            return
+        fd: cython.int = _accepted(r, socket.fd)
+        if fd < 0:
+            return
+        charge_accept(r, socket.listener)
+        if _is_full(r, socket.listener) or not _open(r, fd, socket.listener):
+            close(fd)
+            r.tally[C_CONNECTIONS_REFUSED] += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _open(r: cython.pointer[Reactor], fd: cython.int, listener: cython.pointer[Listener]) -> cython.bint:
+    """False: its address has enough connections, or there is no memory for one more."""
+    address: uint64_t = 0
+    if listener.connections_per_address_max and not listener.proxied:
+        address = address_of_socket(fd)
+    if address and not take_place(
+        cython.address(r.shared.guard), address, listener.connections_per_address_max
+    ):
+        r.tally[C_REFUSED_ADDRESS] += 1
+        return False
+    if open_connection(r, fd, listener, address):
+        return True
+    if address:
+        give_place(cython.address(r.shared.guard), address)
+    return False

@@ -1,0 +1,217 @@
+"""How much may come in a second: messages and bytes of one client, and of a listener's clients together;
+connections of a listener. Who sends more is read later; nothing is dropped.
+
+A bucket is one time: when all that was taken from it is paid for, at so much a second. It holds a second's
+worth, so who was silent may send that much at once. A listener's is shared by the reactors; each takes its
+part with one atomic addition, so in the long run the rate is exact. Over a short time it may be passed, by
+what each connection may take in advance: a twentieth of a second's worth of messages, one read of bytes.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.tidemq.engine.counters import C_CLIENTS_THROTTLED, C_THROTTLED_MS
+from cython.cimports.tidemq.engine.engine_limits import Rates
+from cython.cimports.tidemq.engine.handles import connection_of, handle_of
+from cython.cimports.tidemq.engine.output import touch
+from cython.cimports.tidemq.engine.state import TIMER_THROTTLED, Connection, Listener, Reactor
+from cython.cimports.tidemq.engine.system import RELAXED, add_i64, compare_exchange_i64, load_i64
+from cython.cimports.tidemq.engine.timers import add_timer
+from cython.cimports.tidemq.wire.packets import FixedHeader, parse_fixed_header
+from cython.cimports.tidemq.wire.protocol import FAULT_NONE, PUBACK, PUBCOMP
+
+_SECOND_NS = cython.declare(int64_t, 1000000000)
+_STEPS = cython.declare(int64_t, 20)  # of a second: who has waited gets one step's worth
+_READ_LEAST = cython.declare(int64_t, 4096)  # bytes
+_ANY = cython.declare(int64_t, 0x7FFFFFFF)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _left(paid_ns: cython.pointer[int64_t], now_ns: int64_t, per_s: int64_t) -> int64_t:
+    """What the bucket holds; a step's worth at least, for who comes to it has waited."""
+    if per_s == 0:
+        return _ANY
+    least: int64_t = max(per_s // _STEPS, cython.cast(int64_t, 1))
+    free_ns: int64_t = now_ns + _SECOND_NS - load_i64(paid_ns, RELAXED)
+    if free_ns >= _SECOND_NS:
+        return per_s
+    return max(free_ns * per_s // _SECOND_NS, least) if free_ns > 0 else least
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _take(paid_ns: cython.pointer[int64_t], now_ns: int64_t, count: int64_t, per_s: int64_t) -> int64_t:
+    """Takes from the bucket; returns when there is something in it again, 0 where it is not bounded."""
+    if per_s == 0:
+        return 0
+    before: int64_t = load_i64(paid_ns, RELAXED)
+    while before < now_ns:
+        if compare_exchange_i64(paid_ns, cython.address(before), now_ns, True, RELAXED, RELAXED):
+            break
+    paid: int64_t = add_i64(paid_ns, count * _SECOND_NS // per_s, RELAXED)
+    return paid - _SECOND_NS + _SECOND_NS // min(per_s, _STEPS)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _hold(r: cython.pointer[Reactor], c: cython.pointer[Connection], until_ns: int64_t) -> cython.void:
+    """Reads nothing more from the client until then."""
+    if until_ns <= r.now_ns or c.throttled or c.doomed or c.leaving:
+        return
+    c.throttled = True
+    c.throttled_ms = r.now_ms
+    c.pause_count += 1
+    r.tally[C_CLIENTS_THROTTLED] += 1
+    touch(r, c)
+    add_timer(r, until_ns // 1000000 + 1, handle_of(r, c), TIMER_THROTTLED)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def end_hold(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """It waits for no bucket any more, because the time is over or because it leaves this reactor."""
+    if c.throttled:
+        c.throttled = False
+        r.tally[C_THROTTLED_MS] += r.now_ms - c.throttled_ms
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def hold_is_over(r: cython.pointer[Reactor], handle: uint64_t) -> cython.void:
+    """A throttled client's timer."""
+    c: cython.pointer[Connection] = connection_of(r, handle)
+    if c == cython.NULL or not c.throttled:
+        return
+    end_hold(r, c)
+    c.pause_count -= 1
+    if c.pause_count == 0:
+        r.resumed.push_back(handle)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _walk(
+    data: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+    most: int64_t,
+    end: cython.pointer[uint32_t],
+) -> int64_t:
+    """Counts the messages: all whole packets but acknowledgements, which answer to what we send. Stops before
+    there are more than ``most``, and says where.
+    """
+    header: FixedHeader
+    at: uint32_t = 0
+    count: int64_t = 0
+    end[0] = size
+    while at < size:
+        if parse_fixed_header(data + at, size - at, cython.address(header)) != FAULT_NONE:
+            return count
+        if header.body_size > size - at - header.header_size:
+            return count
+        if not PUBACK <= header.first >> 4 <= PUBCOMP:
+            if count == most:
+                end[0] = at
+                return count
+            count += 1
+        at += header.header_size + header.body_size
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def within_rates(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    data: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+) -> uint32_t:
+    """How many bytes of it may be handled now, in whole packets: one packet at least."""
+    rates: cython.pointer[Rates] = cython.address(c.listener.rates)
+    end: uint32_t = size
+    if rates.client_messages or rates.messages:
+        most: int64_t = min(
+            _left(cython.address(c.usage.messages_ns), r.now_ns, rates.client_messages),
+            _left(cython.address(c.listener.usage.messages_ns), r.now_ns, rates.messages),
+        )
+        _walk(data, size, most, cython.address(end))
+    return end
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def charge_messages(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    data: cython.pointer[cython.const[uint8_t]],
+    size: uint32_t,
+    more: cython.bint,
+) -> cython.void:
+    """After so many bytes were handled. ``more``: others had to be left, so the client waits in any case."""
+    rates: cython.pointer[Rates] = cython.address(c.listener.rates)
+    if not (rates.client_messages or rates.messages):
+        return
+    end: uint32_t
+    count: int64_t = _walk(data, size, _ANY, cython.address(end))
+    until_ns: int64_t = max(
+        _take(cython.address(c.usage.messages_ns), r.now_ns, count, rates.client_messages),
+        _take(cython.address(c.listener.usage.messages_ns), r.now_ns, count, rates.messages),
+    )
+    if more:
+        until_ns = max(until_ns, r.now_ns + 1)
+    _hold(r, c, until_ns)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def room_within_rates(r: cython.pointer[Reactor], c: cython.pointer[Connection], room: uint32_t) -> uint32_t:
+    """How many bytes the next read may bring."""
+    rates: cython.pointer[Rates] = cython.address(c.listener.rates)
+    left: int64_t = min(
+        _left(cython.address(c.usage.bytes_ns), r.now_ns, rates.client_bytes),
+        _left(cython.address(c.listener.usage.bytes_ns), r.now_ns, rates.bytes),
+    )
+    return cython.cast(uint32_t, min(cython.cast(int64_t, room), max(left, _READ_LEAST)))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def charge_bytes(r: cython.pointer[Reactor], c: cython.pointer[Connection], size: int64_t) -> cython.void:
+    """After a read."""
+    rates: cython.pointer[Rates] = cython.address(c.listener.rates)
+    until_ns: int64_t = max(
+        _take(cython.address(c.usage.bytes_ns), r.now_ns, size, rates.client_bytes),
+        _take(cython.address(c.listener.usage.bytes_ns), r.now_ns, size, rates.bytes),
+    )
+    _hold(r, c, until_ns)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def may_accept_at(r: cython.pointer[Reactor], listener: cython.pointer[Listener]) -> int64_t:
+    """When the listener may take one more connection, in ms of the monotonic clock. 0: now."""
+    per_s: int64_t = listener.rates.connects
+    if per_s == 0:
+        return 0
+    at_ns: int64_t = (
+        load_i64(cython.address(listener.connects_ns), RELAXED) - _SECOND_NS + _SECOND_NS // per_s
+    )
+    return 0 if at_ns <= r.now_ns else at_ns // 1000000 + 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def charge_accept(r: cython.pointer[Reactor], listener: cython.pointer[Listener]) -> cython.void:
+    """After a connection was taken."""
+    _take(cython.address(listener.connects_ns), r.now_ns, 1, listener.rates.connects)

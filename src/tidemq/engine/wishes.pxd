@@ -1,0 +1,7 @@
+from libcpp.string cimport string
+
+from tidemq.engine.state cimport Connection, Reactor, Session
+from tidemq.wire.packets cimport Connect
+
+cdef void apply_wishes(Reactor* r, Connection* c, Session* s, Connect* connect, string* properties) noexcept nogil
+cdef void keep_will(Reactor* r, Session* s, Connect* connect) noexcept nogil

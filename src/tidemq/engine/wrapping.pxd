@@ -1,0 +1,20 @@
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from tidemq.engine.state cimport Connection, Reactor
+
+cdef enum:
+    TLS_BYTES = 32768            # of a connection
+
+# About what a connection takes by itself: with its part of the tables, and what OpenSSL holds for it.
+cdef inline int64_t connection_bytes(const Connection* c) noexcept nogil:
+    cdef int64_t size = sizeof(Connection) + 256
+    if c.listener.secure:
+        size += TLS_BYTES
+    return size
+
+cdef bint open_transport(Connection* c) noexcept nogil
+cdef uint32_t receive_wrapped(Reactor* r, Connection* c, uint8_t* into, uint32_t room) noexcept nogil
+cdef void check_transport(Reactor* r, Connection* c) noexcept nogil
+cdef bint flush_wrapped(Reactor* r, Connection* c) noexcept nogil
+cdef void conclude_transport(Reactor* r, Connection* c) noexcept nogil
+cdef void drop_transport(Reactor* r, Connection* c) noexcept nogil

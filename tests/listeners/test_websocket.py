@@ -1,0 +1,144 @@
+"""MQTT in WebSocket at a broker's listeners, with the package websockets, paho-mqtt and our own client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+
+import pytest
+import websockets
+from listeners.test_listeners import exchange
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tidemq.wire import Connack, Connect, Decoder, Packet, Pingreq, Pingresp, encode
+
+WAIT_S = 10
+HELLO = encode(Connect(version=5, client_id="web", clean_start=True), 5)
+
+
+def url_of(broker, scheme: str = "ws", path: str = "/mqtt") -> str:
+    return f"{scheme}://localhost:{broker.port}{path}"
+
+
+async def packets_of(socket: websockets.asyncio.client.ClientConnection, count: int) -> list[Packet]:
+    decoder, found = Decoder(5), []
+    async with asyncio.timeout(WAIT_S):
+        while len(found) < count:
+            data = await socket.recv()
+            assert isinstance(data, bytes)
+            decoder.feed(data)
+            found += list(decoder)
+    return found
+
+
+@pytest.mark.parametrize("size", [10, 70_000, 900_000])
+async def test_messages_of_all_sizes_come_through(broker_at, size):
+    async with broker_at({"websocket": {}}) as broker:
+        await exchange(url_of(broker), payload=os.urandom(size), count=10)
+        assert broker.counters()["handshakes"] == 1
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+async def test_over_tls_too(broker_at, authority, server_files, size):
+    context = ssl.create_default_context(cafile=str(authority.ca))
+    async with broker_at({"websocket": {}, "tls": server_files.tls}) as broker:
+        await exchange(url_of(broker, "wss"), payload=os.urandom(size), count=10, tls=context)
+
+
+@pytest.mark.parametrize("subprotocol", ["mqtt", "mqttv3.1"])
+async def test_packets_lie_in_frames_as_they_like(broker_at, subprotocol):
+    async with (
+        broker_at({"websocket": {}}) as broker,
+        connect(url_of(broker), subprotocols=["other", subprotocol]) as socket,
+    ):
+        assert socket.subprotocol == subprotocol
+        await socket.send([HELLO[at : at + 1] for at in range(len(HELLO))])  # a message of one-byte fragments
+        assert isinstance((await packets_of(socket, 1))[0], Connack)
+        ping = encode(Pingreq(), 5)
+        await socket.send(ping * 3 + ping[:1])
+        assert await packets_of(socket, 3) == [Pingresp()] * 3
+        await socket.send(ping[1:])
+        assert await packets_of(socket, 1) == [Pingresp()]
+        async with asyncio.timeout(WAIT_S):
+            await (await socket.ping(b"still there?"))
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "subprotocols", "status"),
+    [
+        ("/other", {}, ["mqtt"], 404),
+        ("/mqtt", {}, ["graphql"], 400),
+        ("/mqtt", {}, None, 400),
+        ("/mqtt", {"Origin": "https://evil.example"}, ["mqtt"], 403),
+        ("/mqtt", {"X": "x" * 9000}, ["mqtt"], 431),
+    ],
+)
+async def test_what_is_no_mqtt_is_refused_with_a_status(broker_at, path, headers, subprotocols, status):
+    async with broker_at({"websocket": {}}) as broker:
+        with pytest.raises(InvalidStatus) as caught:
+            await connect(url_of(broker, path=path), subprotocols=subprotocols, additional_headers=headers)
+        assert caught.value.response.status_code == status
+        async with asyncio.timeout(WAIT_S):
+            while not broker.counters()["handshakes_failed"]:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin"),
+    [([], "http://localhost:8000"), (["https://app.example"], "https://app.example"), (["*"], "https://a.b")],
+)
+async def test_pages_that_may(broker_at, origins, origin):
+    async with (
+        broker_at({"websocket": {"origins": origins, "path": "/"}}) as broker,
+        connect(url_of(broker, path="/"), subprotocols=["mqtt"], origin=origin) as socket,
+    ):
+        await socket.send(HELLO)
+        assert isinstance((await packets_of(socket, 1))[0], Connack)
+
+
+async def test_text_and_unmasked_frames_end_the_connection(broker_at):
+    async with broker_at({"websocket": {}}) as broker:
+        async with connect(url_of(broker), subprotocols=["mqtt"]) as socket:
+            await socket.send("text")
+            with pytest.raises(ConnectionClosed) as caught:
+                await socket.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1003
+        async with connect(url_of(broker), subprotocols=["mqtt"]) as socket:
+            assert socket.transport is not None
+            socket.transport.write(b"\x82\x02\xc0\x00")
+            with pytest.raises(ConnectionClosed) as caught:
+                await socket.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1002
+        async with asyncio.timeout(WAIT_S):
+            while broker.counters()["faults"] < 2:
+                await asyncio.sleep(0.01)
+
+
+async def test_goodbye_is_said_in_websockets_words(broker_at):
+    async with (
+        broker_at({"websocket": {}}) as broker,
+        connect(url_of(broker), subprotocols=["mqtt"]) as socket,
+    ):
+        await socket.send(HELLO)
+        await packets_of(socket, 1)
+        await broker.disconnect("web", 0x98)
+        assert (await packets_of(socket, 1))[0].reason == 0x98
+        with pytest.raises(ConnectionClosed) as caught:
+            await socket.recv()
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1000
+
+
+async def test_plain_http_is_answered(broker_at):
+    async with broker_at({"websocket": {}}) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        writer.write(b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(WAIT_S):
+            answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 4")
+        assert b"Connection: close" in answer
+        writer.close()
