@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -134,8 +134,11 @@ def attacked(
     processes: int,
     connections: int,
     seconds: float,
+    until: Sequence[str] = (),
 ) -> dict[str, int]:
-    """The whole test; returns by how much each counter has grown."""
+    """The whole test; returns by how much each counter has grown. `until`: the attack ends when these have.
+    Then the machine may be busy with other tests, and latencies say nothing.
+    """
     certificate = trustme.CA().issue_cert("localhost")
     cert, key, tls_port = folder / "cert.pem", folder / "key.pem", free_port()
     certificate.cert_chain_pems[0].write_to_path(cert)
@@ -165,34 +168,41 @@ def attacked(
         under_attack = []
         while all(each.poll() is None for each in attackers):
             under_attack.append(pair.window())
-        said = [each.communicate()[0].decode() for each in attackers]
+            now = counters(admin)
+            if until and all(now[name] > before[name] for name in until):
+                break
+        else:
+            said = [each.communicate()[0].decode() for each in attackers]
+            assert all(each.returncode == 0 for each in attackers), said
     finally:
         for each in attackers:
             each.kill()
             each.wait()
-    assert all(each.returncode == 0 for each in attackers), said
     ratio = statistics.median(under_attack) / statistics.median(calm)
     after = counters(admin)
     grown = {name: after[name] - before[name] for name in after}
-    print(*said, {name: value for name, value in grown.items() if value and not name.startswith("memory_")})
+    print({name: value for name, value in grown.items() if value and not name.startswith("memory_")})
     expect_all_back(admin, before)
     rss_more = rss_bytes(broker) - rss_before
     print(f"p99 calm {statistics.median(calm) * 1e3:.2f} ms, ratio {ratio:.1f}, RSS {rss_more >> 20:+} MiB")
     assert rss_more < RSS_SLACK
-    assert ratio < WORST_RATIO, f"{calm} calm, {under_attack} under attack"
+    assert until or ratio < WORST_RATIO, f"{calm} calm, {under_attack} under attack"
     pair.window()
     assert not re.search("Traceback|ERROR", broker.log.read_text())
     return grown
 
 
+@pytest.mark.timeout(240)
 def test_the_good_are_served_under_attack(
     start_broker: Callable[..., RunningBroker], tmp_path: Path, admin_port: int
 ) -> None:
-    grown = attacked(start_broker, tmp_path, admin_port, processes=1, connections=120, seconds=5.0)
     bounds = [
         *("faults", "ended_connect_late", "ended_packet_late", "ended_output_stalled", "clients_throttled"),
         *("refused_address", "refused_flapping", "refused_subscriptions", "dropped_retained_full"),
     ]
+    grown = attacked(
+        start_broker, tmp_path, admin_port, processes=1, connections=120, seconds=90.0, until=bounds
+    )
     assert not [name for name in bounds if not grown[name]], f"what the attack did not reach: {grown}"
 
 

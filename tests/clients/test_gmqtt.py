@@ -26,8 +26,9 @@ class Client:
         self.messages.put_nowait((topic, payload, qos, properties))
         return 0
 
-    async def connect(self, broker, version: int) -> Client:
-        await asyncio.wait_for(self.client.connect("127.0.0.1", broker.port, version=version), WAIT_S)
+    async def connect(self, broker, version: int, host: str = "127.0.0.1", ssl=False) -> Client:
+        """`ssl`: as gmqtt takes it."""
+        await asyncio.wait_for(self.client.connect(host, broker.port, ssl, version=version), WAIT_S)
         return self
 
     async def subscribe(self, topic: str, qos: int, **settings) -> None:

@@ -22,16 +22,36 @@ class Client:
     """A connected client with its network thread; messages and reason codes wait in queues."""
 
     def __init__(
-        self, broker, version: int, client_id: str, *, clean: bool = True, will=None, **connect
+        self,
+        broker,
+        version: int,
+        client_id: str,
+        *,
+        clean: bool = True,
+        will=None,
+        transport: str = "tcp",
+        host: str = "127.0.0.1",
+        tls: dict[str, str] | None = None,
+        username: str | None = None,
+        **connect,
     ) -> None:
+        """`host`: the path, of a Unix socket; `tls`: arguments of paho's tls_set."""
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
         self.subacks: queue.Queue[list] = queue.Queue()
         self.disconnected = threading.Event()
         self.connected: queue.Queue = queue.Queue()
         settings = {} if version == paho.MQTTv5 else {"clean_session": clean}
         self.client = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id, protocol=version, reconnect_on_failure=False, **settings
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            protocol=version,
+            transport=transport,
+            reconnect_on_failure=False,
+            **settings,
         )
+        if tls:
+            self.client.tls_set(**tls)
+        self.client.username_pw_set(username)
         self.client.on_message = lambda client, data, message: self.messages.put(message)
         self.client.on_connect = lambda client, data, flags, reason, props: self.connected.put(
             (flags, reason, props)
@@ -42,7 +62,7 @@ class Client:
             self.client.will_set(**will)
         if version == paho.MQTTv5:
             connect |= {"clean_start": clean}
-        self.client.connect("127.0.0.1", broker.port, **connect)
+        self.client.connect(host, broker.port, **connect)
         self.client.loop_start()
         self.flags, reason, self.properties = self.connected.get(timeout=WAIT_S)
         assert not reason.is_failure

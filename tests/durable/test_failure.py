@@ -301,6 +301,37 @@ def test_a_client_that_is_there_gets_what_was_refused_once_at_most(server: Serve
     server.wait_until_empty()
 
 
+def test_what_is_undone_together_does_not_go_out_behind_what_was_undone_before(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later message goes when an earlier one went: to send it would be to send it before the earlier one,
+    which its publisher sends again (4.6).
+    """
+    monkeypatch.setattr(keeper, "RETRY_S", 0.5)  # in which one is refused and the other not yet
+    client = connected(server, **kept(5), receive_max=1)
+    client.subscribe("t", 1)
+    publisher = connected(server)
+    publisher.publish("t", b"0", 1)
+    first = client.expect(PUBLISH, payload=b"0")
+    server.store.hold()
+    publisher.send(publish("t", b"1", 1, 11))
+    assert server.store.at_gate.wait(10)
+    publisher.send(publish("t", b"2", 1, 12), PING)
+    publisher.expect(PINGRESP)
+    break_store(server)
+    server.store.let_go()
+    assert publisher.expect(PUBACK, packet_id=11).reason >= 0x80
+    client.send(acknowledge(PUBACK, first.packet_id))
+    client.expect_nothing()
+    assert publisher.expect(PUBACK, packet_id=12).reason >= 0x80
+    client.expect_nothing()
+    mend_store(server)
+    for number in (1, 2):
+        publisher.publish("t", b"%d" % number, 1)
+        client.expect_message("t", b"%d" % number, 1)
+    server.wait_until_empty()
+
+
 def test_suback_waits_for_the_store(servers: Servers, server: Server, applied: bool) -> None:
     client = connected(server, **kept(5))
     break_store(server, applied)

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from conformance.kit import QUIET_S, Client, Silence, connected
-from conformance.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, acknowledge, publish
+from conformance.kit import QUIET_S, Client, Silence, connected, kept
+from conformance.packets import (
+    PING,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    acknowledge,
+    publish,
+    unsubscribe,
+)
 from durable.server import wait_until
 
 from tidemq.broker import keeper
@@ -354,7 +364,7 @@ def test_streams_come_change_and_go_while_messages_pass(servers: Servers) -> Non
 
     declare("a/+")
     epoch = server.streams.all["some"].epoch
-    for topic in ("a/1", "b/1", "$SYS/x"):
+    for topic in ("a/1", "b/1"):
         publisher.publish(topic, b"0", 1)
     declare("b/+", "$SYS/#")
     for topic in ("a/1", "b/1"):
@@ -373,3 +383,36 @@ def test_streams_come_change_and_go_while_messages_pass(servers: Servers) -> Non
     assert [row["topic"] for row in rows(server)] == ["a/1", "b/1", "a/1", "b/1", "b/1", "b/1"]
     folder = server.streams.all["some"].log.folder
     assert [each.name for each in folder.parent.glob("some.*")] == [folder.name]
+
+
+def test_qos_2_stays_in_order_when_the_last_receiver_elsewhere_goes(servers: Servers) -> None:
+    """A message that waits for another reactor's answer comes before one that need not ask any more (4.6)."""
+    server = servers("rocksdb", 2, streams=[ALL])
+    here, there = server.connected_on(0, **kept(5)), server.connected_on(1, **kept(5))
+    here.subscribe("t", 2)
+    there.subscribe("t", 1)
+    publisher = server.connected_on(0, **kept(5))
+    server.store.hold()
+    publisher.send(publish("t", b"1", 2, 1))
+    assert server.store.at_gate.wait(10)  # with the row of who is elsewhere, which the answer waits for
+    there.expect_message("t", b"1", 1)
+    there.send(unsubscribe(9, "t"), PING)
+    there.expect(PINGRESP)
+    publisher.send(publish("t", b"2", 2, 2), publish("stream", b"3", 2, 3), PING)
+    publisher.expect(PINGRESP)
+    server.store.let_go()
+    here.expect_message("t", b"1", 2)
+    here.expect_message("t", b"2", 2)
+    for packet_id in (1, 2, 3):
+        publisher.expect(PUBREC, packet_id=packet_id)
+    assert [row["payload"] for row in rows(server)] == [b"1", b"2", b"3"]
+
+
+def test_qos_2_for_a_group_that_the_store_does_not_hold_is_there(servers: Servers) -> None:
+    server = servers("rocksdb", 1, streams=[ALL])
+    member = connected(server)
+    member.subscribe("$share/g/t", 2)
+    publisher = connected(server, **kept(5))
+    publisher.publish("t", b"1", 2)
+    member.expect_message("t", b"1", 2)
+    assert [row["payload"] for row in rows(server)] == [b"1"]

@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import trustme
+from clients.conftest import mosquitto_clients, node_modules, topic
 
 from tidemq.broker import Broker
 from tidemq.config import Config, Listener
+
+__all__ = ["mosquitto_clients", "node_modules", "topic"]
 
 
 class Files(NamedTuple):

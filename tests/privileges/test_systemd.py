@@ -205,6 +205,57 @@ def test_sockets_that_systemd_has_bound(systemd: None, tmp_path: Path) -> None:
     assert found == {"mqtt": [["127.0.0.1", port]], "local": [str(path)]}
 
 
+def activated(*listen: str, names: str) -> tuple[str, ...]:
+    """The command that binds as systemd does, and starts what follows when somebody connects."""
+    passed = [f"-E{name}" for name in os.environ if name in ("PATH", "HOME") or name.startswith("PYTHON")]
+    return ("systemd-socket-activate", *(f"--listen={each}" for each in listen), f"--fdname={names}", *passed)
+
+
+def wake(port: int) -> None:
+    """Connects, once somebody listens."""
+
+    def connected() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_for(connected, "systemd-socket-activate listens")
+
+
+@in_source
+def test_the_broker_serves_the_sockets_of_the_unit_and_of_listeners_by_name(
+    systemd: None, serving: Start, tmp_path: Path
+) -> None:
+    unit = dict(re.findall(r"^(\w+)=(.*)$", (UNITS / "tidemq.socket").read_text(), re.MULTILINE))
+    assert unit["ListenStream"] == "1883"
+    port, path = free_port(), tmp_path / "mqtt.sock"
+    names = f"{unit['FileDescriptorName']}:local"
+    broker = serving(
+        'store = "memory"\n[[listeners]]\nname = "local"\npath = "/nonexistent/nobody/binds/this"\n',
+        ready=False,
+        under=activated(f"[::]:{port}", str(path), names=names),  # as systemd binds ListenStream=1883
+    )
+    wake(port)
+    broker.wait_until_ready()
+    assert broker.port == port
+    for url in (f"mqtt://127.0.0.1:{port}", f"unix://{path}"):
+        with Client(url) as client:
+            messages = iter(client.subscribe("a", qos=1))
+            client.publish("a", b"there", qos=1)
+            assert next(messages).payload == b"there"
+    assert broker.stop() == 0, broker.log
+    assert path.exists()  # it is systemd's
+
+
+def test_a_socket_for_no_listener_is_refused_by_name(systemd: None, serving: Start) -> None:
+    port = free_port()
+    command = activated(f"127.0.0.1:{port}", names="mqtts")
+    broker = serving('store = "memory"\n', ready=False, under=command)
+    wake(port)
+    assert broker.process.wait(15) == 2
+    assert "a socket for the listener: 'mqtts' is unknown" in broker.log
+    assert "accepted: default" in broker.log
+
+
 def given(descriptors: int, names: str = "") -> dict[str, str]:
     return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(descriptors), "LISTEN_FDNAMES": names}
 

@@ -99,6 +99,20 @@ def test_whom_it_cannot_become_is_refused(user: str, group: str, said: str) -> N
         find_identity(user, group)
 
 
+def test_a_unix_socket_that_root_has_made_stays_where_the_user_may_not_remove_it(
+    serving: Start, shared_folder: Path
+) -> None:
+    path = shared_folder / "mqtt.sock"  # the folder is root's
+    settings = f'user = "nobody"\nstore = "memory"\n[[listeners]]\nmode = "0666"\npath = "{path}"\n'
+    for _ in range(2):  # the second replaces what the first has left
+        broker = serving(settings)
+        with Client(f"unix://{path}") as client:
+            client.publish("a", b"x", qos=1)
+        assert broker.stop() == 0, broker.log
+        assert f"{path} cannot be removed" in broker.log
+        assert "Traceback" not in broker.log
+
+
 def test_a_directory_of_somebody_else_s_is_refused_with_the_command_that_mends_it(
     serving: Start, shared_folder: Path
 ) -> None:

@@ -156,6 +156,18 @@ def test_programs_in_the_pages_run(program, tmp_path):
     assert done.stdout
 
 
+@pytest.mark.parametrize(
+    "part", ["wire", "net", "engine", "broker", "stream", "store", "bench", "pipeline", "testing"]
+)
+def test_every_module_has_its_place_in_the_architecture(part):
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    section = text.split("\n## Modules\n")[1].split("\n## ")[0]
+    modules = {
+        path.stem for path in (ROOT / "src/tidemq" / part).glob("*.p*") if path.suffix in (".py", ".pxd")
+    }
+    assert modules - {"__init__"} <= set(re.findall(r"`(\w+)`", section))
+
+
 def test_the_tests_of_the_threat_model_exist():
     text = (ROOT / "THREAT_MODEL.md").read_text()
     rows = [

@@ -174,11 +174,14 @@ class Listeners:
             self._task = asyncio.create_task(self._watch())
 
     def close(self) -> None:
-        """Looks no more, and takes its Unix sockets away."""
+        """Looks no more, and takes its Unix sockets away; one that stays is replaced by the next broker."""
         if self._task is not None:
             self._task.cancel()
         for path in self._sockets_made:
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:  # root has made it, and we are somebody else by now
+                _log.warning("%s cannot be removed: %s", path, error.strerror)
 
     def reload(self) -> None:
         """Reads all certificates again; raises UsageError for the first that is wrong, and keeps the old."""

@@ -69,6 +69,7 @@ from cython.cimports.tidemq.engine.state import (
     Reactor,
     Session,
 )
+from cython.cimports.tidemq.engine.system import RELAXED, load_int
 from cython.cimports.tidemq.wire.packets import (
     PublishHead,
     encode_ack,
@@ -408,6 +409,19 @@ def _may_send_twice(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _may_be_undone(r: cython.pointer[Reactor], entry: cython.pointer[cython.const[Entry]]) -> cython.bint:
+    """Whether a new message, not yet stored, may share the fate of one before it that the store did not take:
+    the publisher sends both again, and this one must not go out before the other (4.6).
+    """
+    if entry.row == ROW_NONE or entry.was_sent or is_committed(r, entry):
+        return False
+    refuses: cython.int = load_int(cython.address(r.shared.store_refuses), RELAXED)
+    return entry.section <= r.doubted or refuses != 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _send_entry(
     r: cython.pointer[Reactor],
     s: cython.pointer[Session],
@@ -422,6 +436,9 @@ def _send_entry(
     if pending_output(c) > r.shared.limits.output_high_bytes:
         return False
     if entry.qos == 2 and entry.row != ROW_NONE and not _may_send_twice(r, s, c, entry):
+        return False
+    if _may_be_undone(r, entry):
+        promise_sending(r, c)
         return False
     ids: cython.pointer[uint32_t] = entry.subscription_ids
     written: cython.bint

@@ -234,6 +234,8 @@ def _keep_published(r: cython.pointer[Reactor], promise: cython.pointer[Promise]
     s: cython.pointer[Session] = _publisher_of(r, promise)
     if promise.message != cython.NULL:
         close_offer(r, promise)
+        if s != cython.NULL:
+            s.offers -= 1
     if promise.again or promise.undone:
         s = cython.NULL  # what is known of the identifier now is another's
     elif promise.reason >= 0x80 and promise.packet_type == PUBREC:
@@ -322,6 +324,7 @@ def _section_failed(
     r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
 ) -> cython.void:
     index: cython.size_t
+    r.doubted = r.section.number
     for index in range(section.records.size()):
         record: cython.pointer[Record] = cython.address(section.records[index])
         if record.kind == RECORD_ADD and not record.offered and not record.moved:

@@ -88,6 +88,7 @@ def promise_published(
         if p.offered:
             promise.message = p.message
             hold_message(p.message)
+            c.session.offers += 1
     if not promise.kept and not again:
         promise.section = 0
     r.acknowledgements.push_back(promise)

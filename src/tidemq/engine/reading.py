@@ -346,8 +346,8 @@ def _read_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> 
         _drop_input(r, c)
     got: uint32_t = receive_wrapped(r, c, data + kept, r.read_capacity - kept)
     size: uint32_t = kept + got
-    if large and got:
-        part: uint32_t = min(got, c.input_capacity - c.input_size)
+    while size and not c.doomed and c.input_capacity > c.input_size:  # the large packet that has begun
+        part: uint32_t = min(size, c.input_capacity - c.input_size)
         memcpy(c.input + c.input_size, data, part)
         c.input_size += part
         c.last_read_ms = r.now_ms

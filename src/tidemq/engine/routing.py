@@ -11,6 +11,7 @@ from cython.cimports.tidemq.engine.cache import find_cached_group, find_receiver
 from cython.cimports.tidemq.engine.capturing import capture
 from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER, C_MESSAGES_UNROUTED
 from cython.cimports.tidemq.engine.delivery import deliver
+from cython.cimports.tidemq.engine.handles import connection_of
 from cython.cimports.tidemq.engine.journal import next_id
 from cython.cimports.tidemq.engine.mail import send_message_mail
 from cython.cimports.tidemq.engine.message import (
@@ -172,8 +173,9 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     entry: cython.pointer[CacheEntry] = cython.cast(cython.pointer[CacheEntry], p.entry)
     if entry == cython.NULL:
         entry = find_receivers(r, cython.address(p.topic))
-    if not entry.stored_reactors and entry.groups.empty():
-        p.offered = False
+    if p.offered and not entry.stored_reactors and entry.groups.empty():
+        # nobody is to be asked; but it must not overtake one of the client's that somebody is asked about
+        p.offered = connection_of(r, p.feeder).session.offers != 0
     _deliver_plain(r, p, entry)
     others: uint64_t = entry.reactors
     p.only_reactors = others if p.receivers == 0 and entry.groups.empty() else 0
@@ -195,8 +197,10 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
     index: cython.size_t
     for index in range(entry.groups.size()):
         _deliver_to_member(r, p, cython.address(entry.groups[index]), 0)
-    if entry.streams and not p.offered:
-        capture(r, p, entry.streams)  # an offer is captured when all have answered
+    if entry.streams and p.offered:
+        p.kept = True  # it is captured when all have answered, if only the stream keeps it
+    elif entry.streams:
+        capture(r, p, entry.streams)
     if entry.streams:
         p.receivers += 1
     if p.receivers == 0:

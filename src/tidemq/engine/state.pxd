@@ -11,16 +11,17 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from tidemq.engine.counters cimport COUNTER_COUNT
-from tidemq.engine.engine_limits cimport EngineLimits, Rates, Usage
+from tidemq.engine.engine_limits cimport EngineLimits, Usage
 from tidemq.engine.guarding cimport Guard
 from tidemq.engine.hashing cimport SeededHash
+from tidemq.engine.listener cimport Listener, ListeningSocket
 from tidemq.engine.message cimport Message, MessageId, Passage
 from tidemq.engine.retained cimport RetainedIndex, RetainedWalk
 from tidemq.engine.rules cimport Judgement, Policy, RuleSet
 from tidemq.engine.subscriptions cimport Matches, SubscriptionIndex
 from tidemq.engine.system cimport pthread_cond_t, pthread_mutex_t
 from tidemq.net.buffer cimport Buffer
-from tidemq.net.transport cimport Terms, Transport
+from tidemq.net.transport cimport Transport
 from tidemq.wire.protocol cimport Span
 
 cdef enum:
@@ -118,31 +119,11 @@ cdef cppclass Session:
     StoredQueue* stored          # of a session that outlives its connection; NULL: nothing of it is stored
     uint64_t* received           # bit per packet identifier of a QoS 2 message that waits for PUBREL; NULL: none
     uint32_t received_count
+    uint32_t offers              # QoS 2 messages from this client that are offered and not closed
     BacklogMap* backlog          # by filter; NULL: none
     SubscriptionMap* subscriptions   # by whole filter, $share included; NULL: none
 
-# ---------------------------------------------------------------- a listener, a connection
-
-cdef cppclass Listener:          # constant once the reactors run, but for what names its lock
-    string name
-    uint8_t versions             # bit mask: 1 << protocol version
-    bool asks                    # the control plane decides on each CONNECT
-    bool local_only              # clients of this machine only
-    int64_t connections_max      # 0: as many as the broker takes
-    int64_t connection_count     # atomic
-    int64_t connections_per_address_max   # 0: any number
-    bool proxied                 # clients' addresses are in PROXY headers
-    bool secure                  # TLS
-    Rates rates
-    Usage usage                  # atomic
-    int64_t connects_ns          # atomic: when the connections taken are paid for, see rates
-    pthread_mutex_t terms_lock
-    const Terms* terms           # what its connections are wrapped in; NULL: nothing. Under terms_lock
-
-cdef struct ListeningSocket:
-    int fd
-    Listener* listener
-    bool alone                   # one reactor's
+# ---------------------------------------------------------------- a connection
 
 cdef struct LargePayload:        # goes out after `at` bytes of the buffer's stream, from the message itself
     uint64_t at
@@ -539,6 +520,7 @@ cdef cppclass Reactor:
     vector[Mail] inbox           # under inbox_lock
     Section* section             # open: only this reactor knows it; NULL without a store
     uint64_t failures            # of the store, that have been answered here
+    uint64_t doubted             # what a section up to here adds is likely to be undone, unless it is committed
     uint64_t committed           # the last section that the store has, with all before it
     int unhanded                 # atomic: the open section waits to be handed over
     deque[string] removed        # client ids of removals under way, in the order of their sections
