@@ -33,6 +33,13 @@ HERE = Path(__file__).parent
 SCENARIOS = HERE.parent / "clients" / "mqttjs" / "scenarios.js"
 PAGE = """<!doctype html><meta charset="utf-8"><title>MQTT.js</title>
 <script src="/mqtt.min.js"></script><script src="/scenarios.js"></script><script src="/page.js"></script>"""
+FLAGS = [
+    *("--headless", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage"),
+    "--remote-debugging-port=0",
+    "--disable-background-networking",
+    *("--disable-background-timer-throttling", "--disable-renderer-backgrounding"),  # all tabs work
+    "--host-resolver-rules=MAP rebound.example 127.0.0.1",  # as its owner's DNS may answer
+]
 START_S = 60.0
 WAIT_S = 30.0
 STOP_S = 20.0
@@ -88,14 +95,7 @@ def chromium(
     install("chromium", "chromium")
     folder = tmp_path_factory.mktemp("chromium")
     log = folder / "log"
-    command = ["chromium", "--headless", "--remote-debugging-port=0", f"--user-data-dir={folder}"]
-    command += [
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--disable-background-networking",
-        "--no-first-run",
-    ]
-    command += ["--disable-background-timer-throttling", "--disable-renderer-backgrounding"]  # all tabs work
+    command = ["chromium", *FLAGS, f"--user-data-dir={folder}"]
     command += [f"--ignore-certificate-errors-spki-list={key_hash(server_files.cert)}"]
     command += ["--no-sandbox"] if os.geteuid() == 0 else []
     with log.open("wb") as output:

@@ -157,16 +157,16 @@ class Run:
                 return
 
     async def _drain(self) -> None:
-        """Until everything owed is delivered and every QoS 2 flow complete, or nothing comes any more."""
+        """Until everything owed is delivered and every QoS 2 flow complete, and nothing comes any more."""
         debts, subscribers = Debts(self.history), [each.subscriber for each in self.takers]
         before, since = -1, time.monotonic()
-        while debts.unpaid() or any(each.unreleased or not each.settled for each in subscribers):
+        patience_s = SILENCE_S
+        while time.monotonic() - since <= patience_s:
             await asyncio.sleep(0.01)
             if len(self.history.events) != before:
                 before, since = len(self.history.events), time.monotonic()
-            if time.monotonic() - since > SILENCE_S:
-                break
-        await asyncio.sleep(QUIET_S)
+            owing = debts.unpaid() or any(each.unreleased or not each.settled for each in subscribers)
+            patience_s = SILENCE_S if owing else QUIET_S  # what nobody is owed may come too
         for each in subscribers:
             for packet_id, payload in each.unreleased.items():
                 text = f"no PUBREL for packet {packet_id}, whose PUBREC was sent"

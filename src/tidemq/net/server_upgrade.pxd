@@ -8,6 +8,7 @@ from tidemq.net.upgrade cimport Upgrade
 cdef cppclass WebSocketRules:
     string path
     vector[string] origins     # in small letters
+    bint named                 # TLS vouches for the name that clients know the listener by
     bint any_origin
 
 cdef class WebSocketTerms:

@@ -377,7 +377,24 @@ def may_connect(
         return False
     name = host_of(origin.at + at + 3, origin.size - at - 3)
     ours = host_of(request.host.at, request.host.size)
-    return name.size == ours.size and same_letters(name.at, ours.at, ours.size)
+    if name.size != ours.size or not same_letters(name.at, ours.at, ours.size):
+        return False
+    # without TLS any name can be made to mean this machine (DNS rebinding), but not an address or this one
+    return rules.named or is_word(ours.at, ours.size, b"localhost") or is_address(cython.address(ours))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_address(host: cython.pointer[cython.const[Text]]) -> cython.bint:
+    """Of IPv4 or IPv6, and no name."""
+    at: cython.size_t
+    if host.size > 0 and host.at[0] == 91:
+        return True
+    for at in range(host.size):
+        if host.at[at] != 46 and not 48 <= host.at[at] <= 57:
+            return False
+    return host.size > 0
 
 
 @cython.cfunc

@@ -142,6 +142,7 @@ class ServerScheme:
         self.terms.framed = websocket is not None
         self.terms.proxied = proxy_protocol
         if websocket is not None:
+            websocket.rules.get().named = tls is not None
             self.terms.rules = websocket.rules.get()
 
 
