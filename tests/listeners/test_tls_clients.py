@@ -6,6 +6,8 @@ import asyncio
 import os
 import queue
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -176,3 +178,41 @@ async def test_the_name_in_the_certificate_is_the_user_of_the_rules(
         url = f"mqtts://localhost:{broker.port}"
         with pytest.raises(ServerRefusedError, match="bad user name or password"):  # no certificate
             await exchange(url, tls=trusting(authority), username="pump", password="pump")
+
+
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
+async def test_our_own_commands(broker_at, authority, server_files, version):
+    """`tidemq sub` and `pub`, with a client certificate; a large payload comes in many records."""
+    device = authority.issue("device.example")
+    tls = server_files.tls | {"client_ca": authority.ca, "client_cert": "required"}
+    program = [sys.executable, "-c", "from tidemq.cli import main; main()"]
+    async with broker_at({"tls": tls}) as broker:
+        there = ["-h", "localhost", "-p", str(broker.port), "-V", version, "-t", "own/commands", "-q", "1"]
+        shown = ["--cert", str(device.cert), "--key", str(device.key)]
+        secure = ["--cafile", str(authority.ca), *shown]
+        taking = await asyncio.create_subprocess_exec(
+            *program, "sub", *there, *secure, "-C", "2", stdout=subprocess.PIPE
+        )
+        async with asyncio.timeout(30):
+            while not broker.counters()["subscriptions"]:
+                await asyncio.sleep(0.02)
+        for payload in (b"short", b"x" * 300_000):
+            giving = await asyncio.create_subprocess_exec(
+                *program, "pub", *there, *secure, "-s", stdin=subprocess.PIPE
+            )
+            await giving.communicate(payload)
+            assert giving.returncode == 0
+        async with asyncio.timeout(30):
+            taken, _ = await taking.communicate()
+        assert taken == b"short\n" + b"x" * 300_000 + b"\n"
+        for options, said in (
+            (["--cafile", str(authority.ca)], "certificate required"),
+            (["--tls-use-os-certs", *shown], "certificate verify failed"),
+            (shown, "--cafile"),
+        ):
+            refused = await asyncio.create_subprocess_exec(
+                *program, "pub", *there, *options, "-m", "x", stderr=subprocess.PIPE
+            )
+            _, error = await refused.communicate()
+            assert refused.returncode == 1
+            assert said in error.decode(), options

@@ -164,7 +164,7 @@ def test_expired_messages_fail_or_are_left_out(load, streaming, spark, tmp_path)
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"strat": "1"}, "option 'strat' is unknown; accepted: url, stream, start"),
+        ({"strat": "1"}, "option 'strat' is unknown; accepted: url, tokenFile, stream, start"),
         ({"start": "yesterday"}, "option start is 'yesterday'; accepted: earliest, latest"),
         ({"start": "2026-01-31T12:00:00"}, "with its zone"),
         ({"failOnDataLoss": "maybe"}, "accepted: true, false"),

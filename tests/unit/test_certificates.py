@@ -108,7 +108,7 @@ def test_only_certificates_on_the_list() -> None:
 def test_the_connection_ends_with_the_certificate() -> None:
     verdict = judge(PLAIN, ends_with_certificate=True)
     assert verdict.expires_s is not None
-    assert 86_000 < verdict.expires_s < 86_400
+    assert 80_000 < verdict.expires_s < 86_400  # a day, made when the tests began
 
 
 async def test_a_webhook_is_told_whose_certificate_it_is() -> None:

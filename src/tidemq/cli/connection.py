@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import sys
 import time
 from dataclasses import replace
@@ -58,6 +59,7 @@ class Connection:
         *,
         debug: bool = False,
         auth: Authentication | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._version = connect.version
         self._keep_alive_s = connect.keep_alive_s
@@ -68,6 +70,8 @@ class Connection:
         self._last_packet_id = 0
         self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         self._socket.settimeout(None)
         self.connack = self._connect(connect) if auth is None else self._authenticate(connect, auth)
 
@@ -165,6 +169,8 @@ class Connection:
         data = self._socket.recv(READ_BYTES)
         if not data:
             raise ConnectionResetError("The connection was lost.")
+        while isinstance(self._socket, ssl.SSLSocket) and (more := self._socket.pending()):
+            data += self._socket.recv(more)  # of this the descriptor would not tell
         self._decoder.feed(data)
 
     def _ping(self) -> None:

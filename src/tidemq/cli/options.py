@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +29,18 @@ Port = Annotated[int, typer.Option("-p", "--port", help="Its port.")]
 ClientId = Annotated[str, typer.Option("-i", "--id", help="Client identifier; empty: the server chooses.")]
 Username = Annotated[str | None, typer.Option("-u", "--username", help="User name.")]
 Password = Annotated[str | None, typer.Option("-P", "--pw", help="Password.")]
+CaFile = Annotated[
+    Path | None,
+    typer.Option("--cafile", metavar="FILE", help="TLS: authorities that may sign the server's certificate."),
+]
+OsCerts = Annotated[
+    bool, typer.Option("--tls-use-os-certs", help="TLS: the system's authorities are trusted.")
+]
+Cert = Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="TLS: certificate to show.")]
+Key = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="TLS: its key.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="TLS: the certificate may be of another host. For tests only.")
+]
 Scram = Annotated[
     bool, typer.Option("--scram", help="Log in by SCRAM-SHA-256 (mqttv5): the password is not sent.")
 ]
@@ -66,10 +80,11 @@ class Client:
     properties: Mapping[str, Properties]  # by command
     debug: bool
     auth: Authentication | None = None
+    tls: ssl.SSLContext | None = None
 
     def open(self) -> Connection:
         """Connects."""
-        return Connection(self.host, self.port, self.connect, debug=self.debug, auth=self.auth)
+        return Connection(self.host, self.port, self.connect, debug=self.debug, auth=self.auth, tls=self.tls)
 
     def check(self, packet: Packet) -> None:
         """UsageError when the packet could not be sent; cheaper to know before the server does."""
@@ -106,7 +121,26 @@ def make_client(given: Mapping[str, Any], commands: Sequence[str]) -> Client:
         password=None if given["password"] is None or auth else os.fsencode(given["password"]),
         properties=_connect_properties(given, version, properties["connect"]),
     )
-    return Client(given["host"], given["port"], connect, properties, given["debug"], auth)
+    return Client(given["host"], given["port"], connect, properties, given["debug"], auth, _make_tls(given))
+
+
+def _make_tls(given: Mapping[str, Any]) -> ssl.SSLContext | None:
+    cafile, cert, key = given["cafile"], given["cert"], given["key"]
+    if cafile is None and not given["os_certs"]:
+        if cert or key or given["insecure"]:
+            raise UsageError("TLS needs --cafile FILE or --tls-use-os-certs")
+        return None
+    if key and not cert:
+        raise UsageError("a key needs its certificate: --cert FILE")
+    try:
+        context = ssl.create_default_context(cafile=cafile)
+        if cert:
+            context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        named = ", ".join(str(each) for each in (cafile, cert, key) if each)
+        raise UsageError(f"{named}: no certificates and key that fit, in PEM: {error}") from error
+    context.check_hostname = not given["insecure"]
+    return context
 
 
 def _make_scram(username: str, password: bytes) -> Authentication:

@@ -142,7 +142,8 @@ class ServerScheme:
         self.terms.framed = websocket is not None
         self.terms.proxied = proxy_protocol
         if websocket is not None:
-            websocket.rules.get().named = tls is not None
+            if tls is not None:
+                websocket.rules.get().named = True
             self.terms.rules = websocket.rules.get()
 
 
