@@ -184,6 +184,7 @@ def test_delivery_to_those_who_are_there_goes_on_meanwhile(server: Server) -> No
     publisher = connected(server)
     server.store.hold()
     publisher.send(publish("t/1", b"first", 1, 1))
+    assert server.store.at_gate.wait(10)  # acknowledged before it is there, it needs no store
     client.expect_message("t/1", b"first", 1)
     publisher.send(publish("t/1", b"second", 1, 2), publish("t/0", b"third", 0))
     client.expect_message("t/1", b"second", 1)
