@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tidemq.broker.acl_formats import AclFormat, read_rules
 from tidemq.broker.rules import AclRule, rows_of
+from tidemq.broker.watched_file import file_version
 from tidemq.engine.rule_row import RuleRow
 from tidemq.errors import ConfigError
 
@@ -27,14 +28,14 @@ class AclFile:
         self._path = path
         self._format = acl_format
         self._set_rules = set_rules
-        self._version = self._look()
+        self._version = file_version(self._path)
         self.counts: Counter[str] = Counter(acl_reloads=0, acl_reloads_failed=0)
         self.rules: tuple[AclRule, ...] = read_rules(path, acl_format)
         set_rules(rows_of(self.rules))
 
     async def reload(self) -> None:
         """Reads the file now. ConfigError where it is wrong; then nothing has changed."""
-        self._version = self._look()
+        self._version = file_version(self._path)
         try:
             rules = await asyncio.to_thread(read_rules, self._path, self._format)
         except ConfigError:
@@ -49,17 +50,9 @@ class AclFile:
         """Reads the file again whenever it has changed; never returns."""
         while True:
             await asyncio.sleep(CHECK_S)
-            if self._look() == self._version:
+            if file_version(self._path) == self._version:
                 continue
             try:
                 await self.reload()
             except ConfigError as error:
                 _log.error("%s; the rules that were read before go on to count", error)
-
-    def _look(self) -> tuple[int, int, int]:
-        """Another one when the file has changed."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (found.st_ino, found.st_size, found.st_mtime_ns)

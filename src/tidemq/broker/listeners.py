@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidemq.broker.watched_file import FileVersion, file_version
 from tidemq.config import LISTENER_RANGES, Config, Listener, TlsConfig, refused, unknown_name
 from tidemq.engine.listeners import ListenerRates, ListenerSettings, tcp_sockets, unix_socket
 from tidemq.errors import UsageError
@@ -28,8 +29,6 @@ _log = logging.getLogger("tidemq")
 DEFAULT = "default"  # name of the listener of `host` and `port`
 CHECK_S = 1.0  # between two looks at the files
 _VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
-
-FileVersions = tuple[tuple[int, int, int], ...]
 
 
 def configured_listeners(config: Config) -> dict[str, Listener]:
@@ -79,17 +78,9 @@ def _files(tls: TlsConfig) -> list[Path]:
     return [file for file in files if file is not None]
 
 
-def _versions(files: Iterable[Path]) -> FileVersions:
+def _versions(files: Iterable[Path]) -> tuple[FileVersion, ...]:
     """Others when a file has changed."""
-    found = []
-    for file in files:
-        try:
-            now = file.stat()
-        except OSError:
-            found.append((0, 0, 0))
-        else:
-            found.append((now.st_ino, now.st_size, now.st_mtime_ns))
-    return tuple(found)
+    return tuple(file_version(file) for file in files)
 
 
 class Listeners:
@@ -105,7 +96,7 @@ class Listeners:
         self._given = given
         self._numbers: dict[str, list[int]] = {}  # the engine's
         self._schemes: dict[str, ServerScheme | None] = {}
-        self._seen: dict[str, FileVersions] = {}
+        self._seen: dict[str, tuple[FileVersion, ...]] = {}
         self._task: asyncio.Task[None] | None = None
         self._sockets_made: list[Path] = []
         self.addresses: dict[str, str] = {}  # bound, by name

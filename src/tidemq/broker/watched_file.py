@@ -20,6 +20,18 @@ _log = logging.getLogger("tidemq")
 T = TypeVar("T")
 
 
+FileVersion = tuple[int, int, int]
+
+
+def file_version(path: Path) -> FileVersion:
+    """Another one when the file has changed."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
 class WatchedFile(Generic[T]):
     """What `read` makes of the file. ConfigError when that fails at the start; later on what was read before
     goes on to count, and the log says what is wrong.
@@ -28,7 +40,7 @@ class WatchedFile(Generic[T]):
     def __init__(self, path: Path, read: Callable[[Path], T]) -> None:
         self._path = path
         self._read = read
-        self._version = self._look()
+        self._version = file_version(self._path)
         self._value = read(path)
         self._looked = time.monotonic()
 
@@ -38,7 +50,7 @@ class WatchedFile(Generic[T]):
         if now - self._looked < CHECK_S:
             return self._value
         self._looked = now
-        version = self._look()
+        version = file_version(self._path)
         if version == self._version:
             return self._value
         try:
@@ -51,16 +63,8 @@ class WatchedFile(Generic[T]):
 
     async def reload(self) -> None:
         """Reads it now; ConfigError when that fails, and the value stays."""
-        self._version = self._look()
+        self._version = file_version(self._path)
         self._value = await asyncio.to_thread(self._read, self._path)
-
-    def _look(self) -> tuple[int, int, int]:
-        """Another one when the file has changed."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def read_small_file(path: Path) -> bytes:
