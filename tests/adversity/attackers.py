@@ -1,7 +1,5 @@
 """A process of attackers: `attackers.py PORT TLS_PORT SECONDS CONNECTIONS SEED`. Each connection does one
 sort of harm until the broker ends it, then begins again with the next; the process prints what it did.
-
-It gives way to all other processes (nice): attackers are on machines of their own.
 """
 
 from __future__ import annotations
@@ -9,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import random
 import socket
 import ssl
@@ -196,6 +193,5 @@ async def main(port: int, tls_port: int, seconds: float, connections: int, seed:
 
 
 if __name__ == "__main__":
-    os.nice(19)
     _, first, second, length, count, begin = sys.argv
     asyncio.run(main(int(first), int(second), float(length), int(count), int(begin)))

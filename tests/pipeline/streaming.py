@@ -16,17 +16,31 @@ from tidemq.client.streams import StreamReader
 from tidemq.testing.ports import free_port
 
 TIDEMQ = [sys.executable, "-c", "from tidemq.cli import main; main()"]
-SETTINGS = 'store = "sqlite"\ndata = "{data}"\nadmin_port = {port}\n'
+SETTINGS = """
+store = "sqlite"
+data = "{data}"
+admin_port = {admin_port}
+
+[[listeners]]
+name = "slow"
+host = "127.0.0.1"
+port = {slow_port}
+client_messages_per_s = 2000
+"""
 
 
 class Streaming:
-    """Its streams are declared by `declare`; each has the topics below its name."""
+    """Its streams are declared by `declare`; each has the topics below its name. Who publishes at `slow_port`
+    is given time.
+    """
 
     def __init__(self, start: Callable[..., Any], data: Path) -> None:
-        self.admin_port = free_port()
+        self.admin_port, self.slow_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.admin_port}"
         self._names: set[str] = set()
-        self.broker = start(SETTINGS.format(data=data, port=self.admin_port))
+        self.broker = start(
+            SETTINGS.format(data=data, admin_port=self.admin_port, slow_port=self.slow_port)
+        )
 
     def declare(self, name: str, **more: Any) -> str:
         """Makes a stream, of a name that no other test has."""

@@ -94,19 +94,21 @@ def test_the_same_batch_again_adds_nothing(spark, streaming, write, rows):
 
 
 def test_a_task_that_is_killed_leaves_each_row_once(spark, streaming, rows, tmp_path):
-    """With one failure the query fails, and goes on from its checkpoint."""
-    count = 40_000
+    """With one failure the query fails, and goes on from its checkpoint. Publishers are slow, so that none is
+    done before it is killed.
+    """
+    count, port = 20_000, streaming.slow_port
     for name in ("given", "taken"):
         streaming.declare(name)
     streaming.publish((f"given/{number % 9}", b"%d" % number) for number in range(count))
     register(spark)
     read = spark.readStream.format("tidemq").options(
-        url=streaming.url, stream="given", rowsPerPartition=20_000
+        url=streaming.url, stream="given", rowsPerPartition=count // 2
     )
     frame = read.load().selectExpr("replace(topic, 'given', 'taken') as topic", "payload")
     write = frame.writeStream.format("tidemq").trigger(availableNow=True).outputMode("append")
     write = write.options(
-        url=f"mqtt://127.0.0.1:{streaming.broker.port}",
+        url=f"mqtt://127.0.0.1:{port}",
         publisherId="killed",
         checkpointLocation=str(tmp_path),
     )
@@ -115,7 +117,7 @@ def test_a_task_that_is_killed_leaves_each_row_once(spark, streaming, rows, tmp_
     def kill() -> None:
         while streaming.kept("taken").stop < 500:
             time.sleep(0.005)
-        killed.extend(_kill_publishers(streaming.broker.port))
+        killed.extend(_kill_publishers(port))
 
     killing = Thread(target=kill, daemon=True)
     killing.start()
@@ -131,7 +133,7 @@ def test_a_task_that_is_killed_leaves_each_row_once(spark, streaming, rows, tmp_
 
 
 def _kill_publishers(port: int) -> list[int]:
-    """Kills the executors' Python processes that are connected to the broker."""
+    """Kills the executors' Python processes that are connected to this port."""
     killed = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has ended
