@@ -38,9 +38,7 @@ class Streaming:
         self.admin_port, self.slow_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.admin_port}"
         self._names: set[str] = set()
-        self.broker = start(
-            SETTINGS.format(data=data, admin_port=self.admin_port, slow_port=self.slow_port)
-        )
+        self.broker = start(SETTINGS.format(data=data, admin_port=self.admin_port, slow_port=self.slow_port))
 
     def declare(self, name: str, **more: Any) -> str:
         """Makes a stream, of a name that no other test has."""

@@ -22,7 +22,7 @@ BELOW = {
     "pytest_plugin": "config testing",
     "bench": "limits errors wire net",
     "pipeline": "limits errors wire client",
-    "cli": "limits errors config wire store broker client bench pipeline",
+    "cli": "limits errors config wire store stream broker client bench pipeline",
     "__init__": "limits errors config wire broker",  # what the package offers
 }
 CIMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+c?import|c?import[ \t]+([\w., \t]+))", re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 from unit.test_store_inspection import GOOD, make_id, message
 
+from tidemq.broker import Broker
+from tidemq.client import Client
+from tidemq.config import Config, StreamConfig
 from tidemq.store import Store
 from tidemq.store.engines import open_empty, open_existing
 from tidemq.store.portable import read_store
@@ -71,6 +75,36 @@ def test_check_finds_a_damaged_block(tmp_path):
     assert done.returncode == 1
     assert re.search(rb"corrupt: \w+: the store cannot be read: Corruption: .*\.sst", done.stdout)
     assert table.read_bytes() == text
+
+
+def test_check_reads_the_messages_of_streams_to_their_beginning(tmp_path):
+    data = tmp_path / "data"
+
+    async def fill_stream() -> None:
+        config = Config(port=0, data=data, store="sqlite", streams=[StreamConfig(name="s", filters=["#"])])
+        async with Broker(config) as broker, Client(f"mqtt://127.0.0.1:{broker.port}") as client:
+            for number in range(20):
+                await client.publish("t", b"%d" % number, qos=1)
+
+    asyncio.run(fill_stream())
+    done = run("check", "--data", data)
+    assert done.returncode == 0, done.stdout
+    assert re.search(rb"^20 messages of streams, \d+ bytes$", done.stdout, re.MULTILINE)
+    [segment] = (data / "streams").glob("s.*/*.arrow")
+    with segment.open("r+b") as file:
+        file.seek(segment.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    done = run("check", "--data", data)
+    assert done.returncode == 1
+    assert re.search(rb"^corrupt: the stream s has lost \d+ messages, the first of offset \d+:", done.stdout)
+    store = open_existing(data)
+    store.write([("stream", b"s\x00", b"{}")], sync=True)
+    store.close()
+    done = run("check", "--data", data)
+    assert done.returncode == 1
+    assert b"the messages of streams are not checked: the store's row b'{}' does not declare a" in done.stdout
 
 
 @pytest.mark.parametrize("command", [["check"], ["stats"], ["dump", "-"]])

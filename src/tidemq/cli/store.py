@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from tidemq.errors import StoreError
+from tidemq.errors import StoreError, TideMQError
 
 EXIT_CORRUPT = 1
 EXIT_FAILED = 2
@@ -35,23 +35,32 @@ Engine = Annotated[str, typer.Option("--store", help="Engine of the new store: r
 
 @app.command()
 def check(data: Data = Path("tidemq-data")) -> None:
-    """Read every row. Exit code 1 when one is corrupt, 2 when the store cannot be opened.
+    """Read every row, and every message of streams. Exit code 1 when one is corrupt, 2 when the store cannot
+    be opened.
 
     Leftovers of a crash are named, but they are harmless: the broker removes them when it comes across them.
     """
     from tidemq.store.engines import open_existing
     from tidemq.store.inspection import check_store
+    from tidemq.stream.stored import StreamFindings, check_streams
 
     def run() -> int:
+        streams = StreamFindings()
         with closing(open_existing(data)) as store:
             findings = check_store(store)
-        for line in findings.corrupt:
+            try:
+                streams = check_streams(store, data)
+            except TideMQError as error:
+                streams.corrupt.append(f"the messages of streams are not checked: {error}")
+        for line in findings.corrupt + streams.corrupt:
             print(f"corrupt: {line}")
         for kind, count in sorted(findings.leftovers.items()):
             print(f"leftover: {kind}: {count}")
         left = findings.leftovers.total()
         print(f"{findings.rows} rows, {findings.corrupt_rows} corrupt, {left} leftovers")
-        return EXIT_CORRUPT if findings.corrupt else 0
+        if streams.messages:
+            print(f"{streams.messages} messages of streams, {streams.bytes} bytes")
+        return EXIT_CORRUPT if findings.corrupt or streams.corrupt else 0
 
     _exit_with(run)
 

@@ -30,7 +30,7 @@ SEGMENTS = 8  # at least so many make up a stream that retention bounds, so that
 
 _VALUE = struct.Struct(">QQQIIqq")
 EXTENT = b"\x01"  # in a key, between the stream's name and the offset
-_VERIFIED_BYTES = 64 << 20  # so much of a stream's end is read at the start
+VERIFIED_BYTES = 64 << 20  # so much of a stream's end is read at the start
 
 Rows = tuple[int, int, "Buffers", int]
 """When the first and the last message came (µs), the buffers of each column, how many messages."""
@@ -285,9 +285,10 @@ class StreamLog:
                 return each.first
         return self.next_offset
 
-    def damaged(self) -> list[Extent]:
-        """The extents whose bytes are not there, or not as they were written; the checksums of the last ones
-        are looked at: a machine that lost its power with `durability` other than `sync` leaves such.
+    def damaged(self, *, verified_bytes: int = VERIFIED_BYTES) -> list[Extent]:
+        """The extents whose bytes are not there, or not as they were written. Of so many
+        of the last bytes checksums are looked at: a machine that lost its power with `durability` other than
+        `sync` leaves such.
         """
         sizes = {
             segment: path.stat().st_size if (path := self.segment_path(segment)).exists() else 0
@@ -297,7 +298,7 @@ class StreamLog:
         bad: list[Extent] = []
         for each in reversed(self.extents):
             whole = each.position + each.length <= sizes[each.segment]
-            if whole and read < _VERIFIED_BYTES:
+            if whole and read < verified_bytes:
                 read += each.length
                 whole = _schema().checksum(self._read(each)) == each.checksum
             if not whole:

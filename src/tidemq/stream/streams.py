@@ -22,15 +22,13 @@ from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
 from tidemq.store import Store, Write
 from tidemq.store.directory import sync_directory
-from tidemq.stream.log import (
-    EXTENT,
-    FAMILY,
-    SEGMENT_BYTES,
-    SEGMENTS,
-    Extent,
-    StreamLog,
-    extent_prefix,
-    read_extent,
+from tidemq.stream.log import FAMILY, SEGMENT_BYTES, SEGMENTS, Extent, StreamLog
+from tidemq.stream.stored import (
+    StoredStream,
+    describe_loss,
+    read_streams,
+    require_packages,
+    stream_folder,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +91,7 @@ class Streams:
     def __init__(self, store: Store, access: StoreAccess, data: Path) -> None:
         self._store = store
         self._access = access
-        self._folder = data / "streams"
+        self._data = data
         self._by_name: dict[str, Stream] = {}  # replaced, never changed: other threads read it
         self._merging: threading.Thread | None = None
         self._written: list[Stream] = []  # by the work that is being committed
@@ -110,41 +108,23 @@ class Streams:
         """Opens the streams that the store knows and declares those of the configuration; gives a line for
         each that has lost messages. StoreError when one cannot be opened.
         """
-        lines: list[str] = []
-        extents: dict[bytes, list[Extent]] = {}
-        declared: list[dict[str, Any]] = []
-        for key, value in self._store.scan(FAMILY):
-            if key.partition(EXTENT)[1]:
-                extents.setdefault(key[:-8], []).append(read_extent(key, value))
-            else:
-                declared.append(json.loads(value))
-        for each in declared:
-            epoch, next_offset = each.pop("epoch"), each.pop("next_offset")
-            config = StreamConfig.model_validate(each)
-            known = extents.get(extent_prefix(config.name), [])
-            lines += self._open(config, epoch, known, next_offset)
+        lines = [line for stored in read_streams(self._store) for line in self._open(stored)]
         for config in configured:
             self.declare(config)
         return lines
 
-    def _open(
-        self, config: StreamConfig, epoch: int, extents: Sequence[Extent], next_offset: int
-    ) -> list[str]:
-        _require_packages()
-        _make_folder(self._stream_folder(config.name, epoch))  # in case somebody has removed it
-        log = StreamLog(config.name, self._stream_folder(config.name, epoch), extents, next_offset)
+    def _open(self, stored: StoredStream) -> list[str]:
+        require_packages()
+        config, epoch, next_offset, extents = stored
+        folder = stored.folder(self._data)
+        _make_folder(folder)  # in case somebody has removed it
+        log = StreamLog(config.name, folder, extents, next_offset)
         lost = log.damaged()
-        lines = []
         if lost:
             ends = max(each.end for each in extents)
             kept = sorted(set(extents).difference(lost))
-            log = StreamLog(config.name, log.folder, kept, ends)
-            rows = sum(each.rows for each in lost)
-            self.counts["stream_messages_damaged"] += rows
-            lines.append(
-                f"the stream {config.name} has lost {rows} messages, the first of offset {lost[0].first}: "
-                "their files are not as they were written"
-            )
+            log = StreamLog(config.name, folder, kept, ends)
+            self.counts["stream_messages_damaged"] += sum(each.rows for each in lost)
         stream = Stream(config, epoch, log, self._access.add_stream(config.filters))
         if lost:
             gone = [each.removal(config.name) for each in lost]
@@ -152,7 +132,7 @@ class Streams:
         log.remove_leftovers()
         self._bound(stream)
         self._by_name = self._by_name | {config.name: stream}
-        return lines
+        return [describe_loss(config.name, lost)] if lost else []
 
     def declare(self, config: StreamConfig) -> None:
         """Makes a stream, or gives one that is there other filters and another retention; durable. UsageError
@@ -178,9 +158,9 @@ class Streams:
         self._access.change_stream(stream.number, sorted(old - new), sorted(new - old))
 
     def _make(self, config: StreamConfig) -> None:
-        _require_packages()
+        require_packages()
         epoch = secrets.randbits(53)  # exact in any reader of JSON
-        folder = self._stream_folder(config.name, epoch)
+        folder = stream_folder(self._data, config.name, epoch)
         # what is captured from now on waits for this thread
         number = self._access.add_stream(config.filters)
         stream = Stream(config, epoch, StreamLog(config.name, folder, [], 0), number)
@@ -206,12 +186,9 @@ class Streams:
     def remove_files(self, name: str) -> None:
         """Removes what is left of deleted streams of this name. A reader that has a file open keeps it."""
         kept = {stream.log.folder for stream in self._by_name.values()}
-        for folder in self._folder.glob(f"{name}.*"):
+        for folder in (self._data / "streams").glob(f"{name}.*"):
             if folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _stream_folder(self, name: str, epoch: int) -> Path:
-        return self._folder / f"{name}.{epoch:016x}"
 
     @staticmethod
     def _bound(stream: Stream) -> None:
@@ -342,13 +319,3 @@ def _make_folder(folder: Path) -> None:
             sync_directory(above)
     except OSError as error:
         raise StoreError(f"the folder {folder} cannot be made: {error.strerror}") from error
-
-
-def _require_packages() -> None:
-    """UsageError when what streams need is not installed."""
-    try:
-        import tidemq.stream.schema  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"streams need the package {error.name}, which `pip install 'tidemq[streams]'` brings"
-        ) from error
