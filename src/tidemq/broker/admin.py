@@ -1,5 +1,5 @@
-"""The admin listener, over HTTP: `GET /health`, `GET /counters`, `POST /reload`, and the streams
-(`stream_routes`).
+"""The admin listener, over HTTP: `GET /health`, `GET /counters`, `POST /reload`, `DELETE /clients/ID`, and
+the streams (`stream_routes`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ class AdminServer:
         self,
         counters: Callable[[], Mapping[str, int]],
         reload: Callable[[], Awaitable[Mapping[str, str]]],
+        disconnect: Callable[[str], Awaitable[None]],
         config: Config,
     ) -> None:
         self._counters = counters
         self._reload = reload
+        self._disconnect = disconnect
         self._config = config
         self._guard = Guard(config.admin_token_file, config.admin_host)
         self._tls = self._make_tls() if config.admin_cert else None
@@ -73,6 +75,7 @@ class AdminServer:
             web.get("/health", self._health),
             web.get("/counters", self._count),
             web.post("/reload", self._reload_all),
+            web.delete("/clients/{client_id:.+}", self._disconnect_one),
         ]
         app.add_routes([*own, *routes])
         self._runner = web.AppRunner(
@@ -125,6 +128,12 @@ class AdminServer:
         if wrong:
             body["error"] = "; ".join(f"{name}: {text}" for name, text in wrong.items())
         return web.json_response(body, status=500 if wrong else 200)
+
+    async def _disconnect_one(self, request: web.Request) -> web.Response:
+        """202: whoever owns the connection, if there is one, has been told to end it."""
+        client_id = request.match_info["client_id"]
+        await self._disconnect(client_id)
+        return web.json_response({"disconnecting": client_id}, status=202)
 
 
 @web.middleware

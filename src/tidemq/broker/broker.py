@@ -416,7 +416,7 @@ class Broker:
             raise refused(
                 "configuration", "admin_port", text, ["0", "pip install 'tidemq[admin]'"]
             ) from error
-        return AdminServer(self.counters, self.reload, self.config)
+        return AdminServer(self.counters, self.reload, self.disconnect, self.config)
 
     def _admin_routes(self) -> list[RouteDef]:
         if self._streams is None or self._keeper is None:
