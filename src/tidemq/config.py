@@ -369,6 +369,8 @@ def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) 
     if location[0] == "limits" and len(location) > 1:
         low, high = LIMIT_RANGES[location[1]]
         accepted = f"{low} to {high}"
+    elif detail["type"] == "model_type":
+        accepted = "a table, which may be empty: {}"
     else:
         accepted = detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return refused(file, key, f"{_shown(location, detail['input'])} is refused", [accepted])

@@ -246,4 +246,7 @@ def test_serve_refuses_a_wrong_configuration_and_a_port_that_is_taken(tidemq, tm
     assert err.startswith("tidemq: flag --log-level: log_level: 'loud' is refused; accepted: 'debug', ")
     code, _, err = Tidemq(0).run("serve", "--host", "127.0.0.1", "--port", str(tidemq.port))
     assert code == 1
-    assert "Address already in use" in err
+    assert f"cannot listen at 127.0.0.1:{tidemq.port}: Address already in use" in err
+    code, _, err = Tidemq(0).run("serve", "--host", "nowhere.invalid", "--port", "0")
+    assert code == 1
+    assert "cannot listen at nowhere.invalid:0: " in err

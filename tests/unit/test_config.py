@@ -81,6 +81,11 @@ def test_a_program_s_config_reads_no_environment(monkeypatch):
         ("port = ", "the file", ["accepted: TOML"]),
         ("[limits]\noutput_high_bytes = 20_000_000", "limits", ["no larger than output_bytes_max"]),
         ("limits = 3", "limits", ["3 is refused"]),
+        (
+            "[[listeners]]\nname = 'web'\nwebsocket = true",
+            "listeners.0.websocket",
+            ["True is refused; accepted: a table, which may be empty: {}"],
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_file_key_and_accepted_values(write, text, key, parts):

@@ -14,6 +14,7 @@ from aiohttp.http import HttpProcessingError
 
 from tidemq.broker.admin_guard import Guard, is_loopback
 from tidemq.config import Config, refused
+from tidemq.engine.listeners import listening_at
 
 _log = logging.getLogger("tidemq.admin")
 
@@ -52,6 +53,12 @@ class AdminServer:
         cannot be, ConfigError where others could come in without a token. Nobody is answered before `start`.
         """
         host, port = self._config.admin_host, self._config.admin_port
+        with listening_at(f"{host}:{port}"):
+            self._bind(host, port)
+        bound_port: int = self._sockets[0].getsockname()[1]
+        return bound_port
+
+    def _bind(self, host: str, port: int) -> None:
         kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
         for family, _, protocol, _, address in socket.getaddrinfo(host, port, type=kind, flags=flags):
             if not self._guard.has_token and not is_loopback(str(address[0])):
@@ -65,8 +72,6 @@ class AdminServer:
             if family == socket.AF_INET6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             bound.bind(address)
-        bound_port: int = self._sockets[0].getsockname()[1]
-        return bound_port
 
     async def start(self, routes: Iterable[web.RouteDef] = ()) -> None:
         """Listens and answers."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -46,12 +48,26 @@ class ListenerSettings:
     rates: ListenerRates | None = None  # None: the broker's
 
 
+@contextmanager
+def listening_at(place: str) -> Iterator[None]:
+    """Has an OSError name the place that was to be listened at."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen at {place}: {error.strerror or error}") from error
+
+
 def tcp_sockets(host: str, port: int, count: int) -> list[socket.socket]:
     """Sockets that listen on one address, ``count`` of them, between which the system shares out the clients
     (SO_REUSEPORT). Port 0 picks one.
 
     Raises OSError when the address cannot be bound, also when another broker shares it already.
     """
+    with listening_at(f"{host}:{port}"):
+        return _bound_sockets(host, port, count)
+
+
+def _bound_sockets(host: str, port: int, count: int) -> list[socket.socket]:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -61,19 +77,16 @@ def tcp_sockets(host: str, port: int, count: int) -> list[socket.socket]:
         probe.bind(address)
         address = (host, probe.getsockname()[1], *address[2:])
     sockets: list[socket.socket] = []
-    try:
+    with ExitStack() as undo:
         for _ in range(count):
-            listening = socket.socket(family, kind, protocol)
+            listening = undo.enter_context(socket.socket(family, kind, protocol))
             sockets.append(listening)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listening.bind(address)
             listening.listen(LISTEN_BACKLOG)
             listening.setblocking(False)
-    except OSError:
-        for listening in sockets:
-            listening.close()
-        raise
+        undo.pop_all()
     return sockets
 
 
@@ -104,8 +117,8 @@ def unix_socket(path: Path, mode: int) -> socket.socket:
 
     Raises OSError when it cannot be bound.
     """
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with listening_at(str(path)), ExitStack() as undo:
+        listening = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         _remove_dead(path)
         before = os.umask(0o777 & ~mode)
         try:
@@ -114,9 +127,7 @@ def unix_socket(path: Path, mode: int) -> socket.socket:
             os.umask(before)
         listening.listen(LISTEN_BACKLOG)
         listening.setblocking(False)
-    except OSError as error:
-        listening.close()
-        raise OSError(error.errno, f"cannot listen at {path}: {error.strerror or error}") from error
+        undo.pop_all()
     return listening
 
 
