@@ -9,8 +9,9 @@ SECONDS ?= 30
 SEED ?= 1
 RUNS ?= 100
 KILLS ?= 6
+MINUTES ?= 30
 
-.PHONY: help setup build serve demo test test-long attack wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline
+.PHONY: help setup build serve demo test test-long attack wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -78,6 +79,9 @@ fuzz: setup ## fuzzing of the parser, of TLS, WebSocket and PROXY, and of whole 
 
 crash: setup ## kill -9, bad disks and power loss by seed (RUNS=100 of 2 to 4 s, two at a time, SEED=1)
 	$(BIN)/python tests/crash --seed $(SEED) --runs $(RUNS)
+
+soak: setup ## loads and rests in turn at all kinds of listeners: what grows is found (MINUTES=30, SEED=1)
+	$(BIN)/python tests/soak --minutes $(MINUTES) --seed $(SEED)
 
 crash-pipeline: RUNS = 10
 crash-pipeline: setup ## kill -9 of broker, driver and executors by seed (RUNS=10 of 2 minutes, KILLS=6 each, SEED=1)
