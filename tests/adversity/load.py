@@ -1,6 +1,8 @@
 """Clients that do to a broker all that clients do, many at once: a process of its own, on plain sockets.
 
-    python -m adversity.load PORT --seconds 10 --seed 1
+    python -m adversity.load DOORS --seconds 10 --seed 1
+
+DOORS are the broker's listeners, a list of the fields of `doors.Door` as JSON; the first is a plain one.
 
 Every actor is a thread that plays one kind of client again and again until the time is over. Connections may
 end at any moment, that is the point; a packet that a broker must not send is a failure. Prints what the
@@ -23,8 +25,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from adversity.doors import Door, Visitor, break_in
 from conformance.kit import Client, ConnectionEnded, Silence
 from conformance.packets import (
+    AUTH,
     CONNACK,
     DISCONNECT,
     PING,
@@ -33,6 +37,7 @@ from conformance.packets import (
     PUBREL,
     Will,
     acknowledge,
+    auth,
     connect,
     disconnect,
     options,
@@ -71,21 +76,29 @@ class Diary:
 class Play:
     """What one actor needs: where, until when, its own random numbers, and what it has seen."""
 
-    def __init__(self, port: int, end: float, seed: str, seen: collections.Counter[str]) -> None:
-        self.port, self.end, self.seen = port, end, seen
+    def __init__(self, doors: list[Door], end: float, seed: str, seen: collections.Counter[str]) -> None:
+        self.doors, self.end, self.seen = doors, end, seen
         self.random = random.Random(seed)
         self.numbers = itertools.count(1)
         self.diary = Diary(f"diarist{seed}")
 
     def open(self, client_id: str, version: int, **settings: Any) -> Client:
         """A client whose CONNECT was accepted; raises ConnectionEnded where it was not."""
-        client = Client(self.port, version)
+        client = self.visit(version)
         client.send(connect(client_id, version, **settings))
         connack = client.receive()
         if connack.kind != CONNACK or connack.reason:
             raise ConnectionEnded(f"refused: {connack}")
-        self.seen["connected"] += 1
+        client.keep_ticket()
         self.seen["resumed"] += connack.session_present
+        return client
+
+    def visit(self, version: int) -> Visitor:
+        """A client that has come in at any of the doors."""
+        door = self.random.choice(self.doors)
+        client = Visitor(door, version, self.random)
+        self.seen[f"came in by {door.name}"] += 1
+        self.seen["TLS resumed"] += client.resumed
         return client
 
     def take(self, client: Client, wait_s: float = READ_S) -> bool:
@@ -173,7 +186,7 @@ def replayer(play: Play) -> None:
 
 def slow_subscriber(play: Play) -> None:
     """Does not read for longer than a publisher is made to wait, then reads all."""
-    client = Client(play.port, 5)
+    client = play.visit(5)
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     client.send(
         connect("", 5, receive_max=200), subscribe(1, ("load/#", play.random.randrange(3)), ("big/#", 1))
@@ -258,7 +271,7 @@ def giant(play: Play) -> None:
 
 def half_speaker(play: Play) -> None:
     """Connections that end within a packet, are closed on one side only, or say what nobody may say."""
-    client = Client(play.port, 5)
+    client = Client(play.doors[0].port, 5)
     whole = connect("", 5) + subscribe(1, ("load/#", 1)) + publish("big/half", bytes(200_000), 1, 1)
     kind = play.random.randrange(4)
     if kind == 0:
@@ -274,6 +287,31 @@ def half_speaker(play: Play) -> None:
     else:
         client.send(play.random.randbytes(play.random.randrange(1, 400)))
         play.take_all(client, 5)
+    play.drop(client)
+
+
+def burglar(play: Play) -> None:
+    """Many handshakes at once that come to nothing."""
+    door = play.random.choice(play.doors[1:])
+    links = [break_in(door, play.random) for _ in range(20)]
+    time.sleep(play.random.choice((0.01, 0.1, 3)))  # longer than it may take
+    for link in links:
+        link.close()
+
+
+def prover(play: Play) -> None:
+    """Authenticates in steps, perhaps as somebody whose session is elsewhere, and again and again."""
+    steps: dict[str, Any] = {"auth_method": "steps", "auth_data": b"step"}
+    client = play.visit(5)
+    client.send(connect(f"throne{play.random.randrange(3)}", 5, **steps))
+    while (got := client.receive()).kind == AUTH:
+        client.send(auth(0x18, **steps))
+    if got.kind != CONNACK or got.reason:
+        raise ConnectionEnded(f"refused: {got}")
+    for _ in range(play.random.randrange(20)):
+        client.send(auth(0x19, **steps), publish(play.random.choice(TOPICS), bytes(20), 1, 1))
+        play.take_all(client, 3)
+        play.seen["authenticated again"] += 1
     play.drop(client)
 
 
@@ -446,6 +484,8 @@ ACTORS: list[Callable[[Play], None]] = [
     *(far_receiver,) * 3,
     *(commuter,) * 3,
     *(diarist,) * 4,
+    *(burglar,) * 2,
+    *(prover,) * 2,
     retainer,
     mortal,
 ]
@@ -464,11 +504,11 @@ def play_on(actor: Callable[[Play], None], play: Play, failures: list[str]) -> N
             failures.append(f"{actor.__name__}:\n{traceback.format_exc()}")
 
 
-def run(port: int, seconds: float, seed: int) -> tuple[collections.Counter[str], list[str]]:
+def run(doors: list[Door], seconds: float, seed: int) -> tuple[collections.Counter[str], list[str]]:
     """Plays all actors; returns what they have seen and what failed."""
     end = time.monotonic() + seconds
     failures: list[str] = []
-    plays = [Play(port, end, f"{seed}.{index}", collections.Counter()) for index in range(len(ACTORS))]
+    plays = [Play(doors, end, f"{seed}.{index}", collections.Counter()) for index in range(len(ACTORS))]
     threads = [
         threading.Thread(target=play_on, args=(actor, play, failures))
         for actor, play in zip(ACTORS, plays, strict=True)
@@ -482,11 +522,11 @@ def run(port: int, seconds: float, seed: int) -> tuple[collections.Counter[str],
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("port", type=int)
+    parser.add_argument("doors", type=lambda text: [Door(**each) for each in json.loads(text)])
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
-    seen, failures = run(wanted.port, wanted.seconds, wanted.seed)
+    seen, failures = run(wanted.doors, wanted.seconds, wanted.seed)
     print(json.dumps(seen))
     print("\n".join(failures), file=sys.stderr)
     return 1 if failures else 0

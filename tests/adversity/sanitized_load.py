@@ -4,7 +4,9 @@ engine.
     tools/sanitize.sh thread tests/adversity/sanitized_load.py --seconds 60
 
 Rounds with 2 and 4 reactors, with and without decisions of the control plane, with messages and receivers of
-the embedding program, ended by a stop in the middle of the load. The next round starts on the same store.
+the embedding program, ended by a stop in the middle of the load. Clients come in at listeners with and
+without TLS, WebSocket, PROXY headers and limits; certificates and rules are replaced meanwhile. The next
+round starts on the same store.
 Fails when the load saw nothing, when it saw what no broker may send, when the store has failed, and when
 anything is left of the engine after a round.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import json
 import os
 import random
@@ -23,6 +26,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from adversity.entrances import Entrances
 
 from tidemq.broker.keeper import Keeper
 from tidemq.broker.providers import Options
@@ -39,7 +44,6 @@ from tidemq.engine import (
     StoreAccess,
     SubscribeRequest,
 )
-from tidemq.engine.listeners import tcp_sockets
 from tidemq.engine.rule_row import CLIENT_MARK, PUBLISH, SUBSCRIBE, RuleRow
 from tidemq.limits import Limits
 from tidemq.store import MemoryStore, Store
@@ -62,6 +66,10 @@ LIMITS = Limits(
     retained_ttl_s=3,
     connect_timeout_s=2,
     shutdown_s=2,
+    flapping_connects_max=4,
+    flapping_window_s=1,
+    flapping_ban_s=1,
+    flapping_clients_max=20,
     memory_bytes_max=1 << 30,
 )
 MUST_BE_SEEN = [
@@ -74,6 +82,11 @@ MUST_BE_SEEN = [
     "read from a diary",
     "broke off",
     "replayed",
+    "came in by plain",
+    "came in by TLS",
+    "came in by WebSocket",
+    "came in by PROXY",
+    "TLS resumed",
 ]
 MUST_BE_COUNTED = [
     "sessions_taken_over",
@@ -85,6 +98,11 @@ MUST_BE_COUNTED = [
     "store_rows_read",
     "refused_not_authorised",
     "subscriptions_revoked",
+    "handshakes_failed",
+    "clients_throttled",
+    "listeners_throttled",
+    "refused_address",
+    "refused_flapping",
 ]
 _REPLAYED = b"\x30\x07\x00\x03a/b\x00c" * 1000  # in any version
 MUST_NOT_BE_COUNTED = ["store_failures", "store_corrupt_rows", "refused_store"]
@@ -107,15 +125,23 @@ def answer(engine: Engine, event: Event, dice: random.Random) -> None:
     """The control plane's decision, mostly to allow."""
     refused = dice.random() < 0.02
     if isinstance(event, ConnectRequest):
+        step = event.auth_method is not None and dice.random() < 0.5
         engine.answer_connect(
             event.connection,
-            0x87 if refused else 0,
+            0x87 if refused else 0x18 if step else 0,
             client_id=event.client_id,
+            auth_data=b"step",
             groups=dice.choice([(), ("load",), ("load", "other")]),
             rules=draw_rules(dice) if dice.random() < 0.1 else None,
         )
     elif isinstance(event, AuthRequest):
-        engine.answer_auth(event.connection, 0)
+        engine.answer_auth(
+            event.connection,
+            dice.choice([0, 0, 0, 0x18]),
+            b"step",
+            username=dice.choice([None, "other"]),
+            rules=draw_rules(dice) if dice.random() < 0.1 else None,
+        )
     elif isinstance(event, SubscribeRequest):
         engine.answer_subscribe(event.connection, [0x87 if refused else 0] * len(event.filters))
         if any(topic_filter.startswith("$stream/") for topic_filter, _ in event.filters):
@@ -127,15 +153,20 @@ def answer(engine: Engine, event: Event, dice: random.Random) -> None:
         engine.answer_publish(event.connection, 0x87 if refused else 0, ttl_s=dice.choice([0, 0.01]))
 
 
-def embed(engine: Engine, until: float, dice: random.Random) -> int:
+def embed(engine: Engine, entrances: Entrances, until: float, dice: random.Random) -> int:
     """Lives as an embedding program does until the time has come; returns how many messages it received."""
     receivers: list[int] = []
+    undecided: list[Event] = []  # answered later, when the client may be elsewhere, or gone
     received = 0
     while time.monotonic() < until:
         select.select([engine.fileno()], [], [], 0.01)
-        for event in engine.events():
+        events, undecided = undecided + engine.events(), []
+        for event in events:
             received += isinstance(event, Received)
-            answer(engine, event, dice)
+            if dice.random() < 0.02:
+                undecided.append(event)
+            else:
+                answer(engine, event, dice)
         for _ in range(5):
             engine.publish(f"load/{dice.randrange(4)}/heat", bytes(100), qos=dice.randrange(3))
         engine.publish(
@@ -149,12 +180,16 @@ def embed(engine: Engine, until: float, dice: random.Random) -> int:
             engine.disconnect(dice.choice(["throne0", "throne1", "commuter0", "commuter1"]), 0x98)
         if dice.random() < 0.05:
             engine.set_rules(draw_rules(dice))
+        if dice.random() < 0.1:
+            entrances.replace(dice, 2 * LIMITS.connect_timeout_s)
         engine.counters()
     return received
 
 
-def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: Store) -> None:
-    """One engine's life; its state goes on in the store, which is opened and closed here."""
+def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: Store, folder: Path) -> None:
+    """One engine's life; its state goes on in the store, which is opened and closed here. The folder is for
+    certificates.
+    """
     dice = random.Random(seed)
     engine = Engine(LIMITS, reactors=reactors)
     engine.ask_connect = engine.ask_subscribe = engine.ask_publish = decides
@@ -162,18 +197,17 @@ def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: S
     assert store.open() == [], "the store is damaged"
     keeper = Keeper(store, StoreAccess(engine))
     keeper.load()
-    sockets = tcp_sockets("127.0.0.1", 0, reactors)
-    engine.listen(sockets)
-    port = sockets[0].getsockname()[1]
+    entrances = Entrances(engine, reactors, folder)
+    doors = json.dumps([dataclasses.asdict(door) for door in entrances.doors])
     engine.start()
     keeper.start()
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     load = subprocess.Popen(
-        [sys.executable, "-m", "adversity.load", str(port), "--seconds", str(seconds), "--seed", str(seed)],
+        [sys.executable, "-m", "adversity.load", doors, "--seconds", str(seconds), "--seed", str(seed)],
         stdout=subprocess.PIPE,
         env=plain | {"PYTHONPATH": str(TESTS)},
     )
-    received = embed(engine, time.monotonic() + seconds * 0.9, dice)
+    received = embed(engine, entrances, time.monotonic() + seconds * 0.9, dice)
     engine.stop()
     while not any(isinstance(event, Stopped) for event in engine.events()):
         select.select([engine.fileno()], [], [], 0.1)
@@ -208,7 +242,7 @@ def play_rounds(kind: str, seconds: float, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = STORES[kind](Config(data=Path(folder) / "data"), {})
         for index, (reactors, decides) in enumerate(ROUNDS):
-            play_round(reactors, decides, seconds / len(ROUNDS), seed + index, store)
+            play_round(reactors, decides, seconds / len(ROUNDS), seed + index, store, Path(folder))
 
 
 def check_leaks() -> None:

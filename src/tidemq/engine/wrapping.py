@@ -58,13 +58,13 @@ _CLEAR_BYTES = cython.declare(uint64_t, 65536)
 @cython.exceptval(check=False)
 def open_transport(c: cython.pointer[Connection]) -> cython.bint:
     """Wraps a connection that was just accepted as its listener wants it. False: no memory."""
-    if c.listener.terms == cython.NULL:
-        return True
     # the terms may be changed by the control plane at any time, and the old ones freed some time later
     pthread_mutex_lock(cython.address(c.listener.terms_lock))
-    c.transport = serve(c.listener.terms)
+    wrapped: cython.bint = c.listener.terms != cython.NULL
+    if wrapped:
+        c.transport = serve(c.listener.terms)
     pthread_mutex_unlock(cython.address(c.listener.terms_lock))
-    return c.transport != cython.NULL
+    return not wrapped or c.transport != cython.NULL
 
 
 @cython.cfunc

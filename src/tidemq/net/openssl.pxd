@@ -85,11 +85,15 @@ cdef extern from * nogil:
     #define TIDEMQ_DECLARE(result, name, arguments) static result (*tidemq_##name) arguments;
     TIDEMQ_OPENSSL(TIDEMQ_DECLARE)
 
-    /* NULL, or the name of the first function that the library does not have */
+    /* NULL, or the name of the first function that the library does not have. What was found is not
+       written again: other threads call it by then. */
     static const char* tidemq_find_openssl(void* library) {
+        static void* found;
+        if (library == found) return NULL;
     #define TIDEMQ_FIND(result, name, arguments) \
         if (!(*(void**)&tidemq_##name = dlsym(library, #name))) return #name;
         TIDEMQ_OPENSSL(TIDEMQ_FIND)
+        found = library;
         return NULL;
     }
     """

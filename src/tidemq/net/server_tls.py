@@ -1,9 +1,9 @@
 """What the TLS connections of a listener have in common: certificates, clients' certificates, tickets."""
 
 import cython
+import cython.cimports.tidemq.net.openssl as openssl
 from cython.cimports.libc.string import memcmp, strlen
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
-from cython.cimports.tidemq.net import openssl
 from cython.cimports.tidemq.net.server_tls import NamedContext, NamedContexts
 from cython.cimports.tidemq.net.tls import Tls, load_openssl, new_context, show, trust
 

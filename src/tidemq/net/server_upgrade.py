@@ -3,12 +3,12 @@
 import re
 
 import cython
+import cython.cimports.tidemq.net.openssl as openssl
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.stdio import snprintf
 from cython.cimports.libc.string import memcmp, memcpy, memset, strlen
 from cython.cimports.libcpp.memory import make_unique
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.net import openssl
 from cython.cimports.tidemq.net.buffer import Buffer, append
 from cython.cimports.tidemq.net.server_upgrade import Request, Text, WebSocketRules
 from cython.cimports.tidemq.net.tls import load_openssl

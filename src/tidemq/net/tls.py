@@ -8,10 +8,10 @@ A `Tls` belongs to one thread at a time. Renegotiation is off, so a write never 
 """
 
 import cython
+import cython.cimports.tidemq.net.openssl as openssl
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.net import openssl
 from cython.cimports.tidemq.net.buffer import Buffer, append
 from cython.cimports.tidemq.net.tls import FAILED, FINISHED, WANTS_INPUT, Step, Tls
 
