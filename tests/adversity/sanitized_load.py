@@ -44,6 +44,7 @@ from tidemq.engine import (
     StoreAccess,
     SubscribeRequest,
 )
+from tidemq.engine.listeners import ListenerRates
 from tidemq.engine.rule_row import CLIENT_MARK, PUBLISH, SUBSCRIBE, RuleRow
 from tidemq.limits import Limits
 from tidemq.store import MemoryStore, Store
@@ -72,6 +73,11 @@ LIMITS = Limits(
     flapping_clients_max=20,
     memory_bytes_max=1 << 30,
 )
+RATES = {
+    "TLS": ListenerRates(client_messages_per_s=400, listener_bytes_per_s=2_000_000),
+    "WebSocket": ListenerRates(client_bytes_per_s=500_000, listener_messages_per_s=4000, connects_per_s=20),
+    "PROXY": ListenerRates(connections_per_address_max=2),
+}
 MUST_BE_SEEN = [
     "received at QoS 0",
     "received at QoS 1",
@@ -197,7 +203,7 @@ def play_round(reactors: int, decides: bool, seconds: float, seed: int, store: S
     assert store.open() == [], "the store is damaged"
     keeper = Keeper(store, StoreAccess(engine))
     keeper.load()
-    entrances = Entrances(engine, reactors, folder)
+    entrances = Entrances(engine, reactors, folder, RATES)
     doors = json.dumps([dataclasses.asdict(door) for door in entrances.doors])
     engine.start()
     keeper.start()
