@@ -76,8 +76,10 @@ def _adopt(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.voi
     c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
     c.leaving = False
     place_connection(r, c)
-    if c.doomed or r.stopping:
+    touch(r, c)  # it may have been doomed where it comes from, and it is closed here
+    if r.stopping:
         doom(r, c, 0, 0)
+    if c.doomed:
         return
     time_connection(r, c, c.deadline_ms)
     c.state = CONNECTING
@@ -197,9 +199,11 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     if mail.message != cython.NULL:
         handle_mail(r, mail)
         return
+    c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
     if mail.kind == MAIL_MOVED:
-        welcome(r, cython.cast(cython.pointer[Connection], mail.pointer))
-        close_connection(r, cython.cast(cython.pointer[Connection], mail.pointer))
+        welcome(r, c)
+        close_connection(r, c)
+        del c  # for `welcome` has left that to the end of a turn
     if mail.kind == MAIL_SHARD:
         adopt_shard(r, cython.cast(cython.pointer[Session], mail.pointer))
     if mail.kind == MAIL_COMMITTED:
@@ -209,7 +213,6 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     if mail.kind == MAIL_RULES:
         release_policy(cython.cast(cython.pointer[Policy], mail.pointer), r.tally)
     if mail.kind == MAIL_CONNECTION:
-        c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
         place_connection(r, c)
         close_connection(r, c)
     _free_letter(r, mail)
