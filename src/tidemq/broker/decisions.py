@@ -288,12 +288,18 @@ class Decisions:
             if not logins.refuses(request.peer, request.username):
                 await self._connect(request, exchange)
                 return
+        self._refuse_address(exchange)
+
+    def _refuse_address(self, exchange: _Exchange) -> None:
         self.counts["logins_refused"] += 1
         why = "too many logins from this address have failed, try again later"
         exchange.answer(Verdict(CONNECTION_RATE_EXCEEDED, why))
 
     async def _connect(self, request: ConnectRequest, exchange: _Exchange) -> None:
         verdict = await self._authenticate(request, exchange)
+        if request.auth_method is not None and self._failed_logins.refuses(request.peer, request.username):
+            self._refuse_address(exchange)  # others have failed meanwhile: what it has found is not said
+            return
         delay_s = self._judge(request, verdict)
         if verdict.reason == SUCCESS and request.will_topic is not None:
             access = Access(
@@ -315,7 +321,9 @@ class Decisions:
         if self._authenticators[request.listener] is None:
             return 0.0
         if verdict.reason == SUCCESS:
-            self._failed_logins.succeeded(request.peer, request.username)
+            if verdict.username is None or request.username in (None, verdict.username):
+                self._failed_logins.succeeded(request.peer, request.username)
+            # else the name in CONNECT was not what was proved, and whoever it is of gains nothing by it
         elif verdict.reason in _LOGIN_FAILED:
             self.counts["logins_failed"] += 1
             return self._failed_logins.failed(request.peer, request.username)
