@@ -155,7 +155,7 @@ class Decisions:
         self._slots = asyncio.Semaphore(config.decisions_max)
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies: dict[int, asyncio.Future[bytes | None]] = {}  # connections whose AUTH is awaited
-        self._clients = Clients(self._end_time)
+        self._clients = Clients(self._end_time, config.limits.connections_max)
         self._remembered: Remembered[Access, bool] = Remembered(config.decision_cache_max)
         self._failed_logins = FailedLogins(config)
         self._delayed: dict[_Exchange, asyncio.TimerHandle] = {}  # refusals that are not said yet
@@ -312,7 +312,8 @@ class Decisions:
             )
             if not await self._allows(access, remember=False):
                 verdict = Verdict(NOT_AUTHORIZED)
-        if verdict.reason == SUCCESS and self._authenticators[request.listener] is not None:
+        asked = self._knows_all or self._authenticators[request.listener] is not None
+        if verdict.reason == SUCCESS and asked:
             self._clients.accept(request, verdict)
         self._answer(exchange, verdict, delay_s)
 
@@ -359,7 +360,7 @@ class Decisions:
     async def _authenticate_again(self, request: AuthRequest) -> None:
         exchange = _Exchange(self._engine, self._replies, request)
         verdict = await self._authenticate(request, exchange)
-        if verdict.reason == SUCCESS and not self._clients.renew(request.client_id, verdict):
+        if verdict.reason == SUCCESS and not self._clients.renew(request, verdict):
             verdict = Verdict(NOT_AUTHORIZED)
         self._remembered.drop_owner(request.client_id)
         self._answer(exchange, verdict, self._judge(request, verdict))
