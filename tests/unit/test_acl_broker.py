@@ -15,7 +15,7 @@ import paho.mqtt.client as paho
 import pytest
 
 from tidemq import Broker, Config
-from tidemq.broker import acl_file
+from tidemq.broker import watched_file
 from tidemq.broker.acl_formats import read_rules
 from tidemq.broker.providers import Access, Verdict
 from tidemq.broker.rules import AclRule, decide
@@ -31,7 +31,7 @@ CHANGES = 5  # of rules, and as many back
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acl_file, "CHECK_S", 0.02)
+    monkeypatch.setattr(watched_file, "CHECK_S", 0.02)
 
 
 @asynccontextmanager

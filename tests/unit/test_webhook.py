@@ -416,3 +416,18 @@ def test_defaults_are_as_documented() -> None:
         assert f"| `{name}` | " in section, name
         if isinstance(field.default, (int, float)):
             assert f"| `{name}` | `{field.default}` |" in section, name
+
+
+async def test_a_reload_forgets_answers_and_reads_the_secret(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("first")
+    async with HttpServer() as server:
+        options = {"url": server.url, "secret_file": str(secret), "allow_s": 3600}
+        async with broker_with("webhook", options, failed_login_delay_s=0) as broker:
+            assert await enters(broker, "ann", b"pw", client_id="c") == 0
+            server.handler = answer({"result": "deny"})
+            assert await enters(broker, "ann", b"pw", client_id="c") == 0
+            secret.write_text("second")
+            assert (await broker.reload())["authenticator webhook"] == ""
+            assert await enters(broker, "ann", b"pw", client_id="c") == 0x86
+        assert [headers["Authorization"] for headers in server.headers] == ["first", "second"]

@@ -58,6 +58,11 @@ class Remembered(Generic[K, V]):
         if not keys:
             del self._keys_of[entry[2]]
 
+    def clear(self) -> None:
+        """Forgets all."""
+        self._entries.clear()
+        self._keys_of.clear()
+
     def drop_owner(self, owner: str) -> None:
         """Forgets what belongs to this owner."""
         for key in self._keys_of.pop(owner, ()):

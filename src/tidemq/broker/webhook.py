@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,7 +35,7 @@ from tidemq.broker.providers import (
     read_options,
 )
 from tidemq.broker.remembered import Remembered
-from tidemq.broker.watched_file import WatchedFile, read_secret
+from tidemq.broker.watched_file import WatchedFiles, read_secret
 from tidemq.config import Config
 from tidemq.engine.events import ConnectRequest
 
@@ -109,7 +110,8 @@ class Webhook:
         self._http = HttpClient(
             timeout_s=options.timeout_s, connections_max=options.connections_max, ca_file=options.ca_file
         )
-        self._secret = WatchedFile(options.secret_file, read_secret) if options.secret_file else None
+        secret = options.secret_file
+        self._secret = None if secret is None else WatchedFiles([secret], partial(read_secret, secret))
         self._circuit = CircuitBreaker(options.failures_max, options.open_s)
         self._remembered: Remembered[bytes, _Known] = Remembered(options.remembered_max)
         self._asking: dict[bytes, asyncio.Task[_Known | None]] = {}
@@ -144,6 +146,12 @@ class Webhook:
             return await asyncio.shield(asking)
         finally:
             self._waiting -= 1
+
+    async def reload(self) -> None:
+        """Reads the secret now, ConfigError where there is none; forgets all answers."""
+        self._remembered.clear()
+        if self._secret is not None:
+            await self._secret.reload()
 
     async def close(self) -> None:
         """Gives up what is under way."""
@@ -212,6 +220,10 @@ class _Provider:
     def counts(self) -> Mapping[str, int]:
         """The webhook's counters."""
         return self._webhook.counts
+
+    async def reload(self) -> None:
+        """Reads the secret now; forgets all answers."""
+        await self._webhook.reload()
 
     async def close(self) -> None:
         """Gives up what is under way."""
