@@ -105,6 +105,51 @@ async def test_what_an_answer_means(handler: Any, verdict: Verdict) -> None:
         await provider.close()
 
 
+@pytest.mark.parametrize(
+    ("head", "verdict"),
+    [
+        ("HTTP/1.1 200 OK", FAILED),
+        ("HTTP/1.0 200 OK\r\nContent-Type: application/json", FAILED),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2", FAILED),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", FAILED),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 0", Verdict()),
+        ("HTTP/1.1 204 No Content", Verdict()),
+    ],
+)
+async def test_a_server_that_breaks_down_before_the_body_has_allowed_nothing(
+    head: str, verdict: Verdict
+) -> None:
+    async def break_down(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"{head}\r\n\r\n".encode())
+        writer.close()
+
+    async with await asyncio.start_server(break_down, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        provider = WebhookAuthenticator(WebhookOptions(url=url))
+        assert await provider.authenticate(request("c", "ann", b"secret")) == verdict
+        await provider.close()
+
+
+async def test_a_defect_of_ours_closes_nobody_out_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with HttpServer() as server:
+        provider = hook(server, failures_max=1, open_s=0.01)
+        real = provider._webhook._http.call
+
+        async def fails(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("nobody has thought of it")
+
+        monkeypatch.setattr(provider._webhook._http, "call", fails)
+        for _ in range(3):  # the first opens the circuit, the others are its probes
+            await asyncio.sleep(0.02)
+            with pytest.raises(RuntimeError):
+                await provider.authenticate(request())
+        monkeypatch.setattr(provider._webhook._http, "call", real)
+        await asyncio.sleep(0.02)
+        assert await provider.authenticate(request()) == Verdict()
+        await provider.close()
+
+
 async def test_a_redirection_is_not_followed() -> None:
     async def elsewhere(_: web.Request) -> web.StreamResponse:
         raise web.HTTPTemporaryRedirect("/other")

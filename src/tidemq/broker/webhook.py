@@ -149,6 +149,7 @@ class Webhook:
 
     async def reload(self) -> None:
         """Reads the secret now, ConfigError where there is none; forgets all answers."""
+        self._hash_key = secrets.token_bytes(32)  # so what is being asked counts for who has asked, no more
         self._remembered.clear()
         if self._secret is not None:
             await self._secret.reload()
@@ -170,6 +171,9 @@ class Webhook:
             self.counts["webhook_calls_failed"] += 1
             failure = "" if isinstance(error, QuestionRefusedError) else str(error)
             _log.debug("the webhook %s failed: %s", self.options.url, error)
+        except Exception as error:
+            self._report(permit, type(error).__name__)  # else nobody would ever be asked again
+            raise
         self._report(permit, failure)
         if reply is None:
             return None
@@ -199,7 +203,7 @@ class Webhook:
             raise QuestionRefusedError(f"its status is {answer.status}")
         if not 200 <= answer.status <= 299:
             raise CallFailedError(f"its status is {answer.status}")
-        if not answer.body:
+        if not answer.body and answer.has_length:
             return _Reply(result="allow")
         try:
             return _Reply.model_validate(answer.json())
