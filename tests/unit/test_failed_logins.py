@@ -322,3 +322,36 @@ async def test_exchanges_that_all_end_at_once_are_not_all_told_what_they_have_gu
         assert reasons[-1] == 0x9F
         counters = broker.counters()
         assert counters["logins_failed"] == reasons.count(0x86) == 10 - counters["logins_refused"]
+
+
+async def test_exchanges_that_nobody_goes_on_with_shut_nobody_out(broker_on_fake) -> None:
+    """They hold no place of decisions; beyond what may wait, the oldest goes, and no newcomer."""
+
+    class Asks(Wrong):
+        async def converse(self, request: ConnectRequest, challenge: Challenge) -> Verdict:
+            return Verdict() if await challenge(b"?") == b"right" else Verdict(0x86)
+
+    config = Config(
+        host="127.0.0.1", port=0, sys_interval_s=0, decisions_max=1, decisions_waiting_max=3, decision_s=60
+    )
+    async with broker_on_fake(config, authenticator=Asks()) as broker:
+        engine = broker.engine
+
+        async def next_answer() -> tuple[int, int]:
+            while not engine.answers:
+                await asyncio.sleep(0.001)
+            return engine.answers.pop(0)[1:3]
+
+        for number in range(9):
+            engine.say(request(number, HERE)._replace(auth_method="M", auth_data=b"!"))
+            given = [await next_answer() for _ in range(1 if number < 3 else 2)]
+            assert sorted(given) == [(number - 3, 0x88), (number, 0x18)][number < 3 :]
+        engine.say(request(10, THERE, password=b"right"))
+        assert await next_answer() == (10, 0)
+        engine.say(request(9, THERE)._replace(auth_method="M", auth_data=b"!"))
+        assert sorted([await next_answer(), await next_answer()]) == [(6, 0x88), (9, 0x18)]
+        engine.say(AuthRequest(9, "", 0x18, "M", b"right", peer=THERE))
+        assert await next_answer() == (9, 0)
+        counters = broker.counters()
+        assert counters["decisions_late"] == 7
+        assert "decisions_over_quota" not in counters

@@ -83,20 +83,32 @@ class _Exchange:
         self,
         engine: Engine,
         replies: dict[int, asyncio.Future[bytes | None]],
+        replies_max: int,
         request: ConnectRequest | AuthRequest,
     ) -> None:
         self._engine = engine
         self._replies = replies
+        self._replies_max = replies_max
         self._connection = request.connection
         self._client_id = request.client_id
         self._is_connected = self._answers_auth = isinstance(request, AuthRequest)
 
     async def challenge(self, data: bytes | None) -> bytes | None:
-        """Sends the data in an AUTH packet and returns the data of the client's."""
+        """Sends the data in an AUTH packet and returns the data of the client's. Where too many clients are
+        waited for, the one that has kept us waiting for longest is late: TimeoutError."""
+        replies = self._replies
+        if len(replies) >= self._replies_max:
+            oldest = replies.pop(next(iter(replies)))
+            if not oldest.done():
+                oldest.set_exception(TimeoutError())
         reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._replies[self._connection] = reply
+        replies[self._connection] = reply
         self.answer(Verdict(CONTINUE_AUTHENTICATION, auth_data=data))
-        return await reply
+        try:
+            return await reply
+        finally:
+            if replies.get(self._connection) is reply:
+                del replies[self._connection]
 
     def answer(self, verdict: Verdict) -> None:
         """Answers what the client sent last: its CONNECT or, after a challenge, its AUTH."""
@@ -179,7 +191,7 @@ class Decisions:
 
     def on_connect(self, request: ConnectRequest) -> None:
         """Answers a CONNECT."""
-        exchange = _Exchange(self._engine, self._replies, request)
+        exchange = self._exchange(request)
 
         def refuse(reason: int) -> None:
             exchange.answer(Verdict(reason))
@@ -252,8 +264,15 @@ class Decisions:
         self.counts["clients_expired"] += 1
         self._engine.disconnect(client_id, MAXIMUM_CONNECT_TIME)
 
+    def _exchange(self, request: ConnectRequest | AuthRequest) -> _Exchange:
+        return _Exchange(self._engine, self._replies, max(1, self._config.decisions_waiting_max), request)
+
     def _start(self, decide: Decide, refuse: Refuse, *, late: int) -> None:
-        if len(self._tasks) >= self._config.decisions_max + self._config.decisions_waiting_max:
+        # those that wait for their clients are not counted: clients that say nothing would keep others out
+        if (
+            len(self._tasks) - len(self._replies)
+            >= self._config.decisions_max + self._config.decisions_waiting_max
+        ):
             self.counts["decisions_over_quota"] += 1
             refuse(QUOTA_EXCEEDED)
             return
@@ -358,7 +377,7 @@ class Decisions:
             return await verdict if inspect.isawaitable(verdict) else verdict
 
     async def _authenticate_again(self, request: AuthRequest) -> None:
-        exchange = _Exchange(self._engine, self._replies, request)
+        exchange = self._exchange(request)
         verdict = await self._authenticate(request, exchange)
         if verdict.reason == SUCCESS and not self._clients.renew(request, verdict):
             verdict = Verdict(NOT_AUTHORIZED)
