@@ -459,8 +459,9 @@ class Decisions:
                     answer = self._authoriser.authorise(access)
                     allowed = await answer if inspect.isawaitable(answer) else answer
                 if remember:
-                    ttl_s = self._config.decision_cache_s
-                    self._remembered.put(access, allowed, ttl_s, owner=access.client_id)
+                    ttl_s, owner = self._config.decision_cache_s, access.client_id
+                    held_bytes = len(access.topic) + len(owner) + len(access.username or "")
+                    self._remembered.put(access, allowed, ttl_s, owner, held_bytes)
             else:
                 self.counts["decisions_remembered"] += 1
             if not allowed:

@@ -164,9 +164,9 @@ class Webhook:
 
     async def _call(self, key: bytes, body: bytes, permit: int) -> _Known | None:
         self.counts["webhook_calls"] += 1
-        reply, failure = None, ""
+        reply, answer_bytes, failure = None, 0, ""
         try:
-            reply = await self._post(body)
+            reply, answer_bytes = await self._post(body)
         except CallFailedError as error:
             self.counts["webhook_calls_failed"] += 1
             failure = "" if isinstance(error, QuestionRefusedError) else str(error)
@@ -179,7 +179,7 @@ class Webhook:
             return None
         known = _Known(reply, time.monotonic())
         ttl_s = self.options.allow_s if reply.result == "allow" else self.options.deny_s
-        self._remembered.put(key, known, min(ttl_s, reply.expires_s or ttl_s))
+        self._remembered.put(key, known, min(ttl_s, reply.expires_s or ttl_s), held_bytes=answer_bytes)
         self.counts["webhook_answers_evicted"] = self._remembered.evicted
         return known
 
@@ -194,19 +194,20 @@ class Webhook:
         elif was_open and not self._circuit.is_open:
             _log.info("the webhook %s answers again", self.options.url)
 
-    async def _post(self, body: bytes) -> _Reply:
+    async def _post(self, body: bytes) -> tuple[_Reply, int]:
+        """The answer, and its bytes."""
         headers = {} if self._secret is None else {self.options.secret_header: await self._secret.current()}
         answer = await self._http.call("POST", self.options.url, body=body, headers=headers)
         if answer.status in (401, 403):
-            return _Reply(result="deny")
+            return _Reply(result="deny"), 0
         if 400 <= answer.status <= 499 and answer.status not in SERVER_IN_TROUBLE:
             raise QuestionRefusedError(f"its status is {answer.status}")
         if not 200 <= answer.status <= 299:
             raise CallFailedError(f"its status is {answer.status}")
         if not answer.body and answer.has_length:
-            return _Reply(result="allow")
+            return _Reply(result="allow"), 0
         try:
-            return _Reply.model_validate(answer.json())
+            return _Reply.model_validate(answer.json()), len(answer.body)
         except ValidationError as error:
             where = ".".join(str(part) for part in error.errors()[0]["loc"])
             raise CallFailedError(f"its JSON is not what it should be, at {where or 'the top'}") from error
