@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -172,6 +173,7 @@ class Decisions:
         self._failed_logins = FailedLogins(config)
         self._delayed: dict[_Exchange, asyncio.TimerHandle] = {}  # refusals that are not said yet
         self.counts: Counter[str] = Counter()
+        self._failures_second = self._failures_logged = 0
         # who wants to see each message, or may veto one, is asked about each
         self._cache_s = 0.0 if hooks.has("publish", "authorise") else config.decision_cache_s
 
@@ -289,8 +291,17 @@ class Decisions:
             refuse(late)
         except Exception:
             self.counts["decisions_failed"] += 1
-            _log.exception("a decision failed, the client is refused")
+            self._log_failure()
             refuse(IMPLEMENTATION_SPECIFIC_ERROR)
+
+    def _log_failure(self) -> None:
+        """With its traceback; no more a second than there are lines for faults: strangers can cause it."""
+        second = int(time.monotonic())
+        if second != self._failures_second:
+            self._failures_second, self._failures_logged = second, 0
+        if self._failures_logged < self._config.fault_lines_max:
+            self._failures_logged += 1
+            _log.exception("a decision failed, the client is refused")
 
     def _slot(self, provider: object) -> AbstractAsyncContextManager[object]:
         return nullcontext() if bounds_itself(provider) else self._slots
