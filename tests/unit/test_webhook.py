@@ -288,7 +288,8 @@ async def test_connections_and_questions_are_bounded() -> None:
 
 async def test_the_circuit_opens_is_tried_once_and_closes(caplog: pytest.LogCaptureFixture) -> None:
     async with HttpServer(answer(None, 500)) as server:
-        provider, clock = hook(server, failures_max=3, open_s=10), Clock()
+        provider = hook(server, failures_max=3, open_s=10, url=f"{server.url}?key=open-sesame")
+        clock = Clock()
         provider._webhook._circuit._clock = clock
         for number in range(6):
             assert await provider.authenticate(request(f"c{number}", "ann", b"open-sesame")) == FAILED

@@ -52,6 +52,11 @@ def check_url(url: str) -> str:
     return url
 
 
+def shown_url(url: str) -> str:
+    """For logs: without the query, where some servers want a key."""
+    return url.partition("?")[0]
+
+
 Url = Annotated[str, AfterValidator(check_url)]
 
 

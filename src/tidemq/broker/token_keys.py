@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
-from tidemq.broker.http_client import CallFailedError, HttpClient
+from tidemq.broker.http_client import CallFailedError, HttpClient, shown_url
 from tidemq.broker.watched_file import WatchedFiles, read_small_file
 from tidemq.config import refused
 from tidemq.errors import TideMQError
@@ -207,7 +207,7 @@ class UrlKeys:
         assert fetching is not None
         await asyncio.shield(fetching)
         if self._fetched == before:
-            raise KeysUnavailableError(f"the keys at {self._url} cannot be had; the log says why")
+            raise KeysUnavailableError(f"the keys at {shown_url(self._url)} cannot be had; the log says why")
 
     async def close(self) -> None:
         """Gives up what is under way."""
@@ -252,6 +252,7 @@ class UrlKeys:
             self._keys = parse_jwks(answer.body)
         except (CallFailedError, ValueError) as error:
             self.counts["jwks_calls_failed"] += 1
-            _log.error("the keys at %s: %s; those read before go on to count for a day", self._url, error)
+            text = "the keys at %s: %s; those read before go on to count for a day"
+            _log.error(text, shown_url(self._url), error)
         else:
             self._fetched = time.monotonic()

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidemq.broker.acl_claim import AclClaim, Name, rules_of
 from tidemq.broker.circuit_breaker import CircuitBreaker
-from tidemq.broker.http_client import CallFailedError, HttpClient, Url
+from tidemq.broker.http_client import CallFailedError, HttpClient, Url, shown_url
 from tidemq.broker.providers import (
     BAD_USER_NAME_OR_PASSWORD,
     SERVER_UNAVAILABLE,
@@ -106,6 +106,7 @@ class Webhook:
 
     def __init__(self, options: WebhookOptions) -> None:
         self.options = options
+        self._shown = shown_url(options.url)
         self.counts: Counter[str] = Counter(dict.fromkeys(WEBHOOK_COUNTERS, 0))
         self._http = HttpClient(
             timeout_s=options.timeout_s, connections_max=options.connections_max, ca_file=options.ca_file
@@ -170,7 +171,7 @@ class Webhook:
         except CallFailedError as error:
             self.counts["webhook_calls_failed"] += 1
             failure = "" if isinstance(error, QuestionRefusedError) else str(error)
-            _log.debug("the webhook %s failed: %s", self.options.url, error)
+            _log.debug("the webhook %s failed: %s", self._shown, error)
         except Exception as error:
             self._report(permit, type(error).__name__)  # else nobody would ever be asked again
             raise
@@ -190,9 +191,9 @@ class Webhook:
         if self._circuit.is_open and not was_open:
             self.counts["webhook_circuit_opened"] += 1
             text = "the webhook %s failed %d times in a row, last: %s; it is tried again in %g s"
-            _log.error(text, self.options.url, self.options.failures_max, failure, self.options.open_s)
+            _log.error(text, self._shown, self.options.failures_max, failure, self.options.open_s)
         elif was_open and not self._circuit.is_open:
-            _log.info("the webhook %s answers again", self.options.url)
+            _log.info("the webhook %s answers again", self._shown)
 
     async def _post(self, body: bytes) -> tuple[_Reply, int]:
         """The answer, and its bytes."""
