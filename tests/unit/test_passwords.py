@@ -59,6 +59,19 @@ def test_a_hash_is_of_its_password_alone_and_never_twice_the_same() -> None:
     assert hash_password(b"secret") != hashed
 
 
+def test_a_hash_that_was_cut_off_is_none() -> None:
+    """So a file that is half written locks nobody out; but for a cut at another usual size."""
+    hashed = hash_password(b"secret")
+    taken = []
+    for length in range(1, len(hashed)):
+        try:
+            check_form(hashed[:length])
+        except UsageError:
+            continue
+        taken.append(length)
+    assert len(taken) == 2  # of 16 bytes, and 24
+
+
 @pytest.mark.parametrize("kind", ["sha512", "sha512-pbkdf2"])
 def test_mosquittos_hashes_are_understood(
     tmp_path: Path, install: Callable[[str, str], None], kind: str
@@ -83,6 +96,10 @@ def test_mosquittos_hashes_are_understood(
         ("ann:$7$many$c2FsdA==$c2hvcnQ=", "line 2: the hash of 'ann': it is not whole"),
         ("ann:$argon2id$v=19$m=1,t=1", "line 2: the hash of 'ann': it is not whole"),
         ("ann:$argon2id$v=19$m=1000000,t=1,p=1$YWFhYWFhYWE$YWFhYWFhYWFhYWFhYWFhYQ", "its cost is above"),
+        ("ann:$argon2id$v=19$m=99999,t=1,p=1000$YWFhYWFhYWE$YWFhYWFhYWFhYWFhYWFhYQ", "its cost is above"),
+        ("ann:$argon2id$v=19$m=19456,t=2,p=1$!!!!!!!!!!!$YWFhYWFhYWFhYWFhYWFhYQ", "it is not whole"),
+        ("ann:$argon2id$v=19$m=19456,t=2,p=1$YWFhYWFhYWE$YWFhYWFhYWFhYWFhYWFhY", "it is not whole"),
+        ("ann:$argon2id$v=19$m=19456,t=0,p=1$YWFhYWFhYWE$YWFhYWFhYWFhYWFhYWFhYQ", "it is not whole"),
         (f"ann:$7$100000000$YWFhYWFhYWE=${'A' * 86}==", "rounds, more than"),
     ],
 )
