@@ -427,6 +427,21 @@ async def test_a_wrong_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCa
         await until(lambda: publishes(client, "b"), "the rule")
 
 
+async def test_a_file_that_was_emptied_ends_no_subscriptions(tmp_path: Path) -> None:
+    """A program that writes the rules begins with an empty file: what it ended would not come back."""
+    file = tmp_path / "acl"
+    async with broker_with(file, "allow all a") as broker, client_of(broker) as client:
+        messages = (await client.subscribe("a", qos=1)).messages
+        for number, nothing in enumerate(("", "# rules of today\n\n"), 1):
+            file.write_text(nothing)
+            await until(lambda: broker.counters()["acl_reloads_failed"] == number, "the look")  # noqa: B023
+        file.write_text("allow all a\nallow all b")
+        await until(lambda: publishes(client, "b"), "the rule")
+        await client.publish("a", b"still", qos=1)
+        assert (await anext(messages)).payload == b"still"
+        assert broker.counters()["subscriptions_revoked"] == 0
+
+
 async def test_a_wrong_file_at_the_start_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="line 1"):
         async with broker_with(tmp_path / "acl", "allow"):

@@ -71,6 +71,33 @@ async def test_one_that_began_to_read_earlier_does_not_end_later(tmp_path: Path)
     assert files.value == await files.current() == "third"
 
 
+async def test_a_file_that_is_being_written_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But once two looks find it the same."""
+    file = tmp_path / "file"
+    file.write_text("0")
+    reads: list[str] = []
+    files = WatchedFiles([file], lambda: reads.append(file.read_text()))
+    looks = 0
+    real = files._look
+
+    def look() -> tuple[watched_file.FileVersion, ...]:
+        nonlocal looks
+        looks += 1
+        if looks <= 10:  # each finds it longer than the one before
+            file.write_text("x" * looks)
+        return real()
+
+    monkeypatch.setattr(files, "_look", look)
+    watching = asyncio.create_task(files.watch())
+    async with asyncio.timeout(10):
+        while len(reads) < 2:
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    assert reads == ["0", "x" * 10]
+
+
 @pytest.mark.parametrize("change", ["text", "mode", "gone"])
 async def test_a_change_of_any_of_them_is_seen(tmp_path: Path, change: str) -> None:
     one, two = tmp_path / "one", tmp_path / "two"

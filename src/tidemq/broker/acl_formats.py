@@ -57,7 +57,8 @@ class _Line:
 
 
 def read_rules(path: Path, acl_format: AclFormat) -> tuple[AclRule, ...]:
-    """The rules in the order in which they are asked. ConfigError names the line that is wrong."""
+    """The rules in the order in which they are asked, one at least. ConfigError names the line that is
+    wrong."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors put a mark in front
     except OSError as error:
@@ -68,6 +69,9 @@ def read_rules(path: Path, acl_format: AclFormat) -> tuple[AclRule, ...]:
         _own_rules if acl_format == "tidemq" else _mosquitto_rules
     )
     rules = tuple(reader(path, text))
+    if not rules:  # mostly a file that is about to be written; it would end all subscriptions
+        nothing = "deny all #" if acl_format == "tidemq" else "topic deny #"
+        raise refused(str(path), "the file", "it has no rules", [f"one at least; {nothing!r} refuses all"])
     if acl_format == "mosquitto":
         # its own order: a user's before patterns, and of each the ones that refuse first
         return tuple(sorted(rules, key=lambda rule: (rule.fills_in, rule.allows)))

@@ -58,10 +58,15 @@ class WatchedFiles(Generic[T]):
         return self.value
 
     async def watch(self) -> None:
-        """Reads the files again whenever one has changed; never returns."""
+        """Reads the files again whenever one has changed and two looks find it the same: else it is perhaps
+        half written. Never returns."""
+        before = self._versions
         while True:
             await asyncio.sleep(CHECK_S)
-            await self._follow()
+            seen = self._look()
+            if seen == before:
+                await self._follow()
+            before = seen
 
     async def reload(self) -> None:
         """Reads them now; raises what `read` and `use` raise, and the value stays."""
