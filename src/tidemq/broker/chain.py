@@ -96,7 +96,7 @@ class Chain:
                     done = member.reload()
                     if inspect.isawaitable(done):
                         await done
-                except TideMQError as error:
+                except (TideMQError, OSError) as error:
                     wrong.append(str(error))
         if wrong:
             raise TideMQError("; ".join(wrong))
