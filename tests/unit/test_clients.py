@@ -164,6 +164,27 @@ async def test_what_is_remembered_ends_and_is_bounded(broker_on_fake: Any) -> No
         assert len(authoriser.seen) == 7
 
 
+async def test_the_engine_is_told_what_is_left_of_an_answer(broker_on_fake: Any) -> None:
+    authoriser = Authoriser()
+    config = Config(**QUIET, decision_cache_s=60)
+    async with broker_on_fake(config, authoriser=authoriser) as broker:
+        for _ in range(3):
+            broker.engine.say(publish("a"))
+            await answers(broker, 1)
+            await asyncio.sleep(0.05)
+        assert len(authoriser.seen) == 1
+        first, second, third = broker.engine.ttls_s
+        assert 60 >= first >= second + 0.04 >= third + 0.08 > 0
+        broker.engine.say(publish("a", "another"))
+        await answers(broker, 1)
+        assert broker.engine.ttls_s[3] > third
+    for other in ({"decision_cache_s": 0}, {"decision_cache_max": 0}):
+        async with broker_on_fake(Config(**QUIET, **other), authoriser=authoriser) as broker:
+            broker.engine.say(publish("a"))
+            await answers(broker, 1)
+            assert broker.engine.ttls_s == [0.0]
+
+
 async def test_nothing_is_remembered_with_0_nor_what_failed_nor_what_a_plugin_says(
     broker_on_fake: Any,
 ) -> None:

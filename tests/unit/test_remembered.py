@@ -28,7 +28,10 @@ def test_an_entry_lives_for_its_time(clock: Clock) -> None:
     kept.put("never", 3, 0.0)
     clock.now += 4.9
     assert (kept.find("a"), kept.find("b"), kept.find("never")) == (1, 2, None)
-    clock.now += 0.1
+    assert kept.left_s("a") == pytest.approx(0.1)
+    assert kept.left_s("never") == 0.0
+    clock.now += 0.2
+    assert kept.left_s("a") == 0.0
     assert (kept.find("a"), kept.find("b")) == (None, 2)
     assert len(kept) == 1
     kept.put("b", 4, 10.0)

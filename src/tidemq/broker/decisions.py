@@ -3,7 +3,7 @@
 Every question is a task with a time-out, at most `decisions_max` of them are with providers at a time (not
 counted those that bound themselves), and at most `decisions_waiting_max` wait: one client's slow decision
 delays no other client, and whatever is late, fails or is too much is refused. What an authoriser has answered
-is remembered for `decision_cache_s`.
+is remembered for `decision_cache_s`, here and for what is left of that time in the engine.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Decisions:
         self._delayed: dict[_Exchange, asyncio.TimerHandle] = {}  # refusals that are not said yet
         self.counts: Counter[str] = Counter()
         # who wants to see each message, or may veto one, is asked about each
-        self._cache_s = 0.0 if hooks.has("publish", "authorise") else config.decision_cache_s
+        self._engine_may_answer = not hooks.has("publish", "authorise")
 
         authorises = authoriser is not None or hooks.has("authorise")
         authenticates = any(authenticator is not None for authenticator in authenticators.values())
@@ -397,7 +397,7 @@ class Decisions:
 
     async def _publish(self, request: PublishRequest) -> None:
         who = self._who(request)
-        reason = NOT_AUTHORIZED
+        reason, ttl_s = NOT_AUTHORIZED, 0.0
         if who is not None:
             access = Access(
                 "publish",
@@ -411,7 +411,9 @@ class Decisions:
             if await self._allows(access):
                 await self._notify("publish", request)
                 reason = SUCCESS
-        self._engine.answer_publish(request.connection, reason, ttl_s=self._cache_s)
+            if self._engine_may_answer:
+                ttl_s = self._remembered.left_s(access)
+        self._engine.answer_publish(request.connection, reason, ttl_s=ttl_s)
 
     def _who(self, request: SubscribeRequest | PublishRequest) -> _Identity | None:
         """Whom the authoriser is asked about; None where that has to be known and is not."""

@@ -36,6 +36,11 @@ class Remembered(Generic[K, V]):
         self._entries.move_to_end(key)
         return value
 
+    def left_s(self, key: K) -> float:
+        """The seconds that `find` will still find it for; 0 where it is not there."""
+        entry = self._entries.get(key)
+        return 0.0 if entry is None else max(0.0, entry[1] - self._clock())
+
     def put(self, key: K, value: V, ttl_s: float, owner: str = "") -> None:
         """Remembers the value for `ttl_s` seconds; not at all where that is 0."""
         self.drop(key)
