@@ -16,6 +16,7 @@ from cython.cimports.tidemq.engine.counters import (
     MEMORY_BUFFERS,
     MEMORY_CONNECTIONS,
     MEMORY_MESSAGES,
+    MEMORY_RULES,
     MEMORY_SESSIONS,
 )
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
@@ -216,12 +217,14 @@ def check_memory(r: cython.pointer[Reactor]) -> cython.void:
     """
     index: cython.size_t = 0
     used: int64_t = load_i64(cython.address(r.shared.published[MEMORY_MESSAGES]), RELAXED)
+    used += load_i64(cython.address(r.shared.published[MEMORY_RULES]), RELAXED)
     for index in range(r.shared.reactors.size()):
         other: cython.pointer[Reactor] = r.shared.reactors[index]
         used += load_i64(cython.address(other.published[MEMORY_MESSAGES]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_BUFFERS]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_CONNECTIONS]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_SESSIONS]), RELAXED)
+        used += load_i64(cython.address(other.published[MEMORY_RULES]), RELAXED)
     used += tree_bytes(r.shared)
     passed: cython.bint = used > r.shared.limits.memory_bytes_max
     store_int(cython.address(r.shared.overloaded), passed, RELAXED)

@@ -5,6 +5,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import release
+from cython.cimports.tidemq.engine.authorising import bring_up_to_date
 from cython.cimports.tidemq.engine.backpressure import release_feeders
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_ACCEPTED,
@@ -316,6 +317,8 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
     """Ends a connection now. The struct is freed at the end of the turn where it is in ``r.touched``, else
     here.
     """
+    if r.review_left:
+        bring_up_to_date(r, c)  # its will is judged by the rules of now
     if c.doom_fault:
         r.tally[C_FAULTS] += 1
     if c.doom_fault or (r.shared.report_connections and c.state == CONNECTED):

@@ -5,7 +5,7 @@ above.
 import cython
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.tidemq.engine.agreement import settle_offer
-from cython.cimports.tidemq.engine.authorising import take_policy
+from cython.cimports.tidemq.engine.authorising import bring_up_to_date, take_policy
 from cython.cimports.tidemq.engine.backpressure import pause_feeder, resume_feeder
 from cython.cimports.tidemq.engine.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.connecting import admit, answer_auth, answer_connect
@@ -95,6 +95,8 @@ def _answer(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.vo
     if c == cython.NULL or c.doomed or c.leaving:
         return
     touch(r, c)
+    if r.review_left:
+        bring_up_to_date(r, c)
     if mail.kind == MAIL_ANSWER_CONNECT:
         answer_connect(r, c, mail.reason, mail.letter)
     elif mail.kind == MAIL_ANSWER_AUTH:

@@ -321,9 +321,11 @@ def answer_publish(
     )
     _check_publish(r, c, cython.address(publish))  # finds the topic of an alias again
     entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(publish.topic))
+    message: uint8_t = message_bit(publish.qos, publish.retain)
     if ttl_ms:
-        message: uint8_t = message_bit(publish.qos, publish.retain)
         remember(r, c, entry, message, reason == RC_SUCCESS, cython.cast(int64_t, ttl_ms))
+    if c.rules != cython.NULL and not judge_topic(c, entry) & message:
+        reason = RC_NOT_AUTHORIZED  # the rules have changed while it waited
     if reason == RC_SUCCESS:
         _accept_publish(r, c, cython.address(publish), cython.NULL, 0, entry)
     else:

@@ -7,6 +7,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import obtain
+from cython.cimports.tidemq.engine.authorising import continue_review
 from cython.cimports.tidemq.engine.backpressure import check_congested, check_flooding, check_memory, relieve
 from cython.cimports.tidemq.engine.cache import free_cache
 from cython.cimports.tidemq.engine.closing import (
@@ -401,7 +402,7 @@ def _publish_tally(r: cython.pointer[Reactor]) -> cython.void:
 @cython.exceptval(check=False)
 def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
-    if r.resumed.size() or r.backlog_ready:
+    if r.resumed.size() or r.backlog_ready or r.review_left:
         return 0
     watching: cython.bint = r.congested.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
     watching = watching or r.shards.size() > 0 or r.sweep != cython.NULL
@@ -485,6 +486,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         check_flooding(r)
         _run_timers(r)
         continue_backlogs(r)
+        continue_review(r)
         _end_turn(r)
         ended_ns: int64_t = clock_ns()
         r.busy_ns += ended_ns - began_ns

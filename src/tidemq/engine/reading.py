@@ -11,6 +11,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.allocation import obtain
+from cython.cimports.tidemq.engine.authorising import bring_up_to_date
 from cython.cimports.tidemq.engine.connecting import handle_auth, handle_connect
 from cython.cimports.tidemq.engine.counters import (
     C_BYTES_RECEIVED,
@@ -160,6 +161,8 @@ def _parse(
     size: uint32_t,
 ) -> uint32_t:
     """Handles the whole packets in it, as many as the rates allow now; returns the bytes used."""
+    if r.review_left:
+        bring_up_to_date(r, c)
     if not is_limited(c):
         return _parse_packets(r, c, data, size)
     allowed: uint32_t = within_rates(r, c, data, size)
