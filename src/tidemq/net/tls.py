@@ -8,7 +8,7 @@ A `Tls` belongs to one thread at a time. Renegotiation is off, so a write never 
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.net import openssl
@@ -38,6 +38,11 @@ OP_NO_COMPRESSION = cython.declare(cython.long, 1 << 17)
 BIO_SOURCE_SINK = cython.declare(cython.int, 0x0400)
 BIO_CTRL_FLUSH = cython.declare(cython.int, 11)
 BIO_RETRY_READ = cython.declare(cython.int, 0x01 | 0x08)
+
+CHANGE_CIPHER_SPEC = cython.declare(cython.int, 20)  # kinds of records
+HANDSHAKE = cython.declare(cython.int, 22)
+APPLICATION_DATA = cython.declare(cython.int, 23)
+MESSAGE_BYTES_MAX = cython.declare(uint32_t, 32768)  # of a handshake, a chain of certificates included
 
 library = cython.declare(cython.p_void, cython.NULL)  # set once, with the functions
 bio_method = cython.declare(cython.p_void, cython.NULL)
@@ -252,6 +257,8 @@ def reason_name(code: cython.ulong) -> cython.p_const_char:
 @cython.exceptval(check=False)
 def tls_fault_name(tls: cython.pointer[cython.const[Tls]]) -> cython.p_const_char:
     """OpenSSL's words for why it failed; they live for ever."""
+    if tls.message_left > MESSAGE_BYTES_MAX:
+        return cython.cast(cython.p_const_char, b"a message of the handshake is too long")
     if tls.verify_fault:
         return openssl.X509_verify_cert_error_string(tls.verify_fault)
     return reason_name(tls.fault)
@@ -299,6 +306,7 @@ def open_server(
     if not open_end(tls, context, output):
         return False
     tls.framed = framed
+    tls.in_clear = True
     openssl.SSL_set_accept_state(tls.ssl)
     return True
 
@@ -347,6 +355,8 @@ def peer_certificate(tls: cython.pointer[cython.const[Tls]], der: cython.pointer
 def shake_hands(tls: cython.pointer[Tls]) -> Step:
     """Go on with the handshake as far as the input allows; after FINISHED there may be input left."""
     result: cython.int
+    if tls.in_clear and not check_claims(tls):
+        tls.failed = True
     if tls.failed:
         return FAILED
     openssl.ERR_clear_error()
@@ -357,6 +367,53 @@ def shake_hands(tls: cython.pointer[Tls]) -> Step:
         return WANTS_INPUT
     fail(tls)
     return FAILED
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_claims(tls: cython.pointer[Tls]) -> cython.bint:
+    """Follow the messages of a handshake as far as they come in clear (RFC 8446 section 5.1). False: one is
+    longer than MESSAGE_BYTES_MAX. OpenSSL, which allows four times that, takes memory for a whole message
+    with its first bytes, so strangers could have much of it for little.
+    """
+    at: cython.size_t = 0
+    part: cython.size_t
+    while at < tls.input_size:
+        if tls.record_head < 5:  # kind, version, size
+            if tls.record_head == 0:
+                tls.record_kind = tls.input[at]
+            elif tls.record_head > 2:
+                tls.record_left = cython.cast(uint16_t, tls.record_left << 8 | tls.input[at])
+            tls.record_head += 1
+            at += 1
+            # encrypted from here on; in 1.3 another message in clear may follow such a change
+            if tls.record_kind == APPLICATION_DATA or (
+                tls.record_kind == CHANGE_CIPHER_SPEC and openssl.SSL_version(tls.ssl) == TLS_1_2
+            ):
+                tls.in_clear = False
+                return True
+        elif tls.record_left == 0:
+            tls.record_head = 0
+        elif tls.record_kind == HANDSHAKE and tls.message_left == 0:
+            if tls.message_head:  # after the message's kind its size
+                tls.message_size = tls.message_size << 8 | tls.input[at]
+            tls.message_head += 1
+            tls.record_left -= 1
+            at += 1
+            if tls.message_head == 4:
+                tls.message_left = tls.message_size
+                tls.message_head, tls.message_size = 0, 0
+                if tls.message_left > MESSAGE_BYTES_MAX:
+                    return False
+        else:
+            part = min(cython.cast(cython.size_t, tls.record_left), tls.input_size - at)
+            if tls.record_kind == HANDSHAKE:
+                part = min(part, cython.cast(cython.size_t, tls.message_left))
+                tls.message_left -= cython.cast(uint32_t, part)
+            tls.record_left -= cython.cast(uint16_t, part)
+            at += part
+    return True
 
 
 @cython.cfunc
