@@ -212,10 +212,7 @@ class Listeners:
         self._seen[name] = _versions(_files(listener.tls))  # before: a change is seen next time
         scheme = make_scheme(listener)
         assert scheme is not None
-        before = self._schemes[name]
         for number in self._numbers[name]:
             engine.replace_scheme(number, scheme)
         self._schemes[name] = scheme
-        # handshakes that have begun still use the one before: held until they are over or too late
-        asyncio.get_running_loop().call_later(2 * self._limits.connect_timeout_s, lambda held: None, before)
         _log.info("listener %s: certificates were read again", name)

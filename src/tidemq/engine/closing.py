@@ -23,7 +23,7 @@ from cython.cimports.tidemq.engine.queueing import evict_waiting
 from cython.cimports.tidemq.engine.rates import end_hold
 from cython.cimports.tidemq.engine.replaying import report_delivered
 from cython.cimports.tidemq.engine.replies import write_disconnect
-from cython.cimports.tidemq.engine.reports import connection_event, post_report
+from cython.cimports.tidemq.engine.reports import connection_event, drop_packet, post_report
 from cython.cimports.tidemq.engine.retention import suspend_backlog
 from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.rules import release_policy, release_rules
@@ -269,8 +269,8 @@ def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
         r.tally[LIVE_BUFFERS] -= 1
         r.tally[MEMORY_BUFFERS] -= c.input_capacity
         c.input = cython.NULL
-    del c.connect_packet
-    del c.pending_packet
+    drop_packet(r, c.connect_packet)
+    drop_packet(r, c.pending_packet)
     del c.auth_method
     del c.username
     del c.groups

@@ -64,4 +64,5 @@ cdef enum:
     MEMORY_BUFFERS      # bytes
     MEMORY_CONNECTIONS  # bytes, about
     MEMORY_SESSIONS     # bytes, about
+    MEMORY_CACHES       # bytes, about
     COUNTER_COUNT

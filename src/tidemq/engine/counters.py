@@ -64,6 +64,7 @@ NAMES = (
     "memory_buffers",
     "memory_connections",
     "memory_sessions",
+    "memory_caches",
 )
 
 _count: cython.int = COUNTER_COUNT

@@ -76,13 +76,15 @@ def _adopt(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.voi
     c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
     c.leaving = False
     place_connection(r, c)
-    if c.doomed or r.stopping:
+    touch(r, c)
+    if r.stopping:
         doom(r, c, 0, 0)
+    if c.doomed:  # at the latest on its way: what came behind its CONNECT was wrong
         return
     time_connection(r, c, c.deadline_ms)
     c.state = CONNECTING
     admit(r, c, mail.letter.text, mail.letter.data)
-    if c.input_size and not c.leaving:
+    if not c.leaving:
         r.resumed.push_back(handle_of(r, c))
 
 

@@ -88,6 +88,7 @@ from cython.cimports.tidemq.engine.system import (
     store_int,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns, take_timer, time_connection
+from cython.cimports.tidemq.engine.wrapping import check_transport
 from cython.cimports.tidemq.net.buffer import release
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_CONNECT_TIMEOUT,
@@ -206,12 +207,13 @@ def _resend_overdue(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
 @cython.exceptval(check=False)
 def _check_connect(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Before CONNACK: one deadline from accept on, whatever comes meanwhile, and another for each step of an
-    authentication. While the control plane decides it is not the client who is late.
+    authentication. While the control plane decides it is not the client who is late; nor where it waits for a
+    bucket, which others may have emptied, but for as long again at most.
     """
-    if c.asked or c.throttled:
-        time_connection(r, c, r.now_ms + _IDLE_MS)
-    elif c.deadline_ms > r.now_ms:
+    if c.deadline_ms > r.now_ms:
         time_connection(r, c, c.deadline_ms)
+    elif c.asked or (c.throttled and c.deadline_ms + r.shared.limits.connect_timeout_ms > r.now_ms):
+        time_connection(r, c, r.now_ms + _IDLE_MS)
     else:
         r.tally[C_ENDED_CONNECT_LATE] += 1
         doom(r, c, RC_PROTOCOL_ERROR, FAULT_CONNECT_TIMEOUT)
@@ -227,7 +229,7 @@ def _check_flow(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> in
     limit_ms: int64_t = r.shared.limits.packet_ms_max
     next_ms: int64_t = 0
     if limit_ms and c.input != cython.NULL:
-        if c.asked or c.pause_count or c.stalled or begins_whole(c):
+        if c.asked or c.pause_count or c.stalled or begins_whole(r, c):
             c.packet_ms = r.now_ms  # it is we who do not read
         next_ms = c.packet_ms + limit_ms
         if next_ms <= r.now_ms:
@@ -323,6 +325,7 @@ def _run_resumed(r: cython.pointer[Reactor]) -> cython.void:
         if c != cython.NULL and not c.asked and c.pause_count == 0:
             c.last_read_ms = r.now_ms
             parse_kept(r, c)
+            check_transport(r, c)
     if count:
         r.resumed.erase(r.resumed.begin(), r.resumed.begin() + count)
 

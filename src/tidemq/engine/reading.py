@@ -294,13 +294,15 @@ def _receive(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def begins_whole(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
-    """Whether what is kept begins with a whole packet, or with what cannot become one."""
+def begins_whole(
+    r: cython.pointer[cython.const[Reactor]], c: cython.pointer[cython.const[Connection]]
+) -> cython.bint:
     header: FixedHeader
     fault: Fault = parse_fixed_header(c.input, c.input_size, cython.address(header))
     if fault == FAULT_NEED_MORE:
         return False
-    return fault != FAULT_NONE or header.header_size + header.body_size <= c.input_size
+    whole: uint32_t = header.header_size + header.body_size
+    return fault != FAULT_NONE or whole <= c.input_size or whole > r.shared.limits.packet_bytes_max
 
 
 @cython.cfunc
@@ -337,7 +339,7 @@ def _read_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> 
         touch(r, c)
         return
     if c.input_size and not large:
-        if begins_whole(c):
+        if begins_whole(r, c):
             parse_kept(r, c)
             check_transport(r, c)
             return
@@ -399,7 +401,7 @@ def _read_plain(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
         return
     kept: uint32_t = c.input_size
     if kept:
-        if begins_whole(c):
+        if begins_whole(r, c):
             # left over from a pause: handled first, for what comes next may be the end of the connection
             parse_kept(r, c)
             return

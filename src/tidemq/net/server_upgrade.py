@@ -6,11 +6,17 @@ import cython
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.stdio import snprintf
 from cython.cimports.libc.string import memcmp, memcpy, memset, strlen
-from cython.cimports.libcpp.memory import make_unique
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.net import openssl
 from cython.cimports.tidemq.net.buffer import Buffer, append
-from cython.cimports.tidemq.net.server_upgrade import Request, Text, WebSocketRules
+from cython.cimports.tidemq.net.server_upgrade import (
+    Request,
+    Text,
+    WebSocketRules,
+    hold_rules,
+    let_go_rules,
+)
 from cython.cimports.tidemq.net.tls import load_openssl
 from cython.cimports.tidemq.net.upgrade import (
     NOT_HTTP,
@@ -64,15 +70,20 @@ class WebSocketTerms:
             raise UsageError("WebSocket needs SHA-1, which OpenSSL refuses here")
         if not PATH.fullmatch(path) or "?" in path or "#" in path:
             raise UsageError(f"{path!r} cannot be the path of a WebSocket: it is as in a URL, /mqtt")
-        self.rules = make_unique[WebSocketRules]()
-        self.rules.get().path = path.encode()
-        self.rules.get().any_origin = "*" in origins
+        owner: unique_ptr[WebSocketRules] = make_unique[WebSocketRules]()
+        self.rules = owner.release()
+        hold_rules(self.rules)
+        self.rules.path = path.encode()
+        self.rules.any_origin = "*" in origins
         for origin in origins:
             if not ORIGIN.fullmatch(origin.lower()):
                 raise UsageError(
                     f"{origin!r} cannot be the origin of a page: it is https://host[:port], or *"
                 )
-            self.rules.get().origins.push_back(origin.lower().encode())
+            self.rules.origins.push_back(origin.lower().encode())
+
+    def __dealloc__(self):
+        let_go_rules(self.rules)
 
 
 @cython.cfunc
