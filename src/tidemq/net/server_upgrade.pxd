@@ -2,7 +2,7 @@ from libc.stdint cimport uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from tidemq.net.upgrade cimport Upgrade
+from tidemq.net.upgrade cimport Text, Upgrade
 
 cdef extern from * nogil:
     int count_reference "__atomic_add_fetch"(int* references, int change, int order)
@@ -17,10 +17,6 @@ cdef cppclass WebSocketRules:  # constant once a listener has them
 
 cdef class WebSocketTerms:
     cdef WebSocketRules* rules
-
-cdef struct Text:              # a part of the request; NULL: it is not there
-    const uint8_t* at
-    size_t size
 
 cdef struct Request:
     Text method, path, version
