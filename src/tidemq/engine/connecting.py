@@ -366,7 +366,8 @@ def _let_in(
     client_id: cython.pointer[cython.const[string]],
     auth_data: cython.pointer[cython.const[string]],
 ) -> cython.void:
-    if count_visit(r, c):
+    """Lets the client in as which it was accepted, unless it comes too often as that."""
+    if (client_id == cython.NULL or may_visit(r, c, span_of(client_id))) and count_visit(r, c):
         admit(r, c, client_id, auth_data)
     else:
         _refuse(r, c, fault_reason(FAULT_FLAPPING), FAULT_FLAPPING)
