@@ -266,5 +266,8 @@ def test_remembered_topics_count_as_memory_and_are_forgotten_above_the_ceiling(
         client.ping()
     engine.wait_for("publishers_paused")
     client.ping()
-    assert engine.count("memory_caches") < 10_000_000
+    deadline = time.monotonic() + WAIT_S
+    while engine.count("memory_caches") > 10_000_000:  # it is looked at now and then
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert engine.count("dropped_memory") == 0

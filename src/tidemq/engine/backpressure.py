@@ -34,7 +34,7 @@ from cython.cimports.tidemq.engine.state import (
 )
 from cython.cimports.tidemq.engine.subscriptions import lock_shared as lock_subscriptions
 from cython.cimports.tidemq.engine.subscriptions import unlock_shared as unlock_subscriptions
-from cython.cimports.tidemq.engine.system import RELAXED, load_i64, load_int, store_int
+from cython.cimports.tidemq.engine.system import RELAXED, load_i64, load_int, store_i64, store_int
 
 _NODE_BYTES = cython.declare(int64_t, 64)  # of a level, with its edge
 
@@ -218,6 +218,7 @@ def check_memory(r: cython.pointer[Reactor]) -> cython.void:
     """
     index: cython.size_t = 0
     r.tally[MEMORY_CACHES] = cache_bytes(cython.address(r.cache))
+    store_i64(cython.address(r.published[MEMORY_CACHES]), r.tally[MEMORY_CACHES], RELAXED)
     used: int64_t = load_i64(cython.address(r.shared.published[MEMORY_MESSAGES]), RELAXED)
     for index in range(r.shared.reactors.size()):
         other: cython.pointer[Reactor] = r.shared.reactors[index]
