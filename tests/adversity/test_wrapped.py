@@ -241,6 +241,16 @@ def test_a_bucket_makes_the_time_for_connect_no_longer_than_twice(
     assert engine.count("clients_throttled") > 1
 
 
+def test_who_ends_tls_before_its_upgrade_has_shaken_no_hands(start_engine: StartEngine, secure: Kind) -> None:
+    both = ServerScheme(tls=secure.server.tls, websocket=WebSocketTerms())
+    engine = start_engine(1, scheme=both)
+    client = Wrapped(engine.port, secure.client)
+    client.raw(client.goodbye())
+    client.wait_for_end(5)
+    assert engine.wait_for("handshakes_failed") == 1
+    assert engine.count("handshakes") == 0
+
+
 def test_what_waits_for_a_decision_counts_as_memory(start_engine: StartEngine) -> None:
     engine = start_engine(1)
     engine.engine.ask_connect = True

@@ -88,7 +88,7 @@ from cython.cimports.tidemq.engine.system import (
     store_int,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns, take_timer, time_connection
-from cython.cimports.tidemq.engine.wrapping import check_transport
+from cython.cimports.tidemq.engine.wrapping import check_transport, has_ended
 from cython.cimports.tidemq.net.buffer import release
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_CONNECT_TIMEOUT,
@@ -344,7 +344,7 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
         return
     if not c.doomed and not flush_output(r, c):
         doom(r, c, 0, 0)
-    if c.delivered and not pending_output(c):
+    if c.delivered and not pending_output(c) and not has_ended(c):  # then its output was dropped
         report_delivered(r, c, False)
     if not c.doomed and c.session != cython.NULL and c.session.outbox.next < c.session.outbox.tail:
         send_waiting(r, c.session)

@@ -37,6 +37,7 @@ from cython.cimports.tidemq.engine.system import (
     recv,
     send,
 )
+from cython.cimports.tidemq.engine.wrapping import has_ended
 from cython.cimports.tidemq.net.buffer import Buffer, discard, release
 from cython.cimports.tidemq.net.transport import (
     ENDED,
@@ -160,7 +161,7 @@ def check_transport(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
     """Ends a connection whose peer broke TLS or WebSocket, or has ended them and has nothing left to be
     handled.
     """
-    if c.transport == cython.NULL or c.transport.phase < ENDED:
+    if not has_ended(c):
         return
     if c.transport.phase == FAULTY:
         doom(r, c, RC_PROTOCOL_ERROR, FAULT_TRANSPORT)
@@ -225,8 +226,8 @@ def flush_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> 
             break
     r.tally[C_BYTES_SENT] += total
     settle_output(r, out, total)
-    if t.phase >= ENDED:
-        free_output(r, c)  # nobody takes it any more
+    if has_ended(c):
+        free_output(r, c)
     _give_spare(r, t)
     _count_memory(r, c)
     return True
