@@ -355,27 +355,29 @@ def peer_certificate(tls: cython.pointer[cython.const[Tls]], der: cython.pointer
 def shake_hands(tls: cython.pointer[Tls]) -> Step:
     """Go on with the handshake as far as the input allows; after FINISHED there may be input left."""
     result: cython.int
-    if tls.in_clear and not check_claims(tls):
+    if tls.failed:
+        return FAILED
+    if tls.in_clear:
+        tls.input_size = check_claims(tls)
+    openssl.ERR_clear_error()
+    result = openssl.SSL_do_handshake(tls.ssl)
+    if result != 1 and openssl.SSL_get_error(tls.ssl, result) != ERROR_WANT_READ:
+        fail(tls)
+    elif tls.message_left > MESSAGE_BYTES_MAX:
         tls.failed = True
     if tls.failed:
         return FAILED
-    openssl.ERR_clear_error()
-    result = openssl.SSL_do_handshake(tls.ssl)
-    if result == 1:
-        return FINISHED
-    if openssl.SSL_get_error(tls.ssl, result) == ERROR_WANT_READ:
-        return WANTS_INPUT
-    fail(tls)
-    return FAILED
+    return FINISHED if result == 1 else WANTS_INPUT
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def check_claims(tls: cython.pointer[Tls]) -> cython.bint:
-    """Follow the messages of a handshake as far as they come in clear (RFC 8446 section 5.1). False: one is
-    longer than MESSAGE_BYTES_MAX. OpenSSL, which allows four times that, takes memory for a whole message
-    with its first bytes, so strangers could have much of it for little.
+def check_claims(tls: cython.pointer[Tls]) -> cython.size_t:
+    """Follow the messages of a handshake as far as they come in clear (RFC 8446 section 5.1). Returns how
+    much of the input OpenSSL may have: what comes before the size of a message that is longer than
+    MESSAGE_BYTES_MAX. OpenSSL, which allows four times that, takes memory for a whole message with its first
+    bytes, so strangers could have much of it for little.
     """
     at: cython.size_t = 0
     part: cython.size_t
@@ -392,7 +394,7 @@ def check_claims(tls: cython.pointer[Tls]) -> cython.bint:
                 tls.record_kind == CHANGE_CIPHER_SPEC and openssl.SSL_version(tls.ssl) == TLS_1_2
             ):
                 tls.in_clear = False
-                return True
+                return tls.input_size
         elif tls.record_left == 0:
             tls.record_head = 0
         elif tls.record_kind == HANDSHAKE and tls.message_left == 0:
@@ -405,7 +407,7 @@ def check_claims(tls: cython.pointer[Tls]) -> cython.bint:
                 tls.message_left = tls.message_size
                 tls.message_head, tls.message_size = 0, 0
                 if tls.message_left > MESSAGE_BYTES_MAX:
-                    return False
+                    return at - 1
         else:
             part = min(cython.cast(cython.size_t, tls.record_left), tls.input_size - at)
             if tls.record_kind == HANDSHAKE:
@@ -413,7 +415,7 @@ def check_claims(tls: cython.pointer[Tls]) -> cython.bint:
                 tls.message_left -= cython.cast(uint32_t, part)
             tls.record_left -= cython.cast(uint16_t, part)
             at += part
-    return True
+    return tls.input_size
 
 
 @cython.cfunc
@@ -481,6 +483,7 @@ def say_end(tls: cython.pointer[Tls]) -> cython.void:
 def fail(tls: cython.pointer[Tls]) -> cython.void:
     """Note this thread's error."""
     tls.failed = True
+    tls.message_left = 0  # the fault is OpenSSL's
     tls.fault = openssl.ERR_peek_error()
     if tls.fault & REASON_MASK == CERTIFICATE_VERIFY_FAILED:
         tls.verify_fault = openssl.SSL_get_verify_result(tls.ssl)
