@@ -10,20 +10,23 @@ import pytest
 from conformance.kit import WAIT_S, Client
 
 from tidemq.engine import Connected, Engine
-from tidemq.engine.listeners import tcp_sockets
+from tidemq.engine.listeners import ListenerSettings, tcp_sockets
 from tidemq.limits import Limits
+from tidemq.net.transport import ServerScheme
 
 StartEngine = Callable[..., "EngineUnderTest"]
 
 
 class EngineUnderTest:
-    """A running engine; `port` is where it listens. Further keywords are limits."""
+    """A running engine; `port` is where it listens, plain or wrapped as `scheme` says. Further keywords are
+    limits.
+    """
 
-    def __init__(self, reactors: int = 1, **limits: Any) -> None:
+    def __init__(self, reactors: int = 1, scheme: ServerScheme | None = None, **limits: Any) -> None:
         self.engine = Engine(Limits(**limits), reactors=reactors)
         self.engine.report_connections = True
         sockets = tcp_sockets("127.0.0.1", 0, reactors)
-        self.engine.listen(sockets)
+        self.engine.listen(sockets, ListenerSettings(scheme=scheme))
         self.port: int = sockets[0].getsockname()[1]
         self.engine.start()
 
@@ -78,8 +81,8 @@ def start_engine() -> Iterator[StartEngine]:
     """Starts engines: `start_engine(2, backpressure_s=1)`. They are closed and checked after the test."""
     started: list[EngineUnderTest] = []
 
-    def start(reactors: int = 1, **limits: Any) -> EngineUnderTest:
-        started.append(EngineUnderTest(reactors, **limits))
+    def start(reactors: int = 1, **settings: Any) -> EngineUnderTest:
+        started.append(EngineUnderTest(reactors, **settings))
         return started[-1]
 
     yield start

@@ -13,7 +13,7 @@ from typing import Any
 from conformance.kit import WAIT_S, Client, ConnectionEnded
 
 SERVER_NAMES = ("localhost", "other", "unknown")
-_UPGRADE = (
+UPGRADE = (
     b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
     b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
@@ -58,7 +58,7 @@ class WebSocket:
         self.below = below
         self.buffer = b""
         self.left = 0  # bytes of the frame that has begun
-        below.sendall(_UPGRADE)
+        below.sendall(UPGRADE)
         while b"\r\n\r\n" not in self.buffer:
             self._fill()
         answer, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
@@ -133,7 +133,7 @@ class Visitor(Client):
 
 def break_in(door: Door, dice: random.Random) -> socket.socket:
     """Begins as a client does, and goes on as none may, or not at all."""
-    hello = _UPGRADE
+    hello = UPGRADE
     if door.authority:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         with suppress(ssl.SSLWantReadError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import trustme
@@ -16,19 +17,15 @@ from tidemq.net.server_tls import ServerTls
 from tidemq.net.server_upgrade import WebSocketTerms
 from tidemq.net.transport import ServerScheme
 
-RATES = {
-    "TLS": ListenerRates(client_messages_per_s=400, listener_bytes_per_s=2_000_000),
-    "WebSocket": ListenerRates(client_bytes_per_s=500_000, listener_messages_per_s=4000, connects_per_s=20),
-    "PROXY": ListenerRates(connections_per_address_max=2),
-}
-
 
 class Entrances:
     """A plain listener, one with TLS, where all are asked about, one with WebSocket, whose socket the
-    reactors share, and one with all of it behind a proxy.
+    reactors share, and one with all of it behind a proxy. `rates`: by name. The folder is for certificates.
     """
 
-    def __init__(self, engine: Engine, reactors: int, folder: Path) -> None:
+    def __init__(
+        self, engine: Engine, reactors: int, folder: Path, rates: Mapping[str, ListenerRates]
+    ) -> None:
         self.engine = engine
         self.files = issue(folder)
         secured = Door(name="TLS", authority=self.files["authority"], certificate=self.files["client"])
@@ -46,7 +43,7 @@ class Entrances:
             settings = ListenerSettings(
                 name=door.name,
                 scheme=self.schemes[-1],
-                rates=RATES.get(door.name),
+                rates=rates.get(door.name),
                 asks=door.name == "TLS",
             )
             sockets = tcp_sockets("127.0.0.1", 0, 1 if door.name == "WebSocket" else reactors)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -115,13 +118,20 @@ engine.listen(sockets)
 print(sockets[0].getsockname()[1], flush=True)
 engine.start()
 for line in sys.stdin:
+    if line.startswith("descriptors"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(line.split()[1]), 64))
+        line = "turns"
     print(engine.counters()[line.strip()], flush=True)
 engine.close()
 print({name: value for name, value in engine.live_objects().items() if value}, flush=True)
 """
 
 
-def test_without_file_descriptors_it_refuses_and_recovers() -> None:
+@contextlib.contextmanager
+def limited_broker() -> Iterator[tuple[Listening, Callable[[str], int]]]:
+    """A broker that may have 64 file descriptors, and what asks it for a counter; "descriptors N" is how many
+    it may have from now on.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", LIMITED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -133,7 +143,14 @@ def test_without_file_descriptors_it_refuses_and_recovers() -> None:
             print(name, file=asked, flush=True)
             return int(answers.readline())
 
-        broker = Listening(int(answers.readline()))
+        yield Listening(int(answers.readline())), count
+        asked.close()
+        assert answers.readline() == "{}\n"
+        assert process.wait(60) == 0
+
+
+def test_without_file_descriptors_it_refuses_and_recovers() -> None:
+    with limited_broker() as (broker, count):
         first = connected(broker)
         flood, turned_away = [], 0
         for _ in range(30):
@@ -154,6 +171,19 @@ def test_without_file_descriptors_it_refuses_and_recovers() -> None:
         for client in flood:
             client.disconnect()
         assert_it_works(broker)
-        asked.close()
-        assert answers.readline() == "{}\n"
-        assert process.wait(60) == 0
+
+
+def test_without_one_to_refuse_with_it_waits_until_there_is() -> None:
+    with limited_broker() as (broker, count):
+        first = connected(broker)
+        turns = count("descriptors 3")  # fewer than it has: the reserved one cannot be had again
+        waiting = [Client(broker.port) for _ in range(10)]
+        time.sleep(1)
+        assert count("turns") - turns < 1000, "it spins"
+        first.ping()
+        count("descriptors 64")
+        for client in waiting:
+            with contextlib.suppress(ConnectionEnded, ConnectionError):  # one was refused before
+                client.connect()
+        assert_it_works(broker)
+        first.ping()

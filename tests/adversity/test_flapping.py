@@ -10,6 +10,8 @@ import pytest
 from conformance.kit import Client, ConnectionEnded, connected, refused, unique
 from conformance.packets import CONNACK, connect
 
+from tidemq.engine import ConnectRequest
+
 if TYPE_CHECKING:
     from adversity.conftest import StartEngine
 
@@ -61,6 +63,20 @@ def test_nobody_is_banned_by_connects_from_elsewhere(start_engine: StartEngine) 
         assert elsewhere.recv(100)[3] == reason
         elsewhere.close()
     connected(engine, client_id="victim").ping()
+
+
+@pytest.mark.parametrize("own", ["", "another"])
+def test_who_is_given_its_identifier_is_counted_by_that(start_engine: StartEngine, own: str) -> None:
+    engine = start_engine(1, flapping_connects_max=3, flapping_ban_s=60)
+    engine.engine.ask_connect = True
+    for number, reason in enumerate((0, 0, 0, 0x9F, 0x9F)):
+        client = Client(engine.port)
+        client.send(connect(own and f"{own}{number}"))
+        while not (asked := [each for each in engine.engine.events() if isinstance(each, ConnectRequest)]):
+            time.sleep(0.01)
+        engine.engine.answer_connect(asked[0].connection, 0, client_id="given")
+        assert client.expect(CONNACK).reason == reason
+    assert engine.count("clients_banned") == 1
 
 
 def test_the_table_of_clients_is_bounded(start_engine: StartEngine) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from adversity.doors import UPGRADE
 from conformance.kit import Client, connected
 from conformance.packets import CONNACK, PUBACK, PUBLISH, acknowledge, connect, publish, subscribe
+
+from tidemq.engine import Engine
+from tidemq.engine.listeners import ListenerSettings, tcp_sockets
+from tidemq.limits import Limits
+from tidemq.net.server_upgrade import WebSocketTerms
+from tidemq.net.transport import ServerScheme
 
 if TYPE_CHECKING:
     from adversity.conftest import StartEngine
@@ -84,3 +92,21 @@ def test_a_client_that_is_everywhere_at_once(start_engine: StartEngine, reactors
     publisher.publish("t/2", b"for one", 1)
     last.expect_message("t/2", b"for one", 1)
     assert engine.count("live_sessions") == 2
+
+
+def test_a_client_that_ends_within_its_connect_is_closed_wherever_its_session_is() -> None:
+    """CONNECT and WebSocket's Close in one piece: the end is seen before the connection has moved."""
+    engine = Engine(Limits(), reactors=2)
+    sockets = tcp_sockets("127.0.0.1", 0, 2)
+    engine.listen(sockets, ListenerSettings(scheme=ServerScheme(websocket=WebSocketTerms())))
+    engine.start()
+    packet = connect("kept", clean=False, session_expiry=100)
+    frames = bytes([0x82, 0x80 | len(packet)]) + bytes(4) + packet + b"\x88\x80" + bytes(4)
+    for _ in range(40):
+        with socket.create_connection(sockets[0].getsockname(), 5) as client:
+            client.sendall(UPGRADE + frames)
+            while client.recv(4096):
+                pass
+    engine.close()
+    assert engine.counters()["connections_moved"] > 0
+    assert not any(engine.live_objects().values())

@@ -163,7 +163,7 @@ class Disk:
         for operation in waiting[:surviving]:
             apply_to_names(durable, operation)
         restored, lost_bytes = self.folder / "restored", 0
-        restored.mkdir()
+        restored.mkdir(mode=0o700)
         for path, index in sorted(durable.items()):
             if any(str(parent) not in durable for parent in Path(path).parents if parent.name):
                 continue  # its directory is lost

@@ -3,8 +3,10 @@
 A scenario is a list of steps on a few connections to an engine of two reactors: send these bytes, stop
 sending, read, close, reset. The corpus is played first as it is, then scenarios made from it and from packets
 that a client might send, with bytes changed, packets cut, split, joined, repeated and put in another order:
-always the same for a seed. After every scenario a good publisher and a good receiver, who live on the same
-engine all the time, must have lost nothing; after every batch the engine is closed, and nothing may be left.
+always the same for a seed. They come in by any of the listeners of `adversity.entrances`, under rules that
+change all the time or under none. After every scenario a good publisher and a good receiver, who live on the
+same engine all the time, must have lost nothing; after every batch the engine is closed, and nothing may be
+left.
 
 A failure prints the seed and the scenario's number, and leaves the steps in a file that `--replay` plays
 again. A process of its own plays, so that the steps are kept when it dies.
@@ -22,6 +24,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -30,7 +33,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from conformance.kit import connected
+from adversity.doors import Visitor
+from adversity.entrances import Entrances
+from conformance.kit import ConnectionEnded, connected
 from conformance.packets import (
     PING,
     PUBACK,
@@ -46,8 +51,17 @@ from conformance.packets import (
     unsubscribe,
 )
 
-from tidemq.engine import AuthRequest, ConnectRequest, Delivered, Engine, PublishRequest, SubscribeRequest
-from tidemq.engine.listeners import tcp_sockets
+from tidemq.engine import (
+    AuthRequest,
+    ConnectRequest,
+    Delivered,
+    Engine,
+    PublishRequest,
+    SubscribeRequest,
+    rule_row,
+)
+from tidemq.engine.listeners import ListenerRates
+from tidemq.engine.rule_row import CLIENT_MARK, RuleRow
 from tidemq.limits import Limits
 
 CORPUS = Path(__file__).parent / "corpus" / "connection"
@@ -69,7 +83,12 @@ LIMITS = Limits(
     output_bytes_max=1_000_000,
     shutdown_s=1,
     event_queue_max=1000,
+    flapping_connects_max=30,
+    flapping_window_s=1,
+    flapping_ban_s=1,
+    flapping_clients_max=10,
 )
+RATES = {"TLS": ListenerRates(client_messages_per_s=100, client_bytes_per_s=1_000_000)}
 
 Step = tuple[str, int, str]  # what, on which connection, bytes as hexadecimal digits
 Scenario = list[Step]
@@ -86,12 +105,15 @@ class Stage:
         decides = dice.random() < 0.5
         self.engine.ask_connect = self.engine.ask_subscribe = self.engine.ask_publish = decides
         self.engine.report_connections = decides
-        sockets = tcp_sockets("127.0.0.1", 0, 2)
-        self.engine.listen(sockets)
-        self.port: int = sockets[0].getsockname()[1]
+        self.folder = tempfile.TemporaryDirectory()
+        self.entrances = Entrances(self.engine, 2, Path(self.folder.name), RATES)
+        self.port: int = self.entrances.doors[0].port
+        self.door = dice.choice(self.entrances.doors)
+        self.has_rules = dice.random() < 0.5
         self.engine.start()
+        self.dice = random.Random(dice.random())
         self.ending = threading.Event()
-        self.control = threading.Thread(target=self.decide, args=(random.Random(dice.random()),))
+        self.control = threading.Thread(target=self.decide, args=(random.Random(dice.random()),), daemon=True)
         self.control.start()
         self.topic = f"good/{dice.random()}"
         self.receiver = connected(self, 5, f"receiver {self.topic}", session_expiry=2)
@@ -111,14 +133,27 @@ class Stage:
             if dice.random() < 0.02:
                 self.engine.unsubscribe(receiver)
                 receiver = self.engine.subscribe(dice.choice(["a/#", "#", "$share/g/a/+"]))
+            if self.has_rules and dice.random() < 0.1:
+                self.engine.set_rules(draw_rules(dice))
+            if dice.random() < 0.02:
+                self.entrances.replace(dice, 2 * LIMITS.connect_timeout_s)
 
     def answer(self, event: Any, dice: random.Random) -> None:
         if isinstance(event, ConnectRequest):
             good = "good/" in event.client_id
             reason = 0 if good or dice.random() < 0.9 else dice.choice([0x18, 0x87])
-            self.engine.answer_connect(event.connection, reason, client_id=event.client_id, auth_data=b"step")
+            self.engine.answer_connect(
+                event.connection,
+                reason,
+                client_id=event.client_id,
+                auth_data=b"step",
+                username=dice.choice([None, "me", "a/#"]),
+                groups=dice.choice([(), ("group",)]),
+                rules=draw_rules(dice) if dice.random() < 0.1 else None,
+            )
         elif isinstance(event, AuthRequest):
-            self.engine.answer_auth(event.connection, dice.choice([0, 0x18, 0x87]), b"step")
+            own = draw_rules(dice) if dice.random() < 0.3 else None
+            self.engine.answer_auth(event.connection, dice.choice([0, 0x18, 0x87]), b"step", rules=own)
         elif isinstance(event, SubscribeRequest):
             good = "good/" in event.client_id
             reasons = [0 if good or dice.random() < 0.9 else 0x87 for _ in event.filters]
@@ -130,7 +165,8 @@ class Stage:
                 self.engine.deliver(event.connection, _REPLAYED, 1)
         elif isinstance(event, PublishRequest):
             good = "good/" in event.client_id
-            self.engine.answer_publish(event.connection, 0 if good or dice.random() < 0.9 else 0x87)
+            reason = 0 if good or dice.random() < 0.9 else 0x87
+            self.engine.answer_publish(event.connection, reason, ttl_s=dice.choice([0, 0.01]))
         else:
             return
         if dice.random() < 0.05:  # too late or never asked for: must be ignored
@@ -140,17 +176,16 @@ class Stage:
 
     def play(self, scenario: Scenario) -> None:
         """Plays the steps, then asks whether the good pair has noticed."""
-        sockets: dict[int, socket.socket] = {}
+        links: dict[int, Visitor] = {}
         try:
             for what, which, data in scenario:
-                if which not in sockets:
-                    sockets[which] = socket.create_connection(("127.0.0.1", self.port), timeout=1)
-                    sockets[which].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                perform(sockets, what, which, bytes.fromhex(data))
+                if which not in links:
+                    links[which] = Visitor(self.door, 5, self.dice)
+                perform(links, what, which, bytes.fromhex(data))
             self.check()
         finally:
-            for each in sockets.values():
-                each.close()
+            for each in links.values():
+                each.drop()
 
     def check(self) -> None:
         """The good pair loses nothing, and the engine takes new clients."""
@@ -159,7 +194,7 @@ class Stage:
         self.publisher.expect(PUBACK, packet_id=1)
         message = self.receiver.expect(PUBLISH, topic=self.topic, payload=payload, qos=1)
         self.receiver.send(acknowledge(PUBACK, message.packet_id))
-        newcomer = connected(self, 5, f"newcomer {self.topic}")
+        newcomer = connected(self, 5, f"newcomer {payload.decode()} {self.topic}")
         newcomer.ping()
         newcomer.drop()
 
@@ -170,11 +205,28 @@ class Stage:
         self.engine.close()
         left = {name: value for name, value in self.engine.live_objects().items() if value}
         assert not left, f"left after close(): {left}"
+        self.folder.cleanup()
 
 
-def perform(sockets: dict[int, socket.socket], what: str, which: int, data: bytes) -> None:
+def draw_rules(dice: random.Random) -> list[RuleRow]:
+    """The good pair is allowed all it does."""
+    both = rule_row.PUBLISH | rule_row.SUBSCRIBE
+    others = [
+        RuleRow(False, both, b"a/" + CLIENT_MARK),
+        RuleRow(False, rule_row.PUBLISH, b"a/will", group=b"group"),
+        RuleRow(False, rule_row.SUBSCRIBE, b"+/b", client=b"t*o"),
+        RuleRow(False, both, b"a/#", user=b"me", messages=dice.randrange(64)),
+    ]
+    return [
+        RuleRow(True, both, b"good/#"),
+        *dice.sample(others, dice.randrange(4)),
+        RuleRow(True, both, b"#"),
+    ]
+
+
+def perform(links: dict[int, Visitor], what: str, which: int, data: bytes) -> None:
     """One step. What the engine does to the connection is no failure: it may have ended at any moment."""
-    link = sockets[which]
+    link = links[which].socket
     try:
         if what == "send":
             link.settimeout(0.2)  # a paused connection takes no more: the rest stays unsent
@@ -186,13 +238,13 @@ def perform(sockets: dict[int, socket.socket], what: str, which: int, data: byte
         elif what == "half":
             link.shutdown(socket.SHUT_WR)
         elif what == "close":
-            del sockets[which]
+            del links[which]
             link.close()
         elif what == "reset":
-            del sockets[which]
+            del links[which]
             link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             link.close()
-    except OSError:
+    except (OSError, ConnectionEnded):
         pass
 
 

@@ -66,3 +66,15 @@ def test_a_good_pair_that_loses_a_message_is_noticed() -> None:
     with pytest.raises(Exception, match="nothing came"):
         stage.play([])
     stage.end()
+
+
+def test_a_finding_ends_the_player(tmp_path: Path) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import fuzz_connection, pathlib;"
+        "fuzz_connection.Stage.check = lambda stage: 1 / 0;"
+        f"fuzz_connection.play_all(1, 9, 9, pathlib.Path({str(tmp_path / 'kept.json')!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert (tmp_path / "kept.json").exists()

@@ -38,6 +38,8 @@ ENDS = {
     "proxy-2-unix": "open",
     "tls-1.2-hello": "the TLS handshake",
     "tls-1.3-hello": "the TLS handshake",
+    "tls-claims-behind-a-fault": "TLS failed: packet length too long",
+    "tls-claims-too-much": "TLS failed: a message of the handshake is too long",
     "tls-no-tls": "TLS failed: wrong version number",
     "tls-other-protocol": "TLS failed: no application protocol",
     "tls-proxied": "the TLS handshake",

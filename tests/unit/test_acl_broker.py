@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import paho.mqtt.client as paho
 import pytest
 
 from tidemq import Broker, Config
-from tidemq.broker import acl_file
+from tidemq.broker import watched_file
 from tidemq.broker.acl_formats import read_rules
 from tidemq.broker.providers import Access, Verdict
 from tidemq.broker.rules import AclRule, decide
@@ -31,7 +31,7 @@ CHANGES = 5  # of rules, and as many back
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acl_file, "CHECK_S", 0.02)
+    monkeypatch.setattr(watched_file, "CHECK_S", 0.02)
 
 
 @asynccontextmanager
@@ -427,6 +427,21 @@ async def test_a_wrong_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCa
         await until(lambda: publishes(client, "b"), "the rule")
 
 
+async def test_a_file_that_was_emptied_ends_no_subscriptions(tmp_path: Path) -> None:
+    """A program that writes the rules begins with an empty file: what it ended would not come back."""
+    file = tmp_path / "acl"
+    async with broker_with(file, "allow all a") as broker, client_of(broker) as client:
+        messages = (await client.subscribe("a", qos=1)).messages
+        for number, nothing in enumerate(("", "# rules of today\n\n"), 1):
+            file.write_text(nothing)
+            await until(lambda: broker.counters()["acl_reloads_failed"] == number, "the look")  # noqa: B023
+        file.write_text("allow all a\nallow all b")
+        await until(lambda: publishes(client, "b"), "the rule")
+        await client.publish("a", b"still", qos=1)
+        assert (await anext(messages)).payload == b"still"
+        assert broker.counters()["subscriptions_revoked"] == 0
+
+
 async def test_a_wrong_file_at_the_start_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="line 1"):
         async with broker_with(tmp_path / "acl", "allow"):
@@ -486,9 +501,11 @@ class Asked:
 
     def __init__(self) -> None:
         self.seen: list[Access] = []
+        self.asked_at: dict[str, float] = {}  # by client, the last time
 
     def authorise(self, access: Access) -> bool:
         self.seen.append(access)
+        self.asked_at[access.client_id] = time.monotonic()
         return not access.topic.startswith("shut")
 
 
@@ -522,3 +539,32 @@ async def test_an_authoriser_is_asked_again_when_its_time_is_over(tmp_path: Path
             assert await publishes(client, "open")
             assert time.monotonic() < answered + WAIT_S
         assert time.monotonic() > answered + 0.15  # less what the first answer took to come here
+
+
+async def test_an_answer_counts_once_wherever_it_is_remembered(tmp_path: Path) -> None:
+    """The engine has forgotten it, and is told it again when its time is almost over."""
+    asked, cache_s = Asked(), 1.0
+    settings = {"authoriser": asked, "decision_cache_s": cache_s, "reactors": 1}
+    broker_of = broker_with(tmp_path / "acl", "allow all #", **settings)
+    async with broker_of as broker, AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(client_of(broker, client_id=f"c{number}")) for number in range(5)
+        ]
+
+        async def publish_while_it_counts() -> None:
+            sent = time.monotonic()
+            assert await publishes(clients[0], "open")
+            age = sent - asked.asked_at["c0"]
+            assert age < cache_s + 0.3, f"an answer has counted for {age:.2f} s"
+
+        until = time.monotonic() + WAIT_S
+        while not broker.counters().get("decisions_remembered"):
+            assert time.monotonic() < until
+            await publish_while_it_counts()
+            await asyncio.sleep(max(0.0, asked.asked_at["c0"] + 0.7 * cache_s - time.monotonic()))
+            for other in clients[1:]:  # these take the places beside the topic
+                assert await publishes(other, "open")
+            await publish_while_it_counts()
+        taken = time.monotonic()
+        while time.monotonic() < taken + 1.2 * cache_s:
+            await publish_while_it_counts()

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -119,6 +119,8 @@ def test_an_allowed_filter_holds_no_topic_that_the_rules_refuse(drawn: list[AclR
 
 
 @given(filters(), filters())
+@example("/#", "+")
+@example("+", "/#")
 @settings(max_examples=150, deadline=None)
 def test_a_filter_is_refused_only_for_a_topic_in_it(one: str, wanted: str) -> None:
     """Of one rule the judgement is exact, but for `#` and `/#`: no topic is empty, so `+/#` and `/+/#` are as
@@ -183,6 +185,10 @@ def test_the_rule_that_is_named_is_the_one_that_decides(
         ("user ann client c1 network ::1", Client("c1", "ann", address=ip_address("::1")), True),
         ("user ann client c1 network ::1", Client("c2", "ann", address=ip_address("::1")), False),
         ('user "ann lee"', Client("c", "ann lee"), True),
+        ("user DOM\\bob", Client("c", "DOM\\bob"), True),
+        ("user DOM\\bob", Client("c", "DOMbob"), False),
+        ('user "DOM\\ann lee"', Client("c", "DOM\\ann lee"), True),
+        ("""user "o'brien\\" """, Client("c", "o'brien\\"), True),
     ],
 )
 def test_whom_a_rule_is_about(tmp_path: Path, who: str, client: Client, about: bool) -> None:
@@ -206,6 +212,17 @@ def test_whom_a_rule_is_about(tmp_path: Path, who: str, client: Client, about: b
 def test_names_are_filled_in(tmp_path: Path, topic_filter: str, topic: str, fits: bool) -> None:
     found = read_rules(written(tmp_path, f"allow all {topic_filter}"), "tidemq")
     assert decide(found, Client("c1", "ann"), "publish", topic).allowed is fits
+
+
+def test_an_editors_mark_and_line_feeds_of_any_system_change_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "rules"
+    for text, acl_format in (
+        ("allow user ann all a/#\r\nallow publish b\r\n", "tidemq"),
+        ("user ann\r\ntopic a/#\r\npattern write b\r\n", "mosquitto"),
+    ):
+        file.write_bytes(b"\xef\xbb\xbf" + text.encode())
+        found = read_rules(file, acl_format)  # type: ignore[arg-type]
+        assert [(rule.user, rule.topic_filter) for rule in found] == [("ann", "a/#"), (None, "b")]
 
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "c1/#", "$SYS", "+/+"])

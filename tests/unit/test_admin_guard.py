@@ -18,6 +18,7 @@ import trustme
 from typer.testing import CliRunner
 
 from tidemq import Broker, Config
+from tidemq.broker import admin_door
 from tidemq.cli.stream import app
 from tidemq.client import Client
 from tidemq.client.errors import ConnectError
@@ -228,3 +229,55 @@ async def test_https_with_a_certificate(
             await ask(broker, "/health")  # without TLS
     with pytest.raises(ConfigError, match=r"admin_cert: .*ca\.pem .*key\.pem"):
         await Broker(with_token(config, token_file, admin_cert=str(trusted), admin_key=str(key))).start()
+
+
+async def test_who_opens_connections_and_asks_nothing_takes_no_descriptors(
+    config: Config, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without half a request; whoever asks is answered once there is room, and between requests a
+    connection stays for a time."""
+    monkeypatch.setattr(admin_door, "CONNECTIONS_MAX", 10)
+    monkeypatch.setattr(admin_door, "CHECK_S", 0.05)
+    monkeypatch.setattr(admin_door, "IDLE_S", 0.5)
+    async with Broker(with_token(config, token_file)) as broker:
+        before = len(os.listdir("/proc/self/fd"))
+        idle = []
+        for number in range(50):
+            idle.append(await asyncio.open_connection("127.0.0.1", broker.admin_port))
+            if number % 2:
+                idle[-1][1].write(b"GET /counters HTTP/1.1\r\nHost: x\r\n")
+        await asyncio.sleep(0.2)
+        assert len(os.listdir("/proc/self/fd")) <= before + 50 + 10
+        async with asyncio.timeout(20):
+            assert (await ask(broker, "/counters", BEARER)).status == 200
+            for reader, writer in idle:
+                assert await reader.read() == b""
+                writer.close()
+
+        def ask_twice() -> tuple[int, int]:
+            connection = http.client.HTTPConnection("127.0.0.1", broker.admin_port, timeout=10)
+            statuses = []
+            for _ in range(2):
+                connection.request("GET", "/health")
+                answer = connection.getresponse()
+                answer.read()
+                statuses.append(answer.status)
+            connection.close()
+            return statuses[0], statuses[1]
+
+        assert await asyncio.to_thread(ask_twice) == (200, 200)
+
+
+async def test_a_handshake_that_stops_takes_no_descriptor_for_long(
+    config: Config, token_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_door, "IDLE_S", 0.3)
+    issued = trustme.CA().issue_cert("localhost")
+    pem = tmp_path / "admin.pem"
+    issued.private_key_and_cert_chain_pem.write_to_path(pem)
+    async with Broker(with_token(config, token_file, admin_cert=str(pem))) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.admin_port)
+        writer.write(b"\x16\x03\x01")
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()

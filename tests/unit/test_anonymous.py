@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 
 import pytest
 
-from tidemq import Broker, Config
+from tidemq import Broker, Config, Listener
 from tidemq.broker import builtin
 from tidemq.broker.builtin import LocalOnly, make_anonymous
 from tidemq.client import Client, ServerRefusedError
 from tidemq.engine.events import ConnectRequest
 from tidemq.errors import ConfigError
+from tidemq.wire import Connack, Connect, Decoder, encode
 
 
 def own_address() -> str:
@@ -98,3 +100,57 @@ async def test_the_engine_sees_to_it_and_nobody_is_asked(broker_on_fake, remote:
 def test_a_wrong_option_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"options of anonymous\.remot"):
         make_anonymous(Config(), options)
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.255.3.4", True),
+        ("128.0.0.1", False),
+        ("12.7.0.1", False),
+        ("0.0.0.0", False),
+        ("::1", True),
+        ("0:0:0:0:0:0:0:1", True),
+        ("::", False),
+        ("::2", False),
+        ("1::1", False),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:7f00:1", True),
+        ("::ffff:128.0.0.1", False),
+        ("::127.0.0.1", False),
+        ("2001:db8::127.0.0.1", False),
+    ],
+)
+async def test_the_engine_and_a_chain_agree_on_who_is_local(address: str, local: bool) -> None:
+    """By itself `anonymous` is the engine's part, in a chain it is asked: each looks at the address in a way
+    of its own."""
+    of = [{"authenticator": "anonymous"}]
+    listeners = (
+        Listener(name="alone", host="127.0.0.1", port=0, proxy_protocol=True),
+        Listener(
+            name="chain",
+            host="127.0.0.1",
+            port=0,
+            proxy_protocol=True,
+            authenticator="chain",
+            authenticator_options={"of": of},
+        ),
+    )
+    config = Config(
+        plain=False, listeners=listeners, reactors=1, store="memory", sys_interval_s=0, failed_login_delay_s=0
+    )
+    kind, own = ("TCP6", "::1") if ":" in address else ("TCP4", "127.0.0.1")
+    reasons = []
+    async with Broker(config) as broker:
+        for port in broker.ports:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"PROXY {kind} {address} {own} 4000 1883\r\n".encode())
+            writer.write(encode(Connect(version=5, client_id="c"), 5))
+            decoder = Decoder(5)
+            while (packet := next(decoder, None)) is None:
+                decoder.feed(await reader.readexactly(1))
+            assert isinstance(packet, Connack)
+            reasons.append(packet.reason)
+            writer.close()
+    assert reasons == ([0, 0] if local else [0x87, 0x87])

@@ -134,6 +134,21 @@ async def test_what_fails_is_refused_and_logged(broker_on_fake, caplog):
     assert caplog.text.count("no database") >= 3
 
 
+async def test_what_fails_again_and_again_does_not_fill_the_log(broker_on_fake, caplog):
+    class Broken:
+        def authenticate(self, request):
+            raise RuntimeError("no database")
+
+    async with broker_on_fake(Config(**QUIET, fault_lines_max=3), authenticator=Broken()) as broker:
+        begun_s = time.monotonic()
+        for number in range(100):
+            broker.engine.say(connect(number))
+        assert {answer[2] for answer in await answers(broker, 100)} == {0x83}
+        seconds = int(time.monotonic() - begun_s) + 2
+        assert 3 <= caplog.text.count("a decision failed") <= 3 * seconds
+        assert broker.counters()["decisions_failed"] == 100
+
+
 async def test_decisions_at_a_time_and_waiting_are_bounded(broker_on_fake):
     release = asyncio.Event()
     running = []

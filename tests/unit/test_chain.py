@@ -180,3 +180,19 @@ async def test_a_provider_that_does_not_close_holds_up_nothing(caplog: pytest.Lo
     await Chain([first, last], 1).close()
     assert last.closed
     assert "Broken did not close" in caplog.text
+
+
+async def test_a_reload_reaches_all_members_and_says_what_is_wrong(tmp_path: Path) -> None:
+    """Who was taken out of a file is out, and a wrong file is not called read."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    change_password_file(first, "ann", b"one")
+    change_password_file(second, "bob", b"two")
+    of = [{"authenticator": "password_file", "file": str(file)} for file in (first, second)]
+    async with broker_with("chain", {"of": of}, failed_login_delay_s=0) as broker:
+        assert await enters(broker, "ann", b"one") == await enters(broker, "bob", b"two") == 0
+        first.write_text("nonsense\n")
+        change_password_file(second, "bob", None)
+        said = (await broker.reload())["authenticator chain"]
+        assert f"{first}: line 1" in said
+        assert await enters(broker, "ann", b"one") == 0
+        assert await enters(broker, "bob", b"two") == 0x86

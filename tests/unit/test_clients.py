@@ -12,7 +12,7 @@ from unit.auth_kit import broker_with, request
 from unit.test_broker_decisions import QUIET, answers
 from unit.test_certificates import PLAIN
 
-from tidemq import Broker, Config
+from tidemq import Broker, Config, Limits, Listener, TideMQError
 from tidemq.broker import Verdict, hookimpl
 from tidemq.broker.clients import WAIT_S, Clients
 from tidemq.client import Client, PublishError
@@ -164,6 +164,27 @@ async def test_what_is_remembered_ends_and_is_bounded(broker_on_fake: Any) -> No
         assert len(authoriser.seen) == 7
 
 
+async def test_the_engine_is_told_what_is_left_of_an_answer(broker_on_fake: Any) -> None:
+    authoriser = Authoriser()
+    config = Config(**QUIET, decision_cache_s=60)
+    async with broker_on_fake(config, authoriser=authoriser) as broker:
+        for _ in range(3):
+            broker.engine.say(publish("a"))
+            await answers(broker, 1)
+            await asyncio.sleep(0.05)
+        assert len(authoriser.seen) == 1
+        first, second, third = broker.engine.ttls_s
+        assert 60 >= first >= second + 0.04 >= third + 0.08 > 0
+        broker.engine.say(publish("a", "another"))
+        await answers(broker, 1)
+        assert broker.engine.ttls_s[3] > third
+    for other in ({"decision_cache_s": 0}, {"decision_cache_max": 0}):
+        async with broker_on_fake(Config(**QUIET, **other), authoriser=authoriser) as broker:
+            broker.engine.say(publish("a"))
+            await answers(broker, 1)
+            assert broker.engine.ttls_s == [0.0]
+
+
 async def test_nothing_is_remembered_with_0_nor_what_failed_nor_what_a_plugin_says(
     broker_on_fake: Any,
 ) -> None:
@@ -201,7 +222,7 @@ async def test_nothing_is_remembered_with_0_nor_what_failed_nor_what_a_plugin_sa
 
 async def test_authenticating_again_renews_what_was_said(broker_on_fake: Any) -> None:
     authenticator, authoriser = Authenticator(a=Verdict(username="ann", groups=("g",))), Authoriser()
-    again = AuthRequest(9, "a", 0x19, "M", b"")
+    again = AuthRequest(9, "a", 0x19, "M", b"", peer="p")
     async with broker_on_fake(Config(**QUIET), authenticator=authenticator, authoriser=authoriser) as broker:
         engine = broker.engine
         engine.say(come("a", auth_method="M"))
@@ -262,7 +283,7 @@ async def test_a_time_that_ends_disconnects_that_client(broker_on_fake: Any) -> 
 
 
 async def test_a_client_that_never_comes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients = Clients(lambda _: None)
+    clients = Clients(lambda _: None, 10)
     now = 1000.0
     monkeypatch.setattr("tidemq.broker.clients.time.monotonic", lambda: now)
     for number in range(100):
@@ -270,6 +291,106 @@ async def test_a_client_that_never_comes_is_forgotten(monkeypatch: pytest.Monkey
     now += WAIT_S + 1
     clients.accept(come("last"), Verdict())
     assert len(clients._coming) == 1
+
+
+async def test_who_comes_where_nobody_is_asked_has_no_name_of_anothers(broker_on_fake: Any) -> None:
+    """One listener asks an authenticator, another lets in everybody: the identifier of a client of the first
+    gives one of the second nothing; what it may it is asked about by itself."""
+    config = Config(
+        **QUIET,
+        listeners=(
+            Listener(name="open", port=0, authenticator="anonymous", authenticator_options={"remote": True}),
+        ),
+    )
+    authoriser = Authoriser()
+    authenticator = Authenticator(a=Verdict(username="admin"))
+    async with broker_on_fake(config, authenticator=authenticator, authoriser=authoriser) as broker:
+        engine = broker.engine
+        engine.say(come("a", "p1"))
+        await answers(broker, 1)
+        engine.say(connected("a", "p1"), publish("a"))
+        await answers(broker, 1)
+        assert authoriser.who == ("admin", ())
+        engine.say(come("a", "p2", listener="open"))
+        await answers(broker, 1)
+        engine.say(connected("a", "p2"), publish("a"))  # the report of the first one's end was lost
+        await answers(broker, 1)
+        assert authoriser.who == ("claimed", ())
+
+
+async def test_a_lost_report_lets_nobody_stay_beyond_the_time(
+    broker_on_fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemq.broker.clients.WAIT_S", 0.2)
+    authenticator = Authenticator(
+        lost=Verdict(expires_s=3600), known=Verdict(expires_s=3600), always=Verdict()
+    )
+    async with broker_on_fake(Config(**QUIET), authenticator=authenticator) as broker:
+        engine = broker.engine
+        for client_id in authenticator.verdicts:
+            engine.say(come(client_id, f"peer of {client_id}"))
+            await answers(broker, 1)
+        engine.say(connected("known", "peer of known"))
+        while not engine.disconnected:
+            await asyncio.sleep(0.01)
+        assert engine.disconnected == [("lost", 0xA0)]
+        assert broker.counters()["clients_expired"] == 1
+
+
+async def test_who_is_not_known_prolongs_nothing(broker_on_fake: Any) -> None:
+    """An end that nobody would see to is not promised."""
+    authenticator = Authenticator(a=Verdict())
+    async with broker_on_fake(Config(**QUIET), authenticator=authenticator) as broker:
+        for verdict, reason in ((Verdict(), 0), (Verdict(expires_s=60), 0x87)):
+            authenticator.verdicts["a"] = verdict
+            broker.engine.say(AuthRequest(9, "a", 0x19, "M", b""))
+            assert await answers(broker, 1) == [("auth", 9, reason, None)]
+
+
+async def test_clients_whose_end_was_not_reported_are_bounded() -> None:
+    ended: list[str] = []
+    clients = Clients(ended.append, 3)
+    for number in range(10):
+        clients.accept(come(str(number), str(number)), Verdict(expires_s=60 if number == 2 else None))
+        clients.on_connected(connected(str(number), str(number)))
+    assert list(clients._connected) == ["7", "8", "9"]
+    assert ended == ["2"]
+    clients.close()
+
+
+async def test_on_a_real_broker_a_lost_report_lets_nobody_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers fill the queue of events by connections that are no MQTT, so that the report of a client that
+    may stay for half a second finds no room in it."""
+    monkeypatch.setattr("tidemq.broker.clients.WAIT_S", 1.0)
+
+    class Deaf(Broker):
+        deaf = False
+
+        def _take_events(self) -> None:
+            if not self.deaf:
+                super()._take_events()
+
+    class HalfASecond:
+        async def authenticate(self, given: Any) -> Verdict:
+            broker.deaf = True
+            while "events_dropped" not in (counters := broker.counters()) or not counters["events_dropped"]:
+                _, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                await writer.drain()
+                writer.close()
+            return Verdict(expires_s=0.5)
+
+    config = broker_with("anonymous", {}, limits=Limits(event_queue_max=16)).config
+    broker = Deaf(config, authenticator=HalfASecond())
+    async with broker:
+        url = f"mqtt://127.0.0.1:{broker.port}"
+        async with Client(url, client_id="c1", reconnect=False) as client:
+            broker.deaf = False
+            begun_s = asyncio.get_running_loop().time()
+            with pytest.raises(TideMQError):
+                async for _ in client.messages:
+                    pass
+            assert asyncio.get_running_loop().time() - begun_s < 10
 
 
 async def test_a_certificate_names_a_client_of_the_broker(broker_on_fake: Any) -> None:

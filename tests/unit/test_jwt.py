@@ -29,7 +29,7 @@ from tidemq.broker.providers import UNKNOWN, Verdict
 from tidemq.broker.rules import AclRule
 from tidemq.client import Client, PublishError, SubscribeError
 from tidemq.config import Config
-from tidemq.errors import ConfigError
+from tidemq.errors import ConfigError, TideMQError
 
 EC = ec.generate_private_key(ec.SECP256R1())
 OTHER = ec.generate_private_key(ec.SECP256R1())
@@ -265,6 +265,21 @@ async def test_keys_at_a_url_are_kept_refreshed_and_asked_for_within_measure(
         assert "its status is 500" in caplog.text
         monkeypatch.setattr(token_keys, "KEYS_AGE_S_MAX", 0.0)
         assert await judge(keys, token(OTHER, kid="b")) == Verdict(0x88)  # too old to count
+        await keys.close()
+
+
+async def test_a_reload_gets_the_keys_at_once() -> None:
+    """A key that was taken back counts no more; where they cannot be had, that is said, and they stay."""
+    async with HttpServer(answer(jwks(jwk(EC, kid="a")))) as server:
+        keys = make_jwt(Config(), {"algorithms": ["ES256"], "jwks_url": server.url, "pause_s": 60})
+        assert (await judge(keys, token(kid="a"))).reason == 0
+        server.handler = answer(None, 500)
+        with pytest.raises(TideMQError, match="cannot be had"):
+            await keys.reload()
+        assert (await judge(keys, token(kid="a"))).reason == 0
+        server.handler = answer(jwks(jwk(OTHER, kid="b")))
+        await keys.reload()
+        assert await judge(keys, token(kid="a")) == UNKNOWN
         await keys.close()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +44,14 @@ def field(kind: int, value: bytes) -> bytes:
     return struct.pack("!BH", kind, len(value)) + value
 
 
+def summed(before: bytes = b"", after: bytes = b"", change: int = 0) -> bytes:
+    """A header with the field of its CRC32c, between other fields."""
+    fields = [before, field(3, bytes(4)), after]
+    header = block(PROXY, TCP4, addresses("192.0.2.7", 9) + b"".join(fields))
+    fields[1] = field(3, struct.pack("!I", crc32c(header) ^ change))
+    return block(PROXY, TCP4, addresses("192.0.2.7", 9) + b"".join(fields))
+
+
 SSL_FIELD = field(0x20, b"\x01\0\0\0\0" + field(0x21, b"TLSv1.3"))
 LONGEST_LINE = b"PROXY UNKNOWN " + b"x" * 91 + b"\r\n"
 GOOD = {
@@ -64,6 +73,7 @@ GOOD = {
     "version 2, Unix": (block(PROXY, UNIX, b"/run/x".ljust(216, b"\0")), ""),
     "version 2, local": (block(LOCAL, NONE, b""), ""),
     "version 2, local with anything": (block(LOCAL, TCP4, b"\xff" * 5), ""),
+    "version 2, local of no known family": (block(LOCAL, 0x42, b"\xff" * 5), ""),
     "version 2, no family": (block(PROXY, NONE, b"\xff" * 7), ""),
     "version 2 with fields": (
         block(PROXY, TCP4, addresses("192.0.2.7", 9) + SSL_FIELD + field(4, b"")),
@@ -73,6 +83,8 @@ GOOD = {
         block(PROXY, TCP4, addresses("192.0.2.7", 9) + field(4, bytes(4096 - 16 - 12 - 3))),
         "192.0.2.7:9",
     ),
+    "version 2 with a checksum": (summed(field(4, b"pad")), "192.0.2.7:9"),
+    "version 2 with a checksum before others": (summed(b"", field(4, b"pad")), "192.0.2.7:9"),
 }
 
 
@@ -125,6 +137,11 @@ WRONG = {
     "a Unix path that is short": (block(PROXY, UNIX, bytes(215)), MALFORMED),
     "a field that is cut": (block(PROXY, TCP4, addresses("192.0.2.7", 1) + b"\x01\0"), MALFORMED),
     "a field that is short": (block(PROXY, TCP4, addresses("192.0.2.7", 1) + b"\x01\0\x02a"), MALFORMED),
+    "another checksum": (summed(change=1), MALFORMED),
+    "a checksum of three bytes": (
+        block(PROXY, TCP4, addresses("192.0.2.7", 1) + field(3, bytes(3))),
+        MALFORMED,
+    ),
     "too long a block": (block(PROXY, TCP4, b"", size=4081), LONG),
 }
 
@@ -206,7 +223,8 @@ def test_lines_are_read_as_the_model_reads_them(words: tuple[str, ...], extra: s
         st.binary(max_size=300),
         st.tuples(
             st.sampled_from([12, 36, 216]),
-            st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=40)), max_size=4),
+            # 3, a checksum, has tests of its own
+            st.lists(st.tuples(st.integers(4, 255), st.binary(max_size=40)), max_size=4),
         ).map(lambda drawn: bytes(drawn[0]) + b"".join(field(*each) for each in drawn[1])),
     ),
     cuts=st.lists(st.integers(0, 300), max_size=4),
@@ -218,12 +236,12 @@ def test_blocks_are_read_as_the_model_reads_them(
     stream, data, heard = serving(), block(command, family, body) + b"after", b""
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(data)], strict=True):
         heard += stream.receive(data[start:end])
-    known = command in (LOCAL, PROXY) and family in (NONE, TCP4, TCP6, UNIX)
+    known = command == LOCAL or (command == PROXY and family in (NONE, TCP4, TCP6, UNIX))
     if known and command == PROXY and family != NONE:
         size = {TCP4: 12, TCP6: 36, UNIX: 216}[family]
         known, rest = len(body) >= size, body[size:]
         while known and rest:
-            known = len(rest) >= 3 and len(rest) >= 3 + int.from_bytes(rest[1:3])
+            known = len(rest) >= 3 and len(rest) >= 3 + int.from_bytes(rest[1:3]) and rest[0] != 3
             rest = rest[3 + int.from_bytes(rest[1:3]) :]
     assert (stream.faulty, stream.open, heard) == (not known, known, b"after" if known else b"")
 

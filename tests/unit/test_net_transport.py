@@ -257,6 +257,21 @@ def test_a_websocket_of_something_else() -> None:
     assert "does not speak MQTT (no subprotocol mqtt)" in stream.text
 
 
+@pytest.mark.parametrize(("connection", "taken"), [("keep-alive, Upgrade", True), ("keep-alive", False)])
+def test_upgrade_may_stand_among_other_options(connection: str, taken: bool) -> None:
+    """RFC 6455 section 4.1: Connection has the token, whatever else it lists."""
+    stream = connecting(host="h", resource="/")
+    server = ServerProtocol(subprotocols=[Subprotocol("mqtt")])
+    server.receive_data(stream.take_output())
+    (request,) = server.events_received()
+    assert isinstance(request, Request)
+    server.send_response(server.accept(request))
+    answer = b"".join(server.data_to_send())
+    assert b"Connection: Upgrade\r\n" in answer
+    stream.receive(answer.replace(b"Connection: Upgrade", f"Connection: {connection}".encode()))
+    assert (stream.open, stream.faulty) == (taken, not taken)
+
+
 def test_text_ends_it_with_a_close() -> None:
     stream = connecting(host="h", resource="/")
     server = WebSocketServer()

@@ -78,7 +78,8 @@ def model(data: bytes, serves: bool) -> Heard:
             heard.answers.append((PONG, payload))
         elif opcode == CLOSE:
             heard.closed = int.from_bytes(payload[:2])
-            heard.answers.append((CLOSE, payload[:2]))
+            said = not payload or heard.closed in (*range(1000, 1004), *range(1007, 1015), *range(3000, 5000))
+            heard.answers.append((CLOSE, payload[:2] if said else b"\x03\xea"))
             break
     return heard
 
@@ -193,3 +194,15 @@ def test_what_a_peer_may_not_send(stream: bytes, fault: str) -> None:
     code = 1003 if fault == "text" else 1002
     assert frames_in(view.take_output(), masked=True) == [(CLOSE, code.to_bytes(2))]
     assert view.receive(frame(BINARY, b"later")) == b""
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [(1000, 1000), (1003, 1003), (1014, 1014), (3000, 3000), (4999, 4999)]
+    + [(code, 1002) for code in (0, 999, 1004, 1005, 1006, 1015, 2999, 5000, 65535)],
+)
+def test_close_is_answered_with_its_code_if_that_may_be_sent(code: int, answer: int) -> None:
+    view = WebSocketView(serves=True)
+    view.receive(frame(CLOSE, code.to_bytes(2), masked=True))
+    assert (view.closed, view.fault) == (code, "")
+    assert view.take_output() == frame(CLOSE, answer.to_bytes(2))

@@ -59,6 +59,19 @@ def test_a_hash_is_of_its_password_alone_and_never_twice_the_same() -> None:
     assert hash_password(b"secret") != hashed
 
 
+def test_a_hash_that_was_cut_off_is_none() -> None:
+    """So a file that is half written locks nobody out; but for a cut at another usual size."""
+    hashed = hash_password(b"secret")
+    taken = []
+    for length in range(1, len(hashed)):
+        try:
+            check_form(hashed[:length])
+        except UsageError:
+            continue
+        taken.append(length)
+    assert len(taken) == 2  # of 16 bytes, and 24
+
+
 @pytest.mark.parametrize("kind", ["sha512", "sha512-pbkdf2"])
 def test_mosquittos_hashes_are_understood(
     tmp_path: Path, install: Callable[[str, str], None], kind: str
@@ -83,6 +96,10 @@ def test_mosquittos_hashes_are_understood(
         ("ann:$7$many$c2FsdA==$c2hvcnQ=", "line 2: the hash of 'ann': it is not whole"),
         ("ann:$argon2id$v=19$m=1,t=1", "line 2: the hash of 'ann': it is not whole"),
         ("ann:$argon2id$v=19$m=1000000,t=1,p=1$YWFhYWFhYWE$YWFhYWFhYWFhYWFhYWFhYQ", "its cost is above"),
+        ("ann:$argon2id$v=19$m=99999,t=1,p=1000$YWFhYWFhYWE$YWFhYWFhYWFhYWFhYWFhYQ", "its cost is above"),
+        ("ann:$argon2id$v=19$m=19456,t=2,p=1$!!!!!!!!!!!$YWFhYWFhYWFhYWFhYWFhYQ", "it is not whole"),
+        ("ann:$argon2id$v=19$m=19456,t=2,p=1$YWFhYWFhYWE$YWFhYWFhYWFhYWFhYWFhY", "it is not whole"),
+        ("ann:$argon2id$v=19$m=19456,t=0,p=1$YWFhYWFhYWE$YWFhYWFhYWFhYWFhYWFhYQ", "it is not whole"),
         (f"ann:$7$100000000$YWFhYWFhYWE=${'A' * 86}==", "rounds, more than"),
     ],
 )
@@ -218,3 +235,76 @@ def test_a_file_that_cannot_be_written_stays(tmp_path: Path, monkeypatch: pytest
     assert [path.name for path in tmp_path.iterdir()] == ["passwd"]
     with pytest.raises(UsageError, match="cannot be"):
         change_password_file(file, "#ann", b"two")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_file_stays_its_owners(tmp_path: Path) -> None:
+    """Root adds a user: the broker, which is somebody else, reads the file as before."""
+    file = tmp_path / "passwd"
+    change_password_file(file, "ann", b"one")
+    os.chown(file, 12_345, 23_456)
+    file.chmod(0o640)
+    change_password_file(file, "bob", b"two")
+    found = file.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12_345, 23_456, 0o640)
+
+
+def test_the_mode_of_a_file_and_a_link_to_it_stay(tmp_path: Path) -> None:
+    file, link = tmp_path / "passwd", tmp_path / "link"
+    change_password_file(file, "ann", b"one")
+    file.chmod(0o640)
+    link.symlink_to("passwd")
+    change_password_file(link, "bob", b"two")
+    assert link.is_symlink()
+    assert list(read_password_file(file).hashes) == ["ann", "bob"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_what_two_write_at_a_time_is_all_there(tmp_path: Path) -> None:
+    """Above all, who was taken out does not come back with the other's file."""
+    file = tmp_path / "passwd"
+    change_password_file(file, "bob", b"one")
+    threads = [
+        threading.Thread(target=change_password_file, args=(file, user, password))
+        for user, password in (("bob", None), *((f"user{number}", b"x") for number in range(8)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(read_password_file(file).hashes) == [f"user{number}" for number in range(8)]
+
+
+def test_an_editors_mark_in_front_locks_nobody_out(tmp_path: Path) -> None:
+    file = tmp_path / "passwd"
+    change_password_file(file, "ann", b"one")
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert list(read_password_file(file).hashes) == ["ann"]
+
+
+async def test_a_file_that_could_not_be_read_is_read_once_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of its mode or owner is one, too: who was taken out does not stay in for want of another."""
+    monkeypatch.setattr(watched_file, "CHECK_S", 0.0)
+    file = tmp_path / "passwd"
+    change_password_file(file, "ann", b"one")
+    readable = [True]
+    real = password_file.read_password_file
+
+    def read(path: Path) -> password_file.Users:
+        if not readable[0]:  # these tests may run as root, who can read all
+            raise ConfigError("Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(password_file, "read_password_file", read)
+    async with Broker(with_file(file)) as broker:
+        assert await enters(broker, "ann", "one")
+        change_password_file(file, "bob", b"two")
+        change_password_file(file, "ann", None)
+        readable[0] = False
+        assert await enters(broker, "ann", "one")
+        readable[0] = True
+        file.chmod(0o640)
+        assert not await enters(broker, "ann", "one")
+        assert await enters(broker, "bob", "two")

@@ -28,7 +28,10 @@ def test_an_entry_lives_for_its_time(clock: Clock) -> None:
     kept.put("never", 3, 0.0)
     clock.now += 4.9
     assert (kept.find("a"), kept.find("b"), kept.find("never")) == (1, 2, None)
-    clock.now += 0.1
+    assert kept.left_s("a") == pytest.approx(0.1)
+    assert kept.left_s("never") == 0.0
+    clock.now += 0.2
+    assert kept.left_s("a") == 0.0
     assert (kept.find("a"), kept.find("b")) == (None, 2)
     assert len(kept) == 1
     kept.put("b", 4, 10.0)
@@ -47,6 +50,27 @@ def test_the_one_not_used_for_longest_makes_room(clock: Clock) -> None:
     nothing: Remembered[int, int] = Remembered(0, clock)
     nothing.put(1, 1, 5.0)
     assert nothing.find(1) is None
+
+
+def test_large_entries_count_as_several_and_those_that_are_over_go(clock: Clock) -> None:
+    kept: Remembered[int, int] = Remembered(1000, clock)
+    for number in range(10_000):
+        kept.put(number, number, 5.0, held_bytes=65_535)
+    assert len(kept) == 1000 // 256
+    kept.put(-1, 0, 5.0, held_bytes=1000 * 256)
+    assert kept.find(-1) is None
+    clock.now += 5.0
+    for number in range(10):
+        kept.put(number, number, 5.0, "o")
+    assert len(kept) == 10
+    kept.drop_owner("o")
+    for number in range(1000):
+        kept.put(number, number, 5.0)
+    assert len(kept) == 1000
+    kept.clear()
+    for number in range(1000):
+        kept.put(number, number, 5.0)
+    assert len(kept) == 1000
 
 
 def test_what_belongs_to_one_owner_goes_together(clock: Clock) -> None:

@@ -105,6 +105,51 @@ async def test_what_an_answer_means(handler: Any, verdict: Verdict) -> None:
         await provider.close()
 
 
+@pytest.mark.parametrize(
+    ("head", "verdict"),
+    [
+        ("HTTP/1.1 200 OK", FAILED),
+        ("HTTP/1.0 200 OK\r\nContent-Type: application/json", FAILED),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2", FAILED),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", FAILED),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 0", Verdict()),
+        ("HTTP/1.1 204 No Content", Verdict()),
+    ],
+)
+async def test_a_server_that_breaks_down_before_the_body_has_allowed_nothing(
+    head: str, verdict: Verdict
+) -> None:
+    async def break_down(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"{head}\r\n\r\n".encode())
+        writer.close()
+
+    async with await asyncio.start_server(break_down, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        provider = WebhookAuthenticator(WebhookOptions(url=url))
+        assert await provider.authenticate(request("c", "ann", b"secret")) == verdict
+        await provider.close()
+
+
+async def test_a_defect_of_ours_closes_nobody_out_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with HttpServer() as server:
+        provider = hook(server, failures_max=1, open_s=0.01)
+        real = provider._webhook._http.call
+
+        async def fails(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("nobody has thought of it")
+
+        monkeypatch.setattr(provider._webhook._http, "call", fails)
+        for _ in range(3):  # the first opens the circuit, the others are its probes
+            await asyncio.sleep(0.02)
+            with pytest.raises(RuntimeError):
+                await provider.authenticate(request())
+        monkeypatch.setattr(provider._webhook._http, "call", real)
+        await asyncio.sleep(0.02)
+        assert await provider.authenticate(request()) == Verdict()
+        await provider.close()
+
+
 async def test_a_redirection_is_not_followed() -> None:
     async def elsewhere(_: web.Request) -> web.StreamResponse:
         raise web.HTTPTemporaryRedirect("/other")
@@ -243,7 +288,8 @@ async def test_connections_and_questions_are_bounded() -> None:
 
 async def test_the_circuit_opens_is_tried_once_and_closes(caplog: pytest.LogCaptureFixture) -> None:
     async with HttpServer(answer(None, 500)) as server:
-        provider, clock = hook(server, failures_max=3, open_s=10), Clock()
+        provider = hook(server, failures_max=3, open_s=10, url=f"{server.url}?key=open-sesame")
+        clock = Clock()
         provider._webhook._circuit._clock = clock
         for number in range(6):
             assert await provider.authenticate(request(f"c{number}", "ann", b"open-sesame")) == FAILED
@@ -416,3 +462,18 @@ def test_defaults_are_as_documented() -> None:
         assert f"| `{name}` | " in section, name
         if isinstance(field.default, (int, float)):
             assert f"| `{name}` | `{field.default}` |" in section, name
+
+
+async def test_a_reload_forgets_answers_and_reads_the_secret(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("first")
+    async with HttpServer() as server:
+        options = {"url": server.url, "secret_file": str(secret), "allow_s": 3600}
+        async with broker_with("webhook", options, failed_login_delay_s=0) as broker:
+            assert await enters(broker, "ann", b"pw", client_id="c") == 0
+            server.handler = answer({"result": "deny"})
+            assert await enters(broker, "ann", b"pw", client_id="c") == 0
+            secret.write_text("second")
+            assert (await broker.reload())["authenticator webhook"] == ""
+            assert await enters(broker, "ann", b"pw", client_id="c") == 0x86
+        assert [headers["Authorization"] for headers in server.headers] == ["first", "second"]

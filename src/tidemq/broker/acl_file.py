@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from tidemq.broker.acl_formats import AclFormat, read_rules
-from tidemq.broker.rules import AclRule, rows_of
-from tidemq.broker.watched_file import file_version
+from tidemq.broker.rules import rows_of
+from tidemq.broker.watched_file import WatchedFiles
 from tidemq.engine.rule_row import RuleRow
-from tidemq.errors import ConfigError
-
-CHECK_S = 1.0  # between two looks whether the file has changed
+from tidemq.errors import TideMQError
 
 _log = logging.getLogger("tidemq")
 
@@ -28,31 +25,26 @@ class AclFile:
         self._path = path
         self._format = acl_format
         self._set_rules = set_rules
-        self._version = file_version(self._path)
         self.counts: Counter[str] = Counter(acl_reloads=0, acl_reloads_failed=0)
-        self.rules: tuple[AclRule, ...] = read_rules(path, acl_format)
-        set_rules(rows_of(self.rules))
+        self._file = WatchedFiles([path], self._read, self._use)
+        set_rules(self._file.value)
 
     async def reload(self) -> None:
         """Reads the file now. ConfigError where it is wrong; then nothing has changed."""
-        self._version = file_version(self._path)
-        try:
-            rules = await asyncio.to_thread(read_rules, self._path, self._format)
-        except ConfigError:
-            self.counts["acl_reloads_failed"] += 1
-            raise
-        self.rules = rules
-        self._set_rules(rows_of(rules))
-        self.counts["acl_reloads"] += 1
-        _log.info("%s was read again: %d rules", self._path, len(rules))
+        await self._file.reload()
 
     async def watch(self) -> None:
         """Reads the file again whenever it has changed; never returns."""
-        while True:
-            await asyncio.sleep(CHECK_S)
-            if file_version(self._path) == self._version:
-                continue
-            try:
-                await self.reload()
-            except ConfigError as error:
-                _log.error("%s; the rules that were read before go on to count", error)
+        await self._file.watch()
+
+    def _read(self) -> list[RuleRow]:
+        try:
+            return rows_of(read_rules(self._path, self._format))
+        except TideMQError:
+            self.counts["acl_reloads_failed"] += 1
+            raise
+
+    def _use(self, rows: list[RuleRow]) -> None:
+        self._set_rules(rows)
+        self.counts["acl_reloads"] += 1
+        _log.info("%s was read again: %d rules", self._path, len(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
@@ -17,6 +18,7 @@ AclFormat = Literal["tidemq", "mosquitto"]
 
 _RULE = "allow|deny [user U] [group G] [client C] [network N] [anonymous] publish|subscribe|all FILTER"
 _MOSQUITTO_RULE = "topic|pattern [read|write|readwrite|deny] FILTER, or user NAME"
+_WORD = re.compile(r"[^ \t\r\n]+")
 _ACCESS: dict[str, Literal["publish", "subscribe", "all"]] = {
     "read": "subscribe",
     "write": "publish",
@@ -55,9 +57,10 @@ class _Line:
 
 
 def read_rules(path: Path, acl_format: AclFormat) -> tuple[AclRule, ...]:
-    """The rules in the order in which they are asked. ConfigError names the line that is wrong."""
+    """The rules in the order in which they are asked, one at least. ConfigError names the line that is
+    wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark in front
     except OSError as error:
         raise refused(str(path), "the file", str(error.strerror), ["a readable file"]) from error
     except UnicodeDecodeError as error:
@@ -66,6 +69,9 @@ def read_rules(path: Path, acl_format: AclFormat) -> tuple[AclRule, ...]:
         _own_rules if acl_format == "tidemq" else _mosquitto_rules
     )
     rules = tuple(reader(path, text))
+    if not rules:  # mostly a file that is about to be written; it would end all subscriptions
+        nothing = "deny all #" if acl_format == "tidemq" else "topic deny #"
+        raise refused(str(path), "the file", "it has no rules", [f"one at least; {nothing!r} refuses all"])
     if acl_format == "mosquitto":
         # its own order: a user's before patterns, and of each the ones that refuse first
         return tuple(sorted(rules, key=lambda rule: (rule.fills_in, rule.allows)))
@@ -85,10 +91,20 @@ def _own_rules(path: Path, text: str) -> Iterator[AclRule]:
         if not content.strip() or content.lstrip().startswith("#"):
             continue
         try:
-            words = shlex.split(content)
+            words = _words(content)
         except ValueError as error:
             raise _Line(path, number, []).wrong(str(error), "quotes in pairs") from error
         yield _own_rule(_Line(path, number, words))
+
+
+def _words(content: str) -> list[str]:
+    """Parted by spaces, but for those in quotes. A backslash is one: names of Windows' domains have it."""
+    if '"' not in content and "'" not in content:
+        return _WORD.findall(content)
+    lexer = shlex.shlex(content, posix=True)
+    lexer.whitespace_split = True
+    lexer.commenters = lexer.escape = ""
+    return list(lexer)
 
 
 def _own_rule(line: _Line) -> AclRule:

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from tidemq.broker.admin_guard import Guard, is_loopback
+from tidemq.broker.admin_door import Door
+from tidemq.broker.admin_guard import Guard, Handler, is_loopback
 from tidemq.config import Config, refused
 from tidemq.engine.listeners import listening_at
 
@@ -47,6 +48,7 @@ class AdminServer:
         self._tls = self._make_tls() if config.admin_cert else None
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
+        self._door: Door | None = None
 
     def bind(self) -> int:
         """Binds the port, on each address that the host's name has, and gives its number; OSError if that
@@ -75,7 +77,7 @@ class AdminServer:
 
     async def start(self, routes: Iterable[web.RouteDef] = ()) -> None:
         """Listens and answers."""
-        app = web.Application(middlewares=[_explain, self._guard.middleware])
+        app = web.Application(middlewares=[self._attend, _explain, self._guard.middleware])
         own = [
             web.get("/health", self._health),
             web.get("/counters", self._count),
@@ -87,8 +89,8 @@ class AdminServer:
             app, logger=_log, access_log=None, shutdown_timeout=SHUTDOWN_S, handle_signals=False
         )
         await self._runner.setup()
-        for bound in self._sockets:
-            await web.SockSite(self._runner, bound, ssl_context=self._tls).start()
+        assert self._runner.server is not None
+        self._door = Door(self._runner.server, self._sockets, self._tls)
 
     def reload(self) -> None:
         """Reads token and certificate again. ConfigError for a wrong one; then the old goes on to count."""
@@ -114,10 +116,21 @@ class AdminServer:
 
     async def close(self) -> None:
         """Stops to listen."""
+        if self._door is not None:
+            self._door.close()
         if self._runner is not None:
             await self._runner.cleanup()
         for bound in self._sockets:
             bound.close()
+
+    @web.middleware
+    async def _attend(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        assert self._door is not None
+        self._door.begin(request)
+        try:
+            return await handler(request)
+        finally:
+            self._door.end(request)
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -142,9 +155,7 @@ class AdminServer:
 
 
 @web.middleware
-async def _explain(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _explain(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every refusal is JSON with the reason in `error`."""
     try:
         return await handler(request)

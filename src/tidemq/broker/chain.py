@@ -24,6 +24,7 @@ from tidemq.broker.providers import (
     Challenge,
     EnhancedAuthenticator,
     Options,
+    Reloadable,
     Verdict,
     bounds_itself,
     close_provider,
@@ -33,6 +34,7 @@ from tidemq.broker.providers import (
 )
 from tidemq.config import Config, refused
 from tidemq.engine.events import AuthRequest, ConnectRequest
+from tidemq.errors import TideMQError
 
 MEMBERS_MAX = 16
 
@@ -84,6 +86,20 @@ class Chain:
             if not verdict.unknown:
                 break
         return verdict
+
+    async def reload(self) -> None:
+        """Has all members read their files again; raises what was wrong with any, TideMQError."""
+        wrong: list[str] = []
+        for member in self._members:
+            if isinstance(member, Reloadable):
+                try:
+                    done = member.reload()
+                    if inspect.isawaitable(done):
+                        await done
+                except (TideMQError, OSError) as error:
+                    wrong.append(str(error))
+        if wrong:
+            raise TideMQError("; ".join(wrong))
 
     async def close(self) -> None:
         """Closes the members."""

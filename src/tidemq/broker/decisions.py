@@ -3,7 +3,7 @@
 Every question is a task with a time-out, at most `decisions_max` of them are with providers at a time (not
 counted those that bound themselves), and at most `decisions_waiting_max` wait: one client's slow decision
 delays no other client, and whatever is late, fails or is too much is refused. What an authoriser has answered
-is remembered for `decision_cache_s`.
+is remembered for `decision_cache_s`, here and for what is left of that time in the engine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -83,20 +84,32 @@ class _Exchange:
         self,
         engine: Engine,
         replies: dict[int, asyncio.Future[bytes | None]],
+        replies_max: int,
         request: ConnectRequest | AuthRequest,
     ) -> None:
         self._engine = engine
         self._replies = replies
+        self._replies_max = replies_max
         self._connection = request.connection
         self._client_id = request.client_id
         self._is_connected = self._answers_auth = isinstance(request, AuthRequest)
 
     async def challenge(self, data: bytes | None) -> bytes | None:
-        """Sends the data in an AUTH packet and returns the data of the client's."""
+        """Sends the data in an AUTH packet and returns the data of the client's. Where too many clients are
+        waited for, the one that has kept us waiting for longest is late: TimeoutError."""
+        replies = self._replies
+        if len(replies) >= self._replies_max:
+            oldest = replies.pop(next(iter(replies)))
+            if not oldest.done():
+                oldest.set_exception(TimeoutError())
         reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._replies[self._connection] = reply
+        replies[self._connection] = reply
         self.answer(Verdict(CONTINUE_AUTHENTICATION, auth_data=data))
-        return await reply
+        try:
+            return await reply
+        finally:
+            if replies.get(self._connection) is reply:
+                del replies[self._connection]
 
     def answer(self, verdict: Verdict) -> None:
         """Answers what the client sent last: its CONNECT or, after a challenge, its AUTH."""
@@ -155,13 +168,14 @@ class Decisions:
         self._slots = asyncio.Semaphore(config.decisions_max)
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies: dict[int, asyncio.Future[bytes | None]] = {}  # connections whose AUTH is awaited
-        self._clients = Clients(self._end_time)
+        self._clients = Clients(self._end_time, config.limits.connections_max)
         self._remembered: Remembered[Access, bool] = Remembered(config.decision_cache_max)
         self._failed_logins = FailedLogins(config)
         self._delayed: dict[_Exchange, asyncio.TimerHandle] = {}  # refusals that are not said yet
         self.counts: Counter[str] = Counter()
+        self._failures_second = self._failures_logged = 0
         # who wants to see each message, or may veto one, is asked about each
-        self._cache_s = 0.0 if hooks.has("publish", "authorise") else config.decision_cache_s
+        self._engine_may_answer = not hooks.has("publish", "authorise")
 
         authorises = authoriser is not None or hooks.has("authorise")
         authenticates = any(authenticator is not None for authenticator in authenticators.values())
@@ -179,7 +193,7 @@ class Decisions:
 
     def on_connect(self, request: ConnectRequest) -> None:
         """Answers a CONNECT."""
-        exchange = _Exchange(self._engine, self._replies, request)
+        exchange = self._exchange(request)
 
         def refuse(reason: int) -> None:
             exchange.answer(Verdict(reason))
@@ -252,8 +266,15 @@ class Decisions:
         self.counts["clients_expired"] += 1
         self._engine.disconnect(client_id, MAXIMUM_CONNECT_TIME)
 
+    def _exchange(self, request: ConnectRequest | AuthRequest) -> _Exchange:
+        return _Exchange(self._engine, self._replies, max(1, self._config.decisions_waiting_max), request)
+
     def _start(self, decide: Decide, refuse: Refuse, *, late: int) -> None:
-        if len(self._tasks) >= self._config.decisions_max + self._config.decisions_waiting_max:
+        # those that wait for their clients are not counted: clients that say nothing would keep others out
+        if (
+            len(self._tasks) - len(self._replies)
+            >= self._config.decisions_max + self._config.decisions_waiting_max
+        ):
             self.counts["decisions_over_quota"] += 1
             refuse(QUOTA_EXCEEDED)
             return
@@ -270,8 +291,17 @@ class Decisions:
             refuse(late)
         except Exception:
             self.counts["decisions_failed"] += 1
-            _log.exception("a decision failed, the client is refused")
+            self._log_failure()
             refuse(IMPLEMENTATION_SPECIFIC_ERROR)
+
+    def _log_failure(self) -> None:
+        """With its traceback; no more a second than there are lines for faults: strangers can cause it."""
+        second = int(time.monotonic())
+        if second != self._failures_second:
+            self._failures_second, self._failures_logged = second, 0
+        if self._failures_logged < self._config.fault_lines_max:
+            self._failures_logged += 1
+            _log.exception("a decision failed, the client is refused")
 
     def _slot(self, provider: object) -> AbstractAsyncContextManager[object]:
         return nullcontext() if bounds_itself(provider) else self._slots
@@ -288,12 +318,18 @@ class Decisions:
             if not logins.refuses(request.peer, request.username):
                 await self._connect(request, exchange)
                 return
+        self._refuse_address(exchange)
+
+    def _refuse_address(self, exchange: _Exchange) -> None:
         self.counts["logins_refused"] += 1
         why = "too many logins from this address have failed, try again later"
         exchange.answer(Verdict(CONNECTION_RATE_EXCEEDED, why))
 
     async def _connect(self, request: ConnectRequest, exchange: _Exchange) -> None:
         verdict = await self._authenticate(request, exchange)
+        if request.auth_method is not None and self._failed_logins.refuses(request.peer, request.username):
+            self._refuse_address(exchange)  # others have failed meanwhile: what it has found is not said
+            return
         delay_s = self._judge(request, verdict)
         if verdict.reason == SUCCESS and request.will_topic is not None:
             access = Access(
@@ -306,7 +342,8 @@ class Decisions:
             )
             if not await self._allows(access, remember=False):
                 verdict = Verdict(NOT_AUTHORIZED)
-        if verdict.reason == SUCCESS and self._authenticators[request.listener] is not None:
+        asked = self._knows_all or self._authenticators[request.listener] is not None
+        if verdict.reason == SUCCESS and asked:
             self._clients.accept(request, verdict)
         self._answer(exchange, verdict, delay_s)
 
@@ -315,7 +352,9 @@ class Decisions:
         if self._authenticators[request.listener] is None:
             return 0.0
         if verdict.reason == SUCCESS:
-            self._failed_logins.succeeded(request.peer, request.username)
+            if verdict.username is None or request.username in (None, verdict.username):
+                self._failed_logins.succeeded(request.peer, request.username)
+            # else the name in CONNECT was not what was proved, and whoever it is of gains nothing by it
         elif verdict.reason in _LOGIN_FAILED:
             self.counts["logins_failed"] += 1
             return self._failed_logins.failed(request.peer, request.username)
@@ -349,9 +388,9 @@ class Decisions:
             return await verdict if inspect.isawaitable(verdict) else verdict
 
     async def _authenticate_again(self, request: AuthRequest) -> None:
-        exchange = _Exchange(self._engine, self._replies, request)
+        exchange = self._exchange(request)
         verdict = await self._authenticate(request, exchange)
-        if verdict.reason == SUCCESS and not self._clients.renew(request.client_id, verdict):
+        if verdict.reason == SUCCESS and not self._clients.renew(request, verdict):
             verdict = Verdict(NOT_AUTHORIZED)
         self._remembered.drop_owner(request.client_id)
         self._answer(exchange, verdict, self._judge(request, verdict))
@@ -397,7 +436,7 @@ class Decisions:
 
     async def _publish(self, request: PublishRequest) -> None:
         who = self._who(request)
-        reason = NOT_AUTHORIZED
+        reason, ttl_s = NOT_AUTHORIZED, 0.0
         if who is not None:
             access = Access(
                 "publish",
@@ -411,7 +450,9 @@ class Decisions:
             if await self._allows(access):
                 await self._notify("publish", request)
                 reason = SUCCESS
-        self._engine.answer_publish(request.connection, reason, ttl_s=self._cache_s)
+            if self._engine_may_answer:
+                ttl_s = self._remembered.left_s(access)
+        self._engine.answer_publish(request.connection, reason, ttl_s=ttl_s)
 
     def _who(self, request: SubscribeRequest | PublishRequest) -> _Identity | None:
         """Whom the authoriser is asked about; None where that has to be known and is not."""
@@ -431,8 +472,9 @@ class Decisions:
                     answer = self._authoriser.authorise(access)
                     allowed = await answer if inspect.isawaitable(answer) else answer
                 if remember:
-                    ttl_s = self._config.decision_cache_s
-                    self._remembered.put(access, allowed, ttl_s, owner=access.client_id)
+                    ttl_s, owner = self._config.decision_cache_s, access.client_id
+                    held_bytes = len(access.topic) + len(owner) + len(access.username or "")
+                    self._remembered.put(access, allowed, ttl_s, owner, held_bytes)
             else:
                 self.counts["decisions_remembered"] += 1
             if not allowed:

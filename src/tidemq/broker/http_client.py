@@ -17,6 +17,7 @@ from tidemq.config import refused
 from tidemq.errors import TideMQError
 
 ANSWER_BYTES_MAX = 256 << 10
+_LENGTHS = ("Content-Length", "Transfer-Encoding")
 
 
 class CallFailedError(TideMQError):
@@ -29,6 +30,7 @@ class Answer:
 
     status: int
     body: bytes
+    has_length: bool  # else it ended with the connection, and may have been cut off (RFC 9112 section 8)
 
     def json(self) -> Any:
         """The body as JSON; CallFailedError where it is none."""
@@ -48,6 +50,11 @@ def check_url(url: str) -> str:
     if not usable or "@" in parts.netloc or parts.fragment:
         raise ValueError("http:// or https://, a host, no user or password")
     return url
+
+
+def shown_url(url: str) -> str:
+    """For logs: without the query, where some servers want a key."""
+    return url.partition("?")[0]
 
 
 Url = Annotated[str, AfterValidator(check_url)]
@@ -88,7 +95,8 @@ class HttpClient:
             async with self._session.request(
                 method, url, data=body, headers=sent, allow_redirects=False
             ) as response:
-                return Answer(response.status, await _read(response))
+                has_length = response.status == 204 or not response.headers.keys().isdisjoint(_LENGTHS)
+                return Answer(response.status, await _read(response), has_length)
         except TimeoutError as error:
             raise CallFailedError(f"no answer within {self._timeout.total} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -40,7 +40,7 @@ from tidemq.broker.token_keys import (
     read_public_key_file,
     read_secret_file,
 )
-from tidemq.broker.watched_file import WatchedFile
+from tidemq.broker.watched_file import WatchedFiles
 from tidemq.config import Config
 from tidemq.engine.events import AuthRequest, ConnectRequest
 
@@ -130,6 +130,10 @@ class JwtAuthenticator:
         if request.auth_method != METHOD:
             return Verdict(BAD_AUTHENTICATION_METHOD)
         return await self._judge(request.auth_data or b"", request.client_id)
+
+    async def reload(self) -> None:
+        """Gets the keys anew."""
+        await self._keys.reload()
 
     async def close(self) -> None:
         """Closes the source of the keys."""
@@ -225,9 +229,10 @@ def _find_keys(options: JwtOptions) -> Keys:
         )
         return UrlKeys(options.jwks_url, http, options.refresh_s, options.pause_s)
     if options.jwks_file is not None:
-        return FileKeys(WatchedFile(options.jwks_file, read_jwks_file))
-    if options.public_key_file is not None:
-        return FileKeys(WatchedFile(options.public_key_file, read_public_key_file))
-    assert options.secret_file is not None
-    read = partial(read_secret_file, algorithms=options.algorithms)
-    return FileKeys(WatchedFile(options.secret_file, read))
+        path, read = options.jwks_file, read_jwks_file
+    elif options.public_key_file is not None:
+        path, read = options.public_key_file, read_public_key_file
+    else:
+        assert options.secret_file is not None
+        path, read = options.secret_file, partial(read_secret_file, algorithms=options.algorithms)
+    return FileKeys(WatchedFiles([path], partial(read, path)))

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemq.broker.watched_file import FileVersion, file_version
+from tidemq.broker.watched_file import WatchedFiles
 from tidemq.config import LISTENER_RANGES, Config, Listener, TlsConfig, refused, unknown_name
 from tidemq.engine.listeners import ListenerRates, ListenerSettings, tcp_sockets, unix_socket
-from tidemq.errors import UsageError
+from tidemq.errors import ConfigError, UsageError
 from tidemq.net.server_tls import ServerTls
 from tidemq.net.server_upgrade import WebSocketTerms
 from tidemq.net.transport import ServerScheme
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tidemq")
 
 DEFAULT = "default"  # name of the listener of `host` and `port`
-CHECK_S = 1.0  # between two looks at the files
 _VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 
 
@@ -59,6 +59,17 @@ def make_scheme(listener: Listener) -> ServerScheme | None:
     )
 
 
+def _read_scheme(name: str, listener: Listener) -> ServerScheme:
+    """That of a listener with TLS; ConfigError, which names it."""
+    try:
+        scheme = make_scheme(listener)
+    except UsageError as error:
+        accepted = ["readable PEM files"]
+        raise refused("configuration", f"listener {name}", str(error), accepted) from error
+    assert scheme is not None
+    return scheme
+
+
 def _make_tls(tls: TlsConfig) -> ServerTls:
     return ServerTls(
         str(tls.cert),
@@ -78,11 +89,6 @@ def _files(tls: TlsConfig) -> list[Path]:
     return [file for file in files if file is not None]
 
 
-def _versions(files: Iterable[Path]) -> tuple[FileVersion, ...]:
-    """Others when a file has changed."""
-    return tuple(file_version(file) for file in files)
-
-
 class Listeners:
     """The listeners of one broker. All methods belong to the broker's event loop."""
 
@@ -95,9 +101,8 @@ class Listeners:
             raise unknown_name("configuration", "a socket for the listener", name, self.by_name)
         self._given = given
         self._numbers: dict[str, list[int]] = {}  # the engine's
-        self._schemes: dict[str, ServerScheme | None] = {}
-        self._seen: dict[str, tuple[FileVersion, ...]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._secured: dict[str, WatchedFiles[ServerScheme]] = {}  # those with certificates, by name
+        self._tasks: list[asyncio.Task[None]] = []
         self._sockets_made: list[Path] = []
         self.addresses: dict[str, str] = {}  # bound, by name
         self.ports: tuple[int, ...] = ()  # of those with one
@@ -116,13 +121,13 @@ class Listeners:
         self._engine = engine
         ports = []
         for name, listener in self.by_name.items():
-            if listener.tls is not None:
-                self._seen[name] = _versions(_files(listener.tls))
-            try:
-                scheme = self._schemes[name] = make_scheme(listener)
-            except UsageError as error:
-                accepted = ["readable PEM files"]
-                raise refused("configuration", f"listener {name}", str(error), accepted) from error
+            scheme: ServerScheme | None
+            if listener.tls is None:
+                scheme = make_scheme(listener)
+            else:
+                read, use = partial(_read_scheme, name, listener), partial(self._replace, name)
+                watched = self._secured[name] = WatchedFiles(_files(listener.tls), read, use)
+                scheme = watched.value
             sockets = self._given.get(name) or self._make_sockets(listener, reactors)
             settings = ListenerSettings(
                 name=name,
@@ -157,30 +162,29 @@ class Listeners:
     @property
     def secure(self) -> bool:
         """Whether any of them has certificates."""
-        return bool(self._seen)
+        return bool(self._secured)
 
     def watch(self) -> None:
         """Begins to look after the files of certificates."""
-        if self._seen:
-            self._task = asyncio.create_task(self._watch())
+        self._tasks += [asyncio.create_task(each.watch()) for each in self._secured.values()]
 
     def close(self) -> None:
         """Looks no more, and takes its Unix sockets away; one that stays is replaced by the next broker."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         for path in self._sockets_made:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:  # root has made it, and we are somebody else by now
                 _log.warning("%s cannot be removed: %s", path, error.strerror)
 
-    def reload(self) -> None:
-        """Reads all certificates again; raises UsageError for the first that is wrong, and keeps the old."""
+    async def reload(self) -> None:
+        """Reads all certificates again; raises ConfigError for the first that is wrong, and keeps the old."""
         wrong = None
-        for name in self._seen:
+        for files in self._secured.values():
             try:
-                self._read_again(name)
-            except UsageError as error:
+                await files.reload()
+            except ConfigError as error:
                 wrong = wrong or error
         if wrong is not None:
             raise wrong
@@ -192,30 +196,9 @@ class Listeners:
         self._sockets_made.append(listener.path)
         return [made]
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_S)
-            for name, seen in list(self._seen.items()):
-                tls = self.by_name[name].tls
-                assert tls is not None
-                if await asyncio.to_thread(_versions, _files(tls)) == seen:
-                    continue
-                try:
-                    self._read_again(name)
-                except UsageError as error:
-                    _log.error("listener %s: %s; the certificates read before go on to count", name, error)
-
-    def _read_again(self, name: str) -> None:
-        listener, engine = self.by_name[name], self._engine
-        assert listener.tls is not None
+    def _replace(self, name: str, scheme: ServerScheme) -> None:
+        engine = self._engine
         assert engine is not None
-        self._seen[name] = _versions(_files(listener.tls))  # before: a change is seen next time
-        scheme = make_scheme(listener)
-        assert scheme is not None
-        before = self._schemes[name]
         for number in self._numbers[name]:
             engine.replace_scheme(number, scheme)
-        self._schemes[name] = scheme
-        # handshakes that have begun still use the one before: held until they are over or too late
-        asyncio.get_running_loop().call_later(2 * self._limits.connect_timeout_s, lambda held: None, before)
         _log.info("listener %s: certificates were read again", name)

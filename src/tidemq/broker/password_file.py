@@ -15,13 +15,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import fcntl
 import hashlib
 import logging
 import os
 import secrets
+import stat
 import tempfile
 from collections import OrderedDict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, StrictBool
@@ -38,7 +43,7 @@ from tidemq.broker.providers import (
     Verdict,
     read_options,
 )
-from tidemq.broker.watched_file import WatchedFile
+from tidemq.broker.watched_file import WatchedFiles, file_version
 from tidemq.config import Config, refused
 from tidemq.engine.events import AuthRequest, ConnectRequest
 from tidemq.errors import UsageError
@@ -86,7 +91,7 @@ class Users:
 def read_password_file(path: Path) -> Users:
     """Reads all lines; ConfigError names a wrong one. Empty ones and those with # in front are left out."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = _lines(path)
     except OSError as error:
         raise refused(str(path), "the file", str(error.strerror), ["a readable file"]) from error
     except UnicodeDecodeError as error:
@@ -114,6 +119,11 @@ def read_password_file(path: Path) -> Users:
     return Users(users, key)
 
 
+def _lines(path: Path) -> list[str]:
+    """With line feeds of any system's, and the mark that some editors put in front."""
+    return path.read_text(encoding="utf-8-sig").splitlines()
+
+
 def _parse_key(path: Path, number: int, line: str) -> bytes:
     try:
         key = base64.b64decode(line.strip().removeprefix(_KEY_FORM), validate=True)
@@ -129,34 +139,60 @@ def change_password_file(
     path: Path, user: str, password: bytes | None, scram_iterations: int | None = None
 ) -> None:
     """Gives a user this password, for SCRAM where there is a number of iterations, or takes the user out
-    (None). The file is replaced at once, readable by its owner only; other lines stay as they are.
+    (None). The file is replaced at once; its owner, its mode and other lines stay as they are. A new one is
+    readable by its owner only. Two at a time wait for each other.
 
     UsageError for a user name that cannot be, or one that is not there to be taken out, and for a password
-    that SCRAM cannot take; ConfigError where the file is wrong already.
+    that SCRAM cannot take; ConfigError where the file is wrong already; OSError where it cannot be written.
     """
     if not user or ":" in user or user.startswith("#") or not user.isprintable() or user != user.strip():
         raise UsageError(f"the user name {user!r} cannot be: no colon, no # in front, no line feed")
-    there = path.exists()
-    known = read_password_file(path) if there else Users({}, None)
-    if password is None and user not in known.hashes:
-        raise UsageError(f"{path} has no user {user!r}")
-    lines = path.read_text(encoding="utf-8").splitlines() if there else []
-    kept = [line for line in lines if line.startswith("#") or line.strip().partition(":")[0] != user]
-    if password is not None and scram_iterations is None:
-        kept.append(f"{user}:{hash_password(password)}")
-    elif password is not None and scram_iterations is not None:
-        scram.check_name(user)
-        if not known.has_key:
-            key = base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
-            kept.insert(0, f"{_KEY_FORM}{key}")
-        kept.append(f"{user}:{scram.hash_for_scram(password, scram_iterations)}")
-    _replace(path, "".join(f"{line}\n" for line in kept))
+    path = path.resolve()  # a link stays one
+    with _alone_with(path):
+        there = path.exists()
+        known = read_password_file(path) if there else Users({}, None)
+        if password is None and user not in known.hashes:
+            raise UsageError(f"{path} has no user {user!r}")
+        lines = _lines(path) if there else []
+        kept = [line for line in lines if line.startswith("#") or line.strip().partition(":")[0] != user]
+        if password is not None and scram_iterations is None:
+            kept.append(f"{user}:{hash_password(password)}")
+        elif password is not None and scram_iterations is not None:
+            scram.check_name(user)
+            if not known.has_key:
+                key = base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
+                kept.insert(0, f"{_KEY_FORM}{key}")
+            kept.append(f"{user}:{scram.hash_for_scram(password, scram_iterations)}")
+        _replace(path, "".join(f"{line}\n" for line in kept))
+
+
+@contextmanager
+def _alone_with(path: Path) -> Iterator[None]:
+    """One process at a time: else of what two have written the one would be lost. A lock of the file itself,
+    which those who may not read it cannot hold."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            yield
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if file_version(path)[0] == os.fstat(descriptor).st_ino:  # else it was replaced meanwhile
+                yield
+                return
+        finally:
+            os.close(descriptor)
 
 
 def _replace(path: Path, text: str) -> None:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
+            with suppress(FileNotFoundError):
+                before = path.stat()
+                os.fchown(descriptor, before.st_uid, before.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
             file.write(text)
             file.flush()
             os.fsync(descriptor)
@@ -172,7 +208,7 @@ class PasswordFile:
     def __init__(self, path: Path, *, plain: bool = True) -> None:
         """`plain`: whether a password may come as it is, in CONNECT."""
         self._plain = plain
-        self._file = WatchedFile(path, self._read)
+        self._file = WatchedFiles([path], partial(self._read, path))
         self._threads = ThreadPoolExecutor(
             min(_THREADS_MAX, os.cpu_count() or 1), thread_name_prefix="tidemq-password"
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tidemq.config import Config
 
@@ -16,14 +17,24 @@ _log = logging.getLogger("tidemq")
 def secret_files(config: Config) -> list[Path]:
     """What the configuration names that holds secrets."""
     named = [config.admin_token_file, config.admin_key or config.admin_cert]
-    options = [(config.authenticator, config.authenticator_options)]
+    named += _of_provider(config.authenticator, config.authenticator_options)
+    named += _of_provider(config.authoriser, config.authoriser_options)
     for listener in config.listeners:
-        options.append((listener.authenticator or "", listener.authenticator_options))
+        named += _of_provider(listener.authenticator or "", listener.authenticator_options)
         if listener.tls is not None:
             named.append(str(listener.tls.key or listener.tls.cert))
             named += [str(each.key or each.cert) for each in listener.tls.certificates]
-    named += [str(each.get("file", "")) for name, each in options if name == "password_file"]
-    return [Path(name) for name in named if name]
+    return [Path(name) for name in dict.fromkeys(named) if name]
+
+
+def _of_provider(name: str, options: Mapping[str, Any]) -> list[str]:
+    if name == "chain":
+        return [
+            file
+            for member in options.get("of", ())
+            for file in _of_provider(member.get("authenticator", ""), member)
+        ]
+    return [str(options.get("file" if name == "password_file" else "secret_file") or "")]
 
 
 def warn_of(paths: Iterable[Path]) -> None:

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
-from tidemq.broker.http_client import CallFailedError, HttpClient
-from tidemq.broker.watched_file import WatchedFile, read_small_file
+from tidemq.broker.http_client import CallFailedError, HttpClient, shown_url
+from tidemq.broker.watched_file import WatchedFiles, read_small_file
 from tidemq.config import refused
 from tidemq.errors import TideMQError
 
@@ -54,6 +54,9 @@ class Keys(Protocol):
 
     async def find(self, kid: str | None, algorithm: str) -> Sequence[Key]:
         """Keys that may have signed a token with this header; without `kid` all that fit the algorithm."""
+
+    async def reload(self) -> None:
+        """Gets them anew; TideMQError where that fails, and those known go on to count."""
 
     async def close(self) -> None:
         """Ends what it has begun."""
@@ -148,12 +151,16 @@ def read_secret_file(path: Path, algorithms: Sequence[str]) -> tuple[Key, ...]:
 class FileKeys:
     """Keys of a file, read again when it changes."""
 
-    def __init__(self, file: WatchedFile[tuple[Key, ...]]) -> None:
+    def __init__(self, file: WatchedFiles[tuple[Key, ...]]) -> None:
         self._file = file
 
     async def find(self, kid: str | None, algorithm: str) -> Sequence[Key]:
         """See Keys."""
         return select(await self._file.current(), kid, algorithm)
+
+    async def reload(self) -> None:
+        """See Keys."""
+        await self._file.reload()
 
     async def close(self) -> None:
         """Nothing to do."""
@@ -190,6 +197,17 @@ class UrlKeys:
             await self._fetch()
             found = select(self._keys, kid, algorithm)
         return found
+
+    async def reload(self) -> None:
+        """See Keys; the pause does not count."""
+        if self._fetching is not None:  # it may bring what was there before
+            await asyncio.shield(self._fetching)
+        self._tried = -float("inf")
+        before, fetching = self._fetched, self._begin()
+        assert fetching is not None
+        await asyncio.shield(fetching)
+        if self._fetched == before:
+            raise KeysUnavailableError(f"the keys at {shown_url(self._url)} cannot be had; the log says why")
 
     async def close(self) -> None:
         """Gives up what is under way."""
@@ -234,6 +252,7 @@ class UrlKeys:
             self._keys = parse_jwks(answer.body)
         except (CallFailedError, ValueError) as error:
             self.counts["jwks_calls_failed"] += 1
-            _log.error("the keys at %s: %s; those read before go on to count for a day", self._url, error)
+            text = "the keys at %s: %s; those read before go on to count for a day"
+            _log.error(text, shown_url(self._url), error)
         else:
             self._fetched = time.monotonic()

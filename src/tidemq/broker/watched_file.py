@@ -1,16 +1,16 @@
-"""A file that is read again when it has changed: passwords, keys, secrets."""
+"""Files that are read again when they have changed: passwords, rules, certificates, keys, secrets."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from tidemq.config import refused
-from tidemq.errors import ConfigError
+from tidemq.errors import TideMQError
 
 CHECK_S = 1.0  # between two looks whether the file has changed
 FILE_BYTES_MAX = 1 << 20  # of keys and secrets
@@ -19,52 +19,78 @@ _log = logging.getLogger("tidemq")
 
 T = TypeVar("T")
 
-
-FileVersion = tuple[int, int, int]
+FileVersion = tuple[int, int, int, int]
 
 
 def file_version(path: Path) -> FileVersion:
-    """Another one when the file has changed."""
+    """Another one when the file, its owner or its mode has changed."""
     try:
         found = path.stat()
     except OSError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
+        return (0, 0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-class WatchedFile(Generic[T]):
-    """What `read` makes of the file. ConfigError when that fails at the start; later on what was read before
-    goes on to count, and the log says what is wrong.
+class WatchedFiles(Generic[T]):
+    """What `read`, which runs on a thread, makes of some files. `use` is told of each value but the first.
+
+    Raises what `read` raises at the start; later on what was read before goes on to count, and the log says
+    what is wrong.
     """
 
-    def __init__(self, path: Path, read: Callable[[Path], T]) -> None:
-        self._path = path
+    def __init__(
+        self, paths: Iterable[Path], read: Callable[[], T], use: Callable[[T], None] = lambda _: None
+    ) -> None:
+        self._paths = tuple(paths)
         self._read = read
-        self._version = file_version(self._path)
-        self._value = read(path)
+        self._use = use
+        self._lock = asyncio.Lock()  # one that began to read earlier must not end later
+        self._versions = self._look()
+        self.value = read()
         self._looked = time.monotonic()
 
     async def current(self) -> T:
-        """The value of now, at most `CHECK_S` old. A change is read on a thread."""
+        """The value of now, at most `CHECK_S` old."""
         now = time.monotonic()
-        if now - self._looked < CHECK_S:
-            return self._value
-        self._looked = now
-        version = file_version(self._path)
-        if version == self._version:
-            return self._value
-        try:
-            await self.reload()
-        except ConfigError as error:
-            _log.error("%s; what was read before goes on to count", error)
-        else:
-            _log.info("%s has changed and was read again", self._path)
-        return self._value
+        if now - self._looked >= CHECK_S:
+            self._looked = now
+            await self._follow()
+        return self.value
+
+    async def watch(self) -> None:
+        """Reads the files again whenever one has changed and two looks find it the same: else it is perhaps
+        half written. Never returns."""
+        before = self._versions
+        while True:
+            await asyncio.sleep(CHECK_S)
+            seen = self._look()
+            if seen == before:
+                await self._follow()
+            before = seen
 
     async def reload(self) -> None:
-        """Reads it now; ConfigError when that fails, and the value stays."""
-        self._version = file_version(self._path)
-        self._value = await asyncio.to_thread(self._read, self._path)
+        """Reads them now; raises what `read` and `use` raise, and the value stays."""
+        async with self._lock:
+            self._versions = self._look()  # before: what changes meanwhile is seen next time
+            value = await asyncio.to_thread(self._read)
+            self._use(value)
+            self.value = value
+
+    def _look(self) -> tuple[FileVersion, ...]:
+        return tuple(file_version(path) for path in self._paths)
+
+    async def _follow(self) -> None:
+        if self._look() == self._versions:
+            return
+        names = ", ".join(map(str, self._paths))
+        try:
+            await self.reload()
+        except TideMQError as error:
+            _log.error("%s; what was read before goes on to count", error)
+        except Exception:
+            _log.exception("%s cannot be read; what was read before goes on to count", names)
+        else:
+            _log.info("%s: a change was read", names)
 
 
 def read_small_file(path: Path) -> bytes:

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidemq.broker.acl_claim import AclClaim, Name, rules_of
 from tidemq.broker.circuit_breaker import CircuitBreaker
-from tidemq.broker.http_client import CallFailedError, HttpClient, Url
+from tidemq.broker.http_client import CallFailedError, HttpClient, Url, shown_url
 from tidemq.broker.providers import (
     BAD_USER_NAME_OR_PASSWORD,
     SERVER_UNAVAILABLE,
@@ -34,7 +35,7 @@ from tidemq.broker.providers import (
     read_options,
 )
 from tidemq.broker.remembered import Remembered
-from tidemq.broker.watched_file import WatchedFile, read_secret
+from tidemq.broker.watched_file import WatchedFiles, read_secret
 from tidemq.config import Config
 from tidemq.engine.events import ConnectRequest
 
@@ -105,11 +106,13 @@ class Webhook:
 
     def __init__(self, options: WebhookOptions) -> None:
         self.options = options
+        self._shown = shown_url(options.url)
         self.counts: Counter[str] = Counter(dict.fromkeys(WEBHOOK_COUNTERS, 0))
         self._http = HttpClient(
             timeout_s=options.timeout_s, connections_max=options.connections_max, ca_file=options.ca_file
         )
-        self._secret = WatchedFile(options.secret_file, read_secret) if options.secret_file else None
+        secret = options.secret_file
+        self._secret = None if secret is None else WatchedFiles([secret], partial(read_secret, secret))
         self._circuit = CircuitBreaker(options.failures_max, options.open_s)
         self._remembered: Remembered[bytes, _Known] = Remembered(options.remembered_max)
         self._asking: dict[bytes, asyncio.Task[_Known | None]] = {}
@@ -145,6 +148,13 @@ class Webhook:
         finally:
             self._waiting -= 1
 
+    async def reload(self) -> None:
+        """Reads the secret now, ConfigError where there is none; forgets all answers."""
+        self._hash_key = secrets.token_bytes(32)  # so what is being asked counts for who has asked, no more
+        self._remembered.clear()
+        if self._secret is not None:
+            await self._secret.reload()
+
     async def close(self) -> None:
         """Gives up what is under way."""
         tasks = tuple(self._asking.values())
@@ -155,19 +165,22 @@ class Webhook:
 
     async def _call(self, key: bytes, body: bytes, permit: int) -> _Known | None:
         self.counts["webhook_calls"] += 1
-        reply, failure = None, ""
+        reply, answer_bytes, failure = None, 0, ""
         try:
-            reply = await self._post(body)
+            reply, answer_bytes = await self._post(body)
         except CallFailedError as error:
             self.counts["webhook_calls_failed"] += 1
             failure = "" if isinstance(error, QuestionRefusedError) else str(error)
-            _log.debug("the webhook %s failed: %s", self.options.url, error)
+            _log.debug("the webhook %s failed: %s", self._shown, error)
+        except Exception as error:
+            self._report(permit, type(error).__name__)  # else nobody would ever be asked again
+            raise
         self._report(permit, failure)
         if reply is None:
             return None
         known = _Known(reply, time.monotonic())
         ttl_s = self.options.allow_s if reply.result == "allow" else self.options.deny_s
-        self._remembered.put(key, known, min(ttl_s, reply.expires_s or ttl_s))
+        self._remembered.put(key, known, min(ttl_s, reply.expires_s or ttl_s), held_bytes=answer_bytes)
         self.counts["webhook_answers_evicted"] = self._remembered.evicted
         return known
 
@@ -178,23 +191,24 @@ class Webhook:
         if self._circuit.is_open and not was_open:
             self.counts["webhook_circuit_opened"] += 1
             text = "the webhook %s failed %d times in a row, last: %s; it is tried again in %g s"
-            _log.error(text, self.options.url, self.options.failures_max, failure, self.options.open_s)
+            _log.error(text, self._shown, self.options.failures_max, failure, self.options.open_s)
         elif was_open and not self._circuit.is_open:
-            _log.info("the webhook %s answers again", self.options.url)
+            _log.info("the webhook %s answers again", self._shown)
 
-    async def _post(self, body: bytes) -> _Reply:
+    async def _post(self, body: bytes) -> tuple[_Reply, int]:
+        """The answer, and its bytes."""
         headers = {} if self._secret is None else {self.options.secret_header: await self._secret.current()}
         answer = await self._http.call("POST", self.options.url, body=body, headers=headers)
         if answer.status in (401, 403):
-            return _Reply(result="deny")
+            return _Reply(result="deny"), 0
         if 400 <= answer.status <= 499 and answer.status not in SERVER_IN_TROUBLE:
             raise QuestionRefusedError(f"its status is {answer.status}")
         if not 200 <= answer.status <= 299:
             raise CallFailedError(f"its status is {answer.status}")
-        if not answer.body:
-            return _Reply(result="allow")
+        if not answer.body and answer.has_length:
+            return _Reply(result="allow"), 0
         try:
-            return _Reply.model_validate(answer.json())
+            return _Reply.model_validate(answer.json()), len(answer.body)
         except ValidationError as error:
             where = ".".join(str(part) for part in error.errors()[0]["loc"])
             raise CallFailedError(f"its JSON is not what it should be, at {where or 'the top'}") from error
@@ -212,6 +226,10 @@ class _Provider:
     def counts(self) -> Mapping[str, int]:
         """The webhook's counters."""
         return self._webhook.counts
+
+    async def reload(self) -> None:
+        """Reads the secret now; forgets all answers."""
+        await self._webhook.reload()
 
     async def close(self) -> None:
         """Gives up what is under way."""

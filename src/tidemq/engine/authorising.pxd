@@ -15,6 +15,8 @@ cdef string judge_filters(Connection* c, Span filters) noexcept nogil
 cdef void review_subscriptions(Reactor* r, Connection* c) noexcept nogil
 cdef void review(Reactor* r, Connection* c) noexcept nogil
 cdef void take_policy(Reactor* r, Mail* mail) noexcept nogil
+cdef void bring_up_to_date(Reactor* r, Connection* c) noexcept nogil
+cdef void continue_review(Reactor* r) noexcept nogil
 cdef uint8_t judge_anew(Connection* c, CacheEntry* entry) noexcept nogil
 cdef void remember(Reactor* r, Connection* c, CacheEntry* entry, uint8_t message, bint allowed, int64_t ttl_ms) noexcept nogil
 

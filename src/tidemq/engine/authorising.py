@@ -46,6 +46,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
 )
 from cython.cimports.tidemq.engine.system import AF_INET, AF_INET6, RELAXED, add_i64, inet_pton
+from cython.cimports.tidemq.engine.timers import clock_ns
 from cython.cimports.tidemq.wire.packets import Connect, next_filter
 from cython.cimports.tidemq.wire.protocol import (
     RC_NOT_AUTHORIZED,
@@ -55,6 +56,8 @@ from cython.cimports.tidemq.wire.protocol import (
 )
 from cython.cimports.tidemq.wire.topics import SLASH, split_shared
 from cython.operator import dereference, preincrement
+
+_REVIEW_NS = cython.declare(int64_t, 2_000_000)  # of a turn, for clients to be held to new rules
 
 
 @cython.cfunc
@@ -327,11 +330,37 @@ def review(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.
 @cython.nogil
 @cython.exceptval(check=False)
 def take_policy(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
-    """Other rules, which count from now on for all that are connected here."""
-    index: cython.size_t
+    """Other rules, which count from now on: for those that are connected here when they send something or
+    end, and `continue_review` looks through all.
+    """
     release_policy(r.policy, r.tally)
     r.policy = cython.cast(cython.pointer[Policy], mail.pointer)
-    for index in range(r.connections.size()):
-        c: cython.pointer[Connection] = r.connections[index]
-        if c != cython.NULL and c.state == CONNECTED and not c.doomed and c.session != cython.NULL:
-            review(r, c)
+    r.review_left = r.connections.size()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def bring_up_to_date(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Reviews a client that still has the rules of before. One that leaves this reactor is looked through
+    where it arrives.
+    """
+    if c.state != CONNECTED or c.leaving or c.session == cython.NULL or c.session.connection != c:
+        return
+    if c.rules == cython.NULL or c.rules.policy != r.policy:
+        review(r, c)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def continue_review(r: cython.pointer[Reactor]) -> cython.void:
+    """Once a turn, after new rules, for a part of the connections: the turn stays short."""
+    if r.review_left == 0:
+        return
+    until_ns: int64_t = clock_ns() + _REVIEW_NS
+    while r.review_left and clock_ns() < until_ns:
+        r.review_left -= 1
+        c: cython.pointer[Connection] = r.connections[r.review_left]
+        if c != cython.NULL:  # doomed or not: a will may go out at the end of the turn
+            bring_up_to_date(r, c)

@@ -10,12 +10,15 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.cache import cache_bytes, free_cache
 from cython.cimports.tidemq.engine.captured import CAPTURED_BYTES_MAX
 from cython.cimports.tidemq.engine.counters import (
     C_PUBLISHERS_PAUSED,
     MEMORY_BUFFERS,
+    MEMORY_CACHES,
     MEMORY_CONNECTIONS,
     MEMORY_MESSAGES,
+    MEMORY_RULES,
     MEMORY_SESSIONS,
 )
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
@@ -32,7 +35,7 @@ from cython.cimports.tidemq.engine.state import (
 )
 from cython.cimports.tidemq.engine.subscriptions import lock_shared as lock_subscriptions
 from cython.cimports.tidemq.engine.subscriptions import unlock_shared as unlock_subscriptions
-from cython.cimports.tidemq.engine.system import RELAXED, load_i64, load_int, store_int
+from cython.cimports.tidemq.engine.system import RELAXED, load_i64, load_int, store_i64, store_int
 
 _NODE_BYTES = cython.declare(int64_t, 64)  # of a level, with its edge
 
@@ -215,15 +218,22 @@ def check_memory(r: cython.pointer[Reactor]) -> cython.void:
     memory; but what it publishes is refused as long as the ceiling is passed.
     """
     index: cython.size_t = 0
+    r.tally[MEMORY_CACHES] = cache_bytes(cython.address(r.cache))
+    store_i64(cython.address(r.published[MEMORY_CACHES]), r.tally[MEMORY_CACHES], RELAXED)
     used: int64_t = load_i64(cython.address(r.shared.published[MEMORY_MESSAGES]), RELAXED)
+    used += load_i64(cython.address(r.shared.published[MEMORY_RULES]), RELAXED)
     for index in range(r.shared.reactors.size()):
         other: cython.pointer[Reactor] = r.shared.reactors[index]
         used += load_i64(cython.address(other.published[MEMORY_MESSAGES]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_BUFFERS]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_CONNECTIONS]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_SESSIONS]), RELAXED)
+        used += load_i64(cython.address(other.published[MEMORY_RULES]), RELAXED)
+        used += load_i64(cython.address(other.published[MEMORY_CACHES]), RELAXED)
     used += tree_bytes(r.shared)
     passed: cython.bint = used > r.shared.limits.memory_bytes_max
+    if passed:
+        free_cache(r)  # nothing is lost by it
     store_int(cython.address(r.shared.overloaded), passed, RELAXED)
     index = 0
     while index < r.overloaded.size():

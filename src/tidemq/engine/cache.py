@@ -5,12 +5,12 @@ has left. Pointers in it are to sessions of this reactor only; other reactors ar
 """
 
 import cython
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.unordered_map import unordered_map
 from cython.cimports.libcpp.vector import vector
-from cython.cimports.tidemq.engine.counters import C_CACHE_MISSES
+from cython.cimports.tidemq.engine.counters import C_CACHE_MISSES, MEMORY_CACHES
 from cython.cimports.tidemq.engine.state import (
     CACHE_WAYS,
     JUDGEMENTS,
@@ -96,6 +96,17 @@ def _grow(cache: cython.pointer[TopicCache]) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def cache_bytes(cache: cython.pointer[cython.const[TopicCache]]) -> int64_t:
+    return (
+        cache.slots.size() * cython.sizeof(CacheSlot)
+        + cache.count * cython.sizeof(CacheEntry)
+        + cache.weight * _RECEIVER_BYTES
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def free_cache(r: cython.pointer[Reactor]) -> cython.void:
     """Forgets every topic."""
     index: cython.size_t
@@ -106,6 +117,7 @@ def free_cache(r: cython.pointer[Reactor]) -> cython.void:
     r.cache.slots.clear()
     r.cache.count = 0
     r.cache.weight = 0
+    r.tally[MEMORY_CACHES] = 0
 
 
 @cython.cfunc

@@ -5,6 +5,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import release
+from cython.cimports.tidemq.engine.authorising import bring_up_to_date
 from cython.cimports.tidemq.engine.backpressure import release_feeders
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_ACCEPTED,
@@ -23,7 +24,7 @@ from cython.cimports.tidemq.engine.queueing import evict_waiting
 from cython.cimports.tidemq.engine.rates import end_hold
 from cython.cimports.tidemq.engine.replaying import report_delivered
 from cython.cimports.tidemq.engine.replies import write_disconnect
-from cython.cimports.tidemq.engine.reports import connection_event, post_report
+from cython.cimports.tidemq.engine.reports import connection_event, drop_packet, post_report
 from cython.cimports.tidemq.engine.retention import suspend_backlog
 from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.rules import release_policy, release_rules
@@ -269,8 +270,8 @@ def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
         r.tally[LIVE_BUFFERS] -= 1
         r.tally[MEMORY_BUFFERS] -= c.input_capacity
         c.input = cython.NULL
-    del c.connect_packet
-    del c.pending_packet
+    drop_packet(r, c.connect_packet)
+    drop_packet(r, c.pending_packet)
     del c.auth_method
     del c.username
     del c.groups
@@ -316,6 +317,8 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
     """Ends a connection now. The struct is freed at the end of the turn where it is in ``r.touched``, else
     here.
     """
+    if r.review_left:
+        bring_up_to_date(r, c)  # its will is judged by the rules of now
     if c.doom_fault:
         r.tally[C_FAULTS] += 1
     if c.doom_fault or (r.shared.report_connections and c.state == CONNECTED):

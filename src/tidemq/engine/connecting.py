@@ -56,6 +56,7 @@ from cython.cimports.tidemq.engine.replies import (
 )
 from cython.cimports.tidemq.engine.reports import (
     connection_event,
+    drop_packet,
     is_local,
     keep_packet,
     post_event,
@@ -220,7 +221,7 @@ def handle_connect(
     if not _may_come_in(r, c, connect.client_id):
         return
     asks: cython.bint = r.shared.ask_connect or c.listener.asks
-    c.connect_packet = keep_packet(first, body, size)
+    c.connect_packet = keep_packet(r, first, body, size)
     if c.version == 5 and has_property(cython.address(connect.properties), PROP_AUTH_METHOD):
         owner: unique_ptr[string] = make_unique[string]()
         c.auth_method = owner.release()
@@ -365,7 +366,8 @@ def _let_in(
     client_id: cython.pointer[cython.const[string]],
     auth_data: cython.pointer[cython.const[string]],
 ) -> cython.void:
-    if count_visit(r, c):
+    """Lets the client in as which it was accepted, unless it comes too often as that."""
+    if (client_id == cython.NULL or may_visit(r, c, span_of(client_id))) and count_visit(r, c):
         admit(r, c, client_id, auth_data)
     else:
         _refuse(r, c, fault_reason(FAULT_FLAPPING), FAULT_FLAPPING)
@@ -537,7 +539,7 @@ def _attach(
     c.clean_disconnect = c.doomed  # a client that takes no CONNACK was never there: no will
     if c.doomed:
         c.doom_reason = 0
-    del c.connect_packet
+    drop_packet(r, c.connect_packet)
     c.connect_packet = cython.NULL
     if r.shared.report_connections:
         event: cython.pointer[Event] = connection_event(r, c, EVENT_CONNECTED)

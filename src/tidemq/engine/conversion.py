@@ -243,7 +243,7 @@ def set_limits(own: cython.pointer[EngineLimits], limits):
 @cython.cfunc
 @cython.exceptval(check=True)
 def new_listener(settings, rates) -> cython.pointer[Listener]:
-    """A listener with these `listeners.ListenerSettings`; the scheme must outlive it or be replaced.
+    """A listener with these `listeners.ListenerSettings`; the scheme lives as long, or until it is replaced.
 
     ``rates``: `listeners.ListenerRates`.
     """

@@ -64,4 +64,6 @@ cdef enum:
     MEMORY_BUFFERS      # bytes
     MEMORY_CONNECTIONS  # bytes, about
     MEMORY_SESSIONS     # bytes, about
+    MEMORY_RULES        # bytes, about
+    MEMORY_CACHES       # bytes, about
     COUNTER_COUNT

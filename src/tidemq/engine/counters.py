@@ -64,6 +64,8 @@ NAMES = (
     "memory_buffers",
     "memory_connections",
     "memory_sessions",
+    "memory_rules",
+    "memory_caches",
 )
 
 _count: cython.int = COUNTER_COUNT

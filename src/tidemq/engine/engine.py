@@ -227,8 +227,7 @@ class Engine:
 
     def replace_scheme(self, listener: int, scheme) -> None:
         """Wraps the connections that come in at a listener from now on in this way; those that are there stay
-        as they are. The caller keeps the scheme that was there before for ``connect_timeout_s`` longer:
-        handshakes may still use it.
+        as they are, handshakes that have begun as well.
         """
         self._check_open()
         own: ServerScheme = scheme

@@ -1,7 +1,7 @@
 """Listening sockets: what comes in is counted, refused beyond the limits, or becomes a connection."""
 
 import cython
-from cython.cimports.libc.errno import EMFILE, ENFILE, errno
+from cython.cimports.libc.errno import EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.tidemq.engine.closing import open_connection
 from cython.cimports.tidemq.engine.counters import (
@@ -35,6 +35,9 @@ from cython.cimports.tidemq.engine.timers import add_timer
 # of the key of a listening socket's epoll events; the rest is its place in `Reactor.listening`
 _MARK = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 63)
 _ACCEPTS_MAX = cython.declare(cython.int, 64)  # of one listener in one turn
+_NOBODY = cython.declare(cython.int, -1)
+_NO_ROOM = cython.declare(cython.int, -2)
+_ROOM_MS = cython.declare(int64_t, 100)  # between two looks whether there is room again
 
 
 @cython.cfunc
@@ -77,19 +80,31 @@ def watch_listening(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def _accepted(r: cython.pointer[Reactor], listening: cython.int) -> cython.int:
-    """A new connection's descriptor, or -1.
+    """A new connection's descriptor, or _NOBODY waits, or there is _NO_ROOM even to refuse somebody.
 
-    When no descriptor is left, the reserved one is given up to refuse with, instead of spinning. The lock
-    keeps other reactors from accepting with it meanwhile: it would be gone for good.
+    When no descriptor is left, the reserved one is given up to refuse with. The lock keeps other reactors
+    from accepting with it meanwhile; another thread of the program may still get hold of it, or another
+    program of the system's last.
     """
     shared: cython.pointer[Shared] = r.shared
     pthread_mutex_lock(cython.address(shared.accept_lock))
     fd: cython.int = accept4(listening, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
-    if fd < 0 and errno in (EMFILE, ENFILE):
-        close(shared.reserve)
-        close(accept4(listening, cython.NULL, cython.NULL, SOCK_CLOEXEC))
+    if fd < 0:
+        fd = _NOBODY
+        if errno in (EMFILE, ENFILE):
+            close(shared.reserve)
+            fd = accept4(listening, cython.NULL, cython.NULL, SOCK_CLOEXEC)
+            if fd >= 0:
+                close(fd)
+                r.tally[C_CONNECTIONS_REFUSED] += 1
+                fd = _NOBODY
+            elif errno in (EMFILE, ENFILE):
+                fd = _NO_ROOM
+            shared.reserve = eventfd(0, EFD_CLOEXEC)
+        elif errno in (ENOBUFS, ENOMEM):
+            fd = _NO_ROOM
+    elif shared.reserve < 0:
         shared.reserve = eventfd(0, EFD_CLOEXEC)
-        r.tally[C_CONNECTIONS_REFUSED] += 1
     pthread_mutex_unlock(cython.address(shared.accept_lock))
     return fd
 
@@ -109,6 +124,16 @@ def _is_full(r: cython.pointer[Reactor], listener: cython.pointer[Listener]) -> 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _rest(r: cython.pointer[Reactor], fd: cython.int, key: uint64_t, until_ms: int64_t) -> cython.void:
+    """Takes nobody there until then: they wait in the kernel's queue."""
+    # an exclusive event cannot be changed, only taken out
+    epoll_ctl(r.epoll, EPOLL_CTL_DEL, fd, cython.NULL)
+    add_timer(r, until_ms, key, TIMER_LISTENING)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def accept_connections(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
     """Takes the clients that wait at one of the listening sockets, up to a number a turn."""
     count: cython.int
@@ -116,12 +141,12 @@ def accept_connections(r: cython.pointer[Reactor], key: uint64_t) -> cython.void
     for count in range(_ACCEPTS_MAX):
         again_ms: int64_t = may_accept_at(r, socket.listener)
         if again_ms:
-            # the others wait in the kernel's queue; an exclusive event cannot be changed, only taken out
-            epoll_ctl(r.epoll, EPOLL_CTL_DEL, socket.fd, cython.NULL)
-            add_timer(r, again_ms, key, TIMER_LISTENING)
+            _rest(r, socket.fd, key, again_ms)
             r.tally[C_LISTENERS_THROTTLED] += 1
             return
         fd: cython.int = _accepted(r, socket.fd)
+        if fd == _NO_ROOM:
+            _rest(r, socket.fd, key, r.now_ms + _ROOM_MS)
         if fd < 0:
             return
         charge_accept(r, socket.listener)

@@ -5,7 +5,7 @@ above.
 import cython
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.tidemq.engine.agreement import settle_offer
-from cython.cimports.tidemq.engine.authorising import take_policy
+from cython.cimports.tidemq.engine.authorising import bring_up_to_date, take_policy
 from cython.cimports.tidemq.engine.backpressure import pause_feeder, resume_feeder
 from cython.cimports.tidemq.engine.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.connecting import admit, answer_auth, answer_connect
@@ -76,13 +76,15 @@ def _adopt(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.voi
     c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
     c.leaving = False
     place_connection(r, c)
-    if c.doomed or r.stopping:
+    touch(r, c)  # it may have been doomed where it comes from, and it is closed here
+    if r.stopping:
         doom(r, c, 0, 0)
+    if c.doomed:
         return
     time_connection(r, c, c.deadline_ms)
     c.state = CONNECTING
     admit(r, c, mail.letter.text, mail.letter.data)
-    if c.input_size and not c.leaving:
+    if not c.leaving:
         r.resumed.push_back(handle_of(r, c))
 
 
@@ -95,6 +97,8 @@ def _answer(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.vo
     if c == cython.NULL or c.doomed or c.leaving:
         return
     touch(r, c)
+    if r.review_left:
+        bring_up_to_date(r, c)
     if mail.kind == MAIL_ANSWER_CONNECT:
         answer_connect(r, c, mail.reason, mail.letter)
     elif mail.kind == MAIL_ANSWER_AUTH:
@@ -197,9 +201,11 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     if mail.message != cython.NULL:
         handle_mail(r, mail)
         return
+    c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
     if mail.kind == MAIL_MOVED:
-        welcome(r, cython.cast(cython.pointer[Connection], mail.pointer))
-        close_connection(r, cython.cast(cython.pointer[Connection], mail.pointer))
+        welcome(r, c)
+        close_connection(r, c)
+        del c  # for `welcome` has left that to the end of a turn
     if mail.kind == MAIL_SHARD:
         adopt_shard(r, cython.cast(cython.pointer[Session], mail.pointer))
     if mail.kind == MAIL_COMMITTED:
@@ -209,7 +215,6 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     if mail.kind == MAIL_RULES:
         release_policy(cython.cast(cython.pointer[Policy], mail.pointer), r.tally)
     if mail.kind == MAIL_CONNECTION:
-        c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
         place_connection(r, c)
         close_connection(r, c)
     _free_letter(r, mail)

@@ -32,7 +32,7 @@ from cython.cimports.tidemq.engine.promises import next_token, promise_ack, prom
 from cython.cimports.tidemq.engine.queueing import request_rows
 from cython.cimports.tidemq.engine.received import forget_received, is_received, note_received, store_received
 from cython.cimports.tidemq.engine.replies import span_of, write_ack
-from cython.cimports.tidemq.engine.reports import connection_event, keep_packet, post_event
+from cython.cimports.tidemq.engine.reports import connection_event, drop_packet, keep_packet, post_event
 from cython.cimports.tidemq.engine.routing import route
 from cython.cimports.tidemq.engine.rules import Judgement
 from cython.cimports.tidemq.engine.shards import serve_shards
@@ -215,7 +215,7 @@ def _ask_publish(
     """Lets the control plane decide on a message; nothing more is read until it has."""
     c.asked = True
     touch(r, c)
-    c.pending_packet = keep_packet(first, body, size)
+    c.pending_packet = keep_packet(r, first, body, size)
     event: cython.pointer[Event] = connection_event(r, c, EVENT_PUBLISH)
     event.text.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
     event.data.assign(cython.cast(cython.p_char, publish.payload.data), publish.payload.size)
@@ -321,14 +321,16 @@ def answer_publish(
     )
     _check_publish(r, c, cython.address(publish))  # finds the topic of an alias again
     entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(publish.topic))
+    message: uint8_t = message_bit(publish.qos, publish.retain)
     if ttl_ms:
-        message: uint8_t = message_bit(publish.qos, publish.retain)
         remember(r, c, entry, message, reason == RC_SUCCESS, cython.cast(int64_t, ttl_ms))
+    if c.rules != cython.NULL and not judge_topic(c, entry) & message:
+        reason = RC_NOT_AUTHORIZED  # the rules have changed while it waited
     if reason == RC_SUCCESS:
         _accept_publish(r, c, cython.address(publish), cython.NULL, 0, entry)
     else:
         _deny_publish(r, c, cython.address(publish), reason)
-    del kept
+    drop_packet(r, kept)
 
 
 @cython.cfunc

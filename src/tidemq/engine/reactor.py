@@ -7,6 +7,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import obtain
+from cython.cimports.tidemq.engine.authorising import continue_review
 from cython.cimports.tidemq.engine.backpressure import check_congested, check_flooding, check_memory, relieve
 from cython.cimports.tidemq.engine.cache import free_cache
 from cython.cimports.tidemq.engine.closing import (
@@ -88,6 +89,7 @@ from cython.cimports.tidemq.engine.system import (
     store_int,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns, take_timer, time_connection
+from cython.cimports.tidemq.engine.wrapping import check_transport, has_ended
 from cython.cimports.tidemq.net.buffer import release
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_CONNECT_TIMEOUT,
@@ -206,12 +208,13 @@ def _resend_overdue(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
 @cython.exceptval(check=False)
 def _check_connect(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Before CONNACK: one deadline from accept on, whatever comes meanwhile, and another for each step of an
-    authentication. While the control plane decides it is not the client who is late.
+    authentication. While the control plane decides it is not the client who is late; nor where it waits for a
+    bucket, which others may have emptied, but for as long again at most.
     """
-    if c.asked or c.throttled:
-        time_connection(r, c, r.now_ms + _IDLE_MS)
-    elif c.deadline_ms > r.now_ms:
+    if c.deadline_ms > r.now_ms:
         time_connection(r, c, c.deadline_ms)
+    elif c.asked or (c.throttled and c.deadline_ms + r.shared.limits.connect_timeout_ms > r.now_ms):
+        time_connection(r, c, r.now_ms + _IDLE_MS)
     else:
         r.tally[C_ENDED_CONNECT_LATE] += 1
         doom(r, c, RC_PROTOCOL_ERROR, FAULT_CONNECT_TIMEOUT)
@@ -227,7 +230,7 @@ def _check_flow(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> in
     limit_ms: int64_t = r.shared.limits.packet_ms_max
     next_ms: int64_t = 0
     if limit_ms and c.input != cython.NULL:
-        if c.asked or c.pause_count or c.stalled or begins_whole(c):
+        if c.asked or c.pause_count or c.stalled or begins_whole(r, c):
             c.packet_ms = r.now_ms  # it is we who do not read
         next_ms = c.packet_ms + limit_ms
         if next_ms <= r.now_ms:
@@ -323,6 +326,7 @@ def _run_resumed(r: cython.pointer[Reactor]) -> cython.void:
         if c != cython.NULL and not c.asked and c.pause_count == 0:
             c.last_read_ms = r.now_ms
             parse_kept(r, c)
+            check_transport(r, c)
     if count:
         r.resumed.erase(r.resumed.begin(), r.resumed.begin() + count)
 
@@ -341,7 +345,7 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
         return
     if not c.doomed and not flush_output(r, c):
         doom(r, c, 0, 0)
-    if c.delivered and not pending_output(c):
+    if c.delivered and not pending_output(c) and not has_ended(c):  # then its output was dropped
         report_delivered(r, c, False)
     if not c.doomed and c.session != cython.NULL and c.session.outbox.next < c.session.outbox.tail:
         send_waiting(r, c.session)
@@ -401,7 +405,7 @@ def _publish_tally(r: cython.pointer[Reactor]) -> cython.void:
 @cython.exceptval(check=False)
 def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
-    if r.resumed.size() or r.backlog_ready:
+    if r.resumed.size() or r.backlog_ready or r.review_left:
         return 0
     watching: cython.bint = r.congested.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
     watching = watching or r.shards.size() > 0 or r.sweep != cython.NULL
@@ -485,6 +489,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         check_flooding(r)
         _run_timers(r)
         continue_backlogs(r)
+        continue_review(r)
         _end_turn(r)
         ended_ns: int64_t = clock_ns()
         r.busy_ns += ended_ns - began_ns

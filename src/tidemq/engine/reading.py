@@ -11,6 +11,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.allocation import obtain
+from cython.cimports.tidemq.engine.authorising import bring_up_to_date
 from cython.cimports.tidemq.engine.connecting import handle_auth, handle_connect
 from cython.cimports.tidemq.engine.counters import (
     C_BYTES_RECEIVED,
@@ -32,6 +33,7 @@ from cython.cimports.tidemq.engine.subscribing import handle_subscribe, handle_u
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
 from cython.cimports.tidemq.engine.timers import time_connection
 from cython.cimports.tidemq.engine.wrapping import check_transport, receive_wrapped
+from cython.cimports.tidemq.net.transport import RECORD_BYTES_MAX
 from cython.cimports.tidemq.wire.packets import (
     Disconnect,
     FixedHeader,
@@ -160,6 +162,8 @@ def _parse(
     size: uint32_t,
 ) -> uint32_t:
     """Handles the whole packets in it, as many as the rates allow now; returns the bytes used."""
+    if r.review_left:
+        bring_up_to_date(r, c)
     if not is_limited(c):
         return _parse_packets(r, c, data, size)
     allowed: uint32_t = within_rates(r, c, data, size)
@@ -294,13 +298,15 @@ def _receive(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def begins_whole(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
-    """Whether what is kept begins with a whole packet, or with what cannot become one."""
+def begins_whole(
+    r: cython.pointer[cython.const[Reactor]], c: cython.pointer[cython.const[Connection]]
+) -> cython.bint:
     header: FixedHeader
     fault: Fault = parse_fixed_header(c.input, c.input_size, cython.address(header))
     if fault == FAULT_NEED_MORE:
         return False
-    return fault != FAULT_NONE or header.header_size + header.body_size <= c.input_size
+    whole: uint32_t = header.header_size + header.body_size
+    return fault != FAULT_NONE or whole <= c.input_size or whole > r.shared.limits.packet_bytes_max
 
 
 @cython.cfunc
@@ -337,11 +343,14 @@ def _read_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> 
         touch(r, c)
         return
     if c.input_size and not large:
-        if begins_whole(c):
+        if begins_whole(r, c):
             parse_kept(r, c)
             check_transport(r, c)
             return
         kept = c.input_size
+        if kept + RECORD_BYTES_MAX >= r.read_capacity:  # it would be large, or whole, or refused
+            doom(r, c, 0, 0)
+            return
         memcpy(data, c.input, kept)
         _drop_input(r, c)
     got: uint32_t = receive_wrapped(r, c, data + kept, r.read_capacity - kept)
@@ -399,7 +408,7 @@ def _read_plain(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
         return
     kept: uint32_t = c.input_size
     if kept:
-        if begins_whole(c):
+        if begins_whole(r, c):
             # left over from a pause: handled first, for what comes next may be the end of the connection
             parse_kept(r, c)
             return

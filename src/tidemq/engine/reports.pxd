@@ -10,4 +10,6 @@ cdef void name_peer(Connection* c) noexcept nogil
 cdef Event* connection_event(Reactor* r, Connection* c, uint8_t kind) noexcept nogil
 cdef void report_received(Reactor* r, uint64_t receiver, Message* message) noexcept nogil
 cdef bint is_local(Connection* c) noexcept nogil
-cdef string* keep_packet(uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil
+# A copy of a packet, first byte and body, for as long as a decision about it takes: `drop_packet`, also of NULL.
+cdef string* keep_packet(Reactor* r, uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil
+cdef void drop_packet(Reactor* r, string* kept) noexcept nogil

@@ -6,12 +6,12 @@ is bounded and what does not fit is counted.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdio import snprintf
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.counters import C_DROPPED_RECEIVER_FULL, C_EVENTS_DROPPED
+from cython.cimports.tidemq.engine.counters import C_DROPPED_RECEIVER_FULL, C_EVENTS_DROPPED, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import hold_message
 from cython.cimports.tidemq.engine.state import EVENT_RECEIVED, Connection, Event, Message, Reactor, Shared
@@ -32,6 +32,8 @@ from cython.cimports.tidemq.engine.system import (
     ucred,
     write,
 )
+
+_QUESTION_COPIES = cython.declare(int64_t, 2)  # of a packet that is decided on: ours, and the event's
 
 
 @cython.cfunc
@@ -172,11 +174,20 @@ def report_received(
 @cython.nogil
 @cython.exceptval(check=False)
 def keep_packet(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t
+    r: cython.pointer[Reactor], first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t
 ) -> cython.pointer[string]:
-    """A copy of a packet, first byte and body, for as long as a decision about it takes."""
     owner: unique_ptr[string] = make_unique[string]()
     kept: cython.pointer[string] = owner.release()
     kept.push_back(cython.cast(cython.char, first))
     kept.append(cython.cast(cython.p_char, body), size)
+    r.tally[MEMORY_BUFFERS] += _QUESTION_COPIES * cython.cast(int64_t, kept.size())
     return kept
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def drop_packet(r: cython.pointer[Reactor], kept: cython.pointer[string]) -> cython.void:
+    if kept != cython.NULL:
+        r.tally[MEMORY_BUFFERS] -= _QUESTION_COPIES * cython.cast(int64_t, kept.size())
+        del kept

@@ -6,7 +6,7 @@ import cython
 from cython.cimports.libc.stdint import int64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.tidemq.engine.conversion import string_of
-from cython.cimports.tidemq.engine.counters import COUNTER_COUNT, LIVE_RULES
+from cython.cimports.tidemq.engine.counters import COUNTER_COUNT
 from cython.cimports.tidemq.engine.mail import new_letter
 from cython.cimports.tidemq.engine.rules import (
     ANY_USER,
@@ -18,6 +18,7 @@ from cython.cimports.tidemq.engine.rules import (
     Policy,
     Rule,
     RuleSet,
+    close_policy,
     find_rules,
     judge,
     new_policy,
@@ -61,15 +62,16 @@ def _fill_rule(rule: cython.pointer[Rule], row):
 def policy_of(rows, tally: cython.pointer[int64_t]) -> cython.pointer[Policy]:
     """The rules as the engine judges by them. Raises what a row that is none raises."""
     policy: cython.pointer[Policy] = new_policy()
-    tally[LIVE_RULES] += 1
-    policy.rules.resize(len(rows))
     index: cython.size_t
     try:
+        policy.rules.resize(len(rows))
         for index in range(policy.rules.size()):
             _fill_rule(cython.address(policy.rules[index]), rows[index])
     except BaseException:
+        close_policy(policy, tally)
         release_policy(policy, tally)
         raise
+    close_policy(policy, tally)
     return policy
 
 

@@ -45,8 +45,9 @@ cdef struct Line:                # what is needed of a rule to judge
 cdef cppclass Policy:
     int references               # atomic
     vector[Rule] rules
+    vector[uint32_t] selective   # numbers of those that are not about every client
     pthread_mutex_t lock
-    unordered_map[string, RuleSet*] sets   # by the numbers of their rules; under lock
+    unordered_map[string, RuleSet*] sets   # by the numbers of their selective rules; under lock
 
 # The rules that are about some clients, in their order. One for all clients that have the same.
 cdef cppclass RuleSet:
@@ -74,6 +75,7 @@ cdef struct Judgement:           # who may publish what to a topic, see authoris
     uint8_t allowed
 
 cdef Policy* new_policy() noexcept nogil
+cdef void close_policy(Policy* policy, int64_t* tally) noexcept nogil
 cdef void release_policy(Policy* policy, int64_t* tally) noexcept nogil
 cdef RuleSet* find_rules(Policy* policy, const Asker* asker, int64_t* counter, int64_t* tally) noexcept nogil
 cdef RuleSet* make_rules(Policy* own, Policy* policy, const Asker* asker, int64_t* tally) noexcept nogil

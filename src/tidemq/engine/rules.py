@@ -10,7 +10,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
 from cython.cimports.libc.string import memchr, memcmp
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.counters import LIVE_RULES
+from cython.cimports.tidemq.engine.counters import LIVE_RULES, MEMORY_RULES
 from cython.cimports.tidemq.engine.rules import (
     ACTION_PUBLISH,
     ANY_USER,
@@ -50,7 +50,7 @@ _STAR = cython.declare(uint8_t, 0x2A)
 @cython.nogil
 @cython.exceptval(check=False)
 def new_policy() -> cython.pointer[Policy]:
-    """Without rules, held once; the caller counts it."""
+    """Without rules, held once; `close_policy` follows when it has them."""
     owner: unique_ptr[Policy] = make_unique[Policy]()
     policy: cython.pointer[Policy] = owner.release()
     policy.references = 1
@@ -61,11 +61,55 @@ def new_policy() -> cython.pointer[Policy]:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def close_policy(policy: cython.pointer[Policy], tally: cython.pointer[int64_t]) -> cython.void:
+    """It has all its rules: counts it, and notes which of them it takes a look at the client for."""
+    index: uint32_t
+    for index in range(cython.cast(uint32_t, policy.rules.size())):
+        rule: cython.pointer[Rule] = cython.address(policy.rules[index])
+        if (
+            rule.whose != ANY_USER
+            or rule.names & NAMES_USER
+            or rule.has_network
+            or not rule.group.empty()
+            or not rule.client.empty()
+        ):
+            policy.selective.push_back(index)
+    tally[LIVE_RULES] += 1
+    tally[MEMORY_RULES] += _policy_bytes(policy)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _policy_bytes(policy: cython.pointer[cython.const[Policy]]) -> int64_t:
+    """About so many bytes; strings of up to 15 stand in the rule itself."""
+    index: cython.size_t
+    size: cython.size_t = cython.sizeof(Policy) + policy.selective.capacity() * 4
+    for index in range(policy.rules.size()):
+        rule: cython.pointer[cython.const[Rule]] = cython.address(policy.rules[index])
+        size += cython.sizeof(Rule) + rule.filter.size() + rule.user.size() + rule.group.size()
+        size += rule.client.size()
+    return cython.cast(int64_t, size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _set_bytes(rules: cython.pointer[cython.const[RuleSet]]) -> int64_t:
+    """About so many bytes; its key stands in the policy's table as well."""
+    lines: cython.size_t = rules.lines.capacity() * cython.sizeof(Line)
+    return cython.cast(int64_t, cython.sizeof(RuleSet) + lines + 2 * rules.key.size())
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def release_policy(policy: cython.pointer[Policy], tally: cython.pointer[int64_t]) -> cython.void:
     """One holder less; NULL is none."""
     if policy != cython.NULL and add_int(cython.address(policy.references), -1, ACQ_REL) == 0:
         pthread_mutex_destroy(cython.address(policy.lock))
         tally[LIVE_RULES] -= 1
+        tally[MEMORY_RULES] -= _policy_bytes(policy)
         del policy
 
 
@@ -163,10 +207,11 @@ def find_rules(
 ) -> cython.pointer[RuleSet]:
     """The rules that are about a client, held once more. ``counter``: of the numbers that sets have had."""
     key: string
-    index: uint32_t
-    for index in range(cython.cast(uint32_t, policy.rules.size())):
-        if _is_about(cython.address(policy.rules[index]), asker):
-            key.append(cython.cast(cython.p_char, cython.address(index)), 4)
+    place: cython.size_t
+    for place in range(policy.selective.size()):
+        number: uint32_t = policy.selective[place]
+        if _is_about(cython.address(policy.rules[number]), asker):
+            key.append(cython.cast(cython.p_char, cython.address(number)), 4)
     pthread_mutex_lock(cython.address(policy.lock))
     rules: cython.pointer[RuleSet]
     if policy.sets.count(key):
@@ -174,12 +219,13 @@ def find_rules(
         rules.references += 1
         pthread_mutex_unlock(cython.address(policy.lock))
         return rules
-    rules = _new_rules(policy, tally)
+    rules = _new_rules(policy)
     rules.number = add_i64(counter, 1, RELAXED)
     rules.key = key
     rules.known = True
     _add_lines(rules, policy, asker)
     policy.sets[key] = rules
+    _count_set(rules, tally)
     pthread_mutex_unlock(cython.address(policy.lock))
     return rules
 
@@ -196,25 +242,34 @@ def make_rules(
     """A client's own rules, which it holds longer than this, and then those of all (or NULL) that are about
     it; held once. Nobody shares them.
     """
-    rules: cython.pointer[RuleSet] = _new_rules(own if policy == cython.NULL else policy, tally)
+    rules: cython.pointer[RuleSet] = _new_rules(own if policy == cython.NULL else policy)
     rules.personal = True
     _add_lines(rules, own, asker)
     if policy != cython.NULL:
         _add_lines(rules, policy, asker)
+    _count_set(rules, tally)
     return rules
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _new_rules(policy: cython.pointer[Policy], tally: cython.pointer[int64_t]) -> cython.pointer[RuleSet]:
+def _new_rules(policy: cython.pointer[Policy]) -> cython.pointer[RuleSet]:
     owner: unique_ptr[RuleSet] = make_unique[RuleSet]()
     rules: cython.pointer[RuleSet] = owner.release()
     rules.references = 1
     rules.policy = policy
     hold_policy(policy)
-    tally[LIVE_RULES] += 1
     return rules
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_set(rules: cython.pointer[cython.const[RuleSet]], tally: cython.pointer[int64_t]) -> cython.void:
+    """When it has its lines: it is constant from now on."""
+    tally[LIVE_RULES] += 1
+    tally[MEMORY_RULES] += _set_bytes(rules)
 
 
 @cython.cfunc
@@ -256,8 +311,9 @@ def release_rules(rules: cython.pointer[RuleSet], tally: cython.pointer[int64_t]
         policy.sets.erase(rules.key)
     pthread_mutex_unlock(cython.address(policy.lock))
     if last:
-        del rules
         tally[LIVE_RULES] -= 1
+        tally[MEMORY_RULES] -= _set_bytes(rules)
+        del rules
         release_policy(policy, tally)
 
 
@@ -316,8 +372,10 @@ def _level_end(text: cython.pointer[cython.const[uint8_t]], size: uint32_t, at: 
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_rest(text: cython.pointer[cython.const[uint8_t]], size: uint32_t, at: uint32_t) -> cython.bint:
-    """Whether what is left is `/#`, which stands for the parent too (5.0 section 4.7.1.2)."""
-    return at + 2 == size and text[at] == SLASH and text[at + 1] == HASH
+    """Whether what is left is `/#`, which stands for the parent too (5.0 section 4.7.1.2); that of `/#` would
+    be an empty topic, which there is not (4.7.3).
+    """
+    return at > 0 and at + 2 == size and text[at] == SLASH and text[at + 1] == HASH
 
 
 @cython.cfunc

@@ -502,6 +502,7 @@ cdef cppclass Reactor:
     int inbox_count              # atomic: mails in the inbox, for senders that should wait
     vector[uint64_t] flooding    # publishers that wait for another reactor's inbox
     Policy* policy               # all rules, held; NULL: there are none, and everything is allowed
+    size_t review_left           # connections in slots below this one may have the rules of before
     Matches matches              # scratch for a look-up
     vector[void*] found          # scratch for retained messages
     RetainedWalk* sweep          # in search of retained messages whose time is over; NULL: it rests

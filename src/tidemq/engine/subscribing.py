@@ -10,7 +10,7 @@ from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.promises import promise_backlog, promise_packet
 from cython.cimports.tidemq.engine.replaying import asks_for_stream, names_stream, report_unsubscribed
 from cython.cimports.tidemq.engine.replies import append_packet, encode_reasons, span_of
-from cython.cimports.tidemq.engine.reports import connection_event, keep_packet, post_event
+from cython.cimports.tidemq.engine.reports import connection_event, drop_packet, keep_packet, post_event
 from cython.cimports.tidemq.engine.retention import begin_backlog, end_backlog
 from cython.cimports.tidemq.engine.sessions import add_subscription, drop_subscription
 from cython.cimports.tidemq.engine.state import EVENT_SUBSCRIBE, Connection, Event, Reactor
@@ -52,7 +52,7 @@ def handle_subscribe(
     if r.shared.ask_subscribe or asks_for_stream(packet.filters):
         c.asked = True
         touch(r, c)
-        c.pending_packet = keep_packet(first, body, size)
+        c.pending_packet = keep_packet(r, first, body, size)
         event: cython.pointer[Event] = connection_event(r, c, EVENT_SUBSCRIBE)
         event.packet = c.pending_packet[0]
         event.packet_bytes_max = c.packet_bytes_max
@@ -88,7 +88,7 @@ def answer_subscribe(
         cython.address(packet),
     )
     _apply_subscribe(r, c, cython.address(packet), reasons)
-    del kept
+    drop_packet(r, kept)
 
 
 @cython.cfunc

@@ -17,8 +17,9 @@ from cython.cimports.tidemq.engine.state import (
 )
 from cython.cimports.tidemq.engine.system import CLOCK_MONOTONIC, clock_gettime, timespec
 
-# a timer that is stale by then goes; one that is not is set again
-_LONGEST_MS = cython.declare(int64_t, 3600000)
+# A timer that is stale by then goes; one that is not is set again. So who connects and goes in a flood, each
+# time with a long keep alive, leaves timers of no longer than that.
+_LONGEST_MS = cython.declare(int64_t, 300000)
 
 
 @cython.cfunc

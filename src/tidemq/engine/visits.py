@@ -17,7 +17,9 @@ from cython.cimports.tidemq.wire.protocol import Span
 @cython.nogil
 @cython.exceptval(check=False)
 def may_visit(r: cython.pointer[Reactor], c: cython.pointer[Connection], client_id: Span) -> cython.bint:
-    """Whether the client is not banned. One that leaves the choice of its identifier to us never is."""
+    """Whether the client is not banned. One that leaves the choice of its identifier to us never is; where an
+    authenticator chooses it, this is asked again.
+    """
     if r.shared.limits.flapping_connects_max == 0 or client_id.size == 0:
         return True
     address: uint64_t = c.address

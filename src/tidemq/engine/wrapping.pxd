@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from tidemq.engine.state cimport Connection, Reactor
+from tidemq.net.transport cimport ENDED
 
 cdef enum:
     TLS_BYTES = 32768            # of a connection
@@ -11,6 +12,10 @@ cdef inline int64_t connection_bytes(const Connection* c) noexcept nogil:
     if c.listener.secure:
         size += TLS_BYTES
     return size
+
+# Whether the client has ended what its bytes are wrapped in, and takes no more.
+cdef inline bint has_ended(const Connection* c) noexcept nogil:
+    return c.transport != NULL and c.transport.phase >= ENDED
 
 cdef bint open_transport(Connection* c) noexcept nogil
 cdef uint32_t receive_wrapped(Reactor* r, Connection* c, uint8_t* into, uint32_t room) noexcept nogil

@@ -20,7 +20,13 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.guarding import address_of_bytes, take_place
 from cython.cimports.tidemq.engine.message import payload_of
-from cython.cimports.tidemq.engine.output import consume_output, doom, settle_output, touch
+from cython.cimports.tidemq.engine.output import (
+    consume_output,
+    doom,
+    free_output,
+    settle_output,
+    touch,
+)
 from cython.cimports.tidemq.engine.rates import is_limited, room_within_rates
 from cython.cimports.tidemq.engine.state import Connection, LargePayload, Output, Reactor
 from cython.cimports.tidemq.engine.system import (
@@ -31,6 +37,7 @@ from cython.cimports.tidemq.engine.system import (
     recv,
     send,
 )
+from cython.cimports.tidemq.engine.wrapping import has_ended
 from cython.cimports.tidemq.net.buffer import Buffer, discard, release
 from cython.cimports.tidemq.net.transport import (
     ENDED,
@@ -58,7 +65,7 @@ _CLEAR_BYTES = cython.declare(uint64_t, 65536)
 @cython.exceptval(check=False)
 def open_transport(c: cython.pointer[Connection]) -> cython.bint:
     """Wraps a connection that was just accepted as its listener wants it. False: no memory."""
-    # the terms may be changed by the control plane at any time, and the old ones freed some time later
+    # the terms may be changed by the control plane at any time, and the old ones freed
     pthread_mutex_lock(cython.address(c.listener.terms_lock))
     wrapped: cython.bint = c.listener.terms != cython.NULL
     if wrapped:
@@ -72,7 +79,7 @@ def open_transport(c: cython.pointer[Connection]) -> cython.bint:
 @cython.exceptval(check=False)
 def _count_memory(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     t: cython.pointer[Transport] = c.transport
-    held: int64_t = t.output.size + t.clear.size
+    held: int64_t = t.output.size + t.clear.size + t.upgrade.request.size + t.proxy.header.size
     r.tally[MEMORY_BUFFERS] += held - c.transport_bytes
     c.transport_bytes = held
 
@@ -139,7 +146,7 @@ def _note_client(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
 def _note_handshake(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """The handshakes are over. After a PROXY header alone, what follows is MQTT as it is."""
     t: cython.pointer[Transport] = c.transport
-    if t.phase == FAULTY:
+    if t.phase == FAULTY or (t.framed and not t.upgrade.done):
         r.tally[C_HANDSHAKES_FAILED] += 1
     elif not is_plain(t):
         r.tally[C_HANDSHAKES] += 1
@@ -154,11 +161,11 @@ def check_transport(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
     """Ends a connection whose peer broke TLS or WebSocket, or has ended them and has nothing left to be
     handled.
     """
-    if c.transport == cython.NULL or c.transport.phase < ENDED:
+    if not has_ended(c):
         return
     if c.transport.phase == FAULTY:
         doom(r, c, RC_PROTOCOL_ERROR, FAULT_TRANSPORT)
-    elif not (c.asked or c.pause_count or c.stalled):
+    elif not (c.asked or c.pause_count or c.stalled or c.leaving):
         doom(r, c, 0, FAULT_NONE)
 
 
@@ -219,6 +226,8 @@ def flush_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> 
             break
     r.tally[C_BYTES_SENT] += total
     settle_output(r, out, total)
+    if has_ended(c):
+        free_output(r, c)
     _give_spare(r, t)
     _count_memory(r, c)
     return True
@@ -229,6 +238,8 @@ def flush_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> 
 @cython.exceptval(check=False)
 def _give_spare(r: cython.pointer[Reactor], t: cython.pointer[Transport]) -> cython.void:
     """A transport that has nothing to send holds no memory for it."""
+    if t.clear.end == 0:
+        release(cython.address(t.clear))
     if t.output.end != t.output.start or t.output.bytes == cython.NULL:
         return
     if r.spare_output.bytes == cython.NULL and t.output.size <= 4 * _CLEAR_BYTES:

@@ -13,6 +13,7 @@ cdef extern from * nogil:
         F(unsigned long, OpenSSL_version_num, (void)) \
         F(void, ERR_clear_error, (void)) \
         F(unsigned long, ERR_peek_error, (void)) \
+        F(int, SSL_version, (const void* ssl)) \
         F(const char*, ERR_reason_error_string, (unsigned long code)) \
         F(const char*, X509_verify_cert_error_string, (long code)) \
         F(const void*, TLS_client_method, (void)) \
@@ -104,6 +105,7 @@ cdef extern from * nogil:
     const char* find_openssl "tidemq_find_openssl"(void* library)
 
     unsigned long OpenSSL_version_num "tidemq_OpenSSL_version_num"()
+    int SSL_version "tidemq_SSL_version"(const void* ssl)
     void ERR_clear_error "tidemq_ERR_clear_error"()
     unsigned long ERR_peek_error "tidemq_ERR_peek_error"()
     const char* ERR_reason_error_string "tidemq_ERR_reason_error_string"(unsigned long code)

@@ -1,7 +1,7 @@
 """The PROXY protocol's header, versions 1 and 2, which a proxy puts before what its client sends. No I/O.
 
-By https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt. Of version 2's own fields (TLVs) only the
-lengths are looked at.
+By https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt. Of version 2's own fields (TLVs) the lengths
+are looked at, and the checksum where there is one.
 """
 
 import cython
@@ -31,6 +31,7 @@ PREFIX_1_BYTES = cython.declare(cython.size_t, 6)
 PREFIX_2_BYTES = cython.declare(cython.size_t, 12)
 LINE_BYTES_MAX = cython.declare(cython.size_t, 107)  # of version 1, its end included
 HEADER_2_BYTES_MAX = cython.declare(cython.size_t, 4096)  # with TLVs
+FIELD_CRC32C = cython.declare(cython.uchar, 3)
 
 
 @cython.cfunc
@@ -203,7 +204,8 @@ def take_block(proxy: cython.pointer[Proxy]) -> cython.size_t:
     have: cython.size_t = proxy.header.end
     whole: cython.size_t
     wrong: cython.bint = have > 12 and data[12] not in (0x20, 0x21)  # version 2, LOCAL or PROXY
-    wrong |= have > 13 and data[13] not in (0x00, 0x11, 0x21, 0x31)  # none, or a stream of IPv4, IPv6, Unix
+    # none, or a stream of IPv4, IPv6, Unix; with LOCAL it means nothing
+    wrong |= have > 13 and data[12] == 0x21 and data[13] not in (0x00, 0x11, 0x21, 0x31)
     if wrong:
         proxy.fault = FALSE_HEADER
     elif have >= 16:
@@ -241,6 +243,9 @@ def read_block(
         if size - at - 3 < length:
             proxy.fault = FALSE_HEADER
             return
+        if data[at] == FIELD_CRC32C and not is_sum(data - 16, 16 + size, 16 + at + 3, length):
+            proxy.fault = FALSE_HEADER
+            return
         at += 3 + length
     if family == 0x11 or family == 0x21:
         name_client(
@@ -249,6 +254,28 @@ def read_block(
             data,
             cython.cast(uint16_t, data[2 * wide] << 8 | data[2 * wide + 1]),
         )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_sum(
+    header: cython.pointer[cython.const[uint8_t]], size: cython.size_t, at: cython.size_t, length: uint32_t
+) -> cython.bint:
+    """Whether the field whose value is at `at` has the CRC32c of the header, taken with zeros there."""
+    crc: uint32_t = 0xFFFFFFFF
+    said: uint32_t = 0
+    index: cython.size_t
+    if length != 4:
+        return False
+    for index in range(size):
+        if at <= index < at + 4:
+            said = said << 8 | header[index]
+        else:
+            crc ^= header[index]
+        for _ in range(8):
+            crc = crc >> 1 ^ (cython.cast(uint32_t, 0x82F63B78) if crc & 1 else 0)
+    return said == ~crc
 
 
 @cython.cfunc

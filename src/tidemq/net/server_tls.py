@@ -19,6 +19,7 @@ VERIFY_PEER = cython.declare(cython.int, 1)
 VERIFY_FAIL_IF_NO_PEER_CERT = cython.declare(cython.int, 2)
 CTRL_SET_SESS_CACHE_MODE = cython.declare(cython.int, 44)
 SESS_CACHE_OFF = cython.declare(cython.long, 0)
+CTRL_SET_MAX_CERT_LIST = cython.declare(cython.int, 51)
 CTRL_SET_SERVERNAME_CB = cython.declare(cython.int, 53)
 CTRL_SET_SERVERNAME_ARG = cython.declare(cython.int, 54)
 CTRL_SET_MIN_VERSION = cython.declare(cython.int, 123)
@@ -36,6 +37,7 @@ EX_INDEX_SSL_CTX = cython.declare(cython.int, 1)
 
 MQTT = cython.declare(cython.p_const_char, b"\x04mqtt")  # of the IANA's list of ALPN's protocols
 HTTP = cython.declare(cython.p_const_char, b"\x08http/1.1")
+CHAIN_BYTES_MAX = cython.declare(cython.long, 32768)  # of a client's certificates
 TICKET_S = cython.declare(cython.long, 7200)
 SESSION_ID_CONTEXT = cython.declare(cython.p_const_char, b"tidemq")
 
@@ -141,6 +143,7 @@ def prepare(context: cython.p_void, client_ca: str, client_cert: str, version_mi
     openssl.SSL_CTX_ctrl(context, CTRL_SET_SESS_CACHE_MODE, SESS_CACHE_OFF, cython.NULL)  # tickets do
     openssl.SSL_CTX_set_num_tickets(context, 1)  # a client of MQTT has one connection
     openssl.SSL_CTX_set_timeout(context, TICKET_S)
+    openssl.SSL_CTX_ctrl(context, CTRL_SET_MAX_CERT_LIST, CHAIN_BYTES_MAX, cython.NULL)
     if client_ca:
         if client_cert == "required":
             mode |= VERIFY_FAIL_IF_NO_PEER_CERT

@@ -7,10 +7,15 @@ import cython.cimports.tidemq.net.openssl as openssl
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.stdio import snprintf
 from cython.cimports.libc.string import memcmp, memcpy, memset, strlen
-from cython.cimports.libcpp.memory import make_unique
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.net.buffer import Buffer, append
-from cython.cimports.tidemq.net.server_upgrade import Request, Text, WebSocketRules
+from cython.cimports.tidemq.net.server_upgrade import (
+    Request,
+    WebSocketRules,
+    hold_rules,
+    let_go_rules,
+)
 from cython.cimports.tidemq.net.tls import load_openssl
 from cython.cimports.tidemq.net.upgrade import (
     NOT_HTTP,
@@ -23,9 +28,18 @@ from cython.cimports.tidemq.net.upgrade import (
     WRONG_ORIGIN,
     WRONG_PATH,
     WRONG_VERSION,
+    Field,
+    Text,
     Upgrade,
     UpgradeFault,
+    find,
+    is_named,
+    is_text,
     is_word,
+    lists,
+    next_field,
+    next_item,
+    set_text,
     upgrade_fault_name,
 )
 
@@ -64,15 +78,20 @@ class WebSocketTerms:
             raise UsageError("WebSocket needs SHA-1, which OpenSSL refuses here")
         if not PATH.fullmatch(path) or "?" in path or "#" in path:
             raise UsageError(f"{path!r} cannot be the path of a WebSocket: it is as in a URL, /mqtt")
-        self.rules = make_unique[WebSocketRules]()
-        self.rules.get().path = path.encode()
-        self.rules.get().any_origin = "*" in origins
+        owner: unique_ptr[WebSocketRules] = make_unique[WebSocketRules]()
+        self.rules = owner.release()
+        hold_rules(self.rules)
+        self.rules.path = path.encode()
+        self.rules.any_origin = "*" in origins
         for origin in origins:
             if not ORIGIN.fullmatch(origin.lower()):
                 raise UsageError(
                     f"{origin!r} cannot be the origin of a page: it is https://host[:port], or *"
                 )
-            self.rules.get().origins.push_back(origin.lower().encode())
+            self.rules.origins.push_back(origin.lower().encode())
+
+    def __dealloc__(self):
+        let_go_rules(self.rules)
 
 
 @cython.cfunc
@@ -131,16 +150,15 @@ def read_request(
     request: cython.pointer[Request], text: cython.pointer[cython.const[uint8_t]], size: cython.size_t
 ) -> UpgradeFault:
     """`text` ends with the last header's line."""
-    at: cython.size_t = 0
-    end: cython.size_t
-    fault: UpgradeFault = UPGRADED
+    field = cython.declare(Field)
+    end: cython.size_t = find(text, size, 0, 13)
+    at: cython.size_t = end + 2
+    fault: UpgradeFault
     memset(request, 0, cython.sizeof(Request))
+    fault = read_first_line(request, text, end)
     while at < size and fault == UPGRADED:
-        end = at
-        while text[end] != 13:
-            end += 1
-        fault = read_header(request, text + at, end - at) if at > 0 else read_first_line(request, text, end)
-        at = end + 2
+        at = next_field(text, size, at, cython.address(field))
+        fault = read_header(request, cython.address(field.name), cython.address(field.value))
     return NOT_HTTP if request.malformed else fault
 
 
@@ -172,34 +190,33 @@ def read_first_line(
 @cython.nogil
 @cython.exceptval(check=False)
 def read_header(
-    request: cython.pointer[Request], text: cython.pointer[cython.const[uint8_t]], size: cython.size_t
+    request: cython.pointer[Request],
+    name: cython.pointer[cython.const[Text]],
+    value: cython.pointer[cython.const[Text]],
 ) -> UpgradeFault:
-    value = cython.declare(Text)
-    colon: cython.size_t = find(text, size, 0, 58)
     at: cython.size_t
-    if colon == 0 or colon >= size:
+    if name.size == 0:
         return NOT_HTTP
-    for at in range(colon):
-        if not is_token_byte(text[at]):
+    for at in range(name.size):
+        if not is_token_byte(name.at[at]):
             return NOT_HTTP
-    set_trimmed(cython.address(value), text + colon + 1, size - colon - 1)
-    if is_word(text, colon, b"host"):
-        set_once(request, cython.address(request.host), cython.address(value))
-    elif is_word(text, colon, b"origin"):
-        set_once(request, cython.address(request.origin), cython.address(value))
-    elif is_word(text, colon, b"sec-websocket-key"):
-        set_once(request, cython.address(request.key), cython.address(value))
-    elif is_word(text, colon, b"sec-websocket-version"):
-        set_once(request, cython.address(request.websocket_version), cython.address(value))
-    elif is_word(text, colon, b"upgrade"):
-        request.to_websocket |= lists(cython.address(value), b"websocket")
-    elif is_word(text, colon, b"connection"):
-        request.connection_upgrade |= lists(cython.address(value), b"upgrade")
-    elif is_word(text, colon, b"sec-websocket-protocol"):
-        choose_protocol(request, cython.address(value))
-    elif is_word(text, colon, b"content-length"):  # a body would be taken for frames
-        request.malformed |= not is_text(cython.address(value), b"0")
-    elif is_word(text, colon, b"transfer-encoding"):
+    if is_named(name, b"host"):
+        set_once(request, cython.address(request.host), value)
+    elif is_named(name, b"origin"):
+        set_once(request, cython.address(request.origin), value)
+    elif is_named(name, b"sec-websocket-key"):
+        set_once(request, cython.address(request.key), value)
+    elif is_named(name, b"sec-websocket-version"):
+        set_once(request, cython.address(request.websocket_version), value)
+    elif is_named(name, b"upgrade"):
+        request.to_websocket |= lists(value, b"websocket")
+    elif is_named(name, b"connection"):
+        request.connection_upgrade |= lists(value, b"upgrade")
+    elif is_named(name, b"sec-websocket-protocol"):
+        choose_protocol(request, value)
+    elif is_named(name, b"content-length"):  # a body would be taken for frames
+        request.malformed |= not is_text(value, b"0")
+    elif is_named(name, b"transfer-encoding"):
         request.malformed = True
     return UPGRADED
 
@@ -222,79 +239,11 @@ def choose_protocol(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def lists(value: cython.pointer[cython.const[Text]], word: cython.p_const_char) -> cython.bint:
-    """Whether it is one of those between commas; in small letters."""
-    item = cython.declare(Text)
-    at: cython.size_t = 0
-    while at < value.size:
-        at = next_item(value, at, cython.address(item))
-        if is_word(item.at, item.size, word):
-            return True
-    return False
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def next_item(
-    value: cython.pointer[cython.const[Text]], at: cython.size_t, item: cython.pointer[Text]
-) -> cython.size_t:
-    """What stands from `at` to the next comma; returns what follows that."""
-    comma: cython.size_t = min(find(value.at, value.size, at, 44), value.size)
-    set_trimmed(item, value.at + at, comma - at)
-    return comma + 1
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find(
-    text: cython.pointer[cython.const[uint8_t]], size: cython.size_t, at: cython.size_t, byte: uint8_t
-) -> cython.size_t:
-    """Where it stands first, from `at` on; `size` or more: nowhere."""
-    while at < size and text[at] != byte:
-        at += 1
-    return at
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def set_text(
-    to: cython.pointer[Text], at: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.void:
-    to.at, to.size = at, size
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def set_trimmed(
-    to: cython.pointer[Text], at: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.void:
-    while size > 0 and at[0] in (32, 9):
-        at += 1
-        size -= 1
-    while size > 0 and at[size - 1] in (32, 9):
-        size -= 1
-    set_text(to, at, size)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def set_once(
     request: cython.pointer[Request], to: cython.pointer[Text], value: cython.pointer[cython.const[Text]]
 ) -> cython.void:
     request.malformed |= to.at != cython.NULL
     to[0] = value[0]
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_text(text: cython.pointer[cython.const[Text]], word: cython.p_const_char) -> cython.bint:
-    return text.size == strlen(word) and memcmp(text.at, word, text.size) == 0
 
 
 @cython.cfunc

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
 from libcpp.string cimport string
 
@@ -13,6 +13,13 @@ cdef struct Tls:           # one connection's end; it must not move in memory
     void* ssl              # NULL: not open
     const uint8_t* input   # [input, input + input_size): from the peer, not taken yet; the caller's
     size_t input_size
+    bint in_clear          # a server's: the handshake is not encrypted yet, and followed by check_claims
+    uint8_t record_head    # bytes of a record's header that have come
+    uint8_t record_kind
+    uint16_t record_left   # bytes of the record that are to come
+    uint8_t message_head   # bytes of a message's header that have come
+    uint32_t message_size  # in its header, as far as that has come
+    uint32_t message_left  # bytes of the message that are to come
     Buffer* output         # what is to be sent to the peer is appended here; the caller's
     unsigned long fault    # OpenSSL's code of the first failure; 0: none, or a broken record stream
     long verify_fault      # why the peer's certificate is not accepted; 0: it is

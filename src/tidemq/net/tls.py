@@ -9,7 +9,7 @@ A `Tls` belongs to one thread at a time. Renegotiation is off, so a write never 
 
 import cython
 import cython.cimports.tidemq.net.openssl as openssl
-from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.net.buffer import Buffer, append
@@ -38,6 +38,11 @@ OP_NO_COMPRESSION = cython.declare(cython.long, 1 << 17)
 BIO_SOURCE_SINK = cython.declare(cython.int, 0x0400)
 BIO_CTRL_FLUSH = cython.declare(cython.int, 11)
 BIO_RETRY_READ = cython.declare(cython.int, 0x01 | 0x08)
+
+CHANGE_CIPHER_SPEC = cython.declare(cython.int, 20)  # kinds of records
+HANDSHAKE = cython.declare(cython.int, 22)
+APPLICATION_DATA = cython.declare(cython.int, 23)
+MESSAGE_BYTES_MAX = cython.declare(uint32_t, 32768)  # of a handshake, a chain of certificates included
 
 library = cython.declare(cython.p_void, cython.NULL)  # set once, with the functions
 bio_method = cython.declare(cython.p_void, cython.NULL)
@@ -252,6 +257,8 @@ def reason_name(code: cython.ulong) -> cython.p_const_char:
 @cython.exceptval(check=False)
 def tls_fault_name(tls: cython.pointer[cython.const[Tls]]) -> cython.p_const_char:
     """OpenSSL's words for why it failed; they live for ever."""
+    if tls.message_left > MESSAGE_BYTES_MAX:
+        return cython.cast(cython.p_const_char, b"a message of the handshake is too long")
     if tls.verify_fault:
         return openssl.X509_verify_cert_error_string(tls.verify_fault)
     return reason_name(tls.fault)
@@ -299,6 +306,7 @@ def open_server(
     if not open_end(tls, context, output):
         return False
     tls.framed = framed
+    tls.in_clear = True
     openssl.SSL_set_accept_state(tls.ssl)
     return True
 
@@ -349,14 +357,65 @@ def shake_hands(tls: cython.pointer[Tls]) -> Step:
     result: cython.int
     if tls.failed:
         return FAILED
+    if tls.in_clear:
+        tls.input_size = check_claims(tls)
     openssl.ERR_clear_error()
     result = openssl.SSL_do_handshake(tls.ssl)
-    if result == 1:
-        return FINISHED
-    if openssl.SSL_get_error(tls.ssl, result) == ERROR_WANT_READ:
-        return WANTS_INPUT
-    fail(tls)
-    return FAILED
+    if result != 1 and openssl.SSL_get_error(tls.ssl, result) != ERROR_WANT_READ:
+        fail(tls)
+    elif tls.message_left > MESSAGE_BYTES_MAX:
+        tls.failed = True
+    if tls.failed:
+        return FAILED
+    return FINISHED if result == 1 else WANTS_INPUT
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_claims(tls: cython.pointer[Tls]) -> cython.size_t:
+    """Follow the messages of a handshake as far as they come in clear (RFC 8446 section 5.1). Returns how
+    much of the input OpenSSL may have: what comes before the size of a message that is longer than
+    MESSAGE_BYTES_MAX. OpenSSL, which allows four times that, takes memory for a whole message with its first
+    bytes, so strangers could have much of it for little.
+    """
+    at: cython.size_t = 0
+    part: cython.size_t
+    while at < tls.input_size:
+        if tls.record_head < 5:  # kind, version, size
+            if tls.record_head == 0:
+                tls.record_kind = tls.input[at]
+            elif tls.record_head > 2:
+                tls.record_left = cython.cast(uint16_t, tls.record_left << 8 | tls.input[at])
+            tls.record_head += 1
+            at += 1
+            # encrypted from here on; in 1.3 another message in clear may follow such a change
+            if tls.record_kind == APPLICATION_DATA or (
+                tls.record_kind == CHANGE_CIPHER_SPEC and openssl.SSL_version(tls.ssl) == TLS_1_2
+            ):
+                tls.in_clear = False
+                return tls.input_size
+        elif tls.record_left == 0:
+            tls.record_head = 0
+        elif tls.record_kind == HANDSHAKE and tls.message_left == 0:
+            if tls.message_head:  # after the message's kind its size
+                tls.message_size = tls.message_size << 8 | tls.input[at]
+            tls.message_head += 1
+            tls.record_left -= 1
+            at += 1
+            if tls.message_head == 4:
+                tls.message_left = tls.message_size
+                tls.message_head, tls.message_size = 0, 0
+                if tls.message_left > MESSAGE_BYTES_MAX:
+                    return at - 1
+        else:
+            part = min(cython.cast(cython.size_t, tls.record_left), tls.input_size - at)
+            if tls.record_kind == HANDSHAKE:
+                part = min(part, cython.cast(cython.size_t, tls.message_left))
+                tls.message_left -= cython.cast(uint32_t, part)
+            tls.record_left -= cython.cast(uint16_t, part)
+            at += part
+    return tls.input_size
 
 
 @cython.cfunc
@@ -424,6 +483,7 @@ def say_end(tls: cython.pointer[Tls]) -> cython.void:
 def fail(tls: cython.pointer[Tls]) -> cython.void:
     """Note this thread's error."""
     tls.failed = True
+    tls.message_left = 0  # the fault is OpenSSL's
     tls.fault = openssl.ERR_peek_error()
     if tls.fault & REASON_MASK == CERTIFICATE_VERIFY_FAILED:
         tls.verify_fault = openssl.SSL_get_verify_result(tls.ssl)

@@ -37,7 +37,7 @@ cdef struct Transport:         # of one connection; it must not move in memory; 
     Tls tls
     Upgrade upgrade
     WebSocket websocket
-    const WebSocketRules* rules  # of a server's upgrade, till it is OPEN
+    WebSocketRules* rules      # of a server's upgrade, held; NULL: it makes none
     Buffer clear               # frames to be encrypted
     Buffer output              # to be sent to the peer, whatever the phase: a fault is answered too;
                                # while it is empty it may be released, as `clear` may
@@ -54,9 +54,9 @@ cdef struct Terms:             # what a listener's connections are wrapped in; o
     void* tls                  # SSL_CTX; NULL: none
     bint framed
     bint proxied               # begin with a PROXY header
-    const WebSocketRules* rules
+    WebSocketRules* rules
 
-cdef class ServerScheme:       # must outlive the handshakes of its transports, until they are OPEN
+cdef class ServerScheme:       # its transports keep what they need of it
     cdef readonly ServerTls tls
     cdef readonly WebSocketTerms websocket
     cdef Terms terms

@@ -16,7 +16,7 @@ from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.net.buffer import append, discard, release
 from cython.cimports.tidemq.net.proxy import proxy_fault_name, release_proxy, take_header
 from cython.cimports.tidemq.net.server_tls import ServerTls
-from cython.cimports.tidemq.net.server_upgrade import WebSocketTerms, take_request
+from cython.cimports.tidemq.net.server_upgrade import WebSocketTerms, hold_rules, let_go_rules, take_request
 from cython.cimports.tidemq.net.tls import (
     FAILED,
     FINISHED,
@@ -124,9 +124,7 @@ class Scheme:
 
 @cython.cclass
 class ServerScheme:
-    """How connections to one listener are wrapped. Any thread. It must outlive the handshakes of its
-    transports; what is open needs it no more.
-    """
+    """How connections to one listener are wrapped. Any thread. Its transports keep what they need of it."""
 
     def __init__(
         self,
@@ -143,8 +141,8 @@ class ServerScheme:
         self.terms.proxied = proxy_protocol
         if websocket is not None:
             if tls is not None:
-                websocket.rules.get().named = True
-            self.terms.rules = websocket.rules.get()
+                websocket.rules.named = True
+            self.terms.rules = websocket.rules
 
 
 @cython.cfunc
@@ -157,6 +155,7 @@ def serve(terms: cython.pointer[cython.const[Terms]]) -> cython.pointer[Transpor
         return cython.NULL
     t.serves = t.websocket.serves = True
     t.secure, t.framed, t.rules = terms.tls != cython.NULL, terms.framed, terms.rules
+    hold_rules(t.rules)
     if t.secure and not open_server(cython.address(t.tls), terms.tls, t.framed, cython.address(t.output)):
         free_transport(t)
         return cython.NULL
@@ -176,6 +175,7 @@ def free_transport(t: cython.pointer[Transport]) -> cython.void:
         close_tls(cython.address(t.tls))
         release_proxy(cython.address(t.proxy))
         release_upgrade(cython.address(t.upgrade))
+        let_go_rules(t.rules)
         release(cython.address(t.clear))
         release(cython.address(t.output))
         free(t)
@@ -464,12 +464,10 @@ class Stream:
     """A transport for Python code: bytes in, bytes out, no I/O. One thread."""
 
     t: cython.pointer[Transport]
-    scheme: object  # of a listener, as long as it is needed
 
     def __init__(self, scheme: Scheme | ServerScheme) -> None:
         if isinstance(scheme, ServerScheme):
             served: ServerScheme = scheme
-            self.scheme = scheme
             self.t = serve(cython.address(served.terms))
             if self.t == cython.NULL:
                 raise MemoryError
@@ -495,8 +493,6 @@ class Stream:
             got = unwrap(
                 self.t, cython.cast(cython.p_const_uchar, at), size, cython.cast(cython.pointer[uint8_t], to)
             )
-        if self.t.phase >= OPEN:
-            self.scheme = None
         return bytes(space[:got])
 
     def send(self, data: bytes) -> None:

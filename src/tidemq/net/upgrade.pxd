@@ -23,8 +23,25 @@ cdef struct Upgrade:           # one connection's
     UpgradeFault fault
     int status                 # of HTTP
 
+cdef struct Text:              # a part of what came; NULL: it is not there
+    const uint8_t* at
+    size_t size
+
+cdef struct Field:             # a header's line
+    Text name                  # empty: the line has no colon
+    Text value                 # without the blanks around it
+
+cdef size_t next_field(const uint8_t* text, size_t size, size_t at, Field* field) noexcept nogil
+cdef bint lists(const Text* value, const char* word) noexcept nogil
+cdef size_t next_item(const Text* value, size_t at, Text* item) noexcept nogil
+cdef size_t find(const uint8_t* text, size_t size, size_t at, uint8_t byte) noexcept nogil
+cdef void set_text(Text* to, const uint8_t* at, size_t size) noexcept nogil
+cdef bint is_text(const Text* text, const char* word) noexcept nogil
+cdef inline bint is_named(const Text* text, const char* word) noexcept nogil:
+    """As `is_word`."""
+    return is_word(text.at, text.size, word)
+
 cdef size_t take_response(Upgrade* upgrade, const uint8_t* data, size_t size) noexcept nogil
-cdef size_t find_header(const uint8_t* text, size_t size, const char* name, const uint8_t** value) noexcept nogil
 cdef bint is_word(const uint8_t* text, size_t size, const char* word) noexcept nogil
 cdef void release_upgrade(Upgrade* upgrade) noexcept nogil
 cdef const char* upgrade_fault_name(UpgradeFault fault) noexcept nogil

@@ -20,8 +20,11 @@ from cython.cimports.tidemq.net.upgrade import (
     WRONG_ORIGIN,
     WRONG_PATH,
     WRONG_VERSION,
+    Field,
+    Text,
     Upgrade,
     UpgradeFault,
+    is_named,
 )
 
 if not cython.compiled:
@@ -120,8 +123,12 @@ def check_response(
     upgrade: cython.pointer[Upgrade], text: cython.pointer[cython.const[uint8_t]], size: cython.size_t
 ) -> cython.void:
     """The status line and the headers that must be there; `size` is up to the empty line."""
-    value: cython.pointer[cython.const[uint8_t]] = cython.NULL
-    length: cython.size_t
+    field = cython.declare(Field)
+    to_websocket: cython.bint = False
+    to_upgrade: cython.bint = False
+    to_mqtt: cython.bint = False
+    accepted: cython.bint = False
+    at: cython.size_t
     digit: cython.size_t
     if size < 12 or memcmp(text, cython.cast(cython.p_const_char, b"HTTP/1."), 7) or text[8] != 32:
         upgrade.fault = NOT_HTTP
@@ -134,49 +141,111 @@ def check_response(
     if upgrade.status != 101:
         upgrade.fault = REFUSED
         return
-    length = find_header(text, size, b"upgrade", cython.address(value))
-    if not is_word(value, length, b"websocket"):
+    at = find(text, size, 0, 13) + 2
+    while at < size:
+        at = next_field(text, size, at, cython.address(field))
+        if is_named(cython.address(field.name), b"upgrade"):
+            to_websocket |= is_named(cython.address(field.value), b"websocket")
+        elif is_named(cython.address(field.name), b"connection"):
+            to_upgrade |= lists(cython.address(field.value), b"upgrade")
+        elif is_named(cython.address(field.name), b"sec-websocket-accept"):
+            accepted |= field.value.size == 28 and memcmp(field.value.at, upgrade.accept, 28) == 0
+        elif is_named(cython.address(field.name), b"sec-websocket-protocol"):
+            to_mqtt |= is_named(cython.address(field.value), b"mqtt")
+    if not (to_websocket and to_upgrade and accepted):
         upgrade.fault = NOT_WEBSOCKET
-    length = find_header(text, size, b"connection", cython.address(value))
-    if not is_word(value, length, b"upgrade"):
-        upgrade.fault = NOT_WEBSOCKET
-    length = find_header(text, size, b"sec-websocket-accept", cython.address(value))
-    if length != 28 or memcmp(value, upgrade.accept, 28):
-        upgrade.fault = NOT_WEBSOCKET
-    length = find_header(text, size, b"sec-websocket-protocol", cython.address(value))
-    if upgrade.fault == 0 and not is_word(value, length, b"mqtt"):  # [MQTT-6.0.0-4]
+    elif not to_mqtt:  # [MQTT-6.0.0-4]
         upgrade.fault = NOT_MQTT
+
+
+# -------------------------------------------------------------------- headers
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def find_header(
+def next_field(
     text: cython.pointer[cython.const[uint8_t]],
     size: cython.size_t,
-    name: cython.p_const_char,
-    value: cython.pointer[cython.pointer[cython.const[uint8_t]]],
+    at: cython.size_t,
+    field: cython.pointer[Field],
 ) -> cython.size_t:
-    """The bytes of the value of the first header with this name, in small letters, and where it lies, without
-    the blanks around it; 0 where there is none. `text` ends with the last header's line.
-    """
-    length: cython.size_t = strlen(name)
+    """The header whose line begins at `at`; returns where the next one does. `text` ends with the last's."""
+    end: cython.size_t = min(find(text, size, at, 13), size)
+    colon: cython.size_t = find(text, end, at, 58)
+    set_text(cython.address(field.name), text + at, colon - at if colon < end else 0)
+    set_text(cython.address(field.value), cython.NULL, 0)
+    if colon < end:
+        set_trimmed(cython.address(field.value), text + colon + 1, end - colon - 1)
+    return end + 2
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def lists(value: cython.pointer[cython.const[Text]], word: cython.p_const_char) -> cython.bint:
+    """Whether it is one of those between commas; in small letters."""
+    item = cython.declare(Text)
     at: cython.size_t = 0
-    end: cython.size_t
-    while at < size:
-        end = at
-        while end < size and text[end] != 13:
-            end += 1
-        if end - at > length and text[at + length] == 58 and is_word(text + at, length, name):
-            at += length + 1
-            while at < end and text[at] in (32, 9):
-                at += 1
-            while end > at and text[end - 1] in (32, 9):
-                end -= 1
-            value[0] = text + at
-            return end - at
-        at = end + 2
-    return 0
+    while at < value.size:
+        at = next_item(value, at, cython.address(item))
+        if is_word(item.at, item.size, word):
+            return True
+    return False
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def next_item(
+    value: cython.pointer[cython.const[Text]], at: cython.size_t, item: cython.pointer[Text]
+) -> cython.size_t:
+    """What stands from `at` to the next comma; returns what follows that."""
+    comma: cython.size_t = min(find(value.at, value.size, at, 44), value.size)
+    set_trimmed(item, value.at + at, comma - at)
+    return comma + 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def find(
+    text: cython.pointer[cython.const[uint8_t]], size: cython.size_t, at: cython.size_t, byte: uint8_t
+) -> cython.size_t:
+    """Where it stands first, from `at` on; `size` or more: nowhere."""
+    while at < size and text[at] != byte:
+        at += 1
+    return at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def set_text(
+    to: cython.pointer[Text], at: cython.pointer[cython.const[uint8_t]], size: cython.size_t
+) -> cython.void:
+    to.at, to.size = at, size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def set_trimmed(
+    to: cython.pointer[Text], at: cython.pointer[cython.const[uint8_t]], size: cython.size_t
+) -> cython.void:
+    while size > 0 and at[0] in (32, 9):
+        at += 1
+        size -= 1
+    while size > 0 and at[size - 1] in (32, 9):
+        size -= 1
+    set_text(to, at, size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_text(text: cython.pointer[cython.const[Text]], word: cython.p_const_char) -> cython.bint:
+    return text.size == strlen(word) and memcmp(text.at, word, text.size) == 0
 
 
 @cython.cfunc

@@ -290,9 +290,19 @@ def end_frame(ws: cython.pointer[WebSocket], answers: cython.pointer[Buffer]) ->
         ws.closed = True
         if ws.taken >= 2:
             ws.close_code = ws.control[0] << 8 | ws.control[1]
-        if not ws.closing:
+        if ws.taken >= 2 and not may_close_with(ws.close_code):
+            append_close(ws, answers, PROTOCOL_ERROR)
+        elif not ws.closing:
             ws.closing = True
             append_frame(ws, answers, CLOSE, ws.control, min(ws.taken, cython.cast(uint64_t, 2)))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def may_close_with(code: uint16_t) -> cython.bint:
+    """Whether a Close may say it: RFC 6455 section 7.4 and the IANA's list."""
+    return 3000 <= code < 5000 or (1000 <= code <= 1014 and not 1004 <= code <= 1006)
 
 
 @cython.cclass
