@@ -132,6 +132,43 @@ def test_what_was_sent_before_is_completed(servers: Servers, server: Server, cra
     server.wait_until_empty()
 
 
+def test_a_report_of_what_is_gone_takes_nothing_from_others(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store reports rows while they are removed on another way: a reference that was taken back twice
+    would take the payload from the client that has the message in flight.
+    """
+    monkeypatch.setattr(keeper, "SWEEP_S", 3600)
+    server = servers("rocksdb", 1)
+    client = connected(server, **kept(5))
+    client.subscribe("t", 1)
+    absent = leave_session(server, "t")
+    publisher = connected(server)
+    publisher.publish("t", b"1", 1, message_expiry=1)
+    publisher.publish("t", b"2", 1)
+    sent = [client.expect(PUBLISH) for _ in range(2)]
+    server.wait_for_in_flight(2)
+    [(key, value), _] = [row for row in server.rows("queue").items() if row[0][8] == 1]
+    rows = [(key, value, server.rows("payload")[key[9:]])]
+
+    def report() -> None:
+        for _ in range(2):
+            server.keeper._access.expire(int.from_bytes(key[:8]), rows)
+
+    server.keeper.ask(report).result(5)
+    server.wait_for("dropped_expired", 1)
+    server.wait_for_rows("queue", 3)
+    server.keeper.ask(report).result(5)
+    client.drop()
+    server = servers.restart(server, True)
+    assert server.count("store_corrupt_rows") == 0
+    client = server.back(client.client_id)
+    for message in sent:
+        client.expect_message("t", message.payload, 1, dup=True, packet_id=message.packet_id)
+    server.back(absent).expect_message("t", b"2", 1)
+    server.wait_until_empty()
+
+
 def test_the_interval_goes_on_over_a_restart(servers: Servers) -> None:
     server = servers("memory")
     absent = leave_session(server, "t")

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-# may stay: 4 MiB of buffers for each of two reactors; counters in `$SYS`, which get longer; what is remembered
-# of topics, which has a bound of its own
+# may stay: 4 MiB of buffers for each of two reactors; counters in `$SYS`, which get longer; what reactors
+# remember of topics, which has a bound of its own
 SPARE = {"live_buffers": 128, "memory_buffers": 8 << 20, "memory_messages": 4096, "memory_caches": 64 << 20}
 WARM = 0.25  # of the samples, at first, in which caches, memtables and the log of the store fill
 SAMPLES_MIN = 12  # fewer say nothing

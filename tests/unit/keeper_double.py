@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from tidemq.store import MemoryStore
 
 
-def work(*writes, references=(), reads=(), trims=(), purges=(), adds=False, outdated=False):
+def work(*writes, references=(), reads=(), trims=(), expired=(), purges=(), adds=False, outdated=False):
     return SimpleNamespace(
         writes=list(writes),
         references=list(references),
         reads=list(reads),
         trims=list(trims),
+        expired=list(expired),
         purges=list(purges),
         adds=adds,
         outdated=outdated,
@@ -83,7 +84,7 @@ class Access:
             return work()
 
     def answer(self, done, reason=0):
-        if done.writes or done.references or done.reads or done.trims or done.purges:
+        if done.writes or done.references or done.reads or done.trims or done.expired or done.purges:
             self.answers.put((done, reason))
 
     def rest_of(self, failed):
@@ -92,6 +93,9 @@ class Access:
     def deliver_rows(self, reactor, number, rows, more):
         self.answers.put((reactor, number, rows, more))
         return [key for key, _, payload in rows if payload is None]
+
+    def removed(self, number, sizes):
+        self.answers.put(("removed", number, sizes))
 
     def expire(self, number, rows):
         self.answers.put((number, rows))

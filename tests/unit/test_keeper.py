@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from unit.keeper_double import Access, Store, work
 
 from tidemq.broker import keeper as module
+from tidemq.broker import keeper_rows
 from tidemq.broker.keeper import Keeper
 from tidemq.errors import StoreError, StoreFullError
 
@@ -376,7 +377,7 @@ def test_a_window_is_read_behind_an_id(store, access, start):
 
 
 def test_a_window_has_a_limit_in_bytes(store, access, start, monkeypatch):
-    monkeypatch.setattr(module, "READ_BYTES", 350)
+    monkeypatch.setattr(keeper_rows, "READ_BYTES", 350)
     start()
     do(access, *[write for at in range(1, 10) for write in queue_row(1, at)])  # of 100 bytes each
     do(access, reads=[(0, 1, bytes(16), 1000)])
@@ -460,6 +461,23 @@ def test_a_purge_that_fails_counts_nothing_twice(store, access, start):
     wait_until(lambda: not store.failures)
     assert store.rows("reference") == {message_id(at): struct.pack(">I", 1) for at in range(1, 4)}
     assert len(store.rows("payload")) == 3
+
+
+def test_what_has_expired_is_removed_once_whichever_way_it_goes(store, access, start):
+    """A row that a queue's owner had removed when the report of its end came is no reference any more."""
+    start()
+    for queue in (1, 2, 3):
+        do(access, *queue_row(queue, 1, flags=4, expires=1 << 50), references=[(message_id(1), 1)])
+    [first, second, _] = store.rows("queue")
+    do(access, ("queue", first, None), references=[(message_id(1), -1)])
+    do(access, expired=[first, second, second])
+    assert told(access) == ("removed", 2, [100])
+    wait_until(lambda: len(store.rows("queue")) == 1)
+    assert list(store.rows("payload")) == [message_id(1)]
+    assert list(store.rows("reference").values()) == [struct.pack(">I", 1)]
+    do(access, expired=list(store.rows("queue")))
+    assert told(access) == ("removed", 3, [100])
+    wait_until(lambda: not store.rows("payload"))
 
 
 # --- now and then ------------------------------------------------------------------------------------

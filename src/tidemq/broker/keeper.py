@@ -22,6 +22,16 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from tidemq.broker.keeper_rows import (
+    COUNTED,
+    ID,
+    IDLE,
+    Counts,
+    chunks,
+    count_writes,
+    returned,
+    within_bytes,
+)
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.errors import StoreError
 from tidemq.store import Store, Write
@@ -39,7 +49,6 @@ SWEEP_S = 1.0  # between two looks for what has expired, and at the store's size
 SWEEP_ROWS_MAX = 10_000  # of one sweep
 EXPIRE_AGAIN_S = 30.0  # a row is reported again that its reactor could not drop then
 EXPIRING_MAX = 100_000  # rows of which it is remembered that they were reported
-READ_BYTES = 4 << 20  # of messages in one answer to a read, and one message more
 PURGE_ROWS = 250  # deleted between two pieces of work
 PURGE_PAUSE_S = 0.001  # for other work to come in between
 COUNTS_MAX = 200_000  # reference counts remembered
@@ -57,14 +66,7 @@ STORE_COUNTERS = (
 
 SCANS_OFF = 32  # windows, after one whose payloads did not lie together
 
-_IDLE = 1  # status of a row in a queue's key
-_COUNTED = 4  # flag in a queue row: the payload has a count of its references
-_ID = slice(9, 25)  # the message id in a queue row's key
-
 _log = logging.getLogger("tidemq")
-
-Counts = dict[bytes, int]
-"""References of each payload, by its message id."""
 
 
 class Keeper:
@@ -104,6 +106,7 @@ class Keeper:
         self._purges: list[int] = []
         self._scans_off = 0  # windows whose payloads are not looked for by a scan
         self._trims: list[tuple[int, bytes, int]] = []
+        self._expired: dict[bytes, None] = {}  # keys of rows, each once
         self._trimmed: dict[int, bytes] = {}  # the last id that was trimmed off a queue
         self._expiry_after = b""
         self._expiring: dict[bytes, float] = {}  # idle rows that were reported as expired: when
@@ -154,12 +157,12 @@ class Keeper:
         held: list[tuple[bytes, bytes]] = []
         inflight = self._access.load_queue(self._store.scan("queue"), orphans, held, corrupt)
         self._store.write(
-            [w for key, value in held if value[1] < 2 for w in _returned(key, value)], sync=False
+            [w for key, value in held if value[1] < 2 for w in returned(key, value)], sync=False
         )
         # what had begun to go out at QoS 2 goes with its session; nobody else may get it (4.8.2)
         self._remove_rows([(key, value) for key, value in held if value[1] == 2])
-        for rows in _chunks(inflight, 1000):
-            payloads = self._store.get_many("payload", [key[_ID] for key, _ in rows])
+        for rows in chunks(inflight, 1000):
+            payloads = self._store.get_many("payload", [key[ID] for key, _ in rows])
             for (key, value), payload in zip(rows, payloads, strict=True):
                 if payload is None or not self._access.load_inflight(key, value, payload):
                     corrupt.append(key)
@@ -287,7 +290,7 @@ class Keeper:
             # it is a write that makes the store mend itself; only then can anything be read
             self._store.write([("meta", b"probe", b"")], sync=False)
         counts = self._count(self._left_references + references)
-        batch = self._left_writes() + writes + _count_writes(counts)
+        batch = self._left_writes() + writes + count_writes(counts)
         self._store.write(batch, sync=sync)
         self._left.clear()
         self._left_references.clear()
@@ -326,7 +329,7 @@ class Keeper:
             counts = self._count(self._left_references)
         except StoreError:
             return  # then they were not read before the batch either, and it was not written
-        self._leave(_count_writes(counts))
+        self._leave(count_writes(counts))
         self._left_references.clear()
         self._remember(counts)
 
@@ -377,12 +380,15 @@ class Keeper:
     def _do_the_rest(self, work: StoreWork) -> None:
         self._purges += work.purges
         self._trims += work.trims
+        self._expired.update(dict.fromkeys(work.expired))
         if self._left:  # rows are found as they were: ask again later
             for reactor, queue, _, _ in work.reads:
                 self._access.deliver_rows(reactor, queue, [], True)
             return
         if self._trims:
             self._attempt(self._trim)
+        if self._expired:
+            self._attempt(self._remove_expired)
         for reactor, queue, after, count in work.reads:
             self._read(reactor, queue, after, count)
         if self._purges:
@@ -409,14 +415,28 @@ class Keeper:
             found = self._first_rows(queue, max(edges[queue], self._trimmed.get(queue, b"")), count)
             rows += found
             if found:
-                self._trimmed[queue] = found[-1][0][_ID]
+                self._trimmed[queue] = found[-1][0][ID]
         self._trims = []  # what cannot be removed now is left for later
         self._remove_rows(rows)
         while len(self._trimmed) > COUNTS_MAX:
             del self._trimmed[next(iter(self._trimmed))]
 
+    def _remove_expired(self) -> None:
+        """Rows whose time is over, as far as they are there: some were removed on another way after they were
+        reported, and a reference that is taken back twice would take the payload from other queues.
+        """
+        keys, self._expired = list(self._expired), {}
+        values = self._store.get_many("queue", keys)
+        rows = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
+        sizes: dict[int, list[int]] = {}
+        for key, value in rows:
+            sizes.setdefault(int.from_bytes(key[:8]), []).append(int.from_bytes(value[2:6]))
+        for queue, found in sizes.items():
+            self._access.removed(queue, found)
+        self._remove_rows(rows)
+
     def _first_rows(self, queue: int, after: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        prefix = struct.pack(">QB", queue, _IDLE)
+        prefix = struct.pack(">QB", queue, IDLE)
         return list(itertools.islice(self._store.scan("queue", prefix, prefix + after), count))
 
     def _read(self, reactor: int, queue: int, after: bytes, count: int) -> None:
@@ -425,8 +445,8 @@ class Keeper:
         payloads: list[bytes | None] = []
         more = True
         try:
-            rows = _within_bytes(self._first_rows(queue, after, count))
-            payloads = self._payloads_of([key[_ID] for key, _ in rows])
+            rows = within_bytes(self._first_rows(queue, after, count))
+            payloads = self._payloads_of([key[ID] for key, _ in rows])
             more = bool(rows)
         except StoreError as error:
             self._report("a queue cannot be read", error)
@@ -460,9 +480,9 @@ class Keeper:
         writes: list[Write] = []
         references: list[tuple[bytes, int]] = []
         for key, value in rows:
-            message_id = key[_ID]
+            message_id = key[ID]
             writes.append(("queue", key, None))
-            if value[0] & _COUNTED:
+            if value[0] & COUNTED:
                 references.append((message_id, -1))
             else:
                 writes.append(("payload", message_id, None))
@@ -472,7 +492,7 @@ class Keeper:
         if not writes:
             return
         counts = self._count(references)
-        writes += _count_writes(counts)
+        writes += count_writes(counts)
         try:
             self._store.write(writes, sync=False)
         except StoreError:
@@ -530,7 +550,7 @@ class Keeper:
 
     def _expire_queue(self, number: bytes, keys: list[bytes]) -> Iterator[Write]:
         """Reports the idle rows among them; gives the deletion of what refers to no row."""
-        row_keys = [number + bytes([_IDLE]) + key[16:] for key in keys]
+        row_keys = [number + bytes([IDLE]) + key[16:] for key in keys]
         values = self._store.get_many("queue", row_keys)
         payloads = self._store.get_many("payload", [key[16:] for key in keys])
         rows = []
@@ -560,34 +580,3 @@ class Keeper:
                 _log.error("the store has reached store_bytes_max: what would have to be stored is refused")
             else:
                 _log.warning("the store is below store_bytes_max again")
-
-
-def _count_writes(counts: Counts) -> list[Write]:
-    """The writes that bring the counts up to date, and remove payloads that nothing refers to."""
-    writes: list[Write] = []
-    for message_id, count in counts.items():
-        writes.append(("reference", message_id, struct.pack(">I", count) if count else None))
-        if not count:
-            writes.append(("payload", message_id, None))
-    return writes
-
-
-def _returned(key: bytes, value: bytes) -> Iterator[Write]:
-    """A row that a member of a shared group had taken is idle again, without its place in an outbox."""
-    yield ("queue", key, None)
-    yield ("queue", key[:8] + bytes([_IDLE]) + key[9:], value[:14] + bytes(8) + value[22:])
-
-
-def _within_bytes(rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The first of them, as many as one answer holds."""
-    total = 0
-    for index, (_, value) in enumerate(rows):
-        total += int.from_bytes(value[2:6])
-        if total > READ_BYTES:
-            return rows[: index + 1]
-    return rows
-
-
-def _chunks(items: list[tuple[bytes, bytes]], size: int) -> Iterator[list[tuple[bytes, bytes]]]:
-    for at in range(0, len(items), size):
-        yield items[at : at + size]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.allocation import obtain
@@ -336,6 +337,18 @@ def make_rows(shared: cython.pointer[Shared], rows, corrupt: list) -> cython.poi
         row.qos = value[1]
         row.retain = value[0] & ROW_FLAG_RETAIN != 0
         row.bytes = read_u32(_bytes_at(value, 2))
+        result.rows.push_back(row)
+    return result
+
+
+@cython.cfunc
+def make_sizes(sizes) -> cython.pointer[StoredRows]:
+    """Rows of which nothing is known any more but the bytes of their messages."""
+    result: cython.pointer[StoredRows] = new_rows()
+    for size in sizes:
+        row: StoredRow
+        memset(cython.address(row), 0, cython.sizeof(StoredRow))
+        row.bytes = size
         result.rows.push_back(row)
     return result
 

@@ -17,7 +17,7 @@ from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.placement import welcome
 from cython.cimports.tidemq.engine.publishing import answer_publish
-from cython.cimports.tidemq.engine.queueing import accept_rows, expire_rows, free_rows
+from cython.cimports.tidemq.engine.queueing import accept_rows, expire_rows, forget_rows, free_rows
 from cython.cimports.tidemq.engine.replaying import deliver_replayed
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retention import begin_backlog
@@ -48,6 +48,7 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_MOVED,
     MAIL_PAUSE,
     MAIL_PUBLISH,
+    MAIL_REMOVED,
     MAIL_REPLAYED,
     MAIL_RESUME,
     MAIL_ROWS,
@@ -153,6 +154,9 @@ def _take_rows(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython
     if mail.kind == MAIL_EXPIRED:
         expire_rows(r, s, rows)
         return
+    if mail.kind == MAIL_REMOVED:
+        forget_rows(r, s, rows)
+        return
     accept_rows(r, s, rows)
     if s.group:
         serve_shards(r)
@@ -210,7 +214,7 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
         adopt_shard(r, cython.cast(cython.pointer[Session], mail.pointer))
     if mail.kind == MAIL_COMMITTED:
         section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
-    if mail.kind in (MAIL_ROWS, MAIL_EXPIRED):
+    if mail.kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED):
         free_rows(r, cython.cast(cython.pointer[StoredRows], mail.pointer))
     if mail.kind == MAIL_RULES:
         release_policy(cython.cast(cython.pointer[Policy], mail.pointer), r.tally)
@@ -240,7 +244,7 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
         section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
     elif kind == MAIL_FAILED:
         r.failures = mail.number
-    elif kind in (MAIL_ROWS, MAIL_EXPIRED):
+    elif kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED):
         _take_rows(r, mail)
     elif kind == MAIL_SHARD:
         adopt_shard(r, cython.cast(cython.pointer[Session], mail.pointer))

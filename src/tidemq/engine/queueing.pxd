@@ -20,4 +20,5 @@ cdef Entry* append_committed(Reactor* r, Session* s, Message* message, uint8_t q
 cdef void request_rows(Reactor* r, Session* s) noexcept nogil
 cdef void accept_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void expire_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
+cdef void forget_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void make_stored(Reactor* r, Session* s) noexcept nogil

@@ -30,6 +30,7 @@ from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_
 from cython.cimports.tidemq.engine.queueing import MARK_MS
 from cython.cimports.tidemq.engine.state import (
     FULL_DROP_OLDEST,
+    RECORD_EXPIRE,
     RECORD_READ,
     RECORD_TRIM,
     ROW_IDLE,
@@ -414,6 +415,9 @@ def expire_rows(
 ) -> cython.void:
     """The time of these idle rows is over: what waits only in the store goes. What is in the outbox is found
     there when its turn comes, what is in flight is completed.
+
+    A row may be gone by now, dropped in the outbox before the client went and the edge was lowered, or the
+    oldest of a full queue. So the store looks, and `forget_rows` counts what it has removed.
     """
     index: cython.size_t
     for index in range(rows.rows.size()):
@@ -423,7 +427,20 @@ def expire_rows(
         if r.offers.count(row.id.clock):
             continue  # in no queue yet
         _changed(s.stored, cython.address(row.id))
-        _forget_stored(r, s, row)
+        record: cython.pointer[Record] = ask_store(r, RECORD_EXPIRE, s.number)
+        record.id = row.id
+    free_rows(r, rows)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def forget_rows(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], rows: cython.pointer[StoredRows]
+) -> cython.void:
+    """The store has removed these rows, for their time is over."""
+    index: cython.size_t
+    for index in range(rows.rows.size()):
+        _forget_stored(r, s, cython.address(rows.rows[index]))
         r.tally[C_DROPPED_EXPIRED] += 1
-        remove_stored(r, s.number, row.message)
     free_rows(r, rows)

@@ -294,6 +294,7 @@ cdef enum:   # the kind of a Mail
     MAIL_FAILED                  # `number`: of failures of the store so far; all sections in them are answered
     MAIL_ROWS                    # `number`: queue; `pointer`: StoredRows that were read for it
     MAIL_EXPIRED                 # `number`: queue; `pointer`: StoredRows whose time is over
+    MAIL_REMOVED                 # `number`: queue; `pointer`: StoredRows, their bytes, that RECORD_EXPIRE has removed
     MAIL_RULES                   # `pointer`: the Policy that counts from now on, held
     MAIL_STOP
 
@@ -372,6 +373,7 @@ cdef enum:   # the kind of a Record
     RECORD_DELETE
     RECORD_READ                  # `sequence` rows of the queue after `id`, once all before is in the store
     RECORD_TRIM                  # `sequence` oldest idle rows of the queue after `id` go
+    RECORD_EXPIRE                # the idle row of the queue with `id` goes, if it is still there
     RECORD_PURGE                 # everything that the store has of the queue
     RECORD_CAPTURED              # the section has messages for streams
 

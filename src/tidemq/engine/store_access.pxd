@@ -1,5 +1,8 @@
+from libc.stdint cimport uint64_t
+
 from tidemq.engine.columns cimport Columns
 from tidemq.engine.engine cimport Engine
+from tidemq.engine.state cimport StoredRows
 
 cdef class StoreAccess:
     cdef Engine engine
@@ -8,3 +11,5 @@ cdef class StoreAccess:
     cdef unsigned int stream_count        # so many were ever added
     cdef object _check(self)
     cdef object _check_stream_filters(self, object filters)
+    cdef int _owner_of(self, uint64_t number) except? -2
+    cdef object _mail_rows(self, int reactor, int kind, uint64_t queue, StoredRows* rows)

@@ -23,10 +23,12 @@ from cython.cimports.tidemq.engine.loading import (
     load_shared,
     load_subscription,
     make_rows,
+    make_sizes,
 )
 from cython.cimports.tidemq.engine.mail import new_mail, post_directly
 from cython.cimports.tidemq.engine.state import (
     MAIL_EXPIRED,
+    MAIL_REMOVED,
     MAIL_ROWS,
     Mail,
     Shared,
@@ -203,28 +205,45 @@ class StoreAccess:
         """Answers a read with key, value and payload of each row. Returns the keys of those that cannot be
         read.
         """
-        mail: Mail = new_mail(MAIL_ROWS)
         corrupt: list = []
         made: cython.pointer[StoredRows] = make_rows(self.engine.shared, rows, corrupt)
         made.more = more
-        mail.number = queue
-        mail.pointer = made
-        post_directly(self.engine.shared.reactors[reactor], cython.address(mail))
+        self._mail_rows(reactor, MAIL_ROWS, queue, made)
         return corrupt
 
     def expire(self, queue: int, rows) -> None:
-        """Idle rows whose time is over, each of key, value and payload; the queue's owner removes them."""
+        """Idle rows whose time is over, each of key, value and payload. Which of them are to go, if they are
+        still there, the queue's owner says in ``StoreWork.expired``.
+        """
+        reactor: cython.int = self._owner_of(queue)
+        if reactor >= 0:
+            self._mail_rows(reactor, MAIL_EXPIRED, queue, make_rows(self.engine.shared, rows, []))
+
+    def removed(self, queue: int, sizes) -> None:
+        """Rows of ``StoreWork.expired`` that were there, and go: the bytes of each one's message."""
+        reactor: cython.int = self._owner_of(queue)
+        if reactor >= 0:
+            self._mail_rows(reactor, MAIL_REMOVED, queue, make_sizes(sizes))
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=True)
+    def _owner_of(self, number: uint64_t) -> cython.int:
+        """The reactor that has the queue; -1: none."""
         shared: cython.pointer[Shared] = self.engine.shared
-        number: uint64_t = queue
         pthread_mutex_lock(cython.address(shared.registry_lock))
         known: cython.bint = shared.queue_owners.count(number)
-        reactor: cython.int = shared.queue_owners[number] if known else 0
+        reactor: cython.int = shared.queue_owners[number] if known else -1
         pthread_mutex_unlock(cython.address(shared.registry_lock))
-        if known:
-            mail: Mail = new_mail(MAIL_EXPIRED)
-            mail.number = number
-            mail.pointer = make_rows(shared, rows, [])
-            post_directly(shared.reactors[reactor], cython.address(mail))
+        return reactor
+
+    @cython.cfunc
+    def _mail_rows(
+        self, reactor: cython.int, kind: cython.int, queue: uint64_t, rows: cython.pointer[StoredRows]
+    ):
+        mail: Mail = new_mail(kind)
+        mail.number = queue
+        mail.pointer = rows
+        post_directly(self.engine.shared.reactors[reactor], cython.address(mail))
 
     def refuse(self, reason: int) -> None:
         """From now on a message that would have to be stored is refused with this reason code; 0: no more."""

@@ -9,6 +9,7 @@ cdef class StoreWork:
     cdef readonly list references
     cdef readonly list reads
     cdef readonly list trims
+    cdef readonly list expired
     cdef readonly list purges
     cdef readonly bint adds
     cdef readonly bint outdated

@@ -30,6 +30,7 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_FAILED,
     RECORD_ADD,
     RECORD_DELETE,
+    RECORD_EXPIRE,
     RECORD_PURGE,
     RECORD_PUT,
     RECORD_READ,
@@ -88,7 +89,8 @@ class StoreWork:
     ``writes``: family, key, value or None. ``references``: message id and by how much the count of its
     references changes, for payloads that have such a count. ``reads``: who asks, queue, id after which,
     how many rows.
-    ``trims``: the same, for rows that go. ``purges``: queues of which everything goes.
+    ``trims``: the same, for rows that go. ``expired``: keys of rows that go if they are still there.
+    ``purges``: queues of which everything goes.
     ``adds``: there are new messages of clients in it. ``outdated``: some may be of publishers whose earlier
     messages were in a batch that failed, which their reactor did not know yet. ``streams``: a bit mask of
     those that it has messages for, which ``StoreAccess.captured_rows`` gives.
@@ -102,6 +104,7 @@ class StoreWork:
         self.references = []
         self.reads = []
         self.trims = []
+        self.expired = []
         self.purges = []
 
 
@@ -235,6 +238,8 @@ def _convert_section(work: StoreWork, section: cython.pointer[Section]) -> uint6
             )
         elif record.kind == RECORD_TRIM:
             work.trims.append((record.queue, _id_bytes(cython.address(record.id)), record.sequence))
+        elif record.kind == RECORD_EXPIRE:
+            work.expired.append(_queue_key(record, ROW_IDLE))
         else:
             _convert_change(work.shared, record, work.writes, work.references)
     return highest

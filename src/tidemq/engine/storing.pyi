@@ -3,6 +3,7 @@ class StoreWork:
     references: list[tuple[bytes, int]]
     reads: list[tuple[int, int, bytes, int]]
     trims: list[tuple[int, bytes, int]]
+    expired: list[bytes]
     purges: list[int]
     adds: bool
     outdated: bool
