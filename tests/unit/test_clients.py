@@ -8,6 +8,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from conformance.kit import connected as enter
 from unit.auth_kit import broker_with, request
 from unit.test_broker_decisions import QUIET, answers
 from unit.test_certificates import PLAIN
@@ -447,3 +448,24 @@ async def test_on_a_real_broker_over_two_reactors() -> None:
         assert broker._decisions is not None
         assert not broker._decisions._clients._connected
         assert len(broker._decisions._remembered) == 0
+
+
+@pytest.mark.parametrize("reactors", [1, 2])
+async def test_who_is_given_an_identifier_for_an_empty_one_is_told(reactors: int) -> None:
+    """Also by the reactor that has its session."""
+
+    class Names:
+        def authenticate(self, given: Any) -> Verdict:
+            return Verdict(client_id=given.username or "")
+
+    def connect_all() -> None:
+        for _ in range(6):
+            for name in ("a", "b", "c"):
+                client = enter(broker, client_id="", username=name, clean=False, session_expiry=60)
+                assert client.client_id == name
+                client.disconnect()
+
+    config = broker_with("anonymous", {}, reactors=reactors).config
+    async with Broker(config, authenticator=Names()) as broker:
+        await asyncio.to_thread(connect_all)
+        assert (broker.counters()["connections_moved"] > 0) == (reactors > 1)

@@ -422,8 +422,7 @@ def admit(
         name = client_id[0]
     else:
         name.assign(cython.cast(cython.p_char, connect.client_id.data), connect.client_id.size)
-    assigned: cython.bint = name.empty()
-    if assigned:
+    if name.empty():
         name = assigned_client_id(r)
     if name.size() > r.shared.limits.client_id_bytes_max:
         _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_LIMIT)
@@ -446,7 +445,7 @@ def admit(
         _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
     else:
         r.tally[C_REFUSED_NOT_AUTHORISED] += refusal != RC_SUCCESS
-        _attach(r, c, cython.address(found), cython.address(connect), assigned, auth_data)
+        _attach(r, c, cython.address(found), cython.address(connect), auth_data)
 
 
 @cython.cfunc
@@ -508,7 +507,6 @@ def _attach(
     c: cython.pointer[Connection],
     found: cython.pointer[cython.const[Found]],
     connect: cython.pointer[Connect],
-    assigned: cython.bint,
     auth_data: cython.pointer[cython.const[string]],
 ) -> cython.void:
     """Joins connection and session, answers with CONNACK, and resumes what was in flight."""
@@ -526,7 +524,7 @@ def _attach(
     if r.shared.durable and s.expiry_s and s.stored == cython.NULL:
         make_stored(r, s)
     store_session(r, s)
-    if c.version == 5 and assigned:
+    if c.version == 5 and connect.client_id.size == 0:  # [MQTT-3.2.2-16]
         append_string_property(
             PROP_ASSIGNED_CLIENT_ID, span_of(cython.address(s.client_id)), cython.address(properties)
         )
