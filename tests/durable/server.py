@@ -22,7 +22,7 @@ from tidemq.engine.listeners import tcp_sockets
 from tidemq.errors import StoreError
 from tidemq.limits import Limits
 from tidemq.store import FAMILIES, MemoryStore, Store, Write
-from tidemq.store.rocksdb import make_rocksdb_store
+from tidemq.store.rocksdb import RocksDBStore, make_rocksdb_store
 from tidemq.store.rows import IN_FLIGHT
 from tidemq.store.sqlite import make_sqlite_store
 from tidemq.stream import Streams
@@ -133,11 +133,14 @@ class StoreDouble:
             return dict(self.inner.scan(family))
 
     def copied(self) -> StoreDouble:
-        """Another one, on the state of this moment, between two writes."""
+        """Another one, on the state of this moment, between two writes; this one is about to end."""
         place = self.folder.with_name(self.folder.name + "x")
         with self._lock:
             if self.kind == "memory":
                 return StoreDouble(self.kind, place, copy.deepcopy(self.inner))
+            if isinstance(self.inner, RocksDBStore) and self.inner._database is not None:
+                # a compaction would remove files while they are copied; nobody needs another one here
+                self.inner._database.cancel_all_background(True)
             shutil.copytree(self.folder, place)
         return StoreDouble(self.kind, place)
 
