@@ -20,6 +20,7 @@ import trustme
 from conformance.kit import connected
 from conformance.packets import PUBACK, publish
 from conftest import RunningBroker
+from soak.growth import held, left_behind
 
 from tidemq.testing.ports import free_port
 
@@ -102,15 +103,6 @@ def rss_bytes(broker: RunningBroker) -> int:
     return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
-def held(counted: dict[str, int]) -> dict[str, int]:
-    """What there is of each kind."""
-    return {
-        name: value
-        for name, value in counted.items()
-        if name.startswith(("live_", "memory_")) or name in ("retained", "subscriptions")
-    }
-
-
 def expect_all_back(admin: int, before: dict[str, int]) -> None:
     """Waits until no more is held than before the attack. Spare buffers may stay, 4 MiB of a reactor, and
     what reactors remember of topics, within its own limits.
@@ -118,10 +110,7 @@ def expect_all_back(admin: int, before: dict[str, int]) -> None:
     spare = {"live_buffers": 128, "memory_buffers": 8 << 20, "memory_caches": 400 << 20}
     deadline = time.monotonic() + RECOVERY_S
     while True:
-        now = held(counters(admin))
-        more = {
-            name: (before[name], now[name]) for name in now if now[name] > before[name] + spare.get(name, 0)
-        }
+        more = left_behind(before, held(counters(admin)), spare)
         if not more:
             return
         assert time.monotonic() < deadline, f"more than before, after {RECOVERY_S} s: {more}"

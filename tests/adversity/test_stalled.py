@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from adversity.doors import UPGRADE
 from conformance.kit import Client, ConnectionEnded, Silence, connected
 from conformance.packets import AUTH, connect, publish
 
@@ -20,12 +21,6 @@ from tidemq.net.transport import ServerScheme
 
 if TYPE_CHECKING:
     from adversity.conftest import StartEngine
-
-UPGRADE = (
-    b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
-)
 
 
 def ended_after(client: Client, byte_by_byte: bytes) -> float:

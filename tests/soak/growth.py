@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -51,9 +51,11 @@ def held(counters: dict[str, int]) -> dict[str, int]:
     }
 
 
-def left_behind(before: dict[str, int], now: dict[str, int]) -> dict[str, tuple[int, int]]:
+def left_behind(
+    before: dict[str, int], now: dict[str, int], spare: Mapping[str, int] = SPARE
+) -> dict[str, tuple[int, int]]:
     """What there is more of, with both values."""
-    return {name: (before[name], now[name]) for name in now if now[name] > before[name] + SPARE.get(name, 0)}
+    return {name: (before[name], now[name]) for name in now if now[name] > before[name] + spare.get(name, 0)}
 
 
 def growing(samples: Sequence[Sample]) -> list[str]:
