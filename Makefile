@@ -10,8 +10,9 @@ SEED ?= 1
 RUNS ?= 100
 KILLS ?= 6
 MINUTES ?= 30
+STEPS_TESTS ?= tests/adversity tests/conformance tests/durable
 
-.PHONY: help setup build serve demo test test-long attack wheel-test format bench bench-engine bench-store bench-pipeline asan race fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-long attack wheel-test format bench bench-engine bench-store bench-pipeline asan race steps fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -65,12 +66,15 @@ bench-pipeline: setup ## streams to Spark and into tables, reconcile, percentile
 	$(BIN)/python benchmarks/pipeline.py
 
 asan: setup ## load and fuzzing with the address and leak sanitizers (SECONDS=30 each; the first build takes minutes)
-	LEAKS=1 PYTHON=$(BIN)/python tools/sanitize.sh address tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
-	PYTHON=$(BIN)/python tools/sanitize.sh address tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
-	PYTHON=$(BIN)/python tools/sanitize.sh address tests/fuzz/fuzz_transport.py --seconds $(SECONDS) --seed $(SEED)
+	LEAKS=1 PYTHON=$(BIN)/python tools/variant.sh address tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
+	PYTHON=$(BIN)/python tools/variant.sh address tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
+	PYTHON=$(BIN)/python tools/variant.sh address tests/fuzz/fuzz_transport.py --seconds $(SECONDS) --seed $(SEED)
 
 race: setup ## load with the thread sanitizer (SECONDS=30)
-	PYTHON=$(BIN)/python tools/sanitize.sh thread tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
+	PYTHON=$(BIN)/python tools/variant.sh thread tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
+
+steps: setup ## tests of behaviour in a build that ends when a turn takes too many steps (the first build takes minutes)
+	PYTHON=$(BIN)/python tools/variant.sh steps -m pytest -n 4 -p no:cacheprovider $(STEPS_TESTS)
 
 fuzz: setup ## fuzzing of the parser, of TLS, WebSocket and PROXY, and of whole connections (SECONDS=30 each, SEED=1)
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $(SECONDS) --seed $(SEED)

@@ -1,6 +1,7 @@
 """Builds the compiled modules: a ``.py`` file with a ``.pxd`` beside it is compiled, any other is not.
 
-``TIDEMQ_SANITIZE=address|thread`` builds for that sanitizer (see ``make asan`` and ``make race``).
+``TIDEMQ_BUILD`` names another build: ``address`` or ``thread`` for that sanitizer (``make asan``, ``make
+race``), ``steps`` with the steps of turns counted (``make steps``), ``symbols`` with what profilers want.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
-SANITIZER = os.environ.get("TIDEMQ_SANITIZE", "")
-VARIANT = "-" + SANITIZER if SANITIZER else ""
+BUILD = os.environ.get("TIDEMQ_BUILD", "")
+VARIANT = "-" + BUILD if BUILD else ""
 TRANSLATED = Path("build", "cython" + VARIANT)  # the C++ files
 PLACES = {"build_lib": f"build/lib{VARIANT}", "build_temp": f"build/objects{VARIANT}"}
 
-compile_args = ["-O2", "-g", "-std=c++17", "-fno-strict-aliasing", "-Wno-unused-function"]
-link_args = []
-if SANITIZER:
-    flags = [f"-fsanitize={SANITIZER}", "-fno-omit-frame-pointer"]
-    compile_args += [*flags, "-O1"]
-    link_args += flags
+# -g0: Python's own flags ask for symbols, which are nine tenths of a module
+FLAGS = {"": ["-O2", "-g0"], "symbols": ["-O2", "-g"], "steps": ["-O1", "-g1", "-DTIDEMQ_STEPS"]}
+SANITIZERS = [f"-fsanitize={BUILD}", "-fno-omit-frame-pointer"] if BUILD not in FLAGS else []
+
+compile_args = ["-std=c++17", "-fno-strict-aliasing", "-Wno-unused-function"]
+compile_args += FLAGS.get(BUILD, ["-O1", "-g", *SANITIZERS])
+link_args = SANITIZERS or (["-s"] if BUILD == "" else [])
 
 
 def compiled_modules() -> list[Extension]:

@@ -1,7 +1,7 @@
 """An engine under a load from another process, for `make asan` and `make race`: what is checked here is the
 engine.
 
-    tools/sanitize.sh thread tests/adversity/sanitized_load.py --seconds 60
+    tools/variant.sh thread tests/adversity/sanitized_load.py --seconds 60
 
 Rounds with 2 and 4 reactors, with and without decisions of the control plane, with messages and receivers of
 the embedding program, ended by a stop in the middle of the load. Clients come in at listeners with and

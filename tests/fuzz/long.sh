@@ -12,7 +12,7 @@ mkdir -p "$tree/src/tidemq/wire" "$tree/build"
 cp setup.py pyproject.toml README.md LICENSE "$tree"
 cp src/tidemq/{__init__.py,__init__.pxd,errors.py} "$tree/src/tidemq"
 cp src/tidemq/wire/*.py src/tidemq/wire/*.pxd "$tree/src/tidemq/wire"
-(cd "$tree" && TIDEMQ_SANITIZE=address,fuzzer-no-link CC=clang CXX=clang++ \
+(cd "$tree" && TIDEMQ_BUILD=address,fuzzer-no-link CC=clang CXX=clang++ \
     LDSHARED="clang -shared" LDCXXSHARED="clang++ -shared" \
     "$python" setup.py --quiet build_ext --inplace --parallel 2)
 

@@ -126,7 +126,7 @@ def test_a_wrong_flag_is_refused_as_a_flag(write):
 
 
 def test_variables_of_build_and_tests_are_not_the_broker_s(monkeypatch):
-    monkeypatch.setenv("TIDEMQ_SANITIZE", "thread")
+    monkeypatch.setenv("TIDEMQ_BUILD", "thread")
     monkeypatch.setenv("TIDEMQ_TEST_SEED", "1")
     assert load_config() == Config()
 

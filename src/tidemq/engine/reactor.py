@@ -61,6 +61,7 @@ from cython.cimports.tidemq.engine.state import (
     Shared,
     Timer,
 )
+from cython.cimports.tidemq.engine.steps import allow_steps, begin_turn, count_steps, end_turn
 from cython.cimports.tidemq.engine.system import (
     EFD_CLOEXEC,
     EFD_NONBLOCK,
@@ -295,6 +296,7 @@ def _connection_due(
 @cython.exceptval(check=False)
 def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
     while r.timers.size() and r.timers[0].due_ms <= r.now_ms:
+        count_steps(1)
         timer: Timer = take_timer(r)
         if timer.kind == TIMER_CONNECTION:
             c: cython.pointer[Connection] = connection_of(r, timer.key)
@@ -437,6 +439,7 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
 def _read_mail(r: cython.pointer[Reactor]) -> cython.void:
     index: cython.size_t
     take_inbox(r)
+    allow_steps(r.reading.size())
     for index in range(r.reading.size()):
         handle_mail(r, cython.address(r.reading[index]))
     r.reading.clear()
@@ -472,6 +475,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         if r.section != cython.NULL and not r.section.records.empty():
             count = epoll_wait(r.epoll, events, _EVENTS_MAX, 0)
             if count == 0 and hand_over(r):
+                begin_turn()
                 keep_promises(r)
                 _end_turn(r)
                 continue  # what was promised may have led to more
@@ -482,6 +486,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         r.now_ns = began_ns
         r.now_ms = began_ns // 1000000
         r.tally[C_TURNS] += 1
+        begin_turn()
         _read_mail(r)
         for index in range(count):
             _handle_event(r, cython.address(events[index]))
@@ -494,6 +499,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         ended_ns: int64_t = clock_ns()
         r.busy_ns += ended_ns - began_ns
         work_out_load(r, ended_ns)
+    end_turn()  # the last one is about everything
     for index in range(cython.cast(cython.int, r.connections.size())):
         if r.connections[index] != cython.NULL:
             doom(r, r.connections[index], RC_SERVER_SHUTTING_DOWN, 0)

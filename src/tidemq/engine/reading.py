@@ -29,6 +29,7 @@ from cython.cimports.tidemq.engine.rates import (
     within_rates,
 )
 from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, CONNECTING, Connection, Reactor
+from cython.cimports.tidemq.engine.steps import allow_steps
 from cython.cimports.tidemq.engine.subscribing import handle_subscribe, handle_unsubscribe
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
 from cython.cimports.tidemq.engine.timers import time_connection
@@ -204,6 +205,7 @@ def _parse_packets(
         if header.body_size > size - at - header.header_size:
             break
         r.tally[C_PACKETS_RECEIVED] += 1
+        allow_steps(1)
         c.last_read_ms = r.now_ms
         _handle_packet(r, c, cython.address(header), data + at)
         at += header.header_size + header.body_size

@@ -87,6 +87,10 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t read(int fd, void* buffer, size_t size)
     ssize_t write(int fd, const void* buffer, size_t size)
 
+cdef extern from "<execinfo.h>" nogil:
+    int backtrace(void** frames, int size)
+    void backtrace_symbols_fd(void* const* frames, int size, int fd)
+
 cdef extern from "<sys/random.h>" nogil:
     ssize_t getrandom(void* buffer, size_t size, unsigned int flags)
 

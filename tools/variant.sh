@@ -1,26 +1,28 @@
 #!/usr/bin/env bash
-# Builds the compiled modules with a sanitizer into build/sanitize-NAME and runs Python on them:
-#   tools/sanitize.sh address|thread ARGUMENT...
-# The arguments are Python's; none only builds. The status is not 0 when the program fails or the sanitizer reports
-# anything. PYTHON names the interpreter; gcc's runtime of the sanitizer is installed where it is missing (Debian).
+# Builds another variant of the compiled modules into build/variant-NAME and runs Python on them:
+#   tools/variant.sh address|thread|steps|symbols ARGUMENT...
+# The arguments are Python's; none only builds. The status is not 0 when the program fails or a sanitizer reports
+# anything. PYTHON names the interpreter; gcc's runtime of a sanitizer is installed where it is missing (Debian).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=$1
 shift
 python=$(realpath --no-symlinks "${PYTHON:-.venv/bin/python}")
-tree=$PWD/build/sanitize-$kind
+tree=$PWD/build/variant-$kind
 
 runtime() { # LIBRARY PACKAGE: the runtime's path, from gcc's own folder
     [ -e "$(g++ -print-file-name="$1")" ] || apt-get install --yes --quiet=2 "$2" >&2
     realpath "$(g++ -print-file-name="$1")"
 }
 
-copy_sources() { # the load tools stay out: what they measure is checked, not they
+copy_sources() { # for sanitizers the load tools stay out: what they measure is checked, not they
     mkdir -p "$tree/src" "$tree/build"
     find "$tree/src" -name '*.py*' -not -name '*.pyc' -printf '%P\n' | while read -r file; do
         [ -e "src/$file" ] || rm "$tree/src/$file"
     done
-    (cd src && find . -path ./tidemq/bench -prune -o \( -name '*.py' -o -name '*.p[xy][di]' \) -print0 |
+    local left_out=./tidemq/bench
+    [ "$kind" = address ] || [ "$kind" = thread ] || left_out=./none
+    (cd src && find . -path "$left_out" -prune -o \( -name '*.py' -o -name '*.p[xy][di]' \) -print0 |
         xargs -0 cp --update --parents --preserve=timestamps --target-directory="$tree/src")
     cp --update --preserve=timestamps setup.py pyproject.toml README.md LICENSE "$tree"
 }
@@ -28,7 +30,7 @@ copy_sources() { # the load tools stay out: what they measure is checked, not th
 build() {
     copy_sources
     cd "$tree"
-    TIDEMQ_SANITIZE=$kind "$python" setup.py --quiet build_ext --inplace --parallel 2 >build/build.log 2>&1 || {
+    TIDEMQ_BUILD=$kind "$python" setup.py --quiet build_ext --inplace --parallel 2 >build/build.log 2>&1 || {
         tail -n 40 build/build.log
         exit 1
     }
@@ -37,6 +39,10 @@ build() {
 
 build
 [ $# -gt 0 ] || exit 0
+
+if [ "$kind" != address ] && [ "$kind" != thread ]; then
+    PYTHONPATH=$tree/src:$PWD/tests exec "$python" "$@"
+fi
 
 # Python's own allocator would hide the ends of its blocks; its leaks at exit are its own
 export PYTHONPATH=$tree/src:$PWD/tests PYTHONMALLOC=malloc

@@ -1,0 +1,46 @@
+"""Steps of a turn, counted in builds for it (`make steps`). In all others `count_steps` and the like are nothing."""
+from libc.stdint cimport uint64_t
+
+cdef extern from *:
+    """
+    #ifdef TIDEMQ_STEPS
+    #define TIDEMQ_COUNTS_STEPS 1
+    #else
+    #define TIDEMQ_COUNTS_STEPS 0
+    #endif
+    typedef struct { bool in_turn; uint64_t taken, allowed; } tidemq_steps_t;
+    static inline tidemq_steps_t *tidemq_steps(void) { static thread_local tidemq_steps_t steps; return &steps; }
+    """
+    const bint COUNTS_STEPS "TIDEMQ_COUNTS_STEPS"
+    ctypedef struct StepCount "tidemq_steps_t":
+        bint in_turn
+        uint64_t taken
+        uint64_t allowed
+    StepCount* own_step_count "tidemq_steps" () noexcept nogil   # of this thread; for `steps.py` alone
+
+cdef enum:
+    STEPS_MAX = 20000            # of a turn that is given nothing to do
+    STEPS_PER_PACKET = 64        # more, for each packet and each mail that it handles
+
+cdef void begin_counting() noexcept nogil
+cdef void end_counting() noexcept nogil
+cdef void take_steps(uint64_t count) noexcept nogil
+cdef void grant_steps(uint64_t packets) noexcept nogil
+
+cdef inline void begin_turn() noexcept nogil:
+    if COUNTS_STEPS:
+        begin_counting()
+
+cdef inline void end_turn() noexcept nogil:
+    if COUNTS_STEPS:
+        end_counting()
+
+# In each loop of a turn over things of which there can be many. Outside a turn it counts nothing.
+cdef inline void count_steps(uint64_t count) noexcept nogil:
+    if COUNTS_STEPS:
+        take_steps(count)
+
+# For packets and mails that the turn handles.
+cdef inline void allow_steps(uint64_t packets) noexcept nogil:
+    if COUNTS_STEPS:
+        grant_steps(packets)
