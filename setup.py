@@ -25,7 +25,7 @@ TRANSLATED = Path("build", "cython" + VARIANT)  # the C++ files
 PLACES = {"build_lib": f"build/lib{VARIANT}", "build_temp": f"build/objects{VARIANT}"}
 
 # -g0: Python's own flags ask for symbols, which are nine tenths of a module
-FLAGS = {"": ["-O2", "-g0"], "symbols": ["-O2", "-g"], "steps": ["-O1", "-g1", "-DTIDEMQ_STEPS"]}
+FLAGS = {"": ["-O2", "-g0"], "symbols": ["-O2", "-g"], "steps": ["-O0", "-g1", "-DTIDEMQ_STEPS"]}
 SANITIZERS = [f"-fsanitize={BUILD}", "-fno-omit-frame-pointer"] if BUILD not in FLAGS else []
 
 compile_args = ["-std=c++17", "-fno-strict-aliasing", "-Wno-unused-function"]

@@ -25,6 +25,8 @@ copy_sources() { # for sanitizers the load tools stay out: what they measure is 
     (cd src && find . -path "$left_out" -prune -o \( -name '*.py' -o -name '*.p[xy][di]' \) -print0 |
         xargs -0 cp --update --parents --preserve=timestamps --target-directory="$tree/src")
     cp --update --preserve=timestamps setup.py pyproject.toml README.md LICENSE "$tree"
+    [ ! -d build/cython ] || # what is translated already need not be again
+        cp --update --recursive --preserve=timestamps --no-target-directory build/cython "$tree/build/cython-$kind"
 }
 
 build() {
