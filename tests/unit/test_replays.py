@@ -215,3 +215,71 @@ async def test_an_authoriser_is_asked_for_the_topics_and_told_the_stream(tmp_pat
         ("#", "plant"),
         ("plant/#", "plant"),
     ]
+
+
+async def reasons(client: Client, *filters: str) -> tuple[int, ...]:
+    """What one SUBSCRIBE is answered with, some of which is refused."""
+    with pytest.raises(SubscribeError) as refused:
+        await client.subscribe(*filters)
+    return refused.value.reasons
+
+
+async def test_one_packet_may_ask_for_many_and_gets_no_more_than_there_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with Broker(config(tmp_path / "data", limits={"replays_max": 2})) as broker:
+        async with connected(broker, reconnect=False) as client:
+            filters = [f"$stream/plant/first/{each}" for each in range(10_000)]
+            # the same filter again takes the same place
+            assert await reasons(client, *filters, filters[0]) == (0, 0, *(0x97,) * 9_998, 0)
+            assert len(broker._replays._held) == 2
+            assert await reasons(client, filters[1], filters[2]) == (0, 0x97)
+        assert broker.counters()["replays_refused"] == 9_999
+    assert len([each for each in caplog.messages if "is refused" in each]) <= 40
+    assert any(each.endswith("more refused replays were not logged") for each in caplog.messages)
+
+
+async def test_what_was_asked_for_and_not_answered_holds_no_place(tmp_path: Path) -> None:
+    class Fails:
+        def authorise(self, access: Access) -> bool:
+            if access.topic == "bad":
+                raise RuntimeError("no answer")
+            return True
+
+    settings = config(tmp_path / "data", limits={"replays_max": 1})
+    async with Broker(settings, authoriser=Fails()) as broker, connected(broker) as client:
+        for _ in range(3):
+            assert await reasons(client, "$stream/plant/first/#", "bad") == (0x83, 0x83)
+        await client.subscribe("$stream/plant/first/#")
+        await client.unsubscribe("$stream/plant/first/#")
+        await client.subscribe("$stream/other/first/#")
+
+
+async def test_a_filter_that_is_too_long_is_refused_and_not_sent(tmp_path: Path) -> None:
+    settings = config(tmp_path / "data", limits={"topic_bytes_max": 60})
+    async with Broker(settings) as broker, connected(broker) as client:
+        await fill(broker, 3)
+        long = "$stream/plant/first/" + "+/" * 20 + "#"
+        assert await reasons(client, "$stream/plant/first/plant/0", long) == (0, 0x8F)
+        assert len(broker._replays._held) == 1
+
+
+async def test_a_replay_to_which_nothing_comes_is_not_looked_at(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    has_more = replays.Replay.has_more
+
+    def counted(replay: replays.Replay) -> bool:
+        nonlocal looks
+        looks += 1
+        return has_more(replay)
+
+    monkeypatch.setattr(replays.Replay, "has_more", counted)
+    async with connected(broker) as client:
+        await client.subscribe("$stream/plant/first/#")
+        await asyncio.sleep(1)
+        assert looks < 10
+        await fill(broker, 1)
+        await received(client, 1)

@@ -172,7 +172,7 @@ class Broker:
                 self._keeper = self._load(store, engine)
             if config.streams and self._streams is None:
                 raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
-            replays = self._replays = Replays(engine, self._streams, config.limits.replays_max)
+            replays = self._replays = Replays(engine, self._streams, config)
             decisions = self._decisions = Decisions(
                 engine, config, authenticators, authoriser, self._hooks, replays
             )

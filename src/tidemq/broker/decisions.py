@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemq.broker.clients import Clients
 from tidemq.broker.failed_logins import FailedLogins
+from tidemq.broker.fault_log import Lines
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.providers import (
     BAD_AUTHENTICATION_METHOD,
@@ -173,7 +173,7 @@ class Decisions:
         self._failed_logins = FailedLogins(config)
         self._delayed: dict[_Exchange, asyncio.TimerHandle] = {}  # refusals that are not said yet
         self.counts: Counter[str] = Counter()
-        self._failures_second = self._failures_logged = 0
+        self._failures = Lines(config.fault_lines_max, "failures of decisions", logging.ERROR)
         # who wants to see each message, or may veto one, is asked about each
         self._engine_may_answer = not hooks.has("publish", "authorise")
 
@@ -256,6 +256,7 @@ class Decisions:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._failures.flush()
 
     def _tell(self, hook: str, event: Connected | Disconnected) -> None:
         if self._hooks.has(hook):
@@ -291,17 +292,9 @@ class Decisions:
             refuse(late)
         except Exception:
             self.counts["decisions_failed"] += 1
-            self._log_failure()
+            if self._failures.take():  # strangers can cause it
+                _log.exception("a decision failed, the client is refused")
             refuse(IMPLEMENTATION_SPECIFIC_ERROR)
-
-    def _log_failure(self) -> None:
-        """With its traceback; no more a second than there are lines for faults: strangers can cause it."""
-        second = int(time.monotonic())
-        if second != self._failures_second:
-            self._failures_second, self._failures_logged = second, 0
-        if self._failures_logged < self._config.fault_lines_max:
-            self._failures_logged += 1
-            _log.exception("a decision failed, the client is refused")
 
     def _slot(self, provider: object) -> AbstractAsyncContextManager[object]:
         return nullcontext() if bounds_itself(provider) else self._slots
@@ -396,8 +389,23 @@ class Decisions:
         self._answer(exchange, verdict, self._judge(request, verdict))
 
     async def _subscribe(self, request: SubscribeRequest) -> None:
-        reasons: list[int] = []
         replays: list[Replay] = []
+        try:
+            reasons = await self._judge_filters(request, replays)
+            pairs = zip(request.filters, reasons, strict=True)
+            allowed = tuple(asked for asked, reason in pairs if reason == SUCCESS)
+            if allowed:
+                await self._notify("subscribe", request._replace(filters=allowed))
+        except BaseException:
+            self._replays.give_up(replays)
+            raise
+        self._engine.answer_subscribe(request.connection, reasons)
+        if replays:
+            self._replays.begin(request, replays)
+
+    async def _judge_filters(self, request: SubscribeRequest, replays: list[Replay]) -> list[int]:
+        """A reason for each filter; adds to the replays what is asked for of them."""
+        reasons: list[int] = []
         who = self._who(request)
         for index, (topic_filter, qos) in enumerate(request.filters):
             if any(request.reasons[index : index + 1]):  # the rules refuse it
@@ -427,12 +435,7 @@ class Decisions:
                 except ReplayRefusedError as error:
                     reason = error.reason
             reasons.append(reason)
-        allowed = tuple(f for f, reason in zip(request.filters, reasons, strict=True) if reason == SUCCESS)
-        if allowed:
-            await self._notify("subscribe", request._replace(filters=allowed))
-        self._engine.answer_subscribe(request.connection, reasons)
-        if replays:
-            self._replays.begin(request, replays)
+        return reasons
 
     async def _publish(self, request: PublishRequest) -> None:
         who = self._who(request)

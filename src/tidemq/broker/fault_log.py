@@ -1,4 +1,4 @@
-"""One log line for each fault of a client, and no more lines than the operator wants."""
+"""Log lines that strangers cause: no more a second than the operator wants, and how many were left out."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from tidemq.wire import fault_text
 _log = logging.getLogger("tidemq")
 
 
-class FaultLog:
-    """Logs disconnections that a fault caused, at most `lines_max` a second; says how many it left out."""
+class Lines:
+    """The lines of one kind, `what`: at most `lines_max` a second."""
 
-    def __init__(self, lines_max: int) -> None:
+    def __init__(self, lines_max: int, what: str, level: int = logging.WARNING) -> None:
         self._lines_max = lines_max
+        self._what = what
+        self._level = level
         self._lines_left = lines_max
         self._left_out = 0
         self._second = 0
 
-    def log(self, event: Disconnected, now_s: float | None = None) -> None:
-        """Logs the event unless this second's lines are used up. `now_s` is a monotonic time."""
+    def take(self, now_s: float | None = None) -> bool:
+        """Whether one more may be written. `now_s` is a monotonic time."""
         second = int(time.monotonic() if now_s is None else now_s)
         if second != self._second:
             self._second = second
@@ -29,14 +31,26 @@ class FaultLog:
             self.flush()
         if self._lines_left == 0:
             self._left_out += 1
-            return
+            return False
         self._lines_left -= 1
-        # %r: a client identifier may hold control characters
-        detail = f" ({event.detail})" if event.detail else ""
-        _log.warning("client %r (%s): %s%s", event.client_id, event.peer, fault_text(event.fault), detail)
+        return True
 
     def flush(self) -> None:
         """Says how many lines were left out."""
         if self._left_out:
-            _log.warning("%d more faults of clients were not logged", self._left_out)
+            _log.log(self._level, "%d more %s were not logged", self._left_out, self._what)
             self._left_out = 0
+
+
+class FaultLog(Lines):
+    """Disconnections that a fault caused."""
+
+    def __init__(self, lines_max: int) -> None:
+        super().__init__(lines_max, "faults of clients")
+
+    def log(self, event: Disconnected, now_s: float | None = None) -> None:
+        """Logs the event unless this second's lines are used up."""
+        if self.take(now_s):
+            # %r: a client identifier may hold control characters
+            detail = f" ({event.detail})" if event.detail else ""
+            _log.warning("client %r (%s): %s%s", event.client_id, event.peer, fault_text(event.fault), detail)

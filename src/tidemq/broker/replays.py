@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from tidemq.broker.fault_log import Lines
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED, TOPIC_FILTER_INVALID
 from tidemq.engine.events import Delivered, SubscribeRequest, Unsubscribed
 from tidemq.errors import TideMQError
@@ -23,12 +24,12 @@ from tidemq.stream.reading import Cursor
 from tidemq.wire import Properties, Publish, encode
 
 if TYPE_CHECKING:
+    from tidemq.config import Config
     from tidemq.engine import Engine
 
 PREFIX = "$stream/"
 PIECE_ROWS = 256  # handed over at a time,
 PIECE_BYTES = 64 << 10  # or the first message that brings it to this
-POLL_S = 0.02  # between two looks for new messages
 ALIVE_S = 5.0  # between two looks whether a client that gets nothing is still there
 REPLAY_COUNTERS = ("replays_refused", "replays_failed", "replays_dropped_packet_too_large")
 
@@ -53,6 +54,7 @@ class Replay:
     protocol_version: int
     packet_bytes_max: int
     subscription_id: int  # 0: none
+    key: tuple[int, str]  # connection and filter: its place among those that there may be
     rows: list[dict[str, Any]] = field(default_factory=list)  # read, and not yet handed over, the next last
     _prefix: str = field(init=False)  # of its topics: all of the filter before the stream's own
 
@@ -106,29 +108,37 @@ class _Client:
     client_id: str
     replays: dict[str, Replay] = field(default_factory=dict)  # by filter
     gone: asyncio.Future[bool] | None = None  # what was handed over last: whether the client has gone
+    awake: asyncio.Event = field(default_factory=asyncio.Event)  # there may be something to do
 
 
 class Replays:
     """The replays of one broker. All methods run on its event loop; `streams` is None where it keeps none."""
 
-    def __init__(self, engine: Engine, streams: Streams | None, replays_max: int) -> None:
+    def __init__(self, engine: Engine, streams: Streams | None, config: Config) -> None:
         self._engine = engine
         self._streams = streams
-        self._replays_max = replays_max
+        self._limits = config.limits
+        self._refusals = Lines(config.fault_lines_max, "refused replays", logging.INFO)
+        self._held: Counter[tuple[int, str]] = Counter()  # places that are taken
         self._clients: dict[int, _Client] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter(dict.fromkeys(REPLAY_COUNTERS, 0))
 
     def open(self, request: SubscribeRequest, topic_filter: str) -> Replay:
-        """What one filter of a SUBSCRIBE asks for; ReplayRefusedError."""
+        """What one filter of a SUBSCRIBE asks for: its place is taken, until it ends or is given up.
+        ReplayRefusedError.
+        """
+        key = (request.connection, topic_filter)
         try:
-            if sum(len(each.replays) for each in self._clients.values()) >= self._replays_max:
-                raise ReplayRefusedError(f"{self._replays_max} replays go on already", QUOTA_EXCEEDED)
+            if key not in self._held and len(self._held) >= self._limits.replays_max:
+                raise ReplayRefusedError(f"{self._limits.replays_max} replays go on already", QUOTA_EXCEEDED)
             stream, start, wanted = self._parse(topic_filter)
         except ReplayRefusedError as error:
             self.counts["replays_refused"] += 1
-            _log.info("the replay %r of client %r is refused: %s", topic_filter, request.client_id, error)
+            if self._refusals.take():
+                _log.info("the replay %r of client %r is refused: %s", topic_filter, request.client_id, error)
             raise
+        self._held[key] += 1
         return Replay(
             topic_filter,
             stream,
@@ -136,10 +146,13 @@ class Replays:
             request.protocol_version,
             request.packet_bytes_max,
             request.subscription_id,
+            key,
         )
 
     def _parse(self, topic_filter: str) -> tuple[Stream, int, str]:
         """The stream, the offset to begin with, and the filter of its topics."""
+        if len(topic_filter.encode()) > self._limits.topic_bytes_max:  # the engine refuses it, too
+            raise ReplayRefusedError("it is too long", TOPIC_FILTER_INVALID)
         parts = topic_filter.removeprefix(PREFIX).split("/", 2)
         if len(parts) < 3:
             raise ReplayRefusedError("it has to be $stream/NAME/START/FILTER", TOPIC_FILTER_INVALID)
@@ -157,12 +170,30 @@ class Replays:
             task = asyncio.create_task(self._serve(client))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        client.replays |= {each.topic_filter: each for each in replays}
+        for each in replays:
+            self._end(client, each.topic_filter)
+            client.replays[each.topic_filter] = each
+        client.awake.set()
+
+    def give_up(self, replays: list[Replay]) -> None:
+        """What was opened will not begin."""
+        for each in replays:
+            self._release(each)
+
+    def _release(self, replay: Replay) -> None:
+        self._held[replay.key] -= 1
+        if not self._held[replay.key]:
+            del self._held[replay.key]
+
+    def _end(self, client: _Client, topic_filter: str) -> None:
+        if replay := client.replays.pop(topic_filter, None):
+            self._release(replay)
 
     def on_unsubscribed(self, event: Unsubscribed) -> None:
         """Ends one replay."""
         if client := self._clients.get(event.connection):
-            client.replays.pop(event.topic_filter, None)
+            self._end(client, event.topic_filter)
+            client.awake.set()
 
     def on_delivered(self, event: Delivered) -> None:
         """Lets the next piece go, or ends the client's replays."""
@@ -176,12 +207,14 @@ class Replays:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._refusals.flush()
 
     async def _serve(self, client: _Client) -> None:
         """One client's replays in turn, until it has none or has gone."""
         looked = time.monotonic()
         try:
             while client.replays:
+                client.awake.clear()
                 waiting = [each for each in client.replays.values() if each.has_more()]
                 for replay in waiting:
                     packets, messages, too_large = await asyncio.to_thread(replay.piece)
@@ -191,7 +224,7 @@ class Replays:
                         if await self._deliver(client, packets, messages):
                             return
                 if not waiting:
-                    await asyncio.sleep(POLL_S)
+                    await self._wait(client, looked + ALIVE_S - time.monotonic())
                 if time.monotonic() - looked >= ALIVE_S:
                     looked = time.monotonic()
                     if await self._deliver(client, b"", 0):
@@ -203,6 +236,14 @@ class Replays:
             self._engine.disconnect(client.client_id, IMPLEMENTATION_SPECIFIC_ERROR)
         finally:
             del self._clients[client.connection]
+            self.give_up(list(client.replays.values()))
+
+    async def _wait(self, client: _Client, wait_s: float) -> None:
+        """Until messages have come to a stream, other subscriptions have come, or time is over."""
+        assert self._streams is not None
+        await self._streams.growth.wait(
+            client.awake, wait_s, lambda: any(each.has_more() for each in client.replays.values())
+        )
 
     async def _deliver(self, client: _Client, packets: bytes, messages: int) -> bool:
         """Whether the client has gone."""

@@ -24,7 +24,6 @@ from tidemq.stream.reading import ExpiredOffsetError, open_range
 from tidemq.stream.schema import END, HEAD
 
 WAIT_MAX_S = 60.0  # for a reader that waits for the next message
-POLL_S = 0.02  # between two looks for it
 
 
 class StreamRoutes:
@@ -53,8 +52,10 @@ class StreamRoutes:
         stream = self._named(request)
         beyond = _number(request, "beyond", -1)
         until = time.monotonic() + min(_seconds(request, "wait_s"), WAIT_MAX_S)
-        while stream.log.next_offset <= beyond and time.monotonic() < until:
-            await asyncio.sleep(POLL_S)
+        awake = asyncio.Event()
+        while stream.log.next_offset <= beyond and (left_s := until - time.monotonic()) > 0:
+            awake.clear()
+            await self._streams.growth.wait(awake, left_s, lambda: stream.log.next_offset > beyond)
         return web.json_response(stream.describe())
 
     async def _declare(self, request: web.Request) -> web.Response:

@@ -22,6 +22,7 @@ from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
 from tidemq.store import Store, Write
 from tidemq.store.directory import sync_directory
+from tidemq.stream.growth import Growth
 from tidemq.stream.log import FAMILY, SEGMENT_BYTES, SEGMENTS, Extent, StreamLog
 from tidemq.stream.stored import (
     StoredStream,
@@ -95,6 +96,7 @@ class Streams:
         self._by_name: dict[str, Stream] = {}  # replaced, never changed: other threads read it
         self._merging: threading.Thread | None = None
         self._written: list[Stream] = []  # by the work that is being committed
+        self.growth = Growth()
         self.counts: Counter[str] = Counter(dict.fromkeys(STREAM_COUNTERS, 0))
 
     @property
@@ -182,6 +184,7 @@ class Streams:
         self._store.write([*gone, (FAMILY, stream.declaration()[1], None)], sync=True)
         self._access.change_stream(stream.number, stream.config.filters, [])
         self._by_name = {key: value for key, value in self._by_name.items() if key != name}
+        self.growth.tell()
 
     def remove_files(self, name: str) -> None:
         """Removes what is left of deleted streams of this name. A reader that has a file open keeps it."""
@@ -219,6 +222,8 @@ class Streams:
         """The store has the rows: readers may have the messages."""
         for stream in self._written:
             self.counts["stream_messages"] += stream.log.publish()
+        if self._written:
+            self.growth.tell()
         self._written.clear()
 
     def discard(self) -> list[Write]:
