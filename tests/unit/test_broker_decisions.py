@@ -351,6 +351,71 @@ async def test_the_engine_is_asked_only_what_a_plugin_wants(broker_on_fake):
         assert await answers(broker, 1) == [("publish", 1, 0)]  # a hook that is only told can't refuse
 
 
+async def test_a_plugin_that_fails_hides_nothing_from_the_others(broker_on_fake, caplog):
+    class Fails(Plugin):
+        @hookimpl
+        def connect(self, event):
+            raise RuntimeError("connect broke")
+
+        @hookimpl
+        async def disconnect(self, event):
+            raise RuntimeError("disconnect broke")
+
+        @hookimpl
+        def publish(self):
+            raise RuntimeError("publish broke")
+
+    first, last = Plugin(), Plugin()
+    async with broker_on_fake(Config(**QUIET), plugins=[first, Fails(), last]) as broker:
+        broker.engine.say(Connected(1, "c1", "p", 5, False))
+        await asyncio.sleep(0.02)
+        broker.engine.say(publish("a"))
+        assert await answers(broker, 1) == [("publish", 1, 0)]
+        broker.engine.say(Disconnected(1, "c1", "p", 0, 0))
+        await asyncio.sleep(0.02)
+    seen = [("connect", "c1"), ("publish", "a"), ("disconnect", "c1")]
+    assert first.seen == last.seen == seen
+    assert len([each for each in caplog.messages if "failed" in each]) == 3
+
+
+@pytest.mark.parametrize("veto", [0, "", "no", 1, Verdict(0x87)])
+async def test_an_answer_that_is_none_allows_nothing(broker_on_fake, veto):
+    class Odd:
+        @hookimpl
+        def authorise(self, access):
+            return veto
+
+    class OddAuthoriser:
+        def authorise(self, access):
+            return veto
+
+    for settings in ({"plugins": [Odd()]}, {"authoriser": OddAuthoriser()}):
+        async with broker_on_fake(Config(**QUIET), **settings) as broker:
+            broker.engine.say(publish("a"))
+            assert await answers(broker, 1) == [("publish", 1, 0x83)]
+
+
+async def test_who_has_no_opinion_vetoes_nothing(broker_on_fake):
+    class Silent:
+        @hookimpl
+        def authorise(self):
+            return None
+
+    async with broker_on_fake(Config(**QUIET), plugins=[Silent()]) as broker:
+        broker.engine.say(publish("a"))
+        assert await answers(broker, 1) == [("publish", 1, 0)]
+
+
+async def test_a_wrapper_is_refused(broker_on_fake):
+    class Wraps:
+        @hookimpl(wrapper=True)
+        def publish(self, request):
+            return (yield)
+
+    with pytest.raises(UsageError, match="wrapper"):
+        broker_on_fake(Config(), plugins=[Wraps()])
+
+
 async def test_a_plugin_with_an_unknown_hook_is_refused(broker_on_fake):
     class Misspelt:
         @hookimpl

@@ -264,15 +264,33 @@ def test_what_two_write_at_a_time_is_all_there(tmp_path: Path) -> None:
     """Above all, who was taken out does not come back with the other's file."""
     file = tmp_path / "passwd"
     change_password_file(file, "bob", b"one")
+    change_at_once(file, ("bob", None), *((f"user{number}", b"x") for number in range(8)))
+    assert sorted(read_password_file(file).hashes) == [f"user{number}" for number in range(8)]
+
+
+def test_the_first_users_of_a_file_are_all_there(tmp_path: Path) -> None:
+    for attempt in range(5):
+        file = tmp_path / f"passwd{attempt}"
+        change_at_once(file, *((f"user{number}", b"x") for number in range(4)))
+        assert sorted(read_password_file(file).hashes) == [f"user{number}" for number in range(4)]
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_file_that_was_not_there_is_not_left_behind_empty(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no user"):
+        change_password_file(tmp_path / "passwd", "bob", None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def change_at_once(file: Path, *changes: tuple[str, bytes | None]) -> None:
     threads = [
         threading.Thread(target=change_password_file, args=(file, user, password))
-        for user, password in (("bob", None), *((f"user{number}", b"x") for number in range(8)))
+        for user, password in changes
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(read_password_file(file).hashes) == [f"user{number}" for number in range(8)]
 
 
 def test_an_editors_mark_in_front_locks_nobody_out(tmp_path: Path) -> None:

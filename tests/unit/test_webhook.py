@@ -202,6 +202,23 @@ async def test_tls_is_verified_and_the_secret_is_sent(
         await stranger.close()
 
 
+async def test_a_secret_that_is_refused_is_no_client_s_wrong_password(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does it open the circuit: a server that says 401 of a client's password would be shut off by it."""
+    (tmp_path / "secret").write_text("Bearer old\n")
+    async with HttpServer(answer("no", 401)) as server:
+        provider = hook(server, secret_file=tmp_path / "secret", failures_max=2)
+        for number in range(4):
+            assert await provider.authenticate(request(f"c{number}")) == FAILED
+        assert provider.counts["webhook_calls_failed"] == len(server.bodies) == 4
+        assert len([each for each in caplog.messages if "does not take the secret" in each]) == 1
+        server.handler = answer(None, 403)
+        assert await provider.authenticate(request()) == Verdict(0x86)
+        await provider.close()
+    assert "Bearer old" not in caplog.text
+
+
 async def test_answers_are_remembered_for_a_time_by_all_that_was_asked() -> None:
     async with HttpServer() as server:
         provider, clock = hook(server, allow_s=30, deny_s=10), Clock()

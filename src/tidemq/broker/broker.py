@@ -100,7 +100,7 @@ class Broker:
     ) -> None:
         self.config = config or Config()
         self._sockets = sockets or {}
-        self._hooks = Hooks(plugins)
+        self._hooks = Hooks(plugins, self.config.fault_lines_max)
         self._store = store
         self._authenticator = authenticator
         self._authoriser = authoriser

@@ -53,6 +53,7 @@ from tidemq.engine.events import (
     PublishRequest,
     SubscribeRequest,
 )
+from tidemq.errors import UsageError
 
 if TYPE_CHECKING:
     from tidemq.engine import Engine
@@ -474,6 +475,8 @@ class Decisions:
                 async with self._slot(self._authoriser):
                     answer = self._authoriser.authorise(access)
                     allowed = await answer if inspect.isawaitable(answer) else answer
+                if not isinstance(allowed, bool):  # anything else, a Verdict too, would count as true
+                    raise UsageError(f"the authoriser answered {allowed!r}: no bool")
                 if remember:
                     ttl_s, owner = self._config.decision_cache_s, access.client_id
                     held_bytes = len(access.topic) + len(owner) + len(access.username or "")

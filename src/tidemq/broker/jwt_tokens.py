@@ -50,6 +50,7 @@ GROUPS_MAX = 1000
 KEYS_TRIED_MAX = 8  # for one token that names none
 CONNECTIONS_MAX = 2  # to the server of the keys
 
+_DATES = ("exp", "nbf", "iat")
 _EXPIRY_MAX = 1 << 40  # seconds of Unix time: nobody will see it
 
 _ACL = TypeAdapter(AclClaim)
@@ -169,6 +170,7 @@ class JwtAuthenticator:
         return Verdict(BAD_USER_NAME_OR_PASSWORD)
 
     def _verify(self, token: bytes, key: Any, algorithm: str) -> dict[str, Any]:
+        """PyJWTError, or what else is wrong with it, where it is not good now."""
         options = self._options
         claims: dict[str, Any] = jwt.decode(
             token,
@@ -179,6 +181,9 @@ class JwtAuthenticator:
             leeway=options.leeway_s,
             options={"require": ["exp"] if options.expiry_required else []},
         )
+        for name in _DATES:
+            if name in claims and type(claims[name]) not in (int, float):  # PyJWT takes what int() takes
+                raise ValueError(f"{name} is no number (RFC 7519 section 2)")
         return claims
 
     def _verdict(self, claims: Mapping[str, Any], client_id: str) -> Verdict:

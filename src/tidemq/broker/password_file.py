@@ -149,12 +149,12 @@ def change_password_file(
         raise UsageError(f"the user name {user!r} cannot be: no colon, no # in front, no line feed")
     path = path.resolve()  # a link stays one
     with _alone_with(path):
-        there = path.exists()
-        known = read_password_file(path) if there else Users({}, None)
+        known = read_password_file(path)
         if password is None and user not in known.hashes:
             raise UsageError(f"{path} has no user {user!r}")
-        lines = _lines(path) if there else []
-        kept = [line for line in lines if line.startswith("#") or line.strip().partition(":")[0] != user]
+        kept = [
+            line for line in _lines(path) if line.startswith("#") or line.strip().partition(":")[0] != user
+        ]
         if password is not None and scram_iterations is None:
             kept.append(f"{user}:{hash_password(password)}")
         elif password is not None and scram_iterations is not None:
@@ -169,20 +169,29 @@ def change_password_file(
 @contextmanager
 def _alone_with(path: Path) -> Iterator[None]:
     """One process at a time: else of what two have written the one would be lost. A lock of the file itself,
-    which those who may not read it cannot hold."""
+    which those who may not read it cannot hold. A file that is not there is made, empty, and goes again where
+    nothing is written.
+    """
     while True:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            yield
-            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if file_version(path)[0] == os.fstat(descriptor).st_ino:  # else it was replaced meanwhile
+            if not _is_still(path, descriptor):  # it was replaced meanwhile
+                continue
+            empty = os.fstat(descriptor).st_size == 0
+            try:
                 yield
-                return
+            except BaseException:
+                if empty:
+                    path.unlink()
+                raise
+            return
         finally:
             os.close(descriptor)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    return file_version(path)[0] == os.fstat(descriptor).st_ino
 
 
 def _replace(path: Path, text: str) -> None:

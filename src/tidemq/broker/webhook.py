@@ -117,6 +117,7 @@ class Webhook:
         self._remembered: Remembered[bytes, _Known] = Remembered(options.remembered_max)
         self._asking: dict[bytes, asyncio.Task[_Known | None]] = {}
         self._waiting = 0  # for any of these
+        self._secret_refused = False  # and that was said
         self._hash_key = secrets.token_bytes(32)
 
     async def ask(self, question: Mapping[str, Any]) -> _Known | None:
@@ -178,6 +179,7 @@ class Webhook:
         self._report(permit, failure)
         if reply is None:
             return None
+        self._secret_refused = False
         known = _Known(reply, time.monotonic())
         ttl_s = self.options.allow_s if reply.result == "allow" else self.options.deny_s
         self._remembered.put(key, known, min(ttl_s, reply.expires_s or ttl_s), held_bytes=answer_bytes)
@@ -195,10 +197,20 @@ class Webhook:
         elif was_open and not self._circuit.is_open:
             _log.info("the webhook %s answers again", self._shown)
 
+    def _say_secret_refused(self) -> None:
+        """Each client would be let down: so the operator must know; in one line until it is mended."""
+        if not self._secret_refused:
+            self._secret_refused = True
+            text = "the webhook %s does not take the secret of %s: its status is 401"
+            _log.error(text, self._shown, self.options.secret_file)
+
     async def _post(self, body: bytes) -> tuple[_Reply, int]:
         """The answer, and its bytes."""
         headers = {} if self._secret is None else {self.options.secret_header: await self._secret.current()}
         answer = await self._http.call("POST", self.options.url, body=body, headers=headers)
+        if answer.status == 401 and self._secret is not None:
+            self._say_secret_refused()
+            raise QuestionRefusedError("it does not take the secret: its status is 401")
         if answer.status in (401, 403):
             return _Reply(result="deny"), 0
         if 400 <= answer.status <= 499 and answer.status not in SERVER_IN_TROUBLE:
