@@ -45,7 +45,7 @@ hypothesis.settings.load_profile("tests")
 TOGETHER = {"pipeline": "a session", "spark": "clusters", "pipeline_crash": "clusters"}
 # What takes longest begins first.
 FIRST = [
-    *("pipeline/", "pipeline_crash/", "spark/", "wheel/", "crash/test_crash.py"),
+    *("pipeline/", "pipeline_crash/", "spark/", "steps/", "wheel/", "crash/test_crash.py"),
     *("unit/test_cli.py", "unit/test_wire_roundtrip.py", "fuzz/"),
 ]
 

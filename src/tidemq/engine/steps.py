@@ -16,6 +16,9 @@ from cython.cimports.tidemq.engine.steps import (
     STEPS_MAX,
     STEPS_PER_PACKET,
     StepCount,
+    begin_turn,
+    count_steps,
+    end_turn,
     own_step_count,
 )
 from cython.cimports.tidemq.engine.system import backtrace, backtrace_symbols_fd
@@ -71,3 +74,10 @@ def take_steps(count: uint64_t) -> cython.void:
 def counts_steps() -> bool:
     """Whether this is a build that counts them."""
     return COUNTS_STEPS
+
+
+def try_turn(count: uint64_t) -> None:
+    """A turn of so many steps that is given nothing to do: too many end the process, in a build that counts."""
+    begin_turn()
+    count_steps(count)
+    end_turn()
