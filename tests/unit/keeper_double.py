@@ -83,6 +83,9 @@ class Access:
         except queue.Empty:
             return work()
 
+    def poke(self):
+        self.works.put(work())
+
     def answer(self, done, reason=0):
         if done.writes or done.references or done.reads or done.trims or done.expired or done.purges:
             self.answers.put((done, reason))

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 import time
+from contextlib import suppress
+from queue import SimpleQueue
 
 import pytest
 from hypothesis import given, settings
@@ -504,3 +507,64 @@ def test_the_size_of_the_store_is_watched(store, access, start, caplog):
         store.size = 100
         assert access.refusals.get(timeout=WAIT_S) == 0
     assert "store_bytes_max" in caplog.text
+
+
+def test_what_is_asked_and_cancelled_costs_nobody_anything(start, access, store, caplog):
+    keeper = start()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait() -> int:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        return 1
+
+    running = keeper.ask(wait)
+    assert begun.wait(WAIT_S)
+    waiting = [keeper.ask(lambda: store.write([("meta", b"no", b"")], sync=False)) for _ in range(3)]
+    assert all(each.cancel() for each in waiting)
+    assert not running.cancel()  # what has begun is done
+    go_on.set()
+    assert running.result(WAIT_S) == 1
+    assert do(access, ("queue", b"k", b"v"), adds=True) == 0
+    assert store.get("meta", b"no") is None
+    assert keeper.counts["store_failures"] == 0
+    assert not caplog.records
+
+
+def test_a_defect_after_a_commit_takes_nothing_back(start, access, store, monkeypatch):
+    keeper = start()
+    monkeypatch.setattr(keeper, "_tend", defect)
+    assert do(access, ("queue", b"k", b"v"), adds=True) == 0
+    assert do(access, ("queue", b"l", b"v"), adds=True) == 0
+    assert access.refusals.empty()
+
+
+def defect() -> None:
+    raise ValueError("a defect")
+
+
+def test_what_is_asked_of_a_keeper_that_has_ended_is_refused(start, access):
+    keeper = start()
+    keeper.finish()
+    with pytest.raises(StoreError, match="ended"):
+        keeper.ask(int).result(WAIT_S)
+
+
+def test_a_keeper_that_dies_answers_whoever_asked(start, access):
+    deaths: SimpleQueue[str] = SimpleQueue()
+    keeper = start(on_death=deaths.put)
+    monkey = MemoryError("no memory")
+
+    def die():
+        raise monkey
+
+    keeper._tend = die
+    asked = [keeper.ask(int) for _ in range(3)]
+    assert "MemoryError" in deaths.get(timeout=WAIT_S)
+    for each in asked:
+        with suppress(StoreError):
+            assert each.result(WAIT_S) == 0
+    with pytest.raises(StoreError, match="MemoryError"):
+        keeper.ask(int).result(WAIT_S)
+    assert access.refusals.get(timeout=WAIT_S) >= 0x80
+    keeper.finish()

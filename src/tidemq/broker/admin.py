@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -36,11 +36,13 @@ class AdminServer:
     def __init__(
         self,
         counters: Callable[[], Mapping[str, int]],
+        problems: Callable[[], Sequence[str]],
         reload: Callable[[], Awaitable[Mapping[str, str]]],
         disconnect: Callable[[str], Awaitable[None]],
         config: Config,
     ) -> None:
         self._counters = counters
+        self._problems = problems
         self._reload = reload
         self._disconnect = disconnect
         self._config = config
@@ -133,6 +135,9 @@ class AdminServer:
             self._door.end(request)
 
     async def _health(self, _: web.Request) -> web.Response:
+        """503 while the broker does less than it should."""
+        if problems := self._problems():
+            return web.json_response({"status": "failing", "problems": list(problems)}, status=503)
         return web.json_response({"status": "ok"})
 
     async def _count(self, _: web.Request) -> web.Response:

@@ -13,6 +13,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakValueDictionary
@@ -20,6 +21,7 @@ from weakref import WeakValueDictionary
 from tidemq import wire
 from tidemq.broker.acl_file import AclFile
 from tidemq.broker.builtin import LocalOnly
+from tidemq.broker.completion import complete
 from tidemq.broker.decisions import Decisions
 from tidemq.broker.fault_log import FaultLog
 from tidemq.broker.hooks import Hooks
@@ -118,8 +120,12 @@ class Broker:
         self._subscriptions: WeakValueDictionary[int, Subscription] = WeakValueDictionary()
         self._listeners: Listeners | None = None
         self._reactors = self.config.reactors or min(REACTORS_MAX, len(os.sched_getaffinity(0)))
-        self._phase: Literal["new", "started", "stopping"] = "new"
+        self._phase: Literal["new", "starting", "running", "stopping", "stopped"] = "new"
+        self._changing = asyncio.Lock()  # the phase: a stop waits for a start
+        self._stopping: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()  # the engine said so
+        self._failure = ""  # why it cannot go on
+        self._failed = asyncio.Event()
         self._counts: Counter[str] = Counter()
         self._providers: list[object] = []  # that the configuration names: closed at the end
         self.ports: tuple[int, ...] = ()  # bound, the first is that of `config.port`
@@ -145,13 +151,24 @@ class Broker:
         return self.ports[0]
 
     async def start(self) -> None:
-        """Binds its ports, becomes `user`, loads the store, lets clients in; undoes it when one step fails.
+        """Binds its ports, becomes `user`, loads the store, lets clients in; undoes it when one step fails,
+        or when it is cancelled.
 
         Clients that come meanwhile wait. There is no way back from `user`, which is the whole process's.
         """
         if self._phase != "new":
             raise UsageError("a broker runs once; make another")
-        self._phase = "started"
+        self._phase = "starting"
+        async with self._changing:
+            try:
+                await self._start()
+            except BaseException:
+                self._phase = "stopped"
+                await complete(self._abandon())
+                raise
+            self._phase = "running"
+
+    async def _start(self) -> None:
         config = self.config
         identity = find_identity(config.user, config.group)
         authoriser, store = self._authoriser, self._store
@@ -161,91 +178,130 @@ class Broker:
         if store is None:
             store = self._store = find_provider("store", config.store, config.store_options, config)
         engine = self._engine = self._make_engine()
-        try:
-            authenticators = self._bind(engine, listeners)
-            if identity is not None:
-                if store is not None and not isinstance(store, MemoryStore):
-                    make_directory(config.data, identity)
-                become(identity)
-            warn_of(secret_files(config))
-            if store is not None:
-                self._keeper = self._load(store, engine)
-            if config.streams and self._streams is None:
-                raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
-            replays = self._replays = Replays(engine, self._streams, config)
-            decisions = self._decisions = Decisions(
-                engine, config, authenticators, authoriser, self._hooks, replays
-            )
-            self._handlers = self._event_handlers(decisions, replays)
-            if config.acl_file is not None:
-                self._acl = AclFile(config.acl_file, config.acl_format, engine.set_rules)
-                self._reloads.add("rules", self._acl.reload)
-            if self._admin is not None:
-                await self._admin.start(self._admin_routes())
-            engine.start()
-            if self._keeper is not None:
-                self._keeper.start()
-        except BaseException:
-            self._engine = None
-            if self._admin is not None:
-                await self._admin.close()
-            engine.close()
-            listeners.close()
-            if self._streams is not None:
-                self._streams.close()
-            if store is not None:
-                store.close()
-            await self._close_providers()
-            raise
+        authenticators = self._bind(engine, listeners)
+        if identity is not None:
+            if store is not None and not isinstance(store, MemoryStore):
+                make_directory(config.data, identity)
+            become(identity)
+        warn_of(secret_files(config))
+        if store is not None:
+            self._keeper = await self._load(store, engine)
+        if config.streams and self._streams is None:
+            raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
+        replays = self._replays = Replays(engine, self._streams, config)
+        decisions = self._decisions = Decisions(
+            engine, config, authenticators, authoriser, self._hooks, replays
+        )
+        self._handlers = self._event_handlers(decisions, replays)
+        if config.acl_file is not None:
+            self._acl = AclFile(config.acl_file, config.acl_format, engine.set_rules)
+            self._reloads.add("rules", self._acl.reload)
+        if self._admin is not None:
+            await self._admin.start(self._admin_routes())
+        engine.start()
+        if self._keeper is not None:
+            self._keeper.start()
         asyncio.get_running_loop().add_reader(engine.fileno(), self._take_events)
+        self._begin_tasks(listeners)
+
+    def _begin_tasks(self, listeners: Listeners) -> None:
         listeners.watch()
-        if config.sys_interval_s:
-            publishing = publish_sys_topics(self.counters, self._publish_sys, config.sys_interval_s)
+        if self.config.sys_interval_s:
+            publishing = publish_sys_topics(self.counters, self._publish_sys, self.config.sys_interval_s)
             self._tasks.append(asyncio.create_task(publishing))
         if self._acl is not None:
             self._tasks.append(asyncio.create_task(self._acl.watch()))
 
+    async def _abandon(self) -> None:
+        """Gives back what a start that failed had taken."""
+        engine, self._engine = self._engine, None
+        if self._admin is not None:
+            await self._admin.close()
+        if self._listeners is not None:
+            self._listeners.close()
+        if engine is not None:
+            await asyncio.to_thread(self._close_parts, engine)
+        await self._close_providers()
+
     async def stop(self) -> None:
         """Says goodbye to the clients, finishes the last writes, to them and to the store.
 
-        Takes at most `limits.shutdown_s` and a few seconds. May be called twice.
+        Takes at most `limits.shutdown_s` and a few seconds. May be called again and at once by several: each
+        returns when the broker has stopped. A call that is cancelled leaves the stopping going on.
         """
-        engine = self._engine
-        if engine is None or self._phase == "stopping":
+        if self._phase in ("new", "stopped"):
             return
-        self._phase = "stopping"
-        for task in self._tasks:
-            task.cancel()
-        if self._admin is not None:
-            await self._admin.close()
-        assert self._listeners is not None
-        self._listeners.close()
-        engine.stop()
-        try:
-            async with asyncio.timeout(self.config.limits.shutdown_s + STOP_GRACE_S):
-                await self._stopped.wait()
-        except TimeoutError:
-            _log.error("the engine did not stop in time")
-        assert self._decisions is not None
-        await self._decisions.close()
-        await self._close_providers()
-        assert self._replays is not None
-        await self._replays.close()
-        for subscription in list(self._subscriptions.values()):
-            subscription.close()
-        asyncio.get_running_loop().remove_reader(engine.fileno())
-        self._fault_log.flush()
-        self._engine = None
-        await asyncio.to_thread(engine.join)
+        if self._stopping is None or self._stopping.done():
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        """Each step may have been taken before, by one that was ended from outside."""
+        async with self._changing:
+            engine = self._engine
+            if engine is None:
+                return  # its start has failed
+            self._phase = "stopping"
+            for task in self._tasks:
+                task.cancel()
+            if self._admin is not None:
+                await self._admin.close()
+            assert self._listeners is not None
+            self._listeners.close()
+            engine.stop()
+            try:
+                async with asyncio.timeout(self.config.limits.shutdown_s + STOP_GRACE_S):
+                    await self._stopped.wait()
+            except TimeoutError:
+                _log.error("the engine did not stop in time")
+            assert self._decisions is not None
+            await self._decisions.close()
+            await self._close_providers()
+            assert self._replays is not None
+            await self._replays.close()
+            for subscription in list(self._subscriptions.values()):
+                subscription.close()
+            asyncio.get_running_loop().remove_reader(engine.fileno())
+            self._fault_log.flush()
+            self._engine = None
+            try:
+                await complete(asyncio.to_thread(self._finish, engine))
+            finally:
+                self._phase = "stopped"
+
+    def _finish(self, engine: Engine) -> None:
+        """Waits for the engine's and the keeper's threads; the last of what is to be stored is."""
+        engine.join()
         if self._keeper is not None:
-            await asyncio.to_thread(self._keeper.finish)
+            self._keeper.finish()
+        self._close_parts(engine)
+        if left := {name: value for name, value in engine.live_objects().items() if value}:
+            _log.error("the engine left objects behind: %s", left)  # a defect of ours: tests look for it
+
+    def _close_parts(self, engine: Engine) -> None:
+        """What may take its time, and is for another thread than the event loop's."""
         engine.close()
         if self._streams is not None:
             self._streams.close()
         if self._store is not None:
             self._store.close()
-        if left := {name: value for name, value in engine.live_objects().items() if value}:
-            _log.error("the engine left objects behind: %s", left)  # a defect of ours: tests look for it
+
+    async def wait_failed(self) -> str:
+        """Waits until the broker cannot go on by itself, and gives the reason; then it is to be stopped.
+
+        So it is when the thread has died that stores what is acknowledged: nothing more would be.
+        """
+        await self._failed.wait()
+        return self._failure
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+        self._failed.set()
+
+    def _problems(self) -> list[str]:
+        """What the broker does not do as it should; of interest to whoever looks after it."""
+        problem = self._keeper.problem if self._keeper is not None else ""
+        return [problem] if problem else []
 
     async def publish(
         self,
@@ -352,8 +408,17 @@ class Broker:
             for name, each in listeners.items()
         }
 
-    def _load(self, store: Store, engine: Engine) -> Keeper:
-        """Opens the store and brings the engine to where it is."""
+    async def _load(self, store: Store, engine: Engine) -> Keeper:
+        """Opens the store and brings the engine to where it is, beside the event loop: it takes seconds."""
+        loop = asyncio.get_running_loop()
+
+        def died(reason: str) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._fail, reason)
+
+        return await complete(asyncio.to_thread(self._load_store, store, engine, died))
+
+    def _load_store(self, store: Store, engine: Engine, on_death: Callable[[str], None]) -> Keeper:
         from tidemq.engine import StoreAccess
 
         for line in store.open():
@@ -370,6 +435,7 @@ class Broker:
             data=config.data if config.data.is_dir() else None,
             strict=config.store_strict,
             streams=self._streams,
+            on_death=on_death,
         )
         keeper.load()
         if self._streams is not None:
@@ -416,7 +482,7 @@ class Broker:
             raise refused(
                 "configuration", "admin_port", text, ["0", "pip install 'tidemq[admin]'"]
             ) from error
-        return AdminServer(self.counters, self.reload, self.disconnect, self.config)
+        return AdminServer(self.counters, self._problems, self.reload, self.disconnect, self.config)
 
     def _admin_routes(self) -> list[RouteDef]:
         if self._streams is None or self._keeper is None:
@@ -426,7 +492,7 @@ class Broker:
         return StreamRoutes(self._streams, self._keeper).routes()
 
     def _running_engine(self) -> Engine:
-        if self._engine is None:
+        if self._engine is None or self._phase not in ("running", "stopping"):
             raise UsageError("the broker is not running")
         return self._engine
 

@@ -15,13 +15,14 @@ import struct
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from tidemq.broker.errands import Errands
+from tidemq.broker.expiry import Expiry
 from tidemq.broker.keeper_rows import (
     COUNTED,
     ID,
@@ -46,9 +47,6 @@ T = TypeVar("T")
 Durability = Literal["sync", "interval", "os"]
 
 SWEEP_S = 1.0  # between two looks for what has expired, and at the store's size
-SWEEP_ROWS_MAX = 10_000  # of one sweep
-EXPIRE_AGAIN_S = 30.0  # a row is reported again that its reactor could not drop then
-EXPIRING_MAX = 100_000  # rows of which it is remembered that they were reported
 PURGE_ROWS = 250  # deleted between two pieces of work
 PURGE_PAUSE_S = 0.001  # for other work to come in between
 COUNTS_MAX = 200_000  # reference counts remembered
@@ -74,7 +72,8 @@ class Keeper:
 
     Durability: `sync` makes every batch durable before it is acknowledged, `interval` all of them every
     `interval_s`, `os` leaves it to the operating system. `data`: the directory where rows that nobody can
-    read are set aside; None: they are dropped.
+    read are set aside; None: they are dropped. `on_death` is called on the keeper's thread, with the
+    reason, when it cannot go on.
     """
 
     def __init__(
@@ -88,6 +87,7 @@ class Keeper:
         data: Path | None = None,
         strict: bool = False,
         streams: Streams | None = None,
+        on_death: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._access = access
@@ -97,7 +97,9 @@ class Keeper:
         self._data = data
         self._strict = strict
         self._streams = streams
-        self._asked: SimpleQueue[Callable[[], None]] = SimpleQueue()  # of other threads, see `ask`
+        self._errands = Errands()  # of other threads
+        self._on_death = on_death
+        self._died = False
         self._thread = threading.Thread(target=self._run, name="tidemq-keeper", daemon=True)
         self._counts: OrderedDict[bytes, int] = OrderedDict()  # of references, of payloads that have a count
         # of batches that failed, by family and key, to go before the next: the last value of a key counts
@@ -108,9 +110,7 @@ class Keeper:
         self._trims: list[tuple[int, bytes, int]] = []
         self._expired: dict[bytes, None] = {}  # keys of rows, each once
         self._trimmed: dict[int, bytes] = {}  # the last id that was trimmed off a queue
-        self._expiry_after = b""
-        self._expiring: dict[bytes, float] = {}  # idle rows that were reported as expired: when
-        self._wall_offset_s = time.time() - time.monotonic()  # as the engine has it: of the start
+        self._expiry = Expiry(store, access)
         self._swept = self._synced = time.monotonic()
         self._logged: dict[str, float] = {}  # when each kind of failure was last reported
         self._full = False
@@ -192,18 +192,22 @@ class Keeper:
         self._thread.start()
 
     def ask(self, act: Callable[[], T]) -> Future[T]:
-        """Does something that uses the store, on its thread, between two pieces of work; from any thread."""
-        future: Future[T] = Future()
+        """Does something that uses the store, on its thread, between two pieces of work; from any thread.
 
-        def answer() -> None:
-            try:
-                future.set_result(act())
-            except Exception as error:
-                future.set_exception(error)
-
-        self._asked.put(answer)
+        Cancelled before it began, it is not done. StoreError when the keeper has ended.
+        """
+        future = self._errands.ask(act)
         self._access.poke()
         return future
+
+    @property
+    def problem(self) -> str:
+        """What keeps it from storing what it should; empty: nothing. From any thread; the log says more."""
+        if self._died:
+            return "the keeper has died"
+        if self.failure:
+            return "nothing can be stored"
+        return "the store has reached store_bytes_max" if self._full else ""
 
     def finish(self) -> None:
         """Takes what the reactors, which have ended, still had; returns when the store has all of it."""
@@ -211,26 +215,41 @@ class Keeper:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            work = self._access.take_work(self._wait_s())
-            if work is None:
-                break
+        """A defect of ours costs a piece of work; what is none of them, as memory that has run out, all."""
+        try:
+            self._work()
+            self._errands.end(StoreError("the keeper has ended"))
+        except BaseException as error:
+            reason = (
+                f"the keeper, which stores what is acknowledged, has died: {type(error).__name__}: {error}"
+            )
+            _log.critical("%s", reason, exc_info=True)
+            self._died = True
+            self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)
+            self._errands.end(StoreError(reason))
+            self._on_death(reason)
+
+    def _work(self) -> None:
+        while (work := self._access.take_work(self._wait_s())) is not None:
             try:
                 self._commit(work)
-                self._do_the_rest(work)
-                self._answer_asked()
-                self._tend()
-            except Exception as error:  # a defect of ours; nobody may wait for ever because of it
+            except MemoryError:
+                raise
+            except Exception as error:  # nobody may wait for ever because of it
                 _log.exception("the keeper failed")
                 self._refuse(StoreError(str(error)))
                 self._discard_captured(work)
                 self._undo(work)
-        self._answer_asked()
+            try:
+                self._do_the_rest(work)
+                self._errands.answer()
+                self._tend()
+            except MemoryError:
+                raise
+            except Exception:  # what was committed stays so
+                _log.exception("the keeper failed")
+        self._errands.answer()
         self._end()
-
-    def _answer_asked(self) -> None:
-        while not self._asked.empty():
-            self._asked.get()()
 
     def _wait_s(self) -> float:
         if self._purges:
@@ -525,48 +544,10 @@ class Keeper:
             self._attempt(self._store.sync)
         if now - self._swept >= SWEEP_S and not self._left:
             self._swept = now
-            self._attempt(self._expire)
+            self._attempt(self._expiry.sweep)
             self._attempt(self._check_size)
             if self._streams is not None:
                 self._attempt(partial(self._streams.tend, self.ask))
-
-    def _expire(self) -> None:
-        """Tells the engine what has expired in queues that are in the store."""
-        end = struct.pack(">Q", int((time.monotonic() + self._wall_offset_s) * 1000))
-        by_queue: dict[bytes, list[bytes]] = {}
-        done: list[Write] = []
-        last = b""
-        for key, _ in itertools.islice(self._store.scan("expiry", b"", self._expiry_after), SWEEP_ROWS_MAX):
-            if key[:8] > end:
-                break
-            last = key
-            by_queue.setdefault(key[8:16], []).append(key)
-        # those before it are on their way out; from the front again when none are left
-        self._expiry_after = last
-        for number, keys in by_queue.items():
-            done += self._expire_queue(number, keys)
-        if done:
-            self._store.write(done, sync=False)
-
-    def _expire_queue(self, number: bytes, keys: list[bytes]) -> Iterator[Write]:
-        """Reports the idle rows among them; gives the deletion of what refers to no row."""
-        row_keys = [number + bytes([IDLE]) + key[16:] for key in keys]
-        values = self._store.get_many("queue", row_keys)
-        payloads = self._store.get_many("payload", [key[16:] for key in keys])
-        rows = []
-        now = time.monotonic()
-        for key, row_key, value, payload in zip(keys, row_keys, values, payloads, strict=True):
-            if value is None or payload is None:
-                self._expiring.pop(row_key, None)
-                yield ("expiry", key, None)  # in flight, which is completed, or gone
-            elif now - self._expiring.get(row_key, -EXPIRE_AGAIN_S) >= EXPIRE_AGAIN_S:
-                # twice would be counted twice: the removal may be on its way for longer than a sweep takes
-                self._expiring[row_key] = now
-                rows.append((row_key, value, payload))
-        while len(self._expiring) > EXPIRING_MAX:
-            del self._expiring[next(iter(self._expiring))]
-        if rows:
-            self._access.expire(int.from_bytes(number), rows)
 
     def _check_size(self) -> None:
         if not self._bytes_max:

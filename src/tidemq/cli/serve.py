@@ -16,7 +16,7 @@ from tidemq.broker.secret_files import warn_of
 from tidemq.broker.sys_topics import broker_version
 from tidemq.broker.systemd import Notifier, inherited_sockets
 from tidemq.config import Config, load_config
-from tidemq.errors import ConfigError, TideMQError
+from tidemq.errors import ConfigError, StoreError, TideMQError
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
@@ -70,8 +70,19 @@ async def _serve(config: Config) -> None:
         async with _reloading(broker, notifier, status):
             print(f"TideMQ {broker_version()} is ready on {addresses}", flush=True)
             notifier.ready(status)
-            await ended.wait()
-        notifier.stopping("the last messages are written")
+            failure = await _wait_for_the_end(broker, ended)
+        notifier.stopping(failure or "the last messages are written")
+        if failure:
+            raise StoreError(failure)
+
+
+async def _wait_for_the_end(broker: Broker, ended: asyncio.Event) -> str:
+    """Gives why the broker cannot go on; empty: a signal has come."""
+    failing, ending = asyncio.create_task(broker.wait_failed()), asyncio.create_task(ended.wait())
+    done, waiting = await asyncio.wait((failing, ending), return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    return failing.result() if failing in done else ""
 
 
 @asynccontextmanager
