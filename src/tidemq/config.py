@@ -21,6 +21,10 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetPydanticSchema,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    TypeAdapter,
     ValidationError,
     create_model,
     model_validator,
@@ -109,7 +113,7 @@ def _limits_schema(_: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSch
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(Limits):
         low, high = LIMIT_RANGES[field.name]
-        fields[field.name] = (Annotated[int, Field(ge=low, le=high)], field.default)
+        fields[field.name] = (Annotated[StrictInt, Field(ge=low, le=high)], field.default)
     model = create_model("Limits", __config__=ConfigDict(extra="forbid"), **fields)
     return core_schema.chain_schema(
         [
@@ -132,10 +136,10 @@ def _consistent(limits: Limits) -> Limits:
 
 def _range(limit: str) -> Any:
     low, high = LISTENER_RANGES[limit]
-    return Field(ge=low, le=high)
+    return Field(strict=True, ge=low, le=high)
 
 
-Port = Annotated[int, Field(ge=0, le=65_535)]
+Port = Annotated[StrictInt, Field(ge=0, le=65_535)]
 Options = Annotated[dict[str, Any], Field(repr=False)]  # for a provider; there may be secrets in it
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -188,11 +192,11 @@ class Listener(BaseModel):
     mode: Annotated[str, Field(pattern=r"^0?[0-7]{3}$")] = "0600"  # of that socket
     tls: TlsConfig | None = None
     websocket: WebSocketConfig | None = None
-    proxy_protocol: bool = False  # clients come through a proxy that says where from (version 1 or 2)
+    proxy_protocol: StrictBool = False  # clients come through a proxy that says where from (version 1 or 2)
     protocol_versions: Annotated[tuple[ProtocolVersion, ...], Field(min_length=1)] = ("3.1", "3.1.1", "5.0")
     authenticator: str | None = None  # None: the broker's
     authenticator_options: dict[str, Any] = {}
-    connections_max: Annotated[int, Field(ge=0, le=100_000_000)] = 0  # 0: as many as the broker takes
+    connections_max: Annotated[StrictInt, Field(ge=0, le=100_000_000)] = 0  # 0: as many as the broker takes
     # None: the broker's limit of that name; 0: none
     client_messages_per_s: Annotated[int | None, _range("client_messages_per_s")] = None
     client_bytes_per_s: Annotated[int | None, _range("client_bytes_per_s")] = None
@@ -219,8 +223,8 @@ class StreamConfig(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     filters: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)]
-    retention_s: Annotated[float, Field(ge=0, le=100 * 365 * _DAY_S)] = 7 * _DAY_S
-    retention_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 10 << 30
+    retention_s: Annotated[StrictFloat, Field(ge=0, le=100 * 365 * _DAY_S)] = 7 * _DAY_S
+    retention_bytes: Annotated[StrictInt, Field(ge=0, le=1 << 60)] = 10 << 30
 
 
 class Config(BaseModel):
@@ -230,9 +234,9 @@ class Config(BaseModel):
 
     host: str = Listener().host
     port: Port = Listener().port
-    plain: bool = True  # listen at host and port, without TLS
+    plain: StrictBool = True  # listen at host and port, without TLS
     listeners: tuple[Listener, ...] = ()  # further ones
-    reactors: Annotated[int, Field(ge=0, le=REACTORS_MAX)] = 0  # 0: one per core
+    reactors: Annotated[StrictInt, Field(ge=0, le=REACTORS_MAX)] = 0  # 0: one per core
 
     user: str = ""  # that a broker started as root becomes; empty: it stays who it is
     group: str = ""  # of it; empty: the user's own
@@ -240,9 +244,9 @@ class Config(BaseModel):
     store: str = "rocksdb"  # name of an entry point in `tidemq.stores`, and so on
     store_options: Options = {}
     data: Path = Path("tidemq-data")  # directory of stores that keep files
-    store_strict: bool = False  # refuse to start on damaged data, rather than set it aside
+    store_strict: StrictBool = False  # refuse to start on damaged data, rather than set it aside
     durability: Literal["sync", "interval", "os"] = "sync"  # when a commit is forced to the disk
-    durability_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 100  # of `interval`
+    durability_interval_ms: Annotated[StrictInt, Field(ge=1, le=60_000)] = 100  # of `interval`
     queue_full: Literal["drop_oldest", "drop_newest", "reject"] = "drop_newest"  # beyond a queue's limits
     streams: tuple[StreamConfig, ...] = ()
     authenticator: str = "anonymous"
@@ -251,29 +255,37 @@ class Config(BaseModel):
     authoriser_options: Options = {}
     acl_file: Path | None = None  # rules of who may publish and subscribe to what; none: no rules
     acl_format: Literal["tidemq", "mosquitto"] = "tidemq"
-    decision_s: Annotated[float, Field(gt=0, le=300)] = (
+    decision_s: Annotated[StrictFloat, Field(gt=0, le=300)] = (
         5.0  # for one decision of a provider or hook; then refused
     )
-    failed_login_delay_s: Annotated[float, Field(ge=0, le=60)] = 0.1  # of the first refusal; then it doubles
-    failed_login_delay_max_s: Annotated[float, Field(ge=0, le=300)] = 10.0
-    failed_login_half_life_s: Annotated[float, Field(ge=1, le=_DAY_S)] = 60.0  # of a count of failures
-    failed_logins_max: Annotated[int, Field(ge=0, le=1_000_000)] = 50  # of a source; then it is not asked
-    decisions_max: Annotated[int, Field(ge=1, le=100_000)] = 256  # decisions under way at a time
-    decisions_waiting_max: Annotated[int, Field(ge=0, le=10_000_000)] = 10_000  # beyond: refused at once
+    failed_login_delay_s: Annotated[StrictFloat, Field(ge=0, le=60)] = (
+        0.1  # of the first refusal; then it doubles
+    )
+    failed_login_delay_max_s: Annotated[StrictFloat, Field(ge=0, le=300)] = 10.0
+    failed_login_half_life_s: Annotated[StrictFloat, Field(ge=1, le=_DAY_S)] = 60.0  # of a count of failures
+    failed_logins_max: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = (
+        50  # of a source; then it is not asked
+    )
+    decisions_max: Annotated[StrictInt, Field(ge=1, le=100_000)] = 256  # decisions under way at a time
+    decisions_waiting_max: Annotated[StrictInt, Field(ge=0, le=10_000_000)] = (
+        10_000  # beyond: refused at once
+    )
 
-    decision_cache_s: Annotated[float, Field(ge=0, le=_DAY_S)] = (
+    decision_cache_s: Annotated[StrictFloat, Field(ge=0, le=_DAY_S)] = (
         5.0  # an authoriser's answer; 0: not remembered
     )
-    decision_cache_max: Annotated[int, Field(ge=0, le=100_000_000)] = 100_000  # of these answers
+    decision_cache_max: Annotated[StrictInt, Field(ge=0, le=100_000_000)] = 100_000  # of these answers
 
     log_level: LogLevel = "info"
-    fault_lines_max: Annotated[int, Field(ge=0, le=100_000)] = 20  # log lines on clients' faults a second
+    fault_lines_max: Annotated[StrictInt, Field(ge=0, le=100_000)] = (
+        20  # log lines on clients' faults a second
+    )
     admin_host: str = "127.0.0.1"
     admin_port: Port = 0  # 0: off
     admin_token_file: str = ""  # whoever asks it has to know what the file holds; empty: loopback only
     admin_cert: str = ""  # PEM, for HTTPS; empty: HTTP
     admin_key: str = ""  # empty: in the file of the certificate
-    sys_interval_s: Annotated[float, Field(ge=0, le=_DAY_S)] = (
+    sys_interval_s: Annotated[StrictFloat, Field(ge=0, le=_DAY_S)] = (
         10.0  # between two publications of $SYS; 0: off
     )
 
@@ -300,9 +312,50 @@ class _Layers(Config, BaseSettings):
         given = init_settings.init_kwargs
         return (
             InitSettingsSource(settings_cls, given.get("flags", {})),
-            env_settings,
+            InitSettingsSource(settings_cls, _typed_environment(env_settings())),
             InitSettingsSource(settings_cls, given.get("file", {})),
         )
+
+
+class EnvironmentText(str):
+    """A value of the environment, where all is text."""
+
+    __slots__ = ()
+
+
+# what text may stand for: elsewhere a number is a number, and nothing else
+_OF_TEXT: Mapping[object, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (int, float, bool)}
+
+
+def _of_text(kind: object, value: object) -> object:
+    """What a text of the environment says, where a number or a bool is wanted; else as it is."""
+    if not isinstance(value, EnvironmentText) or kind not in _OF_TEXT:
+        return value
+    try:
+        return _OF_TEXT[kind].validate_python(str(value))
+    except ValidationError:
+        return str(value)
+
+
+def read_text(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's values, those that the environment gives as text in their fields' types."""
+    kinds = {name: field.annotation for name, field in model.model_fields.items()}
+    return {name: _of_text(kinds.get(name), value) for name, value in values.items()}
+
+
+def _typed_environment(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What providers' options are only the provider knows: they are marked, and it calls `read_text`."""
+
+    def marked(value: object) -> object:
+        return EnvironmentText(value) if isinstance(value, str) else value
+
+    typed = read_text(Config, {name: marked(value) for name, value in values.items()})
+    for name, table in typed.items():
+        if name.endswith("_options") and isinstance(table, dict):
+            typed[name] = {key: marked(value) for key, value in table.items()}
+        elif name == "limits" and isinstance(table, dict):
+            typed[name] = {key: _of_text(int, marked(value)) for key, value in table.items()}
+    return typed
 
 
 def load_config(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Config:

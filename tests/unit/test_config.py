@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import ValidationError
 
-from tidemq.config import LIMIT_RANGES, Config, Listener, load_config
+from tidemq.broker.builtin import AnonymousOptions
+from tidemq.broker.certificates import CertificateOptions
+from tidemq.broker.jwt_tokens import JwtOptions
+from tidemq.broker.password_file import PasswordFileOptions
+from tidemq.broker.providers import read_options
+from tidemq.broker.webhook import WebhookOptions
+from tidemq.config import LIMIT_RANGES, Config, Listener, StreamConfig, load_config
 from tidemq.errors import ConfigError
 from tidemq.limits import Limits
 
@@ -61,6 +69,59 @@ def test_tables_come_from_the_file_and_as_json_from_the_environment(monkeypatch,
     assert config.listeners == (Listener(host="::1", port=5),)
 
 
+SCALARS = {int: (True, "1", 1.5, None), float: (True, "1", None), bool: (1, "true", None)}
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (Config, {}),
+        (Listener, {}),
+        (StreamConfig, {"name": "s", "filters": ("#",)}),
+        (WebhookOptions, {"url": "http://localhost"}),
+        (JwtOptions, {"algorithms": ("HS256",), "secret_file": Path("s")}),
+        (CertificateOptions, {}),
+        (PasswordFileOptions, {"file": Path("f")}),
+        (AnonymousOptions, {}),
+    ],
+)
+def test_a_number_is_a_number_and_a_bool_a_bool(model, given):
+    """For every key of every table; text and bools pass for numbers nowhere."""
+    model.model_validate(given)
+    for name, field in model.model_fields.items():
+        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if kind in SCALARS]
+        for value in SCALARS[kinds[0]] if kinds else ():
+            if value is None and field.default is None:
+                continue
+            with pytest.raises(ValidationError):
+                model.model_validate({**given, name: value})
+
+
+@pytest.mark.parametrize("name", LIMIT_RANGES)
+def test_a_limit_is_a_number(name):
+    for value in (True, str(LIMIT_RANGES[name][1]), float(LIMIT_RANGES[name][1]), None):
+        with pytest.raises(ValidationError):
+            Config.model_validate({"limits": {name: value}})
+
+
+def test_what_the_environment_says_is_text_and_read_as_its_key_wants(monkeypatch, write):
+    monkeypatch.setenv("TIDEMQ_PORT", "25901")
+    monkeypatch.setenv("TIDEMQ_PLAIN", "false")
+    monkeypatch.setenv("TIDEMQ_DECISION_S", "2.5")
+    monkeypatch.setenv("TIDEMQ_LIMITS__RECEIVE_MAX", "7")
+    monkeypatch.setenv("TIDEMQ_AUTHENTICATOR", "webhook")
+    monkeypatch.setenv("TIDEMQ_AUTHENTICATOR_OPTIONS__URL", "http://localhost")
+    monkeypatch.setenv("TIDEMQ_AUTHENTICATOR_OPTIONS__TIMEOUT_S", "1.5")
+    config = load_config(write("port = 1\n[limits]\ninflight_max = 3\n"))
+    assert (config.port, config.plain, config.decision_s) == (25901, False, 2.5)
+    assert (config.limits.receive_max, config.limits.inflight_max) == (7, 3)
+    options = read_options("webhook", WebhookOptions, config.authenticator_options)
+    assert options.timeout_s == 1.5
+    monkeypatch.setenv("TIDEMQ_AUTHENTICATOR_OPTIONS__TIMEOUT_S", "soon")
+    with pytest.raises(ConfigError, match="timeout_s"):
+        read_options("webhook", WebhookOptions, load_config().authenticator_options)
+
+
 def test_a_program_s_config_reads_no_environment(monkeypatch):
     monkeypatch.setenv("TIDEMQ_PORT", "2")
     assert Config(limits=Limits(inflight_max=5)).port == 1883
@@ -73,6 +134,8 @@ def test_a_program_s_config_reads_no_environment(monkeypatch):
     [
         ("prot = 1", "prot", ["'prot' is unknown, did you mean port?", "authenticator"]),
         ("port = 70000", "port", ["70000 is refused", "accepted: less than or equal to 65535"]),
+        ("port = true", "port", ["True is refused; accepted: a valid integer"]),
+        ("port = '25901'", "port", ["'25901' is refused; accepted: a valid integer"]),
         ("port = 'x'", "port", ["'x' is refused", "accepted: a valid integer"]),
         ("log_level = 'loud'", "log_level", ["'loud'", "'debug', 'info', 'warning' or 'error'"]),
         ("[limits]\nreceive_max = 0", "limits.receive_max", ["0 is refused", "accepted: 1 to 65535"]),

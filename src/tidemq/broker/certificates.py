@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, StrictBool
 
 from tidemq.broker.providers import (
     BAD_USER_NAME_OR_PASSWORD,
@@ -72,7 +72,7 @@ class CertificateOptions(BaseModel):
     identity: Identity = "cn"
     client_id: Literal["free", "equal", "replace"] = "free"  # the client's own, against the name
     fingerprints: tuple[Annotated[str, AfterValidator(_check_fingerprint)], ...] | None = None  # None: any
-    ends_with_certificate: bool = True  # the connection
+    ends_with_certificate: StrictBool = True  # the connection
 
 
 class CertificateAuthenticator:

@@ -14,7 +14,17 @@ from typing import Annotated, Any, Literal, Self
 
 import jwt
 from jwt.exceptions import PyJWTError
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from tidemq.broker.acl_claim import AclClaim, rules_of
 from tidemq.broker.http_client import HttpClient, Url
@@ -71,16 +81,16 @@ class JwtOptions(BaseModel):
     jwks_url: Url | None = None
     public_key_file: Path | None = None
     secret_file: Path | None = None
-    refresh_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0  # age of keys from a URL
-    pause_s: Annotated[float, Field(gt=0, le=3600)] = 10.0  # between two calls of it
-    timeout_s: Annotated[float, Field(gt=0, le=300)] = 3.0  # of a call
+    refresh_s: Annotated[StrictFloat, Field(gt=0, le=86_400)] = 300.0  # age of keys from a URL
+    pause_s: Annotated[StrictFloat, Field(gt=0, le=3600)] = 10.0  # between two calls of it
+    timeout_s: Annotated[StrictFloat, Field(gt=0, le=300)] = 3.0  # of a call
     ca_file: Path | None = None  # certificates of the authorities to trust there; None: the system's
 
     issuer: str | None = None  # None: any
     audience: tuple[str, ...] = ()  # one of these; empty: tokens without an audience
-    leeway_s: Annotated[int, Field(ge=0, le=600)] = 5  # for clocks that differ
-    expiry_required: bool = True
-    ends_with_token: bool = True  # the connection
+    leeway_s: Annotated[StrictInt, Field(ge=0, le=600)] = 5  # for clocks that differ
+    expiry_required: StrictBool = True
+    ends_with_token: StrictBool = True  # the connection
 
     token_from: Literal["password", "username"] = "password"
     username_claim: str = "sub"

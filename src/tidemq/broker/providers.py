@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 from pydantic import BaseModel, ValidationError
 
 from tidemq.broker.rules import AclRule
-from tidemq.config import Config, refused, unknown_name
+from tidemq.config import Config, read_text, refused, unknown_name
 from tidemq.engine.events import AuthRequest, ConnectRequest
 from tidemq.errors import UsageError
 
@@ -162,7 +162,7 @@ Model = TypeVar("Model", bound=BaseModel)
 def read_options(name: str, model: type[Model], options: Options) -> Model:
     """The options of the provider `name`, checked; ConfigError names the one that is wrong, and no value."""
     try:
-        return model.model_validate(dict(options))
+        return model.model_validate(read_text(model, options))
     except ValidationError as error:
         detail = error.errors(include_input=False, include_url=False)[0]
     key = f"options of {name}" + "".join(f".{part}" for part in detail["loc"])

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, ValidationError
 
 from tidemq.broker.acl_claim import AclClaim, Name, rules_of
 from tidemq.broker.circuit_breaker import CircuitBreaker
@@ -69,14 +69,14 @@ class WebhookOptions(BaseModel):
     ca_file: Path | None = None  # certificates of the authorities to trust; None: the system's
     secret_file: Path | None = None  # holds the value of the header below
     secret_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] = "Authorization"
-    timeout_s: Annotated[float, Field(gt=0, le=300)] = 3.0  # of a call
-    connections_max: Annotated[int, Field(ge=1, le=10_000)] = 64
-    questions_max: Annotated[int, Field(ge=1, le=1_000_000)] = 5000  # that wait for an answer
-    allow_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0  # an allow is remembered for; 0: not
-    deny_s: Annotated[float, Field(ge=0, le=86_400)] = 5.0
-    remembered_max: Annotated[int, Field(ge=0, le=10_000_000)] = 100_000  # answers
-    failures_max: Annotated[int, Field(ge=1, le=1_000_000)] = 5  # in a row, then the circuit opens
-    open_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
+    timeout_s: Annotated[StrictFloat, Field(gt=0, le=300)] = 3.0  # of a call
+    connections_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 64
+    questions_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 5000  # that wait for an answer
+    allow_s: Annotated[StrictFloat, Field(ge=0, le=86_400)] = 30.0  # an allow is remembered for; 0: not
+    deny_s: Annotated[StrictFloat, Field(ge=0, le=86_400)] = 5.0
+    remembered_max: Annotated[StrictInt, Field(ge=0, le=10_000_000)] = 100_000  # answers
+    failures_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 5  # in a row, then the circuit opens
+    open_s: Annotated[StrictFloat, Field(gt=0, le=3600)] = 10.0
     on_failure: Literal["deny", "ignore"] = "deny"  # what a call that fails, or is not made, counts as
 
 
