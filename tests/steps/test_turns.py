@@ -1,4 +1,4 @@
-"""No turn takes more steps than what it was given to do allows, with 100,000 of all that there can be many of.
+"""No turn takes more steps than what it was given to do allows, with 100,000 of what there can be many of.
 
 In a build of its own, which ends the process otherwise; `make steps` runs more of the tests in it.
 """

@@ -77,7 +77,7 @@ def counts_steps() -> bool:
 
 
 def try_turn(count: uint64_t) -> None:
-    """A turn of so many steps that is given nothing to do: too many end the process, in a build that counts."""
+    """A turn of so many steps with nothing to do: too many end the process, in a build that counts."""
     begin_turn()
     count_steps(count)
     end_turn()
