@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tidemq.errors import TideMQError
     from tidemq.limits import Limits
 
+    __version__: str
+
 _MODULES = {
     "Broker": "tidemq.broker",
     "Config": "tidemq.config",
@@ -41,6 +43,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("tidemq")
+        except PackageNotFoundError:  # the source tree alone
+            return "unknown"
     if name not in _MODULES:
         raise AttributeError(f"module 'tidemq' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

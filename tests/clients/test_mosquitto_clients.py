@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
+import sys
 
 import pytest
+from conformance.kit import unique
 
 pytestmark = pytest.mark.usefixtures("mosquitto_clients")
 every_version = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
@@ -182,3 +185,35 @@ def test_unacknowledged_is_sent_again(broker, version, topic):
     hanging.kill()
     again = Sub(broker, version, *identity, "-C", "200")
     assert again.lines() == [str(number) for number in range(200)]
+
+
+FORMATS = (
+    r"%%|%t|%p|%q|%r|%l|%x|%X|@@|\n\t\\|\a\e\0|",
+    "%C|%D|%F|%P|%R|%5l|%-5l|%05l|%12t|%-12t|%.3t|%20p|",
+    "%j",
+    "%J",
+)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_our_command_prints_as_theirs(broker, form: str) -> None:
+    """`-F`, of a retained message with every property."""
+    topic = unique("f/")
+    properties = [
+        *("-D", "publish", "content-type", "text", "-D", "publish", "response-topic", "r"),
+        *("-D", "publish", "correlation-data", "cd", "-D", "publish", "payload-format-indicator", "1"),
+        *("-D", "publish", "user-property", "a", "b", "-D", "publish", "user-property", "c", "d"),
+    ]
+    pub(broker, "mqttv5", "-t", topic, "-m", '{"a":[1,"ü"]}', "-r", "-q", "1", *properties)
+    ours = [sys.executable, "-c", "from tidemq.cli import main; main()", "sub"]
+    options = ["-p", str(broker.port), "-V", "mqttv5", "-t", topic, "-C", "1", "-W", "60", "-F", form]
+    printed = [
+        subprocess.run([*command, *options], capture_output=True, timeout=90).stdout
+        for command in (ours, ["mosquitto_sub"])
+    ]
+    if form in ("%j", "%J"):
+        shown = [json.loads(each) for each in printed]
+        assert [len(each.pop("tst")) for each in shown] == [len("2026-11-22T18:16:00.888168Z+0000")] * 2
+        assert shown[0] == shown[1]
+    else:
+        assert printed[0] == printed[1] != b""

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 
 import pytest
 
+import tidemq as tidemq_package
 from tidemq.bench.process import cpu_s
 from tidemq.testing.ports import free_port
 
@@ -172,7 +174,18 @@ def test_a_reader_that_leaves_ends_the_subscriber(tidemq):
     ("arguments", "text"),
     [
         (["pub", "-t", "a"], "one of -m, -f, -l, -s, -n"),
-        (["pub", "-m", "a"], "--topic"),
+        (["pub", "-m", "a"], "with -t or in -L"),
+        (["pub", "-m", "a", "-L", "mqtt://127.0.0.1"], "accepted: mqtt[s]://"),
+        (["pub", "-m", "a", "-L", "http://127.0.0.1/a"], "accepted: mqtt[s]://"),
+        (["pub", "-m", "a", "-L", "mqtt://127.0.0.1/a"], "-L and -h say the same"),
+        (["pub", "-t", "a", "-m", "b", "--tls-version", "tlsv1.3"], "TLS needs --cafile"),
+        (["pub", "-t", "a", "-m", "b", "--unix", "/nowhere"], "takes the place of -h"),
+        (["pub", "-t", "a", "-m", "b", "-i", "x", "-I", "y"], "-i or -I"),
+        (["sub", "-t", "a", "-F", "%b"], "the format has %b; accepted: %%, %A, "),
+        (["sub", "-t", "a", "-F", "a%"], "ends with %"),
+        (["sub", "-t", "a", "-F", "\\q"], "the format has \\q"),
+        (["sub", "-t", "a", "-T", "a/#/b"], "no topic filter"),
+        (["sub", "-t", "a", "--retain-as-published"], "needs -V mqttv5"),
         (["pub", "-t", "a/#", "-m", "x"], "+ or #"),
         (["pub", "-t", "a", "-m", "b", "-q", "3"], "less than or equal to 2"),
         (["pub", "-t", "a", "-m", "b", "-V", "7"], "accepted: mqttv5, mqttv311, mqttv31"),
@@ -182,13 +195,74 @@ def test_a_reader_that_leaves_ends_the_subscriber(tidemq):
         (["pub", "-t", "a", "-f", "/nowhere"], "No such file"),
         (["sub", "-t", "a", "-c"], "give one with -i"),
         (["sub", "-t", "a/#/b"], "topic filter is malformed"),
-        (["sub"], "--topic"),
+        (["sub"], "with -t or in -L"),
     ],
 )
 def test_wrong_usage_exits_with_1_and_says_why(arguments, text):
     code, out, err = Tidemq(1).run(*arguments)
     assert (code, out) == (1, b"")
     assert text in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["serve", "--prot", "1"], ["serve", "--port", "x"], ["acl", "check"], ["nothing"], ["--nothing"]],
+)
+def test_wrong_usage_of_the_broker_s_commands_exits_with_2(arguments):
+    """systemd starts no broker again that has ended with 2."""
+    command = [sys.executable, "-c", "from tidemq.cli import main; main()", *arguments]
+    done = subprocess.run(command, capture_output=True, timeout=RUN_S)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"Error: ")
+
+
+def test_the_version_is_said():
+    command = [sys.executable, "-c", "from tidemq.cli import main; main()", "--version"]
+    said = subprocess.run(command, capture_output=True, timeout=RUN_S, check=True).stdout
+    assert said.decode() == f"tidemq {tidemq_package.__version__}\n"
+    assert tidemq_package.__version__ == version("tidemq")
+
+
+def test_a_url_names_server_topic_and_user(tidemq):
+    url = f"mqtt://ann:p%40w@127.0.0.1:{tidemq.port}/url/#"
+    command = [sys.executable, "-c", "from tidemq.cli import main; main()"]
+    sub = subprocess.Popen(
+        [*command, "sub", "-d", "-L", url, "-t", "more", "-C", "2", "-W", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    for line in sub.stderr:
+        if b"received Suback" in line:
+            break
+    for topic in ("url/a", "more"):
+        url = f"mqtt://127.0.0.1:{tidemq.port}/{topic}"
+        assert subprocess.run([*command, "pub", "-L", url, "-m", topic], timeout=RUN_S).returncode == 0
+    assert end(sub) == (0, b"url/a\nmore\n")
+
+
+def test_what_is_left_out_is_not_printed_and_not_counted(tidemq):
+    sub = tidemq.subscribe("-t", "o/#", "-T", "o/+/x", "-T", "o/no", "-C", "2", "-W", "60", "-v")
+    for topic in ("o/1/x", "o/1", "o/no", "o/2/x/y"):
+        assert tidemq.run("pub", "-t", topic, "-m", topic, "-q", "1")[0] == 0
+    assert end(sub) == (0, b"o/1 o/1\no/2/x/y o/2/x/y\n")
+
+
+def test_retained_messages_are_removed(tidemq):
+    for topic in ("rm/1", "rm/2"):
+        assert tidemq.run("pub", "-t", topic, "-m", topic, "-r", "-q", "1")[0] == 0
+    arguments = ["-t", "rm/#", "-T", "rm/2", "--remove-retained", "--retained-only", "-W", "1"]
+    assert tidemq.run("sub", *arguments)[:2] == (27, b"rm/1\n")
+    assert tidemq.run("sub", "-t", "rm/#", "-C", "1", "-W", "60")[1] == b"rm/2\n"
+    assert tidemq.run("sub", *arguments[:2], *arguments[4:])[1] == b"rm/2\n"
+
+
+def test_messages_are_repeated_after_a_time(tidemq):
+    sub = tidemq.subscribe("-t", "again", "-C", "3", "-W", "60")
+    began = time.monotonic()
+    arguments = ["-t", "again", "-m", "x", "--repeat", "3", "--repeat-delay", "0.2", "-q", "1", "-M", "1"]
+    assert tidemq.run("pub", *arguments)[0] == 0
+    assert time.monotonic() - began >= 0.4
+    assert end(sub) == (0, b"x\nx\nx\n")
 
 
 def test_a_server_that_is_not_there():

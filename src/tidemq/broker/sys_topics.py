@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+
+import tidemq
 
 # topic below $SYS/broker/ and the counter it shows
 COUNTER_TOPICS: Mapping[str, str] = {
@@ -20,17 +21,9 @@ COUNTER_TOPICS: Mapping[str, str] = {
 }
 
 
-def broker_version() -> str:
-    """The installed package's version."""
-    try:
-        return version("tidemq")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 def plan_sys_messages(counters: Mapping[str, int], uptime_s: int) -> dict[str, str]:
     """Topics and payloads to publish; a counter that the engine does not have is left out."""
-    values = {"version": f"tidemq {broker_version()}", "uptime": f"{uptime_s} seconds"}
+    values = {"version": f"tidemq {tidemq.__version__}", "uptime": f"{uptime_s} seconds"}
     for topic, counter in COUNTER_TOPICS.items():
         if counter in counters:
             values[topic] = str(counters[counter])

@@ -26,8 +26,20 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import tidemq
+
+        print(f"tidemq {tidemq.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def describe() -> None:
+def describe(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which, and end.")
+    ] = False,
+) -> None:
     """An MQTT 3.1, 3.1.1 and 5.0 broker, a publisher and a subscriber to try it with, tools for its store and
     for load tests."""
 
@@ -87,12 +99,12 @@ app.add_typer(pipeline_app, name="pipeline")
 
 
 def main() -> None:
-    """The entry point of the command. Wrong usage exits with 1, as mosquitto's commands do; of `bench`
-    with 2, as 1 means there that messages were lost.
+    """The entry point of the command. Wrong usage exits with 2, of which systemd knows that another try does
+    not help; of `pub` and `sub` with 1, as mosquitto's commands do.
     """
     try:
         code = app(join_properties(sys.argv[1:]), prog_name="tidemq", standalone_mode=False)
     except TyperException as error:
         print(f"Error: {error.format_message()}\nUse 'tidemq COMMAND --help' to see usage.", file=sys.stderr)
-        code = EXIT_USAGE if sys.argv[1:2] == ["bench"] else EXIT_FAILED
+        code = EXIT_FAILED if sys.argv[1:2] in (["pub"], ["sub"]) else EXIT_USAGE
     sys.exit(code)

@@ -7,7 +7,8 @@ import socket
 import ssl
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemq.errors import RefusedError
@@ -44,6 +45,28 @@ class ServerRefusedError(RefusedError):
         self.code = code
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where to connect to."""
+
+    host: str
+    port: int
+    path: Path | None = None  # of its Unix socket, instead
+    bind: str | None = None  # own address to connect from
+
+    def connect(self) -> socket.socket:
+        """A connection within `CONNECT_S`; OSError."""
+        if self.path is None:
+            source = None if self.bind is None else (self.bind, 0)
+            made = socket.create_connection((self.host, self.port), CONNECT_S, source)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return made
+        made = socket.socket(socket.AF_UNIX)
+        made.settimeout(CONNECT_S)
+        made.connect(str(self.path))
+        return made
+
+
 class Connection:
     """Connected from construction to `close`.
 
@@ -53,8 +76,7 @@ class Connection:
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        server: Server,
         connect: Connect,
         *,
         debug: bool = False,
@@ -68,10 +90,9 @@ class Connection:
         self._decoder = Decoder(connect.version)
         self._awaits_pingresp = False
         self._last_packet_id = 0
-        self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = server.connect()
         if tls is not None:
-            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
+            self._socket = tls.wrap_socket(self._socket, server_hostname=server.host)
         self._socket.settimeout(None)
         self.connack = self._connect(connect) if auth is None else self._authenticate(connect, auth)
 

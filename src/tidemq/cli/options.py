@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
-from tidemq.cli.connection import Connection, ServerRefusedError
+from tidemq.cli.connection import Connection, Server, ServerRefusedError
 from tidemq.cli.properties import parse_properties
 from tidemq.errors import TideMQError, UsageError
 from tidemq.wire import Connect, Packet, Properties, Will, encode
@@ -22,11 +23,24 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 VERSIONS = {"mqttv31": 3, "31": 3, "mqttv311": 4, "311": 4, "mqttv5": 5, "5": 5}
+TLS_VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 NEVER_EXPIRES_S = 0xFFFFFFFF
 
-Host = Annotated[str, typer.Option("-h", "--host", help="Server to connect to.")]
-Port = Annotated[int, typer.Option("-p", "--port", help="Its port.")]
+Host = Annotated[str | None, typer.Option("-h", "--host", help="Server to connect to. [default: localhost]")]
+Port = Annotated[int | None, typer.Option("-p", "--port", help="Its port. [default: 1883, with TLS 8883]")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "-L", "--url", help="Server, user and topic in one: mqtt[s]://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC."
+    ),
+]
+Unix = Annotated[Path | None, typer.Option("--unix", metavar="FILE", help="The server's Unix socket.")]
+Bind = Annotated[str | None, typer.Option("-A", metavar="ADDRESS", help="Own address to connect from.")]
 ClientId = Annotated[str, typer.Option("-i", "--id", help="Client identifier; empty: the server chooses.")]
+IdPrefix = Annotated[
+    str, typer.Option("-I", "--id-prefix", help="Client identifier: this, and the process's number.")
+]
+NoDelay = Annotated[bool, typer.Option("--nodelay", help="Always so: packets leave at once.")]
 Username = Annotated[str | None, typer.Option("-u", "--username", help="User name.")]
 Password = Annotated[str | None, typer.Option("-P", "--pw", help="Password.")]
 CaFile = Annotated[
@@ -36,6 +50,14 @@ CaFile = Annotated[
 OsCerts = Annotated[
     bool, typer.Option("--tls-use-os-certs", help="TLS: the system's authorities are trusted.")
 ]
+CaPath = Annotated[
+    Path | None, typer.Option("--capath", metavar="DIR", help="TLS: the same, a directory of OpenSSL's form.")
+]
+TlsVersion = Annotated[
+    str | None, typer.Option("--tls-version", help="TLS: tlsv1.2 or tlsv1.3, and none below it.")
+]
+Ciphers = Annotated[str | None, typer.Option("--ciphers", help="TLS 1.2: ciphers, as OpenSSL names them.")]
+TlsAlpn = Annotated[str | None, typer.Option("--tls-alpn", help="TLS: protocol to name.")]
 Cert = Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="TLS: certificate to show.")]
 Key = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="TLS: its key.")]
 Insecure = Annotated[
@@ -74,8 +96,7 @@ Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Quality of 
 class Client:
     """A client as the options describe it."""
 
-    host: str
-    port: int
+    server: Server
     connect: Connect
     properties: Mapping[str, Properties]  # by command
     debug: bool
@@ -84,15 +105,48 @@ class Client:
 
     def open(self) -> Connection:
         """Connects."""
-        return Connection(self.host, self.port, self.connect, debug=self.debug, auth=self.auth, tls=self.tls)
+        return Connection(self.server, self.connect, debug=self.debug, auth=self.auth, tls=self.tls)
 
     def check(self, packet: Packet) -> None:
         """UsageError when the packet could not be sent; cheaper to know before the server does."""
         encode(packet, self.connect.version)
 
 
+def read_url(given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """The options with what `-L` says in their places, and its topic; UsageError for one that is none."""
+    url = given["url"]
+    if url is None:
+        return dict(given), None
+    scheme, separator, rest = url.partition("://")
+    server, _, topic = rest.partition("/")
+    if scheme not in ("mqtt", "mqtts") or not separator or not server or not topic:
+        raise UsageError(f"-L {url!r}: accepted: mqtt[s]://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC")
+    names, _, address = server.rpartition("@")
+    user, colon, password = names.partition(":")
+    try:
+        parts = urlsplit(f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(f"-L {url!r}: {error}") from error
+    said = {
+        "host": host,
+        "port": port,
+        "username": user or None,
+        "password": password if colon else None,
+        "os_certs": (scheme == "mqtts" and not (given["cafile"] or given["capath"])) or None,
+    }
+    for name, flag in (("host", "-h"), ("port", "-p"), ("username", "-u"), ("password", "-P")):
+        if given[name] is not None and said[name] is not None:
+            raise UsageError(f"-L and {flag} say the same")
+    return {**given, **{name: value for name, value in said.items() if value is not None}}, topic
+
+
 def make_client(given: Mapping[str, Any], commands: Sequence[str]) -> Client:
     """The client that a command's options describe; UsageError when they contradict each other."""
+    if given["client_id"] and given["id_prefix"]:
+        raise UsageError("give -i or -I, not both")
+    if given["id_prefix"]:
+        given = {**given, "client_id": f"{given['id_prefix']}{os.getpid()}"}
     if given["version"] not in VERSIONS:
         raise UsageError(
             f"protocol version {given['version']!r} is unknown; accepted: mqttv5, mqttv311, mqttv31"
@@ -121,25 +175,46 @@ def make_client(given: Mapping[str, Any], commands: Sequence[str]) -> Client:
         password=None if given["password"] is None or auth else os.fsencode(given["password"]),
         properties=_connect_properties(given, version, properties["connect"]),
     )
-    return Client(given["host"], given["port"], connect, properties, given["debug"], auth, _make_tls(given))
+    tls = _make_tls(given)
+    return Client(_make_server(given, tls), connect, properties, given["debug"], auth, tls)
+
+
+def _make_server(given: Mapping[str, Any], tls: ssl.SSLContext | None) -> Server:
+    if given["unix"] is not None:
+        if given["host"] is not None or given["port"] is not None or given["bind"] is not None:
+            raise UsageError("--unix takes the place of -h, -p and -A")
+        return Server("localhost", 0, path=given["unix"])
+    port = given["port"]
+    if port is None:
+        port = 8883 if tls else 1883
+    return Server(given["host"] or "localhost", port, bind=given["bind"])
 
 
 def _make_tls(given: Mapping[str, Any]) -> ssl.SSLContext | None:
-    cafile, cert, key = given["cafile"], given["cert"], given["key"]
-    if cafile is None and not given["os_certs"]:
-        if cert or key or given["insecure"]:
-            raise UsageError("TLS needs --cafile FILE or --tls-use-os-certs")
+    cafile, capath, cert, key = given["cafile"], given["capath"], given["cert"], given["key"]
+    if cafile is None and capath is None and not given["os_certs"]:
+        if any(given[name] for name in ("cert", "key", "insecure", "tls_version", "ciphers", "tls_alpn")):
+            raise UsageError("TLS needs --cafile FILE, --capath DIR or --tls-use-os-certs")
         return None
     if key and not cert:
         raise UsageError("a key needs its certificate: --cert FILE")
     try:
-        context = ssl.create_default_context(cafile=cafile)
+        context = ssl.create_default_context(cafile=cafile, capath=capath)
         if cert:
             context.load_cert_chain(cert, key)
+        if given["ciphers"]:
+            context.set_ciphers(given["ciphers"])
     except (OSError, ssl.SSLError) as error:
-        named = ", ".join(str(each) for each in (cafile, cert, key) if each)
-        raise UsageError(f"{named}: no certificates and key that fit, in PEM: {error}") from error
+        named = ", ".join(str(each) for each in (cafile, capath, cert, key, given["ciphers"]) if each)
+        raise UsageError(f"{named}: no certificates, key or ciphers that fit: {error}") from error
     context.check_hostname = not given["insecure"]
+    if given["tls_version"]:
+        if given["tls_version"] not in TLS_VERSIONS:
+            accepted = ", ".join(TLS_VERSIONS)
+            raise UsageError(f"TLS version {given['tls_version']!r} is unknown; accepted: {accepted}")
+        context.minimum_version = TLS_VERSIONS[given["tls_version"]]
+    if given["tls_alpn"]:
+        context.set_alpn_protocols([given["tls_alpn"]])
     return context
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,12 +25,12 @@ READ_BYTES = 1 << 16
 class Publisher:
     """Publishes messages that differ in their payload and keeps account of acknowledgements."""
 
-    def __init__(self, connection: Connection, message: Publish, *, quiet: bool) -> None:
+    def __init__(self, connection: Connection, message: Publish, *, inflight_max: int, quiet: bool) -> None:
         self._connection = connection
         self._message = message
         self._quiet = quiet
         self._unacknowledged: set[int] = set()
-        self._inflight_max = min(INFLIGHT_MAX, connection.connack.properties.receive_maximum or INFLIGHT_MAX)
+        self._inflight_max = min(inflight_max, connection.connack.properties.receive_maximum or inflight_max)
 
     def publish(self, payload: bytes) -> None:
         """Sends one message; waits first while too many are unacknowledged."""
@@ -37,6 +40,12 @@ class Publisher:
             packet_id = self._connection.next_packet_id()
             self._unacknowledged.add(packet_id)
         self._connection.send(replace(self._message, payload=payload, packet_id=packet_id))
+
+    def wait(self, wait_s: float) -> None:
+        """Lets the time pass; acknowledgements are taken and pings sent meanwhile."""
+        until_s = time.monotonic() + wait_s
+        while (packet := self._connection.receive(until_s)) is not None:
+            self._take(packet)
 
     def publish_lines(self, stdin: int) -> None:
         """Publishes each line of the file as it comes, without its end."""
@@ -79,7 +88,7 @@ class Publisher:
 
 def pub(
     context: typer.Context,
-    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic to publish to.")],
+    topic: Annotated[str | None, typer.Option("-t", "--topic", help="Topic to publish to.")] = None,
     message: Annotated[str | None, typer.Option("-m", "--message", help="The payload.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Send this file as the payload.")] = None,
     lines: Annotated[
@@ -88,15 +97,28 @@ def pub(
     whole: Annotated[bool, typer.Option("-s", "--stdin-file", help="Send all of standard input.")] = False,
     null: Annotated[bool, typer.Option("-n", "--null-message", help="Send an empty payload.")] = False,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Send it so many times.")] = 1,
+    repeat_delay: Annotated[float, typer.Option(min=0, help="Seconds between them.")] = 0.0,
+    max_inflight: Annotated[
+        int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="Messages unacknowledged at a time.")
+    ] = INFLIGHT_MAX,
     qos: options.Qos = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False,
-    host: options.Host = "localhost",
-    port: options.Port = 1883,
+    host: options.Host = None,
+    port: options.Port = None,
+    url: options.Url = None,
+    unix: options.Unix = None,
+    bind: options.Bind = None,
+    nodelay: options.NoDelay = False,
     client_id: options.ClientId = "",
+    id_prefix: options.IdPrefix = "",
     username: options.Username = None,
     password: options.Password = None,
     scram: options.Scram = False,
     cafile: options.CaFile = None,
+    capath: options.CaPath = None,
+    tls_version: options.TlsVersion = None,
+    ciphers: options.Ciphers = None,
+    tls_alpn: options.TlsAlpn = None,
     os_certs: options.OsCerts = False,
     cert: options.Cert = None,
     key: options.Key = None,
@@ -114,26 +136,35 @@ def pub(
     quiet: options.Quiet = False,
 ) -> None:
     """Publish a message, or each line of standard input."""
+    raise typer.Exit(options.run(partial(_publish, context.params), quiet=quiet))
 
-    def publish() -> int:
-        if sum((message is not None, file is not None, lines, whole, null)) != 1:
-            raise UsageError("give one of -m, -f, -l, -s, -n")
-        client = options.make_client(context.params, ("publish",))
-        first = Publish(topic=topic, qos=qos, retain=retain, properties=client.properties["publish"])
-        client.check(replace(first, packet_id=1 if qos else 0))
-        payload = _read_payload(message, file, whole)
-        connection = client.open()
-        publisher = Publisher(connection, first, quiet=quiet)
-        if lines:
-            publisher.publish_lines(sys.stdin.fileno())
-        else:
-            for _ in range(repeat):
-                publisher.publish(payload)
-        publisher.finish()
-        connection.close()
-        return 0
 
-    raise typer.Exit(options.run(publish, quiet=quiet))
+def _publish(params: Mapping[str, Any]) -> int:
+    """The command's work; gives its exit code."""
+    given, named = options.read_url(params)
+    message, file, lines, whole = given["message"], given["file"], given["lines"], given["whole"]
+    if sum((message is not None, file is not None, lines, whole, given["null"])) != 1:
+        raise UsageError("give one of -m, -f, -l, -s, -n")
+    topic = given["topic"]
+    if (topic is None) == (named is None):
+        raise UsageError("give a topic, with -t or in -L")
+    client = options.make_client(given, ("publish",))
+    qos, properties = given["qos"], client.properties["publish"]
+    first = Publish(topic=topic or named or "", qos=qos, retain=given["retain"], properties=properties)
+    client.check(replace(first, packet_id=1 if qos else 0))
+    payload = _read_payload(message, file, whole)
+    connection = client.open()
+    publisher = Publisher(connection, first, inflight_max=given["max_inflight"], quiet=given["quiet"])
+    if lines:
+        publisher.publish_lines(sys.stdin.fileno())
+    else:
+        publisher.publish(payload)
+        for _ in range(1, given["repeat"]):
+            publisher.wait(given["repeat_delay"])
+            publisher.publish(payload)
+    publisher.finish()
+    connection.close()
+    return 0
 
 
 def _read_payload(message: str | None, file: Path | None, whole: bool) -> bytes:

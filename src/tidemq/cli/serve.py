@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import tidemq
 from tidemq.broker import Broker
 from tidemq.broker.secret_files import warn_of
-from tidemq.broker.sys_topics import broker_version
 from tidemq.broker.systemd import Notifier, inherited_sockets
 from tidemq.config import Config, load_config
 from tidemq.errors import ConfigError, StoreError, TideMQError
@@ -68,7 +68,7 @@ async def _serve(config: Config) -> None:
         addresses = ", ".join(broker.addresses.values())
         status = f"clients are served on {addresses}"
         async with _reloading(broker, notifier, status):
-            print(f"TideMQ {broker_version()} is ready on {addresses}", flush=True)
+            print(f"TideMQ {tidemq.__version__} is ready on {addresses}", flush=True)
             notifier.ready(status)
             failure = await _wait_for_the_end(broker, ended)
         notifier.stopping(failure or "the last messages are written")
