@@ -10,33 +10,115 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidemq.broker import Broker, Message, Subscription, hookimpl
-    from tidemq.config import Config, Listener, load_config
-    from tidemq.errors import TideMQError
+    from tidemq.broker import (
+        Access,
+        AclRule,
+        Authenticator,
+        Authoriser,
+        AuthRequest,
+        Broker,
+        Challenge,
+        Connected,
+        ConnectRequest,
+        Disconnected,
+        EnhancedAuthenticator,
+        Message,
+        PublishRequest,
+        SubscribeRequest,
+        Subscription,
+        Verdict,
+        hookimpl,
+    )
+    from tidemq.config import (
+        Certificate,
+        Config,
+        Listener,
+        StreamConfig,
+        TlsConfig,
+        WebSocketConfig,
+        load_config,
+    )
+    from tidemq.errors import (
+        ConfigError,
+        ProtocolError,
+        RefusedError,
+        StoreError,
+        TideMQError,
+        UsageError,
+    )
     from tidemq.limits import Limits
+    from tidemq.wire import Properties, ReasonCode
 
     __version__: str
 
 _MODULES = {
+    "Access": "tidemq.broker",
+    "AclRule": "tidemq.broker",
+    "AuthRequest": "tidemq.broker",
+    "Authenticator": "tidemq.broker",
+    "Authoriser": "tidemq.broker",
     "Broker": "tidemq.broker",
+    "Certificate": "tidemq.config",
+    "Challenge": "tidemq.broker",
     "Config": "tidemq.config",
+    "ConfigError": "tidemq.errors",
+    "ConnectRequest": "tidemq.broker",
+    "Connected": "tidemq.broker",
+    "Disconnected": "tidemq.broker",
+    "EnhancedAuthenticator": "tidemq.broker",
     "Limits": "tidemq.limits",
     "Listener": "tidemq.config",
     "Message": "tidemq.broker",
+    "Properties": "tidemq.wire",
+    "ProtocolError": "tidemq.errors",
+    "PublishRequest": "tidemq.broker",
+    "ReasonCode": "tidemq.wire",
+    "RefusedError": "tidemq.errors",
+    "StoreError": "tidemq.errors",
+    "StreamConfig": "tidemq.config",
+    "SubscribeRequest": "tidemq.broker",
     "Subscription": "tidemq.broker",
     "TideMQError": "tidemq.errors",
+    "TlsConfig": "tidemq.config",
+    "UsageError": "tidemq.errors",
+    "Verdict": "tidemq.broker",
+    "WebSocketConfig": "tidemq.config",
     "hookimpl": "tidemq.broker",
     "load_config": "tidemq.config",
 }
 
 __all__ = [
+    "Access",
+    "AclRule",
+    "AuthRequest",
+    "Authenticator",
+    "Authoriser",
     "Broker",
+    "Certificate",
+    "Challenge",
     "Config",
+    "ConfigError",
+    "ConnectRequest",
+    "Connected",
+    "Disconnected",
+    "EnhancedAuthenticator",
     "Limits",
     "Listener",
     "Message",
+    "Properties",
+    "ProtocolError",
+    "PublishRequest",
+    "ReasonCode",
+    "RefusedError",
+    "StoreError",
+    "StreamConfig",
+    "SubscribeRequest",
     "Subscription",
     "TideMQError",
+    "TlsConfig",
+    "UsageError",
+    "Verdict",
+    "WebSocketConfig",
     "hookimpl",
     "load_config",
 ]

@@ -131,8 +131,9 @@ class FakeEngine:
     def unsubscribe(self, receiver: int) -> None:
         del self.receivers[receiver]
 
-    def disconnect(self, client_id: str, reason: int) -> None:
+    def disconnect(self, client_id: str, reason: int) -> bool:
         self.disconnected.append((client_id, reason))
+        return True
 
     def counters(self) -> dict[str, int]:
         return {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
+import time
 from urllib.parse import quote
 
 import pytest
@@ -27,7 +29,13 @@ async def test_a_client_is_disconnected(client_id: str, unused_tcp_port: int) ->
         other = connected(broker, client_id=f"{client_id}x")
         assert delete(broker.admin_port, client_id)[0] == 202
         client.expect_closed(0x98)
-        assert delete(broker.admin_port, client_id)[0] == 202  # it is not there any more
+        deadline = time.monotonic() + 20
+        while delete(broker.admin_port, client_id)[0] == 202 and time.monotonic() < deadline:
+            time.sleep(0.01)  # until its session is known to be without a client
+        status, body = delete(broker.admin_port, client_id)
+        assert status == 404
+        assert json.loads(body) == {"error": f"no client {client_id!r} is connected"}
+        assert delete(broker.admin_port, "nobody")[0] == 404
         other.ping()
 
     async with Broker(Config(host="127.0.0.1", port=0, store="memory", admin_port=unused_tcp_port)) as broker:

@@ -11,6 +11,8 @@ from dataclasses import replace
 
 import pytest
 
+import tidemq
+from tidemq.broker import Verdict, fault_log
 from tidemq.broker.fault_log import FaultLog
 from tidemq.broker.sys_topics import plan_sys_messages
 from tidemq.config import Config, Listener
@@ -222,13 +224,43 @@ async def test_the_admin_endpoint_tells_health_and_counters(broker_on_fake, unus
         await asyncio.open_connection("127.0.0.1", port)
 
 
-async def test_connections_are_lines_of_the_debug_log(broker_on_fake, caplog):
-    caplog.set_level(logging.DEBUG, "tidemq")
+async def test_connections_are_lines_of_the_log(broker_on_fake, caplog):
+    caplog.set_level(logging.INFO, "tidemq")
     async with broker_on_fake(QUIET) as broker:
         assert broker.engine.report_connections
         broker.engine.say(Connected(1, "c1", "p", 5, False), Disconnected(1, "c1", "p", 0x8B, 0))
         await until(lambda: len(caplog.records) == 2, "two lines")
-    assert caplog.messages == ["client 'c1' (p) connected", "client 'c1' (p) disconnected, reason 0x8b"]
+    assert caplog.messages == [
+        "client 'c1' (p) connected",
+        "client 'c1' (p) disconnected, reason 0x8b",
+        "the broker stops: clients are told, and the last messages written",
+        "the broker has stopped",
+    ]
+
+
+async def test_many_connections_are_no_flood_of_lines(broker_on_fake, caplog, monkeypatch):
+    monkeypatch.setattr(fault_log, "PAUSE_S", 0.05)
+    caplog.set_level(logging.INFO, "tidemq")
+    async with broker_on_fake(Config(fault_lines_max=5, sys_interval_s=0, store="memory")) as broker:
+        broker.engine.say(*(Connected(each, f"c{each}", "p", 5, False) for each in range(1000)))
+        await until(lambda: not broker.engine.report_connections, "no more reports")
+        await until(lambda: broker.engine.report_connections, "reports again")
+    lines = [each for each in caplog.messages if each.endswith("connected")]
+    assert 5 <= len(lines) <= 10
+    assert any(each.endswith("more (at least) who came or went were not logged") for each in caplog.messages)
+
+
+async def test_where_an_authenticator_must_know_reports_go_on(broker_on_fake, caplog):
+    class Everybody:
+        def authenticate(self, request):
+            return Verdict()
+
+    caplog.set_level(logging.INFO, "tidemq")
+    settings = Config(fault_lines_max=0, sys_interval_s=0, store="memory")
+    async with broker_on_fake(settings, authenticator=Everybody()) as broker:
+        broker.engine.say(*(Connected(each, f"c{each}", "p", 5, False) for each in range(100)))
+        await asyncio.sleep(0.05)
+        assert broker.engine.report_connections
 
 
 async def test_what_the_engine_leaves_behind_is_an_error(broker_on_fake, caplog):
@@ -256,3 +288,12 @@ def test_fault_lines_are_bounded_a_second_and_the_rest_counted(caplog):
         log.log(Disconnected(1, "c", "p", 0x81, 5), now_s)
     assert [record.message.startswith("client") for record in caplog.records] == [True, True, False, True]
     assert "2 more faults" in caplog.records[2].message
+
+
+def test_every_name_of_the_package_is_there():
+    """All that a plugin or a provider has to name, too."""
+    assert {"Access", "AclRule", "ConnectRequest", "PublishRequest", "Verdict"} < set(tidemq.__all__)
+    for name in tidemq.__all__:
+        assert (
+            getattr(tidemq, name).__name__ == name or callable(getattr(tidemq, name)) or name == "Challenge"
+        )

@@ -10,16 +10,32 @@ from tidemq.broker.providers import (
     EnhancedAuthenticator,
     Verdict,
 )
+from tidemq.broker.rules import AclRule
 from tidemq.broker.subscription import Message, Subscription
+from tidemq.engine.events import (
+    AuthRequest,
+    Connected,
+    ConnectRequest,
+    Disconnected,
+    PublishRequest,
+    SubscribeRequest,
+)
 
 __all__ = [
     "Access",
+    "AclRule",
+    "AuthRequest",
     "Authenticator",
     "Authoriser",
     "Broker",
     "Challenge",
+    "ConnectRequest",
+    "Connected",
+    "Disconnected",
     "EnhancedAuthenticator",
     "Message",
+    "PublishRequest",
+    "SubscribeRequest",
     "Subscription",
     "Verdict",
     "hookimpl",

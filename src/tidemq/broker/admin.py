@@ -38,7 +38,7 @@ class AdminServer:
         counters: Callable[[], Mapping[str, int]],
         problems: Callable[[], Sequence[str]],
         reload: Callable[[], Awaitable[Mapping[str, str]]],
-        disconnect: Callable[[str], Awaitable[None]],
+        disconnect: Callable[[str], Awaitable[bool]],
         config: Config,
     ) -> None:
         self._counters = counters
@@ -153,9 +153,10 @@ class AdminServer:
         return web.json_response(body, status=500 if wrong else 200)
 
     async def _disconnect_one(self, request: web.Request) -> web.Response:
-        """202: whoever owns the connection, if there is one, has been told to end it."""
+        """202: whoever owns the connection has been told to end it; 404: there is none."""
         client_id = request.match_info["client_id"]
-        await self._disconnect(client_id)
+        if not await self._disconnect(client_id):
+            raise web.HTTPNotFound(text=f"no client {client_id!r} is connected", reason="No such client")
         return web.json_response({"disconnecting": client_id}, status=202)
 
 

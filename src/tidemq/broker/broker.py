@@ -23,7 +23,7 @@ from tidemq.broker.acl_file import AclFile
 from tidemq.broker.builtin import LocalOnly
 from tidemq.broker.completion import complete
 from tidemq.broker.decisions import Decisions
-from tidemq.broker.fault_log import FaultLog
+from tidemq.broker.fault_log import Comings, FaultLog
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.keeper import Keeper
 from tidemq.broker.listeners import Listeners
@@ -112,6 +112,7 @@ class Broker:
         self._replays: Replays | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._fault_log = FaultLog(self.config.fault_lines_max)
+        self._comings: Comings | None = None
         self._streams: Streams | None = None
         self._admin: AdminServer | None = None
         self._reloads = Reloads()
@@ -192,6 +193,7 @@ class Broker:
         decisions = self._decisions = Decisions(
             engine, config, authenticators, authoriser, self._hooks, replays
         )
+        self._comings = Comings(engine, config.fault_lines_max, is_needed=decisions.wants_reports)
         self._handlers = self._event_handlers(decisions, replays)
         if config.acl_file is not None:
             self._acl = AclFile(config.acl_file, config.acl_format, engine.set_rules)
@@ -242,6 +244,7 @@ class Broker:
             if engine is None:
                 return  # its start has failed
             self._phase = "stopping"
+            _log.info("the broker stops: clients are told, and the last messages written")
             for task in self._tasks:
                 task.cancel()
             if self._admin is not None:
@@ -263,11 +266,14 @@ class Broker:
                 subscription.close()
             asyncio.get_running_loop().remove_reader(engine.fileno())
             self._fault_log.flush()
+            if self._comings is not None:
+                self._comings.flush()
             self._engine = None
             try:
                 await complete(asyncio.to_thread(self._finish, engine))
             finally:
                 self._phase = "stopped"
+            _log.info("the broker has stopped")
 
     def _finish(self, engine: Engine) -> None:
         """Waits for the engine's and the keeper's threads; the last of what is to be stored is."""
@@ -346,9 +352,9 @@ class Broker:
 
         return Subscription(begin, end, queue_messages_max)
 
-    async def disconnect(self, client_id: str, reason: int = ADMINISTRATIVE_ACTION) -> None:
-        """Ends the client's connection, if it has one, with a 5.0 reason code. Its session stays."""
-        self._running_engine().disconnect(client_id, reason)
+    async def disconnect(self, client_id: str, reason: int = ADMINISTRATIVE_ACTION) -> bool:
+        """Ends the client's connection with a 5.0 reason code; False where it has none. Its session stays."""
+        return self._running_engine().disconnect(client_id, reason)
 
     async def reload(self) -> dict[str, str]:
         """Reads again what can change while it runs: passwords, rules, certificates, tokens. What is wrong by
@@ -520,7 +526,8 @@ class Broker:
                 _log.exception("event %s failed", type(event).__name__)
 
     def _on_connected(self, event: Connected) -> None:
-        _log.debug("client %r (%s) connected", event.client_id, event.peer)
+        assert self._comings is not None
+        self._comings.log("client %r (%s) connected", event.client_id, event.peer)
         assert self._decisions is not None
         self._decisions.on_connected(event)
 
@@ -528,7 +535,9 @@ class Broker:
         if event.fault:
             self._fault_log.log(event)
         else:
-            _log.debug("client %r (%s) disconnected, reason %#04x", event.client_id, event.peer, event.reason)
+            text = "client %r (%s) disconnected, reason %#04x"
+            assert self._comings is not None
+            self._comings.log(text, event.client_id, event.peer, event.reason)
         assert self._decisions is not None
         self._decisions.on_disconnected(event)
 

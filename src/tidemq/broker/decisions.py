@@ -185,11 +185,10 @@ class Decisions:
         engine.ask_connect = authorises  # a will is authorised at CONNECT
         engine.ask_subscribe = authorises or hooks.has("subscribe")
         engine.ask_publish = authorises or hooks.has("publish")
-        engine.report_connections = (
+        self.wants_reports = (
             authenticates
             or (authoriser is not None and config.decision_cache_s > 0)
             or hooks.has("connect", "disconnect")
-            or _log.isEnabledFor(logging.DEBUG)
         )
 
     def on_connect(self, request: ConnectRequest) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from tidemq.engine.events import Disconnected
 from tidemq.wire import fault_text
+
+if TYPE_CHECKING:
+    from tidemq.engine import Engine
+
+PAUSE_S = 1.0  # in which nobody who comes or goes is reported, after there were too many
 
 _log = logging.getLogger("tidemq")
 
@@ -54,3 +61,29 @@ class FaultLog(Lines):
             # %r: a client identifier may hold control characters
             detail = f" ({event.detail})" if event.detail else ""
             _log.warning("client %r (%s): %s%s", event.client_id, event.peer, fault_text(event.fault), detail)
+
+
+class Comings(Lines):
+    """Clients that come and go. Where nobody but the log wants to know of them, the engine does not report
+    them for a while after one second had more than there are lines: each report costs microseconds of Python.
+    """
+
+    def __init__(self, engine: Engine, lines_max: int, *, is_needed: bool) -> None:
+        super().__init__(lines_max, "(at least) who came or went", logging.INFO)
+        self._engine = engine
+        self._is_needed = is_needed
+        self._is_logged = _log.isEnabledFor(logging.INFO)
+        engine.report_connections = is_needed or (self._is_logged and lines_max > 0)
+
+    def log(self, text: str, *values: object) -> None:
+        """Logs it unless this second's lines are used up."""
+        if not self._is_logged:
+            return
+        if self.take():
+            _log.info(text, *values)
+        elif not self._is_needed and self._engine.report_connections:
+            self._engine.report_connections = False
+            asyncio.get_running_loop().call_later(PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        self._engine.report_connections = True

@@ -18,6 +18,7 @@ from cython.cimports.libcpp.memory import (
     make_unique,
     unique_ptr,
 )
+from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.conversion import (
     event_of,
@@ -81,6 +82,7 @@ from cython.cimports.tidemq.engine.state import (
     Mail,
     Passage,
     Reactor,
+    Session,
     Shared,
 )
 from cython.cimports.tidemq.engine.storing import init_journal
@@ -88,11 +90,13 @@ from cython.cimports.tidemq.engine.subscriptions import lock_shared as lock_subs
 from cython.cimports.tidemq.engine.subscriptions import new_subscription_index
 from cython.cimports.tidemq.engine.subscriptions import unlock_shared as unlock_subscriptions
 from cython.cimports.tidemq.engine.system import (
+    ACQUIRE,
     EFD_CLOEXEC,
     EFD_NONBLOCK,
     RELAXED,
     eventfd,
     load_i64,
+    load_u8,
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -478,14 +482,25 @@ class Engine:
         mail.number = receiver
         post_directly(self.shared.reactors[0], cython.address(mail))
 
-    def disconnect(self, client_id: str, reason: int) -> None:
-        """Ends a client's connection; a 5.0 client is told the reason code."""
+    def disconnect(self, client_id: str, reason: int) -> bool:
+        """Ends a client's connection; a 5.0 client is told the reason code. False: it has none now."""
         self._check_open()
+        name: string = client_id.encode()
+        online: cython.bint = False
+        pthread_mutex_lock(cython.address(self.shared.registry_lock))
+        if self.shared.registry.count(name):
+            # a session that is on its way to another reactor: its client waits there
+            session: cython.pointer[Session] = self.shared.registry[name]
+            online = session.moving or load_u8(cython.address(session.online), ACQUIRE) != 0
+        pthread_mutex_unlock(cython.address(self.shared.registry_lock))
+        if not online:
+            return False
         mail: Mail = new_mail(MAIL_DISCONNECT)
         mail.reason = reason
         mail.letter = new_letter()
         mail.letter.text = string_of(client_id.encode())
         post_directly(self.shared.reactors[0], cython.address(mail))
+        return True
 
     def counters(self) -> dict:
         """All counters by name, summed over the reactors, as they were at the end of their last turns."""
