@@ -378,7 +378,7 @@ class Broker:
         for part in (self._decisions, self._replays, self._acl):
             if part is not None:
                 counters.update(part.counts)
-        for provider in self._providers:
+        for provider in (*self._providers, self._store):
             for name, count in counts_of(provider).items():
                 counters[name] = counters.get(name, 0) + count
         return counters

@@ -20,6 +20,7 @@ from tidemq.store.manifest import (
     encode_added_family,
     encode_dropped_table,
     find_endless_records,
+    find_manifest,
     parse_manifest,
     rewrite_manifest,
 )
@@ -72,7 +73,7 @@ def defuse_logs(directory: DataDirectory, *, strict: bool) -> list[str]:
 
 def drop_table(directory: DataDirectory, number: int) -> str:
     """Takes a table out of the database and moves it away; StoreError when the MANIFEST does not know it."""
-    path = _find_manifest(directory.files)
+    path = find_manifest(directory.files)
     manifest = parse_manifest(path.read_bytes())
     if number not in manifest.tables:
         raise StoreError(f"table {number:06}.sst is damaged, and {path.name} does not have it")
@@ -90,7 +91,7 @@ def mend_manifest(directory: DataDirectory) -> list[str]:
     current = files / "CURRENT"
     lines = []
     try:
-        _find_manifest(files)
+        find_manifest(files)
     except StoreError:
         lines.append("CURRENT was missing")
         if current.exists():
@@ -106,7 +107,7 @@ def record_families(directory: DataDirectory, families: Sequence[str]) -> None:
     """Keeps the ids that RocksDB gave to families: those in the log need the same in a rebuilt MANIFEST."""
     path = directory.path / "families"
     if not path.exists() or _read_families(path).keys() != set(families):
-        found = parse_manifest(_find_manifest(directory.files).read_bytes()).families
+        found = parse_manifest(find_manifest(directory.files).read_bytes()).families
         replace_file(path, "".join(f"{name} {found[name]}\n" for name in families).encode())
 
 
@@ -115,17 +116,6 @@ def copy_logs(directory: DataDirectory) -> str:
     logs = sorted(directory.files.glob("*.log"))
     places = ", ".join(str(directory.set_aside(path, keep=True)) for path in logs)
     return f"the write-ahead log is damaged, and what cannot be read of it is lost; copied to {places}"
-
-
-def _find_manifest(files: Path) -> Path:
-    """The MANIFEST that CURRENT names; StoreError when there is none."""
-    try:
-        named = (files / "CURRENT").read_bytes()
-    except FileNotFoundError:
-        named = b""
-    if re.fullmatch(rb"MANIFEST-\d+\n", named) and (path := files / named.decode().strip()).exists():
-        return path
-    raise StoreError(f"{files / 'CURRENT'} names no MANIFEST")
 
 
 def _rebuild(directory: DataDirectory) -> list[str]:
@@ -159,7 +149,7 @@ def _rebuild(directory: DataDirectory) -> list[str]:
 
 def _add_families(directory: DataDirectory) -> bool:
     """Adds to a rebuilt MANIFEST the families that it lacks, under their ids; False without knowing these."""
-    path = _find_manifest(directory.files)
+    path = find_manifest(directory.files)
     manifest = parse_manifest(path.read_bytes())
     ids = _read_families(directory.path / "families")
     if any(ids.get(name) != number for name, number in manifest.families.items() if name != "default"):

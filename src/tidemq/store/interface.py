@@ -27,6 +27,10 @@ FAMILIES = (
     "meta",
 )
 
+# of a store on disk, in its `counts`: things found damaged; rows (RocksDB) or pages (SQLite) of its log that
+# were on the disk, or have others behind them, and cannot be read
+DAMAGE_COUNTERS = ("store_damaged", "store_log_lost")
+
 FORMAT_KEY = b"format"  # in the family `meta`
 FORMAT = b"2"  # of all rows
 

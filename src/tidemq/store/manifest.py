@@ -8,26 +8,29 @@ and `db/version_edit.h`.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
 from mmap import mmap
 from pathlib import Path
 
 from tidemq.errors import StoreError
+from tidemq.store.checksums import crc32c
 from tidemq.store.directory import replace_file
 
 _BLOCK = 32 << 10
 _HEADER = struct.Struct("<IHB")
 _SIZE_AND_TYPE = struct.Struct("<4xHB")
-_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _RECYCLED = (5, 6, 7, 8)
 
 # tags of an edit
 _COMPARATOR, _COMPACT_POINTER, _DELETED_FILE, _NEW_FILE = 1, 5, 6, 103
 _FAMILY, _FAMILY_ADD, _FAMILY_DROP, _FAMILY_MAX = 200, 201, 202, 203
-# numbers of log, next file, last sequence, previous log, log to keep; of edits to come in an atomic group
-_VARINTS = (2, 3, 4, 9, 10, _FAMILY_MAX, 300)
+_LAST_ROW, _FIRST_LOG = 4, 10
+# numbers of log, next file, previous log; of edits to come in an atomic group
+_VARINTS = (2, 3, 9, _FAMILY_MAX, 300)
 _IGNORABLE = 1 << 13  # tags with this bit have one field that says its length
 _TERMINATE = 1  # ends the custom fields of a new file
 
@@ -39,6 +42,19 @@ class Manifest:
     text: bytes
     tables: dict[int, tuple[int, int]] = field(default_factory=dict)  # number -> family's id and level
     families: dict[str, int] = field(default_factory=lambda: {"default": 0})  # name -> id
+    last_row: int = 0  # number of the last one that tables may have
+    first_log: int = 0  # number of the first one with rows that no table has
+
+
+def find_manifest(files: Path) -> Path:
+    """The MANIFEST that CURRENT names; StoreError when there is none."""
+    try:
+        named = (files / "CURRENT").read_bytes()
+    except FileNotFoundError:
+        named = b""
+    if re.fullmatch(rb"MANIFEST-\d+\n", named) and (path := files / named.decode().strip()).exists():
+        return path
+    raise StoreError(f"{files / 'CURRENT'} names no MANIFEST")
 
 
 def parse_manifest(text: bytes) -> Manifest:
@@ -96,22 +112,47 @@ def find_endless_records(text: bytes | mmap) -> list[int]:
     return found
 
 
+class Part(IntEnum):
+    """What stands at a place of a log: a record or a part of it, by its type, or none."""
+
+    WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+    DAMAGED, ZEROS, CUT_OFF = 100, 101, 102  # the rest of its block is passed over
+
+
+_RECORDS = (Part.WHOLE, Part.FIRST, Part.MIDDLE, Part.LAST)
+
+
+def read_parts(text: bytes | memoryview) -> Iterator[tuple[Part, bytes | memoryview, int]]:
+    """Every part of a log's records with its data, and where it ends; and what is none, where it begins."""
+    at = 0
+    while at + _HEADER.size <= len(text):
+        block_end = at - at % _BLOCK + _BLOCK
+        if block_end - at < _HEADER.size:
+            at = block_end
+            continue
+        checksum, size, kind = _HEADER.unpack_from(text, at)
+        after = at + _HEADER.size + size
+        data = text[at + _HEADER.size : after]
+        if 0 < kind < 5 and after <= block_end and len(data) < size:
+            yield Part.CUT_OFF, b"", at
+            return
+        if 0 < kind < 5 and after <= block_end and checksum == _checksum(kind, data):
+            yield _RECORDS[kind - 1], data, after
+            at = after
+            continue
+        yield Part.DAMAGED if checksum or size or kind else Part.ZEROS, b"", at
+        at = block_end
+
+
 def _records(text: bytes) -> Iterator[tuple[bytes, int]]:
     """Each whole record and where it ends, until the first one that cannot be read."""
-    at, parts = 0, bytearray()
-    while True:
-        if _BLOCK - at % _BLOCK < _HEADER.size:
-            at += _BLOCK - at % _BLOCK
-        if at + _HEADER.size > len(text):
+    parts = bytearray()
+    for part, data, end in read_parts(text):
+        if part not in _RECORDS:
             return
-        checksum, size, kind = _HEADER.unpack_from(text, at)
-        data = text[at + _HEADER.size : at + _HEADER.size + size]
-        if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or checksum != _checksum(kind, data):
-            return
-        at += _HEADER.size + size
         parts += data
-        if kind in (_WHOLE, _LAST):
-            yield bytes(parts), at
+        if part in (Part.WHOLE, Part.LAST):
+            yield bytes(parts), end
             parts.clear()
 
 
@@ -124,7 +165,7 @@ def _append_record(text: bytearray, data: bytes) -> None:
             text += bytes(room)
             continue
         part, data = data[: room - _HEADER.size], data[room - _HEADER.size :]
-        kind = (_FIRST if data else _WHOLE) if first else (_MIDDLE if data else _LAST)
+        kind = (Part.FIRST if data else Part.WHOLE) if first else (Part.MIDDLE if data else Part.LAST)
         text += _HEADER.pack(_checksum(kind, part), len(part), kind) + part
         first = False
 
@@ -149,6 +190,10 @@ def _apply_edit(manifest: Manifest, edit: bytes) -> None:
         elif tag == _COMPACT_POINTER:
             fields.varint()
             fields.text()
+        elif tag == _LAST_ROW:
+            manifest.last_row = max(manifest.last_row, fields.varint())
+        elif tag == _FIRST_LOG:
+            manifest.first_log = max(manifest.first_log, fields.varint())
         elif tag in _VARINTS:
             fields.varint()
         elif tag == _COMPARATOR or tag & _IGNORABLE:
@@ -216,22 +261,7 @@ def _encode_text(text: str) -> bytes:
     return _encode_varint(len(text.encode())) + text.encode()
 
 
-def _make_table() -> Sequence[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-_CRC32C = _make_table()
-
-
-def _checksum(kind: int, data: bytes) -> int:
-    """CRC32C of type and data, masked as RocksDB stores it."""
-    value = 0xFFFFFFFF
-    for byte in (kind, *data):
-        value = value >> 8 ^ _CRC32C[(value ^ byte) & 0xFF]
-    value ^= 0xFFFFFFFF
+def _checksum(kind: int, data: bytes | memoryview) -> int:
+    """CRC-32C of type and data, masked as RocksDB stores it."""
+    value = crc32c(data, crc32c(bytes([kind])))
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rocksdict import (
-    AccessType,
     BlockBasedOptions,
     Cache,
     ColumnFamily,
@@ -43,7 +43,9 @@ from tidemq.store.damage import (
     record_families,
 )
 from tidemq.store.directory import DataDirectory, explain, sync_directory
-from tidemq.store.interface import FAMILIES, Row, Write, check_format, prefix_end
+from tidemq.store.interface import DAMAGE_COUNTERS, FAMILIES, Row, Write, check_format, prefix_end
+from tidemq.store.log_reading import judge_logs
+from tidemq.store.sync_note import Synced, SyncNote
 
 ENGINE = "rocksdb"
 PAGE_ROWS = 512  # that a scan reads at once; between two pages it holds nothing of the database
@@ -59,6 +61,8 @@ WAL_BYTES_MAX = 96 << 20  # replayed at a start after a crash, about a second
 OPEN_FILES_MAX = 256
 LOG_CUT_OFF = "the write-ahead log ends in the middle of a write, as after a power failure; it is left out"
 L0_FILES_MAX = 36
+TOLERANT = DBRecoveryMode.tolerate_corrupted_tail_records()
+SKIPPING = DBRecoveryMode.skip_any_corrupted_record()
 
 log = logging.getLogger("tidemq")
 
@@ -79,8 +83,11 @@ class RocksDBStore:
         self._handles: dict[str, ColumnFamily] = {}
         self._ended_logs: set[str] = set()  # on the disk, and not written any more
         self._newest_log = ""  # its name is on the disk
+        self._note = SyncNote(self._directory.files / "synced")
+        self._lengths: dict[int, int] = {}  # of logs, by number: as far as they are on the disk
         self._failure: StoreError | None = None  # of the last write: the database must be opened anew
         self._damaged: set[int] = set()  # numbers of tables that could not be read
+        self.counts = Counter(dict.fromkeys(DAMAGE_COUNTERS, 0))  # among the broker's
 
     def open(self) -> list[str]:
         """Locks the directory and opens the database; gives a line for each thing set aside."""
@@ -163,6 +170,7 @@ class RocksDBStore:
     def close(self) -> None:
         """Flushes, closes the database, unlocks the directory."""
         self._close_database()
+        self._note.close()
         self._damaged.clear()
         self._directory.release()
 
@@ -200,11 +208,13 @@ class RocksDBStore:
     def _mend_until_open(self) -> list[str]:
         """Opens the database, taking out one damaged thing after the other until that succeeds."""
         lines = defuse_logs(self._directory, strict=self._strict)
-        if (self._directory.files / HELD).exists():
+        interrupted = (self._directory.files / HELD).exists()
+        read, recovery = ([], TOLERANT) if interrupted else self._read_logs()
+        lines += read
+        if interrupted:
             lines += mend_manifest(self._directory)
         else:
             lines += [drop_table(self._directory, number) for number in sorted(self._damaged)]
-        recovery = DBRecoveryMode.tolerate_corrupted_tail_records()
         mended: set[str] = set()
         while True:
             self._damaged.clear()
@@ -212,42 +222,40 @@ class RocksDBStore:
                 self._open_database(recovery)
             except StoreError as error:
                 text = str(error)
-                if text in mended or not is_damage(text):
+                if self._strict or text in mended or not is_damage(text):
                     raise
                 mended.add(text)
-                cut_off = is_log_damage(text) and self._is_log_cut_off()
-                if self._strict and not cut_off:
-                    raise
             else:
+                self._note.open()
+                self.counts["store_damaged"] += len([line for line in lines if line != LOG_CUT_OFF])
                 return lines
             if is_log_damage(text):
-                lines.append(LOG_CUT_OFF if cut_off else copy_logs(self._directory))
-                recovery = DBRecoveryMode.skip_any_corrupted_record()
+                lines.append(copy_logs(self._directory))
+                recovery = SKIPPING
             elif tables := find_tables(text):
                 lines += [drop_table(self._directory, number) for number in tables]
             else:
                 lines += mend_manifest(self._directory)
 
-    def _is_log_cut_off(self) -> bool:
-        """Whether nothing of the log can be read behind the place where it is damaged: so a power failure
-        leaves a write that had not been forced to the disk."""
-        modes = (DBRecoveryMode.point_in_time(), DBRecoveryMode.skip_any_corrupted_record())
+    def _read_logs(self) -> tuple[list[str], DBRecoveryMode]:
+        """What is wrong with the logs, a line for each, and how RocksDB is to read them: of zeros, and of an
+        end that is missing, it says nothing itself. StoreError when rows are lost and the store is strict.
+        """
         try:
-            until_damage, all_readable = (self._read_last_sequence(mode) for mode in modes)
-        except Exception:
-            return False
-        return until_damage == all_readable
-
-    def _read_last_sequence(self, mode: DBRecoveryMode) -> int:
-        """The number of the last row written that is found when the log is read in that mode."""
-        options = self._make_options(mode)
-        families = dict.fromkeys(FAMILIES, options)
-        access = AccessType.read_only(False)
-        database = Rdict(str(self._directory.files), options, families, access)
-        try:
-            return database.latest_sequence_number()
-        finally:
-            database.close()
+            synced, lines = self._note.read(), []
+        except StoreError as error:
+            if self._strict:
+                raise
+            synced, lines = Synced(), [str(error)]
+        verdict = judge_logs(self._directory.files, synced)
+        if not verdict.lines:
+            cut_off = [LOG_CUT_OFF] if verdict.cut_off else []
+            return lines + cut_off, SKIPPING if cut_off else TOLERANT
+        lost = f"at least {verdict.lost} rows are lost"
+        if self._strict:
+            raise StoreError(f"{'; '.join(verdict.lines)}; {lost}")
+        self.counts["store_log_lost"] += verdict.lost
+        return [*lines, *verdict.lines, f"{copy_logs(self._directory)}; {lost}"], SKIPPING
 
     def _open_database(self, recovery: DBRecoveryMode) -> None:
         options = self._make_options(recovery)
@@ -270,6 +278,7 @@ class RocksDBStore:
         self._families.clear()
         self._handles.clear()
         self._ended_logs.clear()
+        self._lengths.clear()
         self._newest_log = ""
         for each in opened:
             try:
@@ -326,15 +335,20 @@ class RocksDBStore:
         return prepared
 
     def _sync_logs(self) -> None:
-        """Forces to the disk every log that may hold something which is not; RocksDB may delete old ones."""
+        """Forces to the disk every log that may hold something which is not, and notes how much it holds;
+        RocksDB may delete old ones.
+        """
+        last_row = self._opened().latest_sequence_number()
         logs = self._list_logs()
         if logs[-1] != self._newest_log:
             sync_directory(self._directory.files)
             self._newest_log = logs[-1]
         for name in logs:
             if name not in self._ended_logs:
-                _sync_file(self._directory.files / name)
+                self._lengths[_number(name)] = _sync_file(self._directory.files / name)
         self._ended_logs = set(logs[:-1])
+        self._lengths = {number: self._lengths[number] for number in map(_number, logs)}
+        self._note.write(last_row, self._lengths)
 
     def _list_logs(self) -> list[str]:
         """The write-ahead logs, oldest first; only the last one is written."""
@@ -421,12 +435,15 @@ def _number(name: str) -> int:
     return int(name.partition(".")[0])
 
 
-def _sync_file(path: Path) -> None:
+def _sync_file(path: Path) -> int:
+    """How many bytes of the file are on the disk now."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        return  # all of it is in tables by now
+        return 0  # all of it is in tables by now
     try:
+        size = os.fstat(descriptor).st_size
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
+    return size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +16,9 @@ from typing import Any, TypeVar
 from tidemq.config import Config
 from tidemq.errors import StoreError
 from tidemq.store.directory import DataDirectory, explain, sync_directory
-from tidemq.store.interface import FAMILIES, Row, Write, check_format, prefix_end
+from tidemq.store.interface import DAMAGE_COUNTERS, FAMILIES, Row, Write, check_format, prefix_end
+from tidemq.store.sqlite_log import Frames, judge_log, read_index
+from tidemq.store.sync_note import SyncNote
 
 ENGINE = "sqlite"
 FILE = "tidemq.db"
@@ -36,6 +39,10 @@ class SQLiteStore:
         self._directory = DataDirectory(path, ENGINE)
         self._strict = strict
         self._database: sqlite3.Connection | None = None
+        self._note = SyncNote(self._directory.files / "synced")
+        self._index = -1  # descriptor of the log's
+        self._synced = Frames()  # of the log
+        self.counts = Counter(dict.fromkeys(DAMAGE_COUNTERS, 0))  # among the broker's
         self._failure: StoreError | None = None  # of the last write: the database must be opened anew
         self._damaged = False  # the file has a page that could not be read
 
@@ -66,6 +73,7 @@ class SQLiteStore:
                 if rows:
                     _apply(database, family, rows)
             database.execute("COMMIT")
+            self._note_written(synced=sync)
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):  # reads must not see what was not committed
                 database.rollback()
@@ -78,11 +86,7 @@ class SQLiteStore:
             self._repair()
         self._opened()
         try:
-            descriptor = os.open(f"{self._file}-wal", os.O_RDONLY)
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
+            self._sync_log()
         except OSError as error:
             self._failure = explain("the store cannot be written", error)
             raise self._failure from error
@@ -131,6 +135,7 @@ class SQLiteStore:
     def close(self) -> None:
         """Closes the file, unlocks the directory."""
         self._close_database()
+        self._note.close()
         self._damaged = False
         self._directory.release()
 
@@ -160,6 +165,27 @@ class SQLiteStore:
                     raise failure from error
             self._open_anew()
 
+    def _sync_log(self) -> None:
+        written = read_index(self._index)
+        descriptor = os.open(f"{self._file}-wal", os.O_RDONLY)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._synced = written
+        self._note_written(synced=False)
+
+    def _note_written(self, *, synced: bool) -> None:
+        """Notes how far the log is on the disk, which with `synced` is all of it."""
+        if self._index < 0:
+            return  # it is a file that is being made
+        written = read_index(self._index)
+        if synced:
+            self._synced = written
+        elif self._synced.salts != written.salts:  # begun anew
+            self._synced = Frames(written.salts)
+        self._note.write(written.copied, {written.salts: self._synced.count})
+
     def _explain(self, what: str, error: sqlite3.Error) -> StoreError:
         """The StoreError for an error of SQLite's; that the file is damaged is remembered."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -175,16 +201,45 @@ class SQLiteStore:
                 lines.append(self._save_rows())
             if self._mended.exists():  # a crash may have come in between
                 lines += self._replace_file()
+            else:
+                lines += self._read_log()
         except OSError as error:
             raise explain(f"the store in {self._directory.path} cannot be opened", error) from error
         try:
             self._database = self._connect(self._file)
+            self._index = os.open(f"{self._file}-shm", os.O_RDONLY | os.O_CLOEXEC)
+            self._note.open()
+            self._sync_log()
+        except OSError as error:
+            self._close_database()
+            raise explain(f"the store in {self._directory.path} cannot be opened", error) from error
         except StoreError:
             if self._strict or not self._damaged:
                 raise
             return lines + self._open_mending()
         self._failure = None
+        self.counts["store_damaged"] += len(lines)
         return lines
+
+    def _read_log(self) -> list[str]:
+        """What is wrong with the log, of which SQLite says nothing; StoreError where the store is strict."""
+        path = Path(f"{self._file}-wal")
+        try:
+            verdict = judge_log(path, self._note.read())
+        except StoreError as error:
+            if self._strict:
+                raise
+            return [str(error)]
+        if not verdict.line:
+            return []
+        lost = f"at least {verdict.lost} pages are lost"
+        if self._strict:
+            raise StoreError(f"{verdict.line}; {lost}")
+        self.counts["store_log_lost"] += verdict.lost
+        if not path.exists():
+            return [f"{verdict.line}; {lost}"]
+        place = self._directory.set_aside(path, keep=not verdict.drop)
+        return [f"{verdict.line}; {'moved' if verdict.drop else 'copied'} to {place}; {lost}"]
 
     def _save_rows(self) -> str:
         """Makes a file of what can be read of the damaged one."""
@@ -233,11 +288,21 @@ class SQLiteStore:
 
     def _close_database(self) -> None:
         database, self._database = self._database, None
-        if database is not None:
-            try:
-                database.close()
-            except sqlite3.Error as error:
-                log.warning("the store was not closed well: %s", error)
+        if database is None:
+            return
+        try:
+            # closing removes the log: by then it must be noted that nothing in it is needed
+            database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            self._note_written(synced=False)
+        except sqlite3.Error as error:  # nothing is lost: it is in the log
+            log.warning("the store's log cannot be brought into its file: %s", error)
+        if self._index >= 0:
+            os.close(self._index)
+            self._index = -1
+        try:
+            database.close()
+        except sqlite3.Error as error:
+            log.warning("the store was not closed well: %s", error)
 
     def _repair(self) -> None:
         """Opens the file anew, which rolls back what was not committed."""

@@ -1,0 +1,1 @@
+"""Checksums of the logs that RocksDB and SQLite write ahead."""

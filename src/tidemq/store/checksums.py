@@ -1,0 +1,58 @@
+"""Checksums of the logs that RocksDB and SQLite write ahead: without them nobody can tell where a log breaks
+off. Compiled, for a log has up to 100 MB.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint32_t
+
+if not cython.compiled:
+    raise ImportError("tidemq.store.checksums is to be compiled: make build")
+
+_TABLE = cython.declare(uint32_t[256])
+
+
+@cython.cfunc
+def _fill_table():
+    index: cython.uint
+    value: uint32_t
+    for index in range(256):
+        value = index
+        for _ in range(8):
+            value = value >> 1 ^ (cython.cast(uint32_t, 0x82F63B78) if value & 1 else 0)
+        _TABLE[index] = value
+
+
+_fill_table()
+
+
+def crc32c(data: cython.const[uint8_t][:], value: cython.uint = 0) -> int:
+    """CRC-32C of the bytes; ``value`` is that of the bytes before them."""
+    crc: uint32_t = ~cython.cast(uint32_t, value)
+    index: cython.Py_ssize_t
+    for index in range(data.shape[0]):
+        crc = crc >> 8 ^ _TABLE[(crc ^ data[index]) & 0xFF]
+    return cython.cast(uint32_t, ~crc)
+
+
+def sum_words(data: cython.const[uint8_t][:], big_endian: bool, first: int, second: int) -> tuple:
+    """SQLite's two running sums over 32-bit words, of which there is an even number."""
+    one: uint32_t = first
+    two: uint32_t = second
+    big: cython.bint = big_endian
+    index: cython.Py_ssize_t
+    for index in range(0, data.shape[0] - 7, 8):
+        one += _word(data, index, big) + two
+        two += _word(data, index + 4, big) + one
+    return one, two
+
+
+@cython.cfunc
+@cython.inline
+def _word(data: cython.const[uint8_t][:], at: cython.Py_ssize_t, big: cython.bint) -> uint32_t:
+    a: uint32_t = data[at]
+    b: uint32_t = data[at + 1]
+    c: uint32_t = data[at + 2]
+    d: uint32_t = data[at + 3]
+    return a << 24 | b << 16 | c << 8 | d if big else d << 24 | c << 16 | b << 8 | a
