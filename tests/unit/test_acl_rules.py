@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tidemq.broker.acl_formats import AclFormat, read_rules
+from tidemq.broker.acl_review import find_cuts
 from tidemq.broker.rules import AclRule, Client, decide, rows_of
 from tidemq.cli import app
 from tidemq.engine.rule_book import judge_rows
@@ -328,3 +329,36 @@ def test_the_command_says_what_is_decided_and_by_which_line(tmp_path: Path) -> N
     code, said = run_check(*ann, "c", "write", "a")
     assert code == 1
     assert "'write' is no action" in str(said)
+
+
+MOVED = """\
+user ann
+topic read plant/#
+topic deny plant/secret/#
+topic read free/#
+user bob
+topic deny common/bob/#
+pattern read common/#
+pattern read own/%u/#
+pattern deny own/%u/hidden
+"""
+
+
+def test_filters_that_are_refused_for_a_part_of_them_are_found(tmp_path: Path) -> None:
+    cuts = find_cuts(read_rules(written(tmp_path, MOVED), "mosquitto"))
+    assert [(cut.allowed.line, cut.refused.line) for cut in cuts] == [(2, 3), (7, 6), (8, 9)]
+    assert str(cuts[0]) == (
+        "line 2: a subscription to 'plant/#' is refused as a whole, for line 3 refuses 'plant/secret/#' "
+        "of user 'ann', a part of it"
+    )
+    own = "deny client guest-* subscribe secret/#\nallow group staff all #\nallow client guest-* all #\n"
+    found = find_cuts(read_rules(written(tmp_path, own), "tidemq"))
+    assert [(cut.allowed.line, cut.refused.line) for cut in found] == [(3, 1)]
+
+
+def test_the_command_lists_them_without_a_question(tmp_path: Path) -> None:
+    code, said = run_check(str(written(tmp_path, MOVED)), "--mosquitto")
+    assert code == 3
+    assert [line.split(":")[0] for line in str(said).splitlines()] == ["line 2", "line 7", "line 8"]
+    code, said = run_check(str(written(tmp_path, "allow all #\n")))
+    assert (code, str(said).split(",")[0]) == (0, "1 rules")

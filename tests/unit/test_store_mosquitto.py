@@ -262,3 +262,24 @@ def test_every_cut_and_what_is_no_file_of_mosquitto_s_is_refused(mosquitto):
         parse_mosquitto(b"SQLite format 3")
     with pytest.raises(StoreError, match="version 5"):
         parse_mosquitto(text[:22] + b"\5" + text[23:])
+
+
+def test_subscriptions_that_the_rules_will_end_are_named(mosquitto, tmp_path):
+    mosquitto.subscribe("c1", "-u", "ann", "-t", "plant/#", "-t", "free/#")
+    mosquitto.subscribe("c2", "-u", "bob", "-t", "plant/#")
+    mosquitto.subscribe("c3", "-t", "plant/#")
+    mosquitto.stop()
+    rules = tmp_path / "acl"
+    rules.write_text(
+        "user ann\ntopic read plant/#\ntopic deny plant/secret/#\ntopic read free/#\n"
+        "user bob\ntopic read plant/#\n"
+    )
+    command = [*COMMAND, str(mosquitto.file), "--data", str(tmp_path / "data"), "--acl", str(rules)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(done.stderr.splitlines()) == [
+        f"2 of 4 subscriptions will end with {rules}",
+        "3 sessions, 4 subscriptions, 0 queued messages, 0 retained messages",
+        "will end: 'plant/#' of client 'c1', user 'ann': line 3 refuses a part of it",
+        "will end: 'plant/#' of client 'c3', user None: no line allows it",
+    ]

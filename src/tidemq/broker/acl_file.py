@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidemq.broker.acl_formats import AclFormat, read_rules
-from tidemq.broker.rules import rows_of
+from tidemq.broker.acl_review import find_cuts
+from tidemq.broker.rules import AclRule, rows_of
 from tidemq.broker.watched_file import WatchedFiles
 from tidemq.engine.rule_row import RuleRow
 from tidemq.errors import TideMQError
+
+WARNINGS_MAX = 10  # of one reading
 
 _log = logging.getLogger("tidemq")
 
@@ -39,10 +42,22 @@ class AclFile:
 
     def _read(self) -> list[RuleRow]:
         try:
-            return rows_of(read_rules(self._path, self._format))
+            rules = read_rules(self._path, self._format)
         except TideMQError:
             self.counts["acl_reloads_failed"] += 1
             raise
+        if self._format == "mosquitto":
+            self._warn(rules)
+        return rows_of(rules)
+
+    def _warn(self, rules: Sequence[AclRule]) -> None:
+        """Of what Mosquitto would grant, with the same file, and leave out at delivery."""
+        cuts = find_cuts(rules)
+        for cut in cuts[:WARNINGS_MAX]:
+            _log.warning("%s, %s; Mosquitto would leave out such messages", self._path, cut)
+        if len(cuts) > WARNINGS_MAX:
+            text = "%s: %d more such filters; `tidemq acl check %s --mosquitto` lists them"
+            _log.warning(text, self._path, len(cuts) - WARNINGS_MAX, self._path)
 
     def _use(self, rows: list[RuleRow]) -> None:
         self._set_rules(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from tidemq.cli.options import EXIT_FAILED
 from tidemq.errors import TideMQError, UsageError
 
 if TYPE_CHECKING:
-    from tidemq.broker.rules import Decision
+    from tidemq.broker.rules import AclRule, Decision
 
 EXIT_REFUSED = 3  # of `check`
 
@@ -28,8 +29,10 @@ def describe() -> None:
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
-    action: Annotated[str, typer.Argument(metavar="publish|subscribe")],
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic name, or a filter to subscribe to.")],
+    action: Annotated[str | None, typer.Argument(metavar="[publish|subscribe]")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="A topic name, or a filter to subscribe to.")
+    ] = None,
     client_id: Annotated[str, typer.Option("--client", "-c", metavar="ID")] = "",
     user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME")] = None,
     group: Annotated[list[str] | None, typer.Option("--group", "-g", metavar="NAME")] = None,
@@ -39,15 +42,23 @@ def check(
     mosquitto: Annotated[bool, typer.Option("--mosquitto", help="The file is one of Mosquitto's.")] = False,
 ) -> None:
     """Say what is decided, and by which line. Exits with 0 where it is allowed, with 3 where it is not, and
-    with 1 where the file or the question is wrong."""
+    with 1 where the file or the question is wrong.
+
+    Without a question: list the filters that one line allows to subscribe to and another refuses in part, so
+    that no such subscription is granted. Exits with 3 where there are any.
+    """
     from tidemq.broker.acl_formats import read_rules
     from tidemq.broker.rules import Client, decide
 
     try:
+        rules = read_rules(file, "mosquitto" if mosquitto else "tidemq")
+        if action is None:
+            raise typer.Exit(_list_cuts(rules))
         if action not in ("publish", "subscribe"):
             raise UsageError(f"{action!r} is no action; publish or subscribe is")
+        if topic is None:
+            raise UsageError("the topic is missing")
         _check_topic(action, topic)
-        rules = read_rules(file, "mosquitto" if mosquitto else "tidemq")
         client = Client(client_id, user, tuple(group or ()), ip_address(address) if address else None)
         if action == "publish" and topic.startswith("$"):
             print("refused: no client publishes to topics that begin with $")
@@ -60,6 +71,18 @@ def check(
         raise typer.Exit(EXIT_FAILED) from None
     print(_explain(file, decision))
     raise typer.Exit(0 if decision.allowed else EXIT_REFUSED)
+
+
+def _list_cuts(rules: Sequence[AclRule]) -> int:
+    """Prints them; gives the exit code."""
+    from tidemq.broker.acl_review import find_cuts
+
+    cuts = find_cuts(rules)
+    for cut in cuts:
+        print(cut)
+    if not cuts:
+        print(f"{len(rules)} rules, which refuse no part of a filter that they allow to subscribe to")
+    return EXIT_REFUSED if cuts else 0
 
 
 def _check_topic(action: str, topic: str) -> None:

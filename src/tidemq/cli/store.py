@@ -14,11 +14,14 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemq.errors import StoreError, TideMQError
+from tidemq.errors import ConfigError, StoreError, TideMQError
+
+if TYPE_CHECKING:
+    from tidemq.store.mosquitto import MosquittoState
 
 EXIT_CORRUPT = 1
 EXIT_FAILED = 2
@@ -181,10 +184,16 @@ def import_mosquitto(
     ],
     data: Data = Path("tidemq-data"),
     engine: Engine = "rocksdb",
+    acl: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Mosquitto's acl_file: list the subscriptions that it will end."),
+    ] = None,
 ) -> None:
     """Make a store of what Mosquitto 2 kept, in a directory that is empty or does not exist.
 
-    Sessions, subscriptions, queued and in-flight messages, retained messages.
+    Sessions, subscriptions, queued and in-flight messages, retained messages. With --acl each subscription is
+    named that a broker with these rules will end when its client comes: Mosquitto leaves out at delivery what
+    a client may not read, TideMQ refuses a filter of which it may not read all.
     """
     from tidemq.store.engines import open_empty
     from tidemq.store.mosquitto import parse_mosquitto, plan_rows
@@ -192,6 +201,8 @@ def import_mosquitto(
 
     def run() -> int:
         state = parse_mosquitto(file.read_bytes())
+        if acl is not None:
+            _list_refused(state, acl)
         with closing(open_empty(data, engine)) as store:
             fill_store(store, plan_rows(state))
         for reason, count in state.left_out.items():
@@ -204,6 +215,27 @@ def import_mosquitto(
         return 0
 
     _exit_with(run)
+
+
+def _list_refused(state: MosquittoState, acl: Path) -> None:
+    """The subscriptions that the rules do not allow, with the line; ConfigError."""
+    from tidemq.broker.acl_formats import read_rules
+    from tidemq.broker.rules import Client, decide
+    from tidemq.wire.filters import bare_filter
+
+    rules = read_rules(acl, "mosquitto")
+    ended = 0
+    for client_id, topic_filter, _, _ in state.subscriptions:
+        name, wanted = client_id.decode(), topic_filter.decode()
+        user = state.users.get(client_id)
+        decision = decide(rules, Client(name, user), "subscribe", bare_filter(wanted))
+        if not decision.allowed:
+            ended += 1
+            line = decision.rule and decision.rule.line
+            why = f"line {line} refuses a part of it" if line else "no line allows it"
+            print(f"will end: {wanted!r} of client {name!r}, user {user!r}: {why}", file=sys.stderr)
+    if ended:
+        print(f"{ended} of {len(state.subscriptions)} subscriptions will end with {acl}", file=sys.stderr)
 
 
 def _tables() -> ModuleType:
@@ -222,7 +254,7 @@ def _exit_with(run: Callable[[], int]) -> None:
     before = os.umask(0o077)
     try:
         code = run()
-    except (StoreError, OSError) as error:
+    except (StoreError, ConfigError, OSError) as error:
         print(f"tidemq: {error}", file=sys.stderr)
         code = EXIT_FAILED
     finally:

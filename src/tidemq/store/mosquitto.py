@@ -15,6 +15,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidemq.errors import StoreError
@@ -72,6 +73,7 @@ class MosquittoState:
     retained: list[int] = field(default_factory=list)
     subscriptions: list[tuple[bytes, bytes, int, int]] = field(default_factory=list)
     clients: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # expiry in s, ends at in ms
+    users: dict[bytes, str] = field(default_factory=dict)  # names of clients that gave one
     left_out: Counter[str] = field(default_factory=Counter)
 
 
@@ -232,9 +234,14 @@ def _add_subscription(state: MosquittoState, chunk: bytes) -> None:
 
 
 def _add_client(state: MosquittoState, chunk: bytes) -> None:
-    (ends_at_s, expiry_s, _, id_size, _, _, _), rest = _unpack(_CLIENT_HEAD, chunk)
+    (ends_at_s, expiry_s, _, id_size, _, name_size, _), rest = _unpack(_CLIENT_HEAD, chunk)
     if expiry_s:  # else the session ended with its connection
         state.clients[rest[:id_size]] = (expiry_s, ends_at_s * 1000)
+        # of clients without a user 2.0.11 writes what was in its memory
+        with suppress(UnicodeDecodeError):
+            user = rest[id_size : id_size + name_size].decode()
+            if user.isprintable() and user:
+                state.users[rest[:id_size]] = user
 
 
 def _drop_unknown(state: MosquittoState) -> None:
