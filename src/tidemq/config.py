@@ -66,6 +66,7 @@ LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
     "packet_bytes_max": (1024, 268_435_460),  # the largest that a remaining length can say
     "topic_bytes_max": (1, 65_535),
     "topic_levels_max": (1, 65_535),
+    "wildcard_ways_max": (1, 1 << 39),
     "client_id_bytes_max": (23, 65_535),  # a server must allow 23 [3.1.1 MQTT-3.1.3-5]
     "keep_alive_s_max": (0, 65_535),
     "topic_alias_max": (0, 65_535),

@@ -17,6 +17,7 @@ class Limits:
     packet_bytes_max: int = 1 << 20  # one control packet; announced to 5.0 clients
     topic_bytes_max: int = 4096  # topic name or filter, at most 65,535
     topic_levels_max: int = 64
+    wildcard_ways_max: int = 500  # in which the `+` of a filter could be spread over its levels
     client_id_bytes_max: int = 1024
     keep_alive_s_max: int = 0  # 0: any; else announced as server keep alive to 5.0 clients
     topic_alias_max: int = 32  # aliases that a client may set, and that we set towards it

@@ -33,6 +33,7 @@ topic_alias_max = 3
 receive_max = 4
 inflight_max = 3
 subscriptions_max = 5
+wildcard_ways_max = 3
 session_expiry_s_max = 100
 queued_messages_max = 10
 connect_timeout_s = 1
@@ -153,6 +154,16 @@ def test_subscriptions_max(broker, version):
     client.expect(SUBACK, packet_id=9, reasons=[0x97 if version == 5 else 0x80, 2])
     client.unsubscribe("t/1")
     client.subscribe("t/5", 1)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_wildcard_ways_max(broker, version):
+    """A filter whose `+` could be spread in more ways is refused (0x8F in 5.0), shared or not."""
+    client = connected(broker, version)
+    filters = [("a/+/c/d", 1), ("a/+/c", 1), ("+/+/c/#", 1), ("$share/g/a/+/c/d", 1)]
+    client.send(subscribe(9, *filters, version=version))
+    refused = 0x8F if version == 5 else 0x80
+    client.expect(SUBACK, packet_id=9, reasons=[refused, 1, 1, refused])
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -83,6 +83,63 @@ def test_suback_and_unsuback(server: Server) -> None:
     assert len(server.rows("subscription")) == 1
 
 
+def retained_messages(server: Server, count: int) -> None:
+    """So many under `r/`."""
+    client = connected(server)
+    client.send(*(publish(f"r/{number}", b"x", 1, number + 1, retain=True) for number in range(count)))
+    for _ in range(count):
+        client.expect(PUBACK)
+
+
+def test_no_retained_messages_come_after_the_unsuback(server: Server) -> None:
+    """[MQTT-3.10.4-2]"""
+    retained_messages(server, 500)
+    client = connected(server, **kept(5))
+    client.send(subscribe(1, ("r/#", 1)), unsubscribe(2, "r/#"), PING)
+    kinds = []
+    while UNSUBACK not in kinds or PINGRESP not in kinds:
+        kinds.append(client.receive().kind)
+    assert SUBACK in kinds
+    client.expect_nothing()
+
+
+def test_subscribed_again_before_the_commit_it_gets_each_retained_message_once(server: Server) -> None:
+    retained_messages(server, 100)
+    client = connected(server, **kept(5))
+    again = subscribe(3, ("r/#", 1))
+    expect_after_commit(
+        server, client, subscribe(1, ("r/#", 1)) + unsubscribe(2, "r/#") + again, SUBACK, packet_id=1
+    )
+    client.expect(UNSUBACK, packet_id=2)
+    client.expect(SUBACK, packet_id=3)
+    topics = set()
+    for _ in range(100):
+        message = client.expect(PUBLISH, retain=True)
+        client.acknowledge(message)
+        topics.add(message.topic)
+    client.expect_nothing()
+    assert len(topics) == 100
+
+
+@pytest.mark.parametrize("session", ["kept", "clean"])
+@pytest.mark.parametrize("handling", [1, 2])
+def test_a_subscription_replaced_without_retained_messages_still_gets_those_of_the_first(
+    server: Server, handling: int, session: str
+) -> None:
+    """[MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]"""
+    retained_messages(server, 100)
+    client = connected(server, **(kept(5) if session == "kept" else {}))
+    client.send(subscribe(1, ("r/#", 1)), subscribe(2, ("r/#", 1 | handling << 4)))
+    topics = set()
+    for _ in range(102):
+        packet = client.receive()
+        if packet.kind == PUBLISH:
+            client.acknowledge(packet)
+            topics.add(packet.topic)
+    client.expect_nothing()
+    assert len(topics) == 100
+
+
 def test_retained_messages_come_after_the_suback(server: Server) -> None:
     connected(server).publish("t", b"retained", 1, retain=True)
     client = connected(server, **kept(5))

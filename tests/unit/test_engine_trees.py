@@ -9,6 +9,8 @@ import pytest
 from tidemq.engine.allocation import count_live_blocks
 from tidemq.engine.retained import RetainedIndexView, RetainedWalkView
 from tidemq.engine.subscriptions import SubscriptionIndexView
+from tidemq.limits import Limits
+from tidemq.wire.topics import topic_filter_ways
 
 # (filter, topic name, whether it matches)
 MATCHES = [
@@ -202,6 +204,49 @@ def test_version_stands_still_without_change():
     index.remove(b"a", 1, group=b"g")
     index.match(b"a")
     assert index.version() == before
+
+
+@pytest.mark.parametrize(
+    ("filter", "topic"), [(filter, topic) for filter, topic, matches in MATCHES if matches]
+)
+def test_a_change_voids_what_is_known_of_each_topic_under_its_filter(filter, topic):
+    index = SubscriptionIndexView()
+    for change in (index.put, lambda *which: index.put(*which, options=1), index.remove):
+        before = index.version()
+        assert index.holds(topic.encode(), before)
+        change(filter.encode(), 1)
+        assert not index.holds(topic.encode(), before)
+
+
+@pytest.mark.parametrize(
+    "filter", ["t/{}", "u/{}/#", "t/+/{}", "+/{}", "{}/+", "+/{}/{}/+/+", "{}/#", "t/5/v/{}/#", "$SYS/{}/#"]
+)
+def test_a_change_of_other_filters_voids_nothing_but_by_chance(filter):
+    """Two filters share a mark with probability 1/4096, and a topic has ten."""
+    index = SubscriptionIndexView()
+    voided = 0
+    for number in range(200):
+        before = index.version()
+        index.put(filter.replace("{}", f"x{number}").encode(), 1)
+        voided += not index.holds(b"t/5/v", before)
+    assert voided < 15
+
+
+@pytest.mark.parametrize("depth", [4, 64])
+def test_all_filters_that_are_allowed_keep_every_look_up_short(depth):
+    """Those of all strangers together: a filter for each place that `+` may have before each level."""
+    index = SubscriptionIndexView()
+    ways_max = Limits().wildcard_ways_max
+    paths = [""]
+    for _ in range(depth):
+        longer = [f"{path}{level}/" for path in paths for level in ("a", "+")]
+        paths = [path for path in longer if topic_filter_ways(path[:-1]) <= ways_max]
+        for path in paths:
+            index.put(f"{path}#".encode(), 1)
+    visits = index.visits("/".join(["a"] * depth).encode())
+    assert visits < 18_000
+    if depth == 4:
+        assert visits == 2 + 4 + 8 + 16 + 1  # nothing is refused that is not deep
 
 
 def test_shared_group_lives_as_long_as_its_members():

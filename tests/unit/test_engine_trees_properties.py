@@ -76,6 +76,7 @@ class SubscriptionHistory(RuleBasedStateMachine):
         self.index = SubscriptionIndexView()
         self.nodes = self.index.node_count()
         self.model: dict[tuple[str, str, int], tuple[int, int, int]] = {}
+        self.known: dict[str, tuple[int, object]] = {}
 
     @rule(filter=FILTERS, group=GROUPS, session=SESSIONS, options=st.integers(0, 63), ident=st.integers(0, 2))
     def put(self, filter, group, session, options, ident):
@@ -102,7 +103,11 @@ class SubscriptionHistory(RuleBasedStateMachine):
 
     @rule(topic=TOPICS)
     def match(self, topic):
+        version, before = self.known.get(topic, (-1, None))
         plain, groups = self.index.match(topic.encode())
+        if version >= 0 and self.index.holds(topic.encode(), version):
+            assert (Counter(plain), Counter(groups)) == before
+        self.known[topic] = self.index.version(), (Counter(plain), Counter(groups))
         assert Counter(plain) == Counter(
             (session, *value)
             for (filter, group, session), value in self.model.items()

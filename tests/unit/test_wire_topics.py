@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tidemq.errors import ProtocolError
 from tidemq.wire import Fault, Publish, decode, topic_filter_fault, topic_name_fault
+from tidemq.wire.topics import topic_filter_ways
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,40 @@ from tidemq.wire import Fault, Publish, decode, topic_filter_fault, topic_name_f
 )
 def test_topic_name(name: str, fault: Fault) -> None:
     assert Fault(topic_name_fault(name)) == fault
+
+
+@pytest.mark.parametrize(
+    ("filter", "ways"),
+    [
+        ("a", 1),
+        ("a/b/c", 1),
+        ("#", 1),
+        ("+", 1),
+        ("a/+", 2),
+        ("+/a/#", 2),
+        ("+/+", 2),
+        ("+/+/+", 3),
+        ("+/b/+/d/e", 10),
+        ("$share/g/+/b/+/d/e", 10),
+        ("/".join(["+", "a"] * 5 + ["+"]), 462),
+        ("/".join(["+", "a"] * 6), 924),
+        ("/".join(["a"] * 31 + ["+"] + ["a"] * 32), 64),
+        ("/".join(["a"] * 15 + ["+"] * 2 + ["a"] * 15), 496),
+        ("/".join(["a", "+"] * 3 + ["a"] * 9), 455),
+        ("/".join(["a", "+"] * 4 + ["a"] * 4), 495),
+        ("/".join(["+", "a"] * 5000), 1 << 40),
+        ("/".join(["+"] * 64), 128),
+        ("/".join(["+"] * 30 + ["a"] * 34), 128),
+        ("/".join(["a"] * 34 + ["+"] * 30 + ["#"]), 128),
+    ],
+)
+def test_wildcard_ways(filter: str, ways: int) -> None:
+    assert topic_filter_ways(filter) == ways
+
+
+@given(st.lists(st.sampled_from("a+"), min_size=2, max_size=80), st.sampled_from(["", "/#"]))
+def test_no_beginning_of_a_filter_has_more_wildcard_ways(levels: list[str], end: str) -> None:
+    assert topic_filter_ways("/".join(levels[:-1]) + end) <= topic_filter_ways("/".join(levels) + end)
 
 
 GOOD_FILTERS = (

@@ -10,7 +10,7 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
-from cython.cimports.tidemq.engine.cache import cache_bytes, free_cache
+from cython.cimports.tidemq.engine.cache import cache_bytes, shrink_cache
 from cython.cimports.tidemq.engine.captured import CAPTURED_BYTES_MAX
 from cython.cimports.tidemq.engine.counters import (
     C_PUBLISHERS_PAUSED,
@@ -233,7 +233,7 @@ def check_memory(r: cython.pointer[Reactor]) -> cython.void:
     used += tree_bytes(r.shared)
     passed: cython.bint = used > r.shared.limits.memory_bytes_max
     if passed:
-        free_cache(r)  # nothing is lost by it
+        shrink_cache(r)
     store_int(cython.address(r.shared.overloaded), passed, RELAXED)
     index = 0
     while index < r.overloaded.size():

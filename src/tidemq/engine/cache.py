@@ -1,16 +1,18 @@
 """A reactor's memory of who receives a topic, so that most messages need no look-up in the shared index.
 
-An entry is good as long as the index's version has not moved since it was made: then it names no session that
-has left. Pointers in it are to sessions of this reactor only; other reactors are one bit each.
+An entry is good as long as the index's version has not moved since it was made, or none of its topic's marks
+has: then it names no session that has left. Pointers in it are to sessions of this reactor only; other
+reactors are one bit each.
 """
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
-from cython.cimports.libcpp.unordered_map import unordered_map
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.cache import Identifier
 from cython.cimports.tidemq.engine.counters import C_CACHE_MISSES, MEMORY_CACHES
+from cython.cimports.tidemq.engine.marks import marks_of_topic
 from cython.cimports.tidemq.engine.state import (
     CACHE_WAYS,
     JUDGEMENTS,
@@ -23,6 +25,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
     TopicCache,
 )
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.subscribers import (
     OPTION_NO_LOCAL,
     OPTION_QOS,
@@ -33,6 +36,7 @@ from cython.cimports.tidemq.engine.subscribers import (
 )
 from cython.cimports.tidemq.engine.subscriptions import (
     SharedGroup,
+    has_moved,
     lock_shared,
     match_topic,
     read_version,
@@ -43,8 +47,8 @@ from cython.cimports.tidemq.wire.protocol import Span
 
 _SLOTS_FIRST = cython.declare(uint32_t, 256)  # of the table; it doubles
 _SPARSE = cython.declare(uint32_t, 8)  # slots for each topic; then it grows no more
-_SCAN_MAX = cython.declare(uint32_t, 16)  # receivers looked through one by one before a map is made
 
+_FORGOTTEN_MAX = cython.declare(cython.size_t, 8192)  # topics in a tick
 _RECEIVER_BYTES = cython.declare(uint64_t, 32)  # about
 
 
@@ -116,6 +120,7 @@ def free_cache(r: cython.pointer[Reactor]) -> cython.void:
             del entry
     r.cache.slots.clear()
     r.cache.count = 0
+    r.cache.hand = 0
     r.cache.weight = 0
     r.tally[MEMORY_CACHES] = 0
 
@@ -125,32 +130,22 @@ def free_cache(r: cython.pointer[Reactor]) -> cython.void:
 @cython.exceptval(check=False)
 def _add_receiver(
     entry: cython.pointer[CacheEntry],
-    places: cython.pointer[unordered_map[uint64_t, uint32_t]],
     subscription: cython.pointer[Subscription],
+    found: cython.pointer[vector[Identifier]],
 ) -> cython.void:
     """Adds a subscription of this reactor, merged with an earlier one of the same session.
 
     Overlapping subscriptions give one copy, at the highest QoS, with all identifiers [MQTT-3.3.4-2]
-    [MQTT-3.3.4-3].
+    [MQTT-3.3.4-3]. Its identifier is added to ``found``, and counted.
     """
     session: cython.pointer[Session] = cython.cast(cython.pointer[Session], subscription.session)
+    if session.ending:
+        return
     qos: cython.uchar = subscription.options & OPTION_QOS
     count: uint32_t = cython.cast(uint32_t, entry.receivers.size())
-    index: uint32_t = count
-    if count <= _SCAN_MAX:
-        index = 0
-        while index < count and entry.receivers[index].session != session:
-            index += 1
-    if count >= _SCAN_MAX:
-        key: uint64_t = cython.cast(uint64_t, session)
-        if count == _SCAN_MAX:
-            known: uint32_t
-            for known in range(count):
-                places[0][cython.cast(uint64_t, entry.receivers[known].session)] = known
-        if places.count(key):
-            index = places[0][key]
-        else:
-            places[0][key] = index = count
+    index: uint32_t = session.receiver
+    if index >= count or entry.receivers[index].session != session:
+        session.receiver = index = count
     receiver: cython.pointer[Receiver]
     if index == count:
         fresh: Receiver
@@ -159,7 +154,7 @@ def _add_receiver(
         fresh.own_qos = 0
         fresh.takes_own = False
         fresh.retain_as_published = subscription.options & OPTION_RETAIN_AS_PUBLISHED
-        fresh.ids_at = cython.cast(uint32_t, entry.ids.size())
+        fresh.ids_at = 0
         fresh.ids_count = 0
         fresh.own_ids_count = 0
         entry.receivers.push_back(fresh)
@@ -176,34 +171,41 @@ def _add_receiver(
         if qos > receiver.own_qos:
             receiver.own_qos = qos
     if subscription.subscription_id:
-        _add_identifier(entry, receiver, subscription.subscription_id, own)
+        identifier: Identifier
+        identifier.receiver = index
+        identifier.value = subscription.subscription_id
+        identifier.own = own
+        found.push_back(identifier)
+        receiver.ids_count += 1
+        receiver.own_ids_count += own
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _add_identifier(
-    entry: cython.pointer[CacheEntry],
-    receiver: cython.pointer[Receiver],
-    identifier: uint32_t,
-    own: cython.bint,
+def _place_identifiers(
+    entry: cython.pointer[CacheEntry], found: cython.pointer[vector[Identifier]]
 ) -> cython.void:
-    """A receiver's identifiers stay together: where others follow them, they move to the end first."""
-    if receiver.ids_at + receiver.ids_count != entry.ids.size():
-        index: uint32_t
-        moved: uint32_t = cython.cast(uint32_t, entry.ids.size())
-        for index in range(receiver.ids_count):
-            value: uint32_t = entry.ids[receiver.ids_at + index]
-            entry.ids.push_back(value)
-        receiver.ids_at = moved
-    entry.ids.push_back(identifier)
-    receiver.ids_count += 1
-    if own:  # to the front, among its like
-        first: uint32_t = receiver.ids_at + receiver.own_ids_count
-        last: uint32_t = receiver.ids_at + receiver.ids_count - 1
-        entry.ids[last] = entry.ids[first]
-        entry.ids[first] = identifier
-        receiver.own_ids_count += 1
+    """Those of each receiver side by side, first those of subscriptions without no-local. Linear in their
+    number.
+    """
+    index: cython.size_t
+    own: cython.int
+    receiver: cython.pointer[Receiver]
+    place: uint32_t = 0
+    for index in range(entry.receivers.size()):
+        receiver = cython.address(entry.receivers[index])
+        receiver.ids_at = place
+        place += receiver.ids_count
+        receiver.ids_count = 0
+    entry.ids.resize(place)
+    for own in range(2):
+        for index in range(found.size()):
+            identifier: cython.pointer[Identifier] = cython.address(found[0][index])
+            if identifier.own != own:
+                receiver = cython.address(entry.receivers[identifier.receiver])
+                entry.ids[receiver.ids_at + receiver.ids_count] = identifier.value
+                receiver.ids_count += 1
 
 
 @cython.cfunc
@@ -253,7 +255,7 @@ def _weigh(entry: cython.pointer[CacheEntry]) -> uint64_t:
 @cython.exceptval(check=False)
 def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic: Span) -> cython.void:
     """Asks the shared index and fills the entry."""
-    places: unordered_map[uint64_t, uint32_t]
+    identifiers: vector[Identifier]
     index: cython.size_t
     r.cache.weight -= _weigh(entry)
     entry.receivers.clear()
@@ -271,6 +273,7 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
     for index in range(r.matches.groups.size()):
         _add_group(r, entry, r.matches.groups[index])
     unlock_shared(r.shared.subscriptions)
+    r.searched += r.matches.frontier.size() + r.matches.subscriptions.size()
     for index in range(r.matches.subscriptions.size()):
         subscription: cython.pointer[Subscription] = cython.address(r.matches.subscriptions[index])
         stored: cython.bint = subscription.options & OPTION_STORED
@@ -279,12 +282,16 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
             entry.streams |= cython.cast(uint64_t, 1) << subscription.subscription_id
             entry.stored = True
         elif subscription.reactor == r.index:
-            _add_receiver(entry, cython.address(places), subscription)
+            _add_receiver(entry, subscription, cython.address(identifiers))
         else:
             entry.reactors |= cython.cast(uint64_t, 1) << subscription.reactor
             if stored:
                 entry.stored_reactors |= cython.cast(uint64_t, 1) << subscription.reactor
+    _place_identifiers(entry, cython.address(identifiers))
     r.cache.weight += _weigh(entry)
+    # to deliver to many is the message's own work; what is merged away is not
+    if r.matches.subscriptions.size() > entry.receivers.size():
+        count_steps(r.matches.subscriptions.size() - entry.receivers.size())
 
 
 @cython.cfunc
@@ -320,13 +327,58 @@ def _choose_slot(r: cython.pointer[Reactor], h: uint64_t) -> cython.pointer[Cach
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _forget_topics(
+    r: cython.pointer[Reactor], weight_max: uint64_t, topics_max: cython.size_t
+) -> cython.void:
+    """Forgets so many topics, one place after the other, or until the rest is within a weight."""
+    cache: cython.pointer[TopicCache] = cython.address(r.cache)
+    while cache.count and topics_max and (cache.weight > weight_max or weight_max == 0):
+        cache.hand = (cache.hand + 1) & (cache.slots.size() - 1)
+        entry: cython.pointer[CacheEntry] = cache.slots[cache.hand].entry
+        if entry != cython.NULL:
+            count_steps(1)
+            cache.weight -= _weigh(entry) + entry.topic.capacity() // _RECEIVER_BYTES
+            cache.count -= 1
+            cache.slots[cache.hand].entry = cython.NULL
+            topics_max -= 1
+            del entry
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def shrink_cache(r: cython.pointer[Reactor]) -> cython.void:
+    """Above the memory ceiling, once a tick: forgets a part of the topics, for nothing is lost by it."""
+    _forget_topics(r, 0, _FORGOTTEN_MAX)
+    if r.cache.count == 0:
+        free_cache(r)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _renew(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic: Span) -> cython.void:
+    """Looks a topic up again where what is known of it may not hold any more."""
+    version: uint64_t = read_version(r.shared.subscriptions)
+    if entry.version == version:
+        return
+    if has_moved(r.shared.subscriptions, entry.marks, entry.version):
+        _match(r, entry, topic)
+    else:
+        entry.version = version
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def find_receivers(
     r: cython.pointer[Reactor], topic: cython.pointer[cython.const[Span]]
 ) -> cython.pointer[CacheEntry]:
     """Who receives a topic; valid until the next call."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
     if cache.weight > r.shared.limits.cache_receivers_max:
-        free_cache(r)
+        _forget_topics(r, r.shared.limits.cache_receivers_max, r.cache.count)
     if cache.slots.empty():
         _grow(cache)
     h: uint64_t = _hash(cache.seed, topic[0])
@@ -338,8 +390,7 @@ def find_receivers(
         if slot[way].hash == h and slot[way].entry != cython.NULL:
             entry = slot[way].entry
             if entry.topic.size() == topic.size and memcmp(entry.topic.data(), topic.data, topic.size) == 0:
-                if entry.version != read_version(r.shared.subscriptions):
-                    _match(r, entry, topic[0])
+                _renew(r, entry, topic[0])
                 return entry
     slot = _choose_slot(r, h)
     slot.hash = h
@@ -348,6 +399,7 @@ def find_receivers(
     entry.topic.assign(cython.cast(cython.p_char, topic.data), topic.size)
     for way in range(JUDGEMENTS):
         entry.judgements[way].number = 0
+    marks_of_topic(cython.address(r.shared.subscriptions.marks), topic[0], entry.marks)
     cache.weight += entry.topic.capacity() // _RECEIVER_BYTES  # long topics are to be bounded as well
     _match(r, entry, topic[0])
     return entry

@@ -206,6 +206,7 @@ def set_limits(own: cython.pointer[EngineLimits], limits):
     own.packet_bytes_max = limits.packet_bytes_max
     own.topic_bytes_max = limits.topic_bytes_max
     own.topic_levels_max = limits.topic_levels_max
+    own.wildcard_ways_max = limits.wildcard_ways_max
     own.client_id_bytes_max = limits.client_id_bytes_max
     own.keep_alive_s_max = limits.keep_alive_s_max
     own.topic_alias_max = limits.topic_alias_max

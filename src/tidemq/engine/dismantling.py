@@ -23,7 +23,7 @@ from cython.cimports.tidemq.engine.retained import (
     free_retained_index,
     new_retained_index,
 )
-from cython.cimports.tidemq.engine.sessions import end_session
+from cython.cimports.tidemq.engine.sessions import continue_ending, end_session
 from cython.cimports.tidemq.engine.state import (
     Message,
     Reactor,
@@ -78,6 +78,8 @@ def empty_shared(shared: cython.pointer[Shared]):
     while not shared.registry.empty():
         s: cython.pointer[Session] = dereference(shared.registry.begin()).second
         end_session(shared.reactors[s.reactor], s)
+    for index in range(shared.reactors.size()):
+        continue_ending(shared.reactors[index], ~cython.cast(cython.size_t, 0))
     for index in range(shared.journal.size()):
         free_section(shared.reactors[shared.journal[index].reactor], shared.journal[index])
     shared.journal.clear()

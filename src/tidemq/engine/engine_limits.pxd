@@ -5,6 +5,7 @@ cdef struct EngineLimits:        # limits.Limits, in the engine's units
     uint32_t packet_bytes_max
     uint32_t topic_bytes_max
     uint32_t topic_levels_max
+    uint64_t wildcard_ways_max
     uint32_t client_id_bytes_max
     uint32_t keep_alive_s_max
     uint16_t topic_alias_max

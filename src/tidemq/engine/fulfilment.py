@@ -20,7 +20,7 @@ from cython.cimports.tidemq.engine.promises import mail_kept
 from cython.cimports.tidemq.engine.received import forget_received
 from cython.cimports.tidemq.engine.replies import span_of, write_ack
 from cython.cimports.tidemq.engine.retention import begin_backlog
-from cython.cimports.tidemq.engine.sessions import end_removals
+from cython.cimports.tidemq.engine.sessions import end_removals, subscription_turn
 from cython.cimports.tidemq.engine.state import (
     DONE,
     FULL_REJECT,
@@ -43,7 +43,7 @@ from cython.cimports.tidemq.engine.state import (
     Section,
     Session,
 )
-from cython.cimports.tidemq.wire.protocol import FAULT_LIMIT, PUBREC, RC_QUOTA_EXCEEDED
+from cython.cimports.tidemq.wire.protocol import FAULT_LIMIT, PUBREC, RC_QUOTA_EXCEEDED, Span
 
 # the reason of a message that could not be stored; that a queue was full has another
 _STORE_FAILED = cython.declare(uint8_t, 0x83)
@@ -248,6 +248,20 @@ def _keep_published(r: cython.pointer[Reactor], promise: cython.pointer[Promise]
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _keep_backlog(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], promise: cython.pointer[Promise]
+) -> cython.void:
+    """Unless the subscription has ended since, or was made anew and has a promise of its own
+    [MQTT-3.10.4-2].
+    """
+    filter: Span = span_of(promise.packet)
+    if promise.packet_id == subscription_turn(s, filter):
+        begin_backlog(r, s, filter, promise.reason, cython.cast(uint32_t, promise.number))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
     if promise.kind == PROMISE_VOID:
         return
@@ -261,9 +275,7 @@ def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) ->
         elif promise.kind == PROMISE_SEND:
             send_waiting(r, c.session)
         elif promise.kind == PROMISE_BACKLOG:
-            begin_backlog(
-                r, c.session, span_of(promise.packet), promise.reason, cython.cast(uint32_t, promise.number)
-            )
+            _keep_backlog(r, c.session, promise)
         else:
             append_output(r, c, promise.packet.data(), cython.cast(cython.uint, promise.packet.size()))
             if promise.kind == PROMISE_CONNACK:

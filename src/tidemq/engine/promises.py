@@ -16,6 +16,7 @@ from cython.cimports.tidemq.engine.mail import new_letter, new_mail
 from cython.cimports.tidemq.engine.message import hold_message, release_message
 from cython.cimports.tidemq.engine.offers import describe_offer
 from cython.cimports.tidemq.engine.output import touch
+from cython.cimports.tidemq.engine.sessions import subscription_turn
 from cython.cimports.tidemq.engine.state import (
     MAIL_KEPT,
     PROMISE_ACK,
@@ -147,8 +148,11 @@ def promise_backlog(
     qos: uint8_t,
     subscription_id: uint32_t,
 ) -> cython.void:
-    """The retained messages of a new subscription, after its SUBACK."""
+    """The retained messages of a new subscription, after its SUBACK, unless it has ended by then or been made
+    anew.
+    """
     promise: Promise = _new_promise(r, c, PROMISE_BACKLOG)
+    promise.packet_id = subscription_turn(c.session, filter)
     owner: unique_ptr[string] = make_unique[string]()
     promise.packet = owner.release()
     promise.packet.assign(cython.cast(cython.p_char, filter.data), filter.size)

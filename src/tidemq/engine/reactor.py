@@ -44,6 +44,7 @@ from cython.cimports.tidemq.engine.replaying import report_delivered
 from cython.cimports.tidemq.engine.reports import new_event, post_event
 from cython.cimports.tidemq.engine.retention import continue_backlogs, end_sweep, sweep_retained
 from cython.cimports.tidemq.engine.rules import release_policy
+from cython.cimports.tidemq.engine.sessions import continue_ending
 from cython.cimports.tidemq.engine.shards import tend_shards
 from cython.cimports.tidemq.engine.state import (
     CONNECTED,
@@ -105,6 +106,7 @@ from cython.cimports.tidemq.wire.protocol import (
 
 _EVENTS_MAX = cython.declare(cython.int, 512)  # of epoll in one turn
 _TICK_MS = cython.declare(int64_t, 100)  # between two looks at what is slow, paused or due
+_ENDED_MAX = cython.declare(cython.size_t, 512)  # subscriptions of sessions that have ended, in one turn
 _IDLE_MS = cython.declare(int64_t, 1000)  # the longest wait when there is nothing to look at
 _READ_CAPACITY = cython.declare(uint32_t, 262144)  # bytes of one read, and of the one buffer for it
 
@@ -407,7 +409,7 @@ def _publish_tally(r: cython.pointer[Reactor]) -> cython.void:
 @cython.exceptval(check=False)
 def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
-    if r.resumed.size() or r.backlog_ready or r.review_left:
+    if r.resumed.size() or r.backlog_ready or r.backlog_left or r.review_left or r.ending.size():
         return 0
     watching: cython.bint = r.congested.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
     watching = watching or r.shards.size() > 0 or r.sweep != cython.NULL
@@ -495,6 +497,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         _run_timers(r)
         continue_backlogs(r)
         continue_review(r)
+        continue_ending(r, _ENDED_MAX)
         _end_turn(r)
         ended_ns: int64_t = clock_ns()
         r.busy_ns += ended_ns - began_ns

@@ -7,7 +7,7 @@ read into directly.
 
 import cython
 from cython.cimports.libc.errno import EAGAIN, EINTR, errno
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.allocation import obtain
@@ -19,6 +19,7 @@ from cython.cimports.tidemq.engine.counters import (
     LIVE_BUFFERS,
     MEMORY_BUFFERS,
 )
+from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.output import append_output, doom, pending_output, touch
 from cython.cimports.tidemq.engine.publishing import handle_ack, handle_publish
 from cython.cimports.tidemq.engine.rates import (
@@ -65,6 +66,7 @@ from cython.cimports.tidemq.wire.protocol import (
     fault_reason,
 )
 
+_SEARCHED_MAX = cython.declare(uint64_t, 16384)  # what look-ups for one connection go through in a row
 _ROOM_FIRST = cython.declare(uint32_t, 65536)  # bytes, for a packet that is larger than the read buffer
 
 
@@ -183,10 +185,11 @@ def _parse_packets(
     size: uint32_t,
 ) -> uint32_t:
     """Handles all whole packets; returns the bytes used. Stops when a decision or a slow receiver is waited
-    for.
+    for, or where its messages were hard to look up.
     """
     header: FixedHeader
     at: uint32_t = 0
+    searched_max: uint64_t = r.searched + _SEARCHED_MAX
     while at < size and not (c.doomed or c.asked or c.leaving or c.pause_count):
         if pending_output(c) > r.shared.limits.output_high_bytes:
             c.stalled = True
@@ -209,6 +212,9 @@ def _parse_packets(
         c.last_read_ms = r.now_ms
         _handle_packet(r, c, cython.address(header), data + at)
         at += header.header_size + header.body_size
+        if r.searched > searched_max and at < size:
+            r.resumed.push_back(handle_of(r, c))  # others first
+            break
     return at
 
 

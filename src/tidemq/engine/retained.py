@@ -38,6 +38,7 @@ from cython.cimports.tidemq.engine.levels import (
     remove_leaf,
 )
 from cython.cimports.tidemq.engine.retained import VISITS_PER_MESSAGE, RetainedIndex, RetainedWalk
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.system import (
     init_rwlock,
     pthread_mutex_destroy,
@@ -303,6 +304,7 @@ def continue_walk(
             left -= 1
         step(walk)
         visits -= 1
+        count_steps(1)
     if walk.done:
         stop_waiting(walk)
     else:
@@ -364,6 +366,7 @@ def move_walks(index: cython.pointer[RetainedIndex], node: uint32_t) -> cython.v
     pthread_mutex_lock(cython.address(index.walks_mutex))
     walk: cython.pointer[RetainedWalk] = index.walks
     while walk != cython.NULL:
+        count_steps(1)
         if walk.node == node and not walk.done:
             step_over(walk)
         walk = walk.next_walk

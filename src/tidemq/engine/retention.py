@@ -47,13 +47,16 @@ from cython.cimports.tidemq.engine.state import (
     Reactor,
     Session,
 )
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.wire.protocol import Span
 from cython.operator import dereference, preincrement
 
 _SLICE = cython.declare(uint32_t, 4)  # messages between two looks at the receiver's output: they may be large
 _SWEEP_SLICE = cython.declare(uint32_t, 512)  # messages that a tick looks at in search of expired ones
 _SWEEP_PAUSE_MS = cython.declare(int64_t, 5000)  # between two sweeps
-_SLICES = cython.declare(cython.int, 64)  # of one subscription in one turn
+_SLICES = cython.declare(cython.int, 64)  # for one client in one turn
+_SLICES_OF_TURN = cython.declare(cython.int, 256)  # for all
+_LOOKS_OF_TURN = cython.declare(cython.int, 1024)  # at clients that may have no room
 
 
 @cython.cfunc
@@ -246,14 +249,14 @@ def begin_backlog(
     key: string
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
     end_backlog(r, s, filter)
-    lock_shared(r.shared.retained)
-    empty: cython.bint = r.shared.retained.count == 0
-    if not empty:
-        backlog.walk = open_walk(r.shared.retained, filter)
-    unlock_shared(r.shared.retained)
-    if empty:
+    if not has_retained(r):
         finish_backlog(r, s, cython.address(key))
         return
+    if s.backlog != cython.NULL and not s.internal:  # one after the other: a client has one open walk
+        keep_backlog(s, filter, qos, subscription_id)
+        _schedule(r, s.connection)
+        return
+    backlog.walk = open_walk(r.shared.retained, filter)
     backlog.qos = qos
     backlog.subscription_id = subscription_id
     room: cython.bint = s.internal or pending_output(s.connection) <= r.shared.limits.output_high_bytes // 2
@@ -277,7 +280,9 @@ def begin_backlog(
 def keep_backlog(
     s: cython.pointer[Session], filter: Span, qos: uint8_t, subscription_id: uint32_t
 ) -> cython.void:
-    """A subscription has still to get what is retained; its walk begins when the client is there."""
+    """A subscription has still to get what is retained; its walk begins when the client is there, and those
+    before it have ended.
+    """
     if s.backlog == cython.NULL:
         owner: unique_ptr[BacklogMap] = make_unique[BacklogMap]()
         s.backlog = owner.release()
@@ -295,16 +300,8 @@ def keep_backlog(
 @cython.exceptval(check=False)
 def resume_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
     """The client is back: subscriptions whose retained messages had not all gone out begin anew."""
-    if s.backlog == cython.NULL:
-        return
-    lock_shared(r.shared.retained)
-    item = s.backlog.begin()
-    while item != s.backlog.end():
-        filter: string = dereference(item).first
-        dereference(item).second.walk = open_walk(r.shared.retained, span_of(cython.address(filter)))
-        preincrement(item)
-    unlock_shared(r.shared.retained)
-    _schedule(r, s.connection)
+    if s.backlog != cython.NULL:
+        _schedule(r, s.connection)
 
 
 @cython.cfunc
@@ -316,7 +313,8 @@ def suspend_backlog(s: cython.pointer[Session]) -> cython.void:
         return
     item = s.backlog.begin()
     while item != s.backlog.end():
-        close_walk(dereference(item).second.walk)
+        if dereference(item).second.walk != cython.NULL:
+            close_walk(dereference(item).second.walk)
         dereference(item).second.walk = cython.NULL
         preincrement(item)
 
@@ -357,15 +355,37 @@ def free_backlog(s: cython.pointer[Session]) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _continue_backlog(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
-    """Sends what the connection takes in this turn; false when nothing is left to send."""
+def _open_backlog(
+    r: cython.pointer[Reactor],
+    filter: cython.pointer[cython.const[string]],
+    backlog: cython.pointer[Backlog],
+) -> cython.void:
+    backlog.walk = open_walk(r.shared.retained, span_of(filter))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _continue_backlog(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], left: cython.pointer[cython.int]
+) -> cython.bint:
+    """Sends what the connection takes in this turn, in ``left`` slices at most; false when nothing is left to
+    send.
+    """
     high: uint64_t = r.shared.limits.output_high_bytes // 2
     slices: cython.int
     for slices in range(_SLICES):
         if pending_output(c) > high or c.session.outbox.bytes > high:
             return True  # goes on when the client has read or acknowledged some
+        if left[0] == 0:
+            break
+        left[0] -= 1
         s: cython.pointer[Session] = c.session
         item = s.backlog.begin()
+        if dereference(item).second.walk == cython.NULL:
+            _open_backlog(
+                r, cython.address(dereference(item).first), cython.address(dereference(item).second)
+            )
         if not _send_slice(r, s, cython.address(dereference(item).second)):
             close_walk(dereference(item).second.walk)
             filter: string = dereference(item).first
@@ -382,15 +402,28 @@ def _continue_backlog(r: cython.pointer[Reactor], c: cython.pointer[Connection])
 @cython.nogil
 @cython.exceptval(check=False)
 def continue_backlogs(r: cython.pointer[Reactor]) -> cython.void:
-    """Once a turn: some slices for each connection whose output has room."""
-    index: cython.size_t = 0
-    r.backlog_ready = False
-    while index < r.backlogged.size():
-        c: cython.pointer[Connection] = connection_of(r, r.backlogged[index])
-        if c != cython.NULL and not c.doomed and c.session.backlog != cython.NULL and _continue_backlog(r, c):
-            index += 1
+    """Once a turn: some slices for connections whose output has room, which take turns."""
+    slices: cython.int = _SLICES_OF_TURN
+    looks: cython.int = _LOOKS_OF_TURN
+    if r.backlog_ready:
+        r.backlog_left = r.backlogged.size()
+        r.backlog_ready = False
+    while r.backlog_left and slices and looks:
+        count_steps(1)
+        looks -= 1
+        r.backlog_left -= 1
+        if r.backlog_at >= r.backlogged.size():
+            r.backlog_at = 0
+        c: cython.pointer[Connection] = connection_of(r, r.backlogged[r.backlog_at])
+        if (
+            c != cython.NULL
+            and not c.doomed
+            and c.session.backlog != cython.NULL
+            and _continue_backlog(r, c, cython.address(slices))
+        ):
+            r.backlog_at += 1
             continue
         if c != cython.NULL:
             c.backlogged = False
-        r.backlogged[index] = r.backlogged.back()
+        r.backlogged[r.backlog_at] = r.backlogged.back()
         r.backlogged.pop_back()

@@ -16,8 +16,10 @@ cdef Session* new_session(Reactor* r) noexcept nogil
 cdef void store_session(Reactor* r, Session* s) noexcept nogil
 cdef void end_removals(Reactor* r) noexcept nogil
 cdef void end_session(Reactor* r, Session* s) noexcept nogil
+cdef void continue_ending(Reactor* r, size_t subscriptions_max) noexcept nogil
 cdef void set_online(Reactor* r, Session* s, bint online) noexcept nogil
 cdef uint8_t add_subscription(Reactor* r, Session* s, Span filter, uint8_t options, uint32_t subscription_id, bint* wants_retained) noexcept nogil
 cdef void finish_backlog(Reactor* r, Session* s, const string* filter) noexcept nogil
+cdef uint16_t subscription_turn(Session* s, Span filter) noexcept nogil   # 0: there is none
 cdef bint drop_subscription(Reactor* r, Session* s, Span filter) noexcept nogil
 cdef string assigned_client_id(Reactor* r) noexcept nogil

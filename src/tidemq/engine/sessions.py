@@ -3,7 +3,7 @@ owns them.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.allocation import release
@@ -19,6 +19,7 @@ from cython.cimports.tidemq.engine.counters import (
 from cython.cimports.tidemq.engine.journal import ask_store, delete_value, put_value, remove_row
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.outbox import entry_at, free_outbox
+from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retention import free_backlog, has_retained
 from cython.cimports.tidemq.engine.rows import (
     append_session,
@@ -40,9 +41,12 @@ from cython.cimports.tidemq.engine.state import (
     Shared,
     SubscriptionMap,
 )
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.subscribers import OPTION_BACKLOG, OPTION_QOS, OPTION_STORED, Subscription
 from cython.cimports.tidemq.engine.subscriptions import (
     lock_exclusive,
+    move_all,
+    move_filter,
     put_subscription,
     remove_subscription,
     unlock_exclusive,
@@ -57,12 +61,13 @@ from cython.cimports.tidemq.engine.system import (
     pthread_mutex_lock,
     pthread_mutex_unlock,
     store_u8,
-    store_u64,
 )
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED, RC_SUCCESS, Span
 from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
 from cython.operator import dereference, preincrement
 
+_WITHDRAWN_AT_ONCE = cython.declare(cython.size_t, 512)  # subscriptions of a session that ends
+_GROUPS_MAX = cython.declare(cython.size_t, 64)  # subscriptions looked through when a member comes or goes
 _SESSION_BYTES = cython.declare(int64_t, 768)  # about, with its places in tables; its identifier comes to it
 
 
@@ -245,22 +250,6 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
     offline.
     """
     shared: cython.pointer[Shared] = r.shared
-    if s.subscriptions != cython.NULL:
-        lock_exclusive(shared.subscriptions)
-        item = s.subscriptions.begin()
-        while item != s.subscriptions.end():
-            filter: Span
-            filter.data = cython.cast(cython.pointer[uint8_t], dereference(item).first.data())
-            filter.size = cython.cast(uint32_t, dereference(item).first.size())
-            parts: SharedFilter = split_shared(filter)
-            remove_subscription(shared.subscriptions, parts.filter, parts.group, s)
-            r.tally[MEMORY_SESSIONS] -= _subscription_bytes(filter)
-            preincrement(item)
-        unlock_exclusive(shared.subscriptions)
-        r.tally[LIVE_SUBSCRIPTIONS] -= s.subscriptions.size()
-        add_i64(
-            cython.address(shared.subscription_count), -cython.cast(int64_t, s.subscriptions.size()), RELAXED
-        )
     if s.stored != cython.NULL:
         _unstore_session(r, s)
     if s.has_shared and r.section != cython.NULL:
@@ -277,7 +266,6 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
         pthread_mutex_unlock(cython.address(shared.registry_lock))
         add_i64(cython.address(shared.session_count), -1, RELAXED)
         r.tally[C_SESSIONS_ENDED] += 1
-    del s.subscriptions
     free_backlog(s)
     release(s.received)
     release(s.stored)
@@ -287,6 +275,72 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
     r.sessions.erase(s.number)
     r.tally[C_DROPPED_SESSION_ENDED] += s.outbox.inflight + s.outbox.waiting
     free_outbox(cython.address(s.outbox), r.tally)
+    if _withdraw(r, s, _WITHDRAWN_AT_ONCE) == 0:
+        _begin_ending(r, s)
+    else:
+        _free_session(r, s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _withdraw(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], subscriptions_max: cython.size_t
+) -> cython.size_t:
+    """Takes so many of a session's subscriptions out of the index; returns how many more it could have been,
+    0 when there may be more.
+    """
+    left: cython.size_t = subscriptions_max
+    if s.subscriptions == cython.NULL:
+        return left
+    lock_exclusive(r.shared.subscriptions)
+    while left and not s.subscriptions.empty():
+        count_steps(1)
+        item = s.subscriptions.begin()
+        filter: Span = span_of(cython.address(dereference(item).first))
+        parts: SharedFilter = split_shared(filter)
+        remove_subscription(r.shared.subscriptions, parts.filter, parts.group, s)
+        r.tally[MEMORY_SESSIONS] -= _subscription_bytes(filter)
+        s.subscriptions.erase(item)
+        left -= 1
+    unlock_exclusive(r.shared.subscriptions)
+    r.tally[LIVE_SUBSCRIPTIONS] -= subscriptions_max - left
+    taken: int64_t = cython.cast(int64_t, subscriptions_max - left)
+    add_i64(cython.address(r.shared.subscription_count), -taken, RELAXED)
+    return left
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _begin_ending(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """A session with very many subscriptions is nobody's from now on, and gets nothing; the index forgets it
+    in the turns that follow, and then it is freed.
+    """
+    s.ending = True
+    lock_exclusive(r.shared.subscriptions)
+    move_all(r.shared.subscriptions)  # what a cache knows names it
+    unlock_exclusive(r.shared.subscriptions)
+    r.ending.push_back(s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def continue_ending(r: cython.pointer[Reactor], subscriptions_max: cython.size_t) -> cython.void:
+    """Once a turn: so many subscriptions of sessions that have ended leave the index."""
+    while subscriptions_max and not r.ending.empty():
+        subscriptions_max = _withdraw(r, r.ending.back(), subscriptions_max)
+        if subscriptions_max:
+            _free_session(r, r.ending.back())
+            r.ending.pop_back()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _free_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    del s.subscriptions
     r.tally[LIVE_SESSIONS] -= 1
     r.tally[MEMORY_SESSIONS] -= _SESSION_BYTES
     del s
@@ -300,8 +354,26 @@ def set_online(r: cython.pointer[Reactor], s: cython.pointer[Session], online: c
     store_u8(cython.address(s.online), online, RELEASE)
     if s.has_shared:
         lock_exclusive(r.shared.subscriptions)
-        store_u64(cython.address(r.shared.subscriptions.version), r.shared.subscriptions.version + 1, RELEASE)
+        _move_groups(r, s)
         unlock_exclusive(r.shared.subscriptions)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _move_groups(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """What is known of the members of its groups does not hold any more; of a session with many subscriptions
+    nothing does.
+    """
+    if s.subscriptions.size() > _GROUPS_MAX:
+        move_all(r.shared.subscriptions)
+        return
+    item = s.subscriptions.begin()
+    while item != s.subscriptions.end():
+        parts: SharedFilter = split_shared(span_of(cython.address(dereference(item).first)))
+        if parts.shared:
+            move_filter(r.shared.subscriptions, parts.filter)
+        preincrement(item)
 
 
 @cython.cfunc
@@ -359,6 +431,12 @@ def add_subscription(
     wants_retained[0] = not parts.shared and (handling == 0 or (handling == 1 and not known))
     kept: SessionSubscription
     kept.options = options
+    if known and not wants_retained[0]:  # what is retained goes on to it
+        kept.turn = s.subscriptions[0][key].turn
+        kept.options |= s.subscriptions[0][key].options & OPTION_BACKLOG
+    else:
+        r.subscribes = r.subscribes + 1 if r.subscribes < 0xFFFF else 1
+        kept.turn = r.subscribes
     if wants_retained[0] and s.stored != cython.NULL and options & OPTION_QOS and has_retained(r):
         kept.options |= OPTION_BACKLOG
     kept.subscription_id = subscription_id
@@ -398,6 +476,18 @@ def finish_backlog(
     if subscription.options & OPTION_BACKLOG:
         subscription.options &= ~OPTION_BACKLOG
         _put_subscription(r, s, filter, subscription)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def subscription_turn(s: cython.pointer[Session], filter: Span) -> uint16_t:
+    """Which SUBSCRIBE a subscription is from, 0 when there is none to this filter."""
+    key: string
+    key.assign(cython.cast(cython.p_char, filter.data), filter.size)
+    if s.subscriptions == cython.NULL or not s.subscriptions.count(key):
+        return 0
+    return s.subscriptions[0][key].turn
 
 
 @cython.cfunc

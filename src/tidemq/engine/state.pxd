@@ -15,6 +15,7 @@ from tidemq.engine.engine_limits cimport EngineLimits, Usage
 from tidemq.engine.guarding cimport Guard
 from tidemq.engine.hashing cimport SeededHash
 from tidemq.engine.listener cimport Listener, ListeningSocket
+from tidemq.engine.marks cimport MARKS_OF_TOPIC
 from tidemq.engine.message cimport Message, MessageId, Passage
 from tidemq.engine.retained cimport RetainedIndex, RetainedWalk
 from tidemq.engine.rules cimport Judgement, Policy, RuleSet
@@ -89,6 +90,7 @@ cdef struct StoredQueue:
 
 cdef struct SessionSubscription:
     uint32_t subscription_id
+    uint16_t turn                # of the SUBSCRIBE that it is from, among those to its filter: what was promised before is void
     uint8_t options
 
 cdef struct Removal:             # of a session that has ended, from the store
@@ -108,7 +110,9 @@ cdef cppclass Session:
     uint32_t group               # of a shard: the shared group whose queue it is part of; 0: a client's session
     bool internal                # a receiver of the embedding program: what it gets goes up as events
     bool moving                  # on its way to `reactor` with its connection; under Shared.registry_lock
-    bool has_shared              # holds a shared subscription: going on- and offline moves the index's version
+    bool has_shared              # holds a shared subscription: going on- and offline moves marks of the index
+    bool ending                  # over and nobody's, in Reactor.ending: the index still has some of its subscriptions
+    uint32_t receiver            # scratch of a look-up: its place among the entry's receivers, if it is that one's
     uint32_t expiry_s            # 0: ends with its connection; 0xFFFFFFFF: never
     int64_t ends_ms              # while offline: when it expires; 0: not
     int64_t will_ms              # while offline: when the will is due; 0: not
@@ -247,7 +251,8 @@ cdef cppclass Group:             # a shared group's members as the cache saw the
     vector[GroupMember] members
 
 cdef cppclass CacheEntry:
-    uint64_t version             # of the index when it was matched
+    uint64_t version             # of the index when it was matched, or since found to hold
+    uint16_t marks[MARKS_OF_TOPIC]
     string topic
     uint64_t reactors            # bit mask of the other reactors that have plain subscribers
     uint64_t stored_reactors     # those among them with subscribers that the store holds
@@ -267,6 +272,7 @@ cdef cppclass TopicCache:
     vector[CacheSlot] slots      # in sets of CACHE_WAYS, a set is one line of memory
     uint32_t count
     uint64_t weight              # receivers, identifiers and members of all entries
+    size_t hand                  # the slot that is looked at next for room
     uint64_t seed
 
 # ---------------------------------------------------------------- mail, timers, events
@@ -427,7 +433,7 @@ cdef enum:   # the kind of a Promise
     PROMISE_ACK                  # PUBREL or PUBCOMP
     PROMISE_CONNACK              # a whole packet, before which the client is not read from
     PROMISE_PACKET               # a whole packet: SUBACK, UNSUBACK
-    PROMISE_BACKLOG              # the retained messages of a subscription: `packet`: filter, `reason`: QoS
+    PROMISE_BACKLOG              # the retained messages of a subscription: `packet`: filter, `reason`: QoS, `packet_id`: its turn
     PROMISE_SEND                 # what the connection's outbox has
     PROMISE_KEPT                 # MAIL_KEPT
     PROMISE_VOID                 # it was broken, and that was said
@@ -494,6 +500,8 @@ cdef cppclass Reactor:
     vector[uint64_t] overloaded  # publishers stopped by the memory ceiling
     vector[uint64_t] backlogged  # connections with retained messages still to be sent
     bool backlog_ready           # one of them can take more now
+    size_t backlog_at            # the one that is looked at next
+    size_t backlog_left          # so many are still looked at
     vector[uint64_t] resumed     # connections whose kept input is to be parsed again
     unordered_map[uint64_t, Session*] sessions   # by number: those that a timer or receiver number names or the store holds
     unordered_map[uint64_t, Session*] shard_of_group   # group number * 2, plus 1 where it is stored
@@ -506,6 +514,9 @@ cdef cppclass Reactor:
     Policy* policy               # all rules, held; NULL: there are none, and everything is allowed
     size_t review_left           # connections in slots below this one may have the rules of before
     Matches matches              # scratch for a look-up
+    uint64_t searched            # nodes and subscriptions that look-ups have gone through
+    vector[Session*] ending      # see Session.ending
+    uint16_t subscribes          # the last SessionSubscription.turn
     vector[void*] found          # scratch for retained messages
     RetainedWalk* sweep          # in search of retained messages whose time is over; NULL: it rests
     int64_t swept_ms             # when it last came to its end

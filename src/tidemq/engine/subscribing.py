@@ -4,7 +4,7 @@ import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.authorising import judge_filter, judge_filters
-from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED
+from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED, C_REFUSED_SUBSCRIPTIONS
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.promises import promise_backlog, promise_packet
@@ -14,12 +14,14 @@ from cython.cimports.tidemq.engine.reports import connection_event, drop_packet,
 from cython.cimports.tidemq.engine.retention import begin_backlog, end_backlog
 from cython.cimports.tidemq.engine.sessions import add_subscription, drop_subscription
 from cython.cimports.tidemq.engine.state import EVENT_SUBSCRIBE, Connection, Event, Reactor
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.wire.packets import Subscribe, next_filter, parse_subscribe, parse_unsubscribe
 from cython.cimports.tidemq.wire.properties import has_property
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_NONE,
     PROP_SUBSCRIPTION_ID,
     RC_NO_SUBSCRIPTION_EXISTED,
+    RC_QUOTA_EXCEEDED,
     RC_SUCCESS,
     RC_TOPIC_FILTER_INVALID,
     SUBACK,
@@ -29,6 +31,9 @@ from cython.cimports.tidemq.wire.protocol import (
     Span,
     fault_reason,
 )
+from cython.cimports.tidemq.wire.topics import split_shared, wildcard_ways
+
+_FILTERS_MAX = cython.declare(uint32_t, 16_384)  # of one SUBSCRIBE, where a client may not hold more
 
 
 @cython.cfunc
@@ -109,8 +114,12 @@ def _apply_one(
     if names_stream(filter):
         c.replays = True
         return RC_SUCCESS  # at QoS 0; the control plane sends what there is
+    if wildcard_ways(split_shared(filter).filter) > r.shared.limits.wildcard_ways_max:
+        r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
+        return RC_TOPIC_FILTER_INVALID
     reason: uint8_t = add_subscription(r, c.session, filter, options, subscription_id, wants_retained)
-    end_backlog(r, c.session, filter)
+    if wants_retained[0]:
+        end_backlog(r, c.session, filter)  # it begins anew
     return reason
 
 
@@ -162,11 +171,15 @@ def _apply_subscribe(
             reason = judge_filter(c, filter, cython.address(options))
         if reason >= 0x80:
             r.tally[C_REFUSED_NOT_AUTHORISED] += 1
+        elif index >= max(r.shared.limits.subscriptions_max, _FILTERS_MAX):
+            reason = RC_QUOTA_EXCEEDED
+            r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
         else:
             reason = _apply_one(r, c, filter, options, subscription_id, cython.address(retained))
         reasons.push_back(cython.cast(cython.char, reason))
         wanted.push_back(retained)
         index += 1
+        count_steps(1)
     stored: cython.bint = c.session.stored != cython.NULL
     _answer(r, c, SUBACK, packet.packet_id, cython.address(reasons))
     rest = packet.filters

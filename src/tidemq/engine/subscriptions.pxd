@@ -1,9 +1,10 @@
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from tidemq.engine.levels cimport LevelNode, LevelTree
-from tidemq.engine.system cimport ACQUIRE, load_u64, pthread_rwlock_t
+from tidemq.engine.marks cimport MARKS_OF_TOPIC, Marks
+from tidemq.engine.system cimport ACQUIRE, RELAXED, load_u64, pthread_rwlock_t
 from tidemq.engine.subscribers cimport SubscriberSet, Subscription
 from tidemq.wire.protocol cimport Span
 
@@ -16,6 +17,7 @@ cdef struct SharedGroup:               # one group name on one filter
 cdef cppclass SubscriptionIndex:
     pthread_rwlock_t lock
     uint64_t version                   # read it with read_version
+    Marks marks                        # which topics the changes concern
     uint64_t count                     # subscriptions, members of shared groups included
     LevelTree* filters                 # filter -> Subscription, in the node's value and detail
     LevelTree* groups                  # group name, then filter -> SharedGroup*
@@ -25,7 +27,7 @@ cdef cppclass SubscriptionIndex:
 cdef cppclass Matches:                 # the caller's; reuse one per thread, its capacity is kept
     vector[Subscription] subscriptions
     vector[SharedGroup*] groups        # valid under the lock, as long as the version has not moved
-    vector[uint32_t] frontier          # scratch
+    vector[uint32_t] frontier          # scratch; of the last look-up, the nodes that it went through
     vector[LevelNode*] nodes           # scratch
 
 cdef struct Tally:                     # of a benchmark's matches
@@ -41,13 +43,24 @@ cdef void unlock_shared(SubscriptionIndex* index) noexcept nogil
 cdef void lock_exclusive(SubscriptionIndex* index) noexcept nogil
 cdef void unlock_exclusive(SubscriptionIndex* index) noexcept nogil
 
-# Needs no lock. A result of match_topic holds as long as the version has not moved since before the match.
+# These need no lock. A result of match_topic holds as long as the version has not moved since before the match; and
+# when it has, as long as none of the topic's marks has. Read the version first.
 cdef inline uint64_t read_version(SubscriptionIndex* index) noexcept nogil:
     return load_u64(&index.version, ACQUIRE)
+
+cdef inline bint has_moved(SubscriptionIndex* index, const uint16_t* marks, uint64_t version) noexcept nogil:
+    cdef int at
+    for at in range(MARKS_OF_TOPIC):
+        if load_u64(&index.marks.moved[marks[at]], RELAXED) > version:
+            return True
+    return False
 
 # `group` is empty for a plain subscription. Both need the exclusive lock and return whether the subscription existed.
 cdef bint put_subscription(SubscriptionIndex* index, Span filter, Span group, Subscription subscription) noexcept nogil
 cdef bint remove_subscription(SubscriptionIndex* index, Span filter, Span group, void* session) noexcept nogil
+# What is known of topics may be wrong: of those that a filter matches, or of all. The exclusive lock is held.
+cdef void move_filter(SubscriptionIndex* index, Span filter) noexcept nogil
+cdef void move_all(SubscriptionIndex* index) noexcept nogil
 
 # These need the shared (or the exclusive) lock.
 cdef void match_topic(SubscriptionIndex* index, Span topic, Matches* out) noexcept nogil   # appends to `out`

@@ -4,14 +4,14 @@ Each filter's node in a ``LevelTree`` holds its plain subscriptions, and one ite
 A group's members are a set of their own.
 
 ``version`` moves with every change that may alter the result of a match: a reactor may keep results as long
-as it stands still.
+as it stands still, and beyond that those of topics that the changes do not concern (``marks``).
 
 What belongs elsewhere: the sessions themselves, the choice of a group's member, and the merging of
 subscriptions of one session that overlap.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
@@ -29,6 +29,14 @@ from cython.cimports.tidemq.engine.levels import (
     node_at,
     prune,
 )
+from cython.cimports.tidemq.engine.marks import (
+    MARKS_OF_TOPIC,
+    draw_marks,
+    mark_of_all,
+    mark_of_filter,
+    marks_of_topic,
+)
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.subscribers import (
     GROUP,
     PLAIN,
@@ -47,9 +55,11 @@ from cython.cimports.tidemq.engine.subscriptions import (
     SharedGroup,
     SubscriptionIndex,
     Tally,
+    has_moved,
     read_version,
 )
 from cython.cimports.tidemq.engine.system import (
+    RELAXED,
     RELEASE,
     init_rwlock,
     pthread_rwlock_destroy,
@@ -72,6 +82,7 @@ def new_subscription_index() -> cython.pointer[SubscriptionIndex]:
     index: cython.pointer[SubscriptionIndex] = owner.release()
     init_rwlock(cython.address(index.lock))
     index.version = 0
+    draw_marks(cython.address(index.marks))
     index.count = 0
     index.filters = new_level_tree()
     index.groups = new_level_tree()
@@ -134,11 +145,31 @@ def unlock_exclusive(index: cython.pointer[SubscriptionIndex]) -> cython.void:
 
 
 @cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def move_version(index: cython.pointer[SubscriptionIndex]) -> cython.void:
-    """Tells readers that results which they keep may be wrong. The exclusive lock is held."""
+def _move(index: cython.pointer[SubscriptionIndex], mark: uint16_t) -> cython.void:
+    """The mark first: who sees the version sees the marks of all changes up to it."""
+    store_u64(cython.address(index.marks.moved[mark]), index.version + 1, RELAXED)
     store_u64(cython.address(index.version), index.version + 1, RELEASE)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def move_filter(index: cython.pointer[SubscriptionIndex], filter: Span) -> cython.void:
+    """Tells readers that results which they keep of topics under a filter may be wrong. The exclusive lock is
+    held.
+    """
+    _move(index, mark_of_filter(cython.address(index.marks), filter))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def move_all(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+    """The same of all topics."""
+    _move(index, mark_of_all(cython.address(index.marks)))
 
 
 @cython.cfunc
@@ -185,14 +216,14 @@ def put_subscription(
     if found != cython.NULL:
         if not is_equal(found, cython.address(subscription)):
             found[0] = subscription
-            move_version(index)
+            move_filter(index, filter)
         return True
     if group.size > 0:
         shared.members = add_subscriber(shared.members, subscription)
     else:
         hold(held, subscription)
     index.count += 1
-    move_version(index)
+    move_filter(index, filter)
     return False
 
 
@@ -213,7 +244,7 @@ def remove_subscription(
     )
     if removed:
         index.count -= 1
-        move_version(index)
+        move_filter(index, filter)
     return removed
 
 
@@ -268,6 +299,7 @@ def match_topic(
     """
     out.nodes.clear()
     match_filters(index.filters, topic, cython.address(out.frontier), cython.address(out.nodes))
+    count_steps(out.frontier.size())
     at: cython.size_t
     position: uint32_t
     for at in range(out.nodes.size()):
@@ -429,6 +461,20 @@ class SubscriptionIndexView:
     def version(self) -> int:
         """Moves with every change that may alter a match."""
         return read_version(self.index)
+
+    def holds(self, topic: bytes, version: int) -> bool:
+        """Whether what was found for a topic at this version still holds."""
+        marks: uint16_t[MARKS_OF_TOPIC]
+        marks_of_topic(cython.address(self.index.marks), span_of(topic), marks)
+        return not has_moved(self.index, marks, version)
+
+    def visits(self, topic: bytes) -> int:
+        """How many nodes a look-up goes through."""
+        out = cython.declare(Matches)
+        lock_shared(self.index)
+        match_topic(self.index, span_of(topic), cython.address(out))
+        unlock_shared(self.index)
+        return out.frontier.size()
 
     def node_count(self) -> int:
         """Nodes of both trees, the roots included."""

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from tidemq.wire.protocol cimport Fault, Span
 
@@ -16,4 +16,5 @@ cdef Fault check_topic_text(const Span* name) noexcept nogil    # UTF-8 and no w
 cdef Fault check_topic_levels(const Span* name, uint32_t levels_max) noexcept nogil
 cdef Fault check_topic_name(Span name, uint32_t levels_max) noexcept nogil    # UTF-8 is checked already
 cdef Fault check_topic_filter(Span filter, uint32_t levels_max) noexcept nogil  # also what follows $share
+cdef uint64_t wildcard_ways(Span filter) noexcept nogil         # in how many its `+` could stand, see there
 cdef SharedFilter split_shared(Span filter) noexcept nogil

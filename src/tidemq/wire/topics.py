@@ -167,6 +167,37 @@ def check_topic_filter(filter: Span, levels_max: uint32_t) -> Fault:
 
 
 @cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def wildcard_ways(filter: Span) -> uint64_t:
+    """In how many ways its `+` could be spread over its levels, a last `#` not counted: as many filters of
+    its form may match the beginning of one topic. More `+` than half of the levels count as half, so that no
+    beginning of a filter has more ways than all of it. Where all `+` stand at the beginning, or all at the
+    end, there are no more than two for each level. More than 2**40 are 2**40.
+    """
+    levels: uint32_t = 0
+    wild: uint32_t = 0
+    edges: uint32_t = 0  # between levels that are `+` and levels that are not
+    i: uint32_t
+    for i in range(filter.size):
+        if filter.data[i] == PLUS:
+            wild += 1
+        if filter.data[i] == SLASH and not (i + 2 == filter.size and filter.data[i + 1] == HASH):
+            levels += 1
+            before: cython.bint = i > 0 and filter.data[i - 1] == PLUS
+            edges += before != (i + 1 < filter.size and filter.data[i + 1] == PLUS)
+    levels += filter.size > 1 or filter.data[0] != HASH
+    wild = min(wild, levels // 2)
+    ways: uint64_t = 1
+    for i in range(wild):
+        ways = ways * (levels - i) // (i + 1)  # from binomial coefficient to binomial coefficient
+        if ways >> 40:
+            ways = cython.cast(uint64_t, 1) << 40
+            break
+    return min(ways, 2 * cython.cast(uint64_t, levels)) if edges <= 1 and levels else ways
+
+
+@cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
@@ -216,6 +247,13 @@ def topic_name_fault(name: str, levels_max: uint32_t = 0x10000) -> cython.int:
     text: bytes = name.encode("utf-8", "surrogatepass")
     fault: cython.int = utf8_fault(text)
     return fault or check_topic_name(Span(text, cython.cast(uint32_t, len(text))), levels_max)
+
+
+def topic_filter_ways(filter: str) -> int:
+    """What the limit `wildcard_ways_max` is about, of a filter that is well formed; for Python."""
+    text: bytes = filter.encode()
+    parts: SharedFilter = split_shared(Span(text, cython.cast(uint32_t, len(text))))
+    return wildcard_ways(parts.filter)
 
 
 def topic_filter_fault(filter: str, levels_max: uint32_t = 0x10000) -> cython.int:
