@@ -27,6 +27,7 @@ from tidemq.client import (
     sync,
 )
 from tidemq.client.authentication import Steps
+from tidemq.client.greeting import make_connect
 from tidemq.errors import UsageError
 from tidemq.wire import Auth, Connack, Connect, Disconnect, Properties, Puback, Publish
 
@@ -292,7 +293,13 @@ def test_a_password_in_the_url_is_not_sent_beside_scram() -> None:
         Client("mqtt://ann:secret@host", auth=Scram("ann", "secret"))
     assert "secret" not in repr(Scram("ann", "secret"))
     client = Client("mqtt://ann:secret@host")
-    assert "secret" not in repr((client.settings, client._address, client._make_connect()))
+    assert "secret" not in repr(
+        (
+            client.settings,
+            client._address,
+            make_connect(client.settings, client._address, "me", clean_start=True),
+        )
+    )
     assert "secret" not in repr(Client("mqtt://host", password="secret").settings)
 
 

@@ -3,6 +3,7 @@ what cannot be known is an error."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 import subprocess
@@ -13,7 +14,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from client.servers import Server
 
-from tidemq.client import ConnectError, Message, PublishError, ServerRefusedError, sync
+from tidemq.client import (
+    ConnectError,
+    Message,
+    PublishError,
+    ServerRefusedError,
+    SubscribeError,
+    sync,
+)
 from tidemq.client.exactly_once import (
     CHUNK_MESSAGES,
     TOPIC,
@@ -219,6 +227,83 @@ _advance = ExactlyOncePublisher._advance
 async def advance_and_die(self, old, now, chunk):
     await _advance(self, old, now, chunk)
     raise KilledError
+
+
+@pytest.mark.parametrize(
+    "error", [SubscribeError("reading", (0x80,)), KeyboardInterrupt(), RuntimeError("!")]
+)
+def test_an_error_before_the_progress_was_read_repeats_nothing(durable, received, monkeypatch, error):
+    messages = [Message("killed/x", b"%d" % n) for n in range(5)]
+    with ExactlyOncePublisher(durable.url, "fails") as publisher:
+        assert publisher.publish(1, messages) == 5
+    retained = _Session.retained
+
+    async def fail(session: _Session, topic: str) -> bytes:
+        monkeypatch.setattr(_Session, "retained", retained)
+        raise error
+
+    with ExactlyOncePublisher(durable.url, "fails") as publisher:
+        monkeypatch.setattr(_Session, "retained", fail)
+        with pytest.raises(type(error)):
+            publisher.publish(1, messages)
+        assert publisher.publish(1, messages) == 5
+    assert received() == [each.payload for each in messages]
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_whichever_request_is_interrupted_the_next_call_goes_on(durable, received, monkeypatch, step):
+    """Its answer, which comes later, is taken for no other's."""
+    messages = [Message("killed/x", b"%d" % n) for n in range(5)]
+    ask, asked = _Session.ask, []
+
+    async def interrupted(session: _Session, *arguments: object) -> object:
+        asked.append(arguments)
+        if len(asked) == step + 1:
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_soon(task.cancel)
+        return await ask(session, *arguments)
+
+    with ExactlyOncePublisher(durable.url, "fails") as publisher:
+        monkeypatch.setattr(_Session, "ask", interrupted)
+        with pytest.raises(asyncio.CancelledError):
+            publisher.publish(1, messages)
+        assert publisher.publish(1, messages) == 5
+        assert publisher.publish(2, messages) == 5
+    assert received() == [each.payload for each in messages] * 2
+
+
+def test_a_forgotten_session_is_an_error_every_time(durable, received, monkeypatch):
+    messages = [Message("killed/x", b"%d" % n) for n in range(5)]
+    ask = _Session.ask
+
+    async def interrupted(session: _Session, data: bytes, kind: type, topics: dict[int, str]) -> object:
+        answer = await ask(session, data, kind, topics)
+        if kind is Pubrec:
+            raise RuntimeError("in the middle of a batch")
+        return answer
+
+    monkeypatch.setattr(_Session, "ask", interrupted)
+    with ExactlyOncePublisher(durable.url, "forgotten") as publisher, pytest.raises(RuntimeError):
+        publisher.publish(1, messages)
+    monkeypatch.setattr(_Session, "ask", ask)
+    with sync.Client(durable.url, client_id="forgotten-0"):
+        pass  # its clean start ends the session
+    for _ in range(2):  # also for another process
+        with ExactlyOncePublisher(durable.url, "forgotten") as publisher:
+            for _ in range(3):
+                with pytest.raises(ProgressError, match="has forgotten the session"):
+                    publisher.publish(1, messages)
+    assert received() == [each.payload for each in messages]
+
+
+def test_a_closed_publisher_says_so(durable):
+    publisher = ExactlyOncePublisher(durable.url, "closed")
+    publisher.publish(1, [])
+    publisher.close()
+    publisher.close()
+    with pytest.raises(UsageError, match="closed"):
+        publisher.publish(2, [])
 
 
 def test_who_is_taken_over_stops(durable, received):

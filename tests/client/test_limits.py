@@ -128,9 +128,10 @@ async def test_65535_in_flight_and_no_more():
         await peer.receive()
 
     async with asyncio.timeout(20), ScriptedServer(script) as server, Client(server.url) as client:
-        count = await client.publish_many((("t", b"") for _ in range(65_545)), qos=1)
+        for _ in range(65_545):
+            client.publish_nowait("t", b"", qos=1)
+        await client.flush()
         assert client._outgoing.inflight == 0
-    assert count == 65_545
     assert sorted(ids) == list(range(1, 65_536))
 
 
@@ -229,7 +230,7 @@ async def test_an_answer_behind_messages_is_read(server, topic):
         assert len(client.messages) == 100
 
 
-async def test_qos_1_is_acknowledged_when_it_is_taken():
+async def test_qos_1_is_acknowledged_when_the_next_is_taken():
     acknowledged: list[int] = []
 
     async def script(peer: Peer) -> None:
@@ -244,10 +245,10 @@ async def test_qos_1_is_acknowledged_when_it_is_taken():
         assert acknowledged == []
         await anext(client.messages)
         await asyncio.sleep(0.05)
-        assert acknowledged == [1]
+        assert acknowledged == []
         assert len(await client.messages.take(2)) == 2
         await asyncio.sleep(0.05)
-        assert acknowledged == [1, 2, 3]
+        assert acknowledged == [1]
 
 
 # --- keep-alive
@@ -467,8 +468,6 @@ async def test_a_closed_client_says_so(server, topic):
     for call in (client.publish(topic), client.subscribe(topic), client.publish(topic, qos=1)):
         with pytest.raises(DisconnectedError, match="the client is closed"):
             await call
-    with pytest.raises(UsageError, match="connects once"):
-        await client.connect()
     await client.disconnect()
 
 

@@ -103,7 +103,9 @@ async def test_properties_need_5(server, topic):
         (("a\0b",), "U\\+0000"),
         (("a" * 65_536,), "65,535"),
         ((7,), "accepted: a str"),
-        (("a", 7), "payload is 7"),
+        (("a", [7]), r"payload is \[7\]"),
+        (("a", True), "payload is True"),
+        (("a", "\ud800"), "no UTF-8 form"),
     ],
 )
 async def test_a_wrong_message_is_refused_by_name(server, arguments, text):

@@ -10,6 +10,8 @@ import pytest
 from client.scripted import Peer, ScriptedServer
 
 from tidemq.client import Client, DisconnectedError, Message, ReasonCode, ServerRefusedError
+from tidemq.client.reconnecting import delay_s
+from tidemq.client.settings import Settings
 from tidemq.testing import Proxy
 from tidemq.wire import (
     Connack,
@@ -237,9 +239,9 @@ async def test_a_client_taken_over_by_its_name(running, topic):
 
 
 async def test_back_off_has_jitter_and_a_bound():
-    client = Client("mqtt://host", backoff_s_min=1, backoff_s_max=10)
+    settings = Settings(backoff_s_min=1, backoff_s_max=10)
     for attempt, bound_s in ((1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (500, 10)):
-        delays = [client._delay_s(attempt) for _ in range(300)]
+        delays = [delay_s(settings, attempt) for _ in range(300)]
         assert min(delays) < 0.2 * bound_s
         assert 0.8 * bound_s < max(delays) <= bound_s
 

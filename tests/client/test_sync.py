@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from client.scripted import Peer, ScriptedServer
@@ -16,6 +17,7 @@ from tidemq.client import (
     BufferFullError,
     Client,
     ConnectError,
+    ConnectionChange,
     DisconnectedError,
     Message,
     Properties,
@@ -26,7 +28,7 @@ from tidemq.client import (
 from tidemq.client.receipt import Receipt
 from tidemq.errors import UsageError
 from tidemq.testing.ports import free_port
-from tidemq.wire import Puback, Publish
+from tidemq.wire import Puback, Publish, Suback, Subscribe
 
 pytestmark = pytest.mark.timeout(30)
 WAIT_S = 20.0
@@ -191,6 +193,7 @@ async def test_what_is_taken_is_acknowledged_whatever_was_taken_before():
     def take() -> None:
         with sync.Client(server.url) as client:
             assert [client.messages.get(WAIT_S).qos for _ in range(2)] == [0, 1]
+            client.messages.finish()
             assert acknowledged.wait(WAIT_S)
 
     async with ScriptedServer(script) as server:
@@ -217,3 +220,131 @@ def test_a_full_buffer_waits(server, topic):
         client.subscribe(topic, qos=1)
         list(pool.map(lambda n: client.publish(topic, str(n), qos=1, timeout_s=WAIT_S), range(200)))
         assert len({each.payload for each in client.messages.each(0.3)}) == 200
+
+
+def within(function: Callable[[], object], seconds: float = 10.0) -> object:
+    """What it returns; where it hangs, the test fails and leaves it."""
+    answer: Future[object] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(function())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return answer.result(seconds)
+
+
+@pytest.mark.parametrize("waits", ["iterate", "subscribe", "publish", "flush", "request", "nothing"])
+async def test_a_callback_may_end_the_client_whoever_waits(waits):
+    """A server that answers nothing but CONNECT, and sends one message."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        subscribing = await peer.receive()
+        assert isinstance(subscribing, Subscribe)
+        peer.send(Suback(packet_id=subscribing.packet_id, reasons=(0,)))
+        await peer.receive()
+        peer.send(Publish(topic="a", payload=b"end"))
+        while await peer.receive() is not None:
+            pass
+
+    def work() -> str:
+        with sync.Client(server.url, close_timeout_s=1) as client:
+            client.subscribe("a", callback=lambda _: client.disconnect(wait=False))
+            client.publish_nowait("begin")
+            try:
+                if waits == "iterate":
+                    return f"{list(client.messages)}"
+                if waits == "subscribe":
+                    client.subscribe("b")
+                elif waits == "publish":
+                    client.publish("b", qos=1)
+                elif waits == "flush":
+                    client.publish_nowait("b", qos=1)
+                    client.flush()
+                elif waits == "request":
+                    client.request("b", timeout_s=WAIT_S)
+            except DisconnectedError:
+                return "told"
+            return "done"
+
+    async with ScriptedServer(script) as server:
+        found = await asyncio.to_thread(within, work)
+    assert found == {"iterate": "[]", "nothing": "done"}.get(waits, "told")
+
+
+async def test_two_callbacks_may_end_the_client_at_once(server, topic):
+    def work() -> None:
+        together = threading.Barrier(2)
+        with sync.Client(server.url) as client:
+
+            def end(_: Message) -> None:
+                together.wait(WAIT_S)
+                client.disconnect()
+
+            for each in ("a", "b"):
+                client.subscribe(f"{topic}/{each}", callback=end)
+                client.publish_nowait(f"{topic}/{each}")
+            assert list(client.messages) == []
+
+    await asyncio.to_thread(within, work)
+
+
+def test_what_became_of_a_message_is_known_after_the_end(server, topic):
+    with sync.Client(server.url) as client:
+        receipts = [client.publish_nowait(topic, qos=qos) for qos in range(3)]
+    for receipt in receipts:
+        assert receipt.acknowledged(WAIT_S) < 0x80
+        receipt.sent(WAIT_S)
+        with pytest.raises(UsageError, match="there is no outbox"):
+            receipt.stored(WAIT_S)
+    with pytest.raises(DisconnectedError):
+        client.publish_nowait(topic)
+    with pytest.raises(DisconnectedError):
+        client.wait_connected()
+
+
+def test_a_client_connects_again(server, topic):
+    client = sync.Client(server.url)
+    for n in range(3):
+        with client:
+            with pytest.raises(UsageError, match="is connected"):
+                client.connect()
+            client.subscribe(topic, qos=1)
+            client.publish(topic, n, qos=1)
+            assert int(client.messages.get(WAIT_S).payload) == n
+    assert not [each for each in threading.enumerate() if each.name.startswith("tidemq")]
+
+
+def test_it_is_told_of_its_connection_in_a_thread_and_may_use_the_client(own_server, topic):
+    told: list[bool] = []
+    made, lost, back = (threading.Event() for _ in range(3))
+
+    def tell(change: ConnectionChange) -> None:
+        if change.connected:
+            client.publish(topic, qos=1, timeout_s=WAIT_S)
+        told.append(change.connected)
+        (made, lost, back)[len(told) - 1].set()
+
+    client = sync.Client(own_server.url, on_connection=tell, backoff_s_min=0.01, backoff_s_max=0.05)
+    with client:
+        assert made.wait(WAIT_S)
+        own_server.kill()
+        assert lost.wait(WAIT_S)
+        own_server.start()
+        assert back.wait(WAIT_S)
+    assert told == [True, False, True]
+
+
+def test_what_is_not_sent_in_time_is_taken_back(own_server, topic):
+    with sync.Client(own_server.url, close_timeout_s=0) as client:
+        own_server.kill()
+        while client.is_connected:
+            time.sleep(0.01)
+        for qos in range(3):
+            with pytest.raises(AnswerTimeoutError, match="never will be") as raised:
+                client.publish(topic, qos=qos, timeout_s=0.05)
+            assert raised.value.withdrawn
+        assert client.held_messages == 0

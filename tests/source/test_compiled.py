@@ -19,6 +19,7 @@ NOT_COMPILED = {
     "wire/control_packets.py",
     "wire/decoder.py",
     "wire/faults.py",
+    "wire/payloads.py",
     "wire/filters.py",  # for programs and the control plane; the engine has its own
     "engine/events.py",
     "engine/listeners.py",

@@ -8,6 +8,7 @@ async with Client("mqtt://localhost") as client:
 """
 
 from tidemq.client.authentication import Authentication, Scram
+from tidemq.client.callbacks import ConnectionChange
 from tidemq.client.client import Client
 from tidemq.client.errors import (
     AnswerTimeoutError,
@@ -21,7 +22,7 @@ from tidemq.client.errors import (
     SubscribeError,
 )
 from tidemq.client.message import Message
-from tidemq.client.queue import MessageQueue
+from tidemq.client.queue import MessageIterator, MessageQueue
 from tidemq.client.receipt import Receipt
 from tidemq.client.settings import Settings
 from tidemq.client.subscription import Subscription
@@ -34,9 +35,11 @@ __all__ = [
     "BufferFullError",
     "Client",
     "ConnectError",
+    "ConnectionChange",
     "DisconnectedError",
     "FalseServerError",
     "Message",
+    "MessageIterator",
     "MessageQueue",
     "Properties",
     "PublishError",

@@ -20,15 +20,21 @@ class Address:
     host: str
     port: int
     path: str
+    query: str = field(default="", repr=False)  # of a WebSocket's resource; servers have keys there
     username: str | None = None
     password: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        """Without the password."""
+        """Without the password and the query."""
         if self.scheme == "unix":
             return f"unix://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+    @property
+    def resource(self) -> str:
+        """What a WebSocket is opened at, whole."""
+        return f"{self}?{self.query}" if self.query else str(self)
 
     @property
     def secure(self) -> bool:
@@ -45,7 +51,7 @@ def parse_url(url: str) -> Address:
     scheme: Scheme | None = next((each for each in _PORTS if each == parts.scheme), None)
     if scheme is None:
         raise UsageError(f"the URL {url!r} has no known scheme; accepted: {', '.join(_PORTS)}")
-    if parts.query or parts.fragment:
+    if parts.fragment or (parts.query and scheme not in ("ws", "wss")):
         raise UsageError(f"the URL {url!r} has a query or a fragment, which mean nothing here")
     user = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
@@ -64,4 +70,12 @@ def parse_url(url: str) -> Address:
     path = (parts.path or "/mqtt") if scheme in ("ws", "wss") else ""
     if scheme in ("mqtt", "mqtts") and parts.path not in ("", "/"):
         raise UsageError(f"the URL {url!r} has a path, which means nothing to {scheme}")
-    return Address(scheme=scheme, host=parts.hostname, port=port, path=path, username=user, password=password)
+    return Address(
+        scheme=scheme,
+        host=parts.hostname,
+        port=port,
+        path=path,
+        query=parts.query,
+        username=user,
+        password=password,
+    )

@@ -5,61 +5,51 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
-import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from tidemq.client.address import parse_url
+from tidemq.client.answers import Answers
+from tidemq.client.callbacks import Callback, Callbacks, ConnectionChange
 from tidemq.client.connection import Connection
 from tidemq.client.errors import (
     AnswerTimeoutError,
-    ConnectError,
     DisconnectedError,
-    FalseServerError,
-    ServerRefusedError,
+    late_error,
 )
+from tidemq.client.greeting import make_connect, make_disconnect
 from tidemq.client.incoming import Incoming
 from tidemq.client.message import Message
 from tidemq.client.outbox import Outbox
 from tidemq.client.outgoing import FLUSH_BYTES, Outgoing
 from tidemq.client.queue import Intake, MessageQueue
 from tidemq.client.receipt import Group, Receipt
+from tidemq.client.reconnecting import comes_back, delay_s
 from tidemq.client.requesting import Requesting
-from tidemq.client.settings import Options, Payload, Settings, random_client_id
+from tidemq.client.settings import Options, make_settings, random_client_id
 from tidemq.client.subscribing import Subscribing, check_reasons
-from tidemq.client.subscription import Callback, Subscription
+from tidemq.client.subscription import Subscription
+from tidemq.client.transport import Route
 from tidemq.errors import StoreError, TideMQError, UsageError
 from tidemq.wire import (
     NO_PROPERTIES,
     Connack,
-    Connect,
-    Disconnect,
+    Payload,
     Properties,
     ReasonCode,
     Subscribe,
     Unsubscribe,
+    payload_bytes,
 )
 from tidemq.wire import Subscription as FilterOptions
 
-# after these the client does not come back by itself
-FINAL_REASONS = frozenset(
-    {
-        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-        ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-        ReasonCode.BAD_USER_NAME_OR_PASSWORD,
-        ReasonCode.NOT_AUTHORIZED,
-        ReasonCode.BANNED,
-        ReasonCode.BAD_AUTHENTICATION_METHOD,
-        ReasonCode.SESSION_TAKEN_OVER,
-    }
-)
 _INFLIGHT_MAX_3 = 20  # below 5.0 a server cannot say how many it takes; Mosquitto's default
 _CLOSED = "the client is closed"
+AHEAD_MESSAGES = 1024  # that `publish_many` has under way: more are slower, for they leave the caches
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -75,9 +65,22 @@ class Client:
 
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
         self._address = parse_url(url)
-        self.settings = settings = Settings(**options)
+        self.settings = settings = make_settings(options)
         if settings.auth is not None and (settings.password, self._address.password) != (None, None):
             raise UsageError("auth takes the password's place: CONNECT would send the password as it is")
+        self._route = Route(
+            address=self._address,
+            tls=settings.tls,
+            tls_server_name=settings.tls_server_name,
+            headers=settings.headers,
+            proxy=settings.proxy,
+        )
+        self._client_id = settings.client_id or random_client_id()
+        self._begin()
+
+    def _begin(self) -> None:
+        """All that a client has from its connection to its end."""
+        settings = self.settings
         self._outgoing = Outgoing(
             self._on_output,
             self._on_much_output,
@@ -95,15 +98,14 @@ class Client:
         self._queue = MessageQueue(self._intake)
         self._incoming = Incoming(self._outgoing, self._intake, self._queue)
         self._subscribing = Subscribing(self._outgoing, self._incoming, self._intake, self._queue)
+        self._answers = Answers(self._outgoing)
         self._requesting = Requesting(self._subscribe_to_answers)
         self._outbox: Outbox | None = None
         self._connection: Connection | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] | None = None
         self._connected = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._awaited = 0  # answers
-        self._client_id = settings.client_id or random_client_id()
+        self._callbacks = Callbacks(self._intake, settings.on_connection)
         self._known = False  # the server has, or may have, a session of this client
         self.connack: Connack | None = None
 
@@ -120,7 +122,7 @@ class Client:
 
     @property
     def is_connected(self) -> bool:
-        return self._connected.is_set()
+        return self._outgoing.connected
 
     @property
     def held_messages(self) -> int:
@@ -138,9 +140,16 @@ class Client:
         return self._queue
 
     async def connect(self) -> None:
-        """Connects; what `async with` does first. `ConnectError` or `ServerRefusedError` where that fails."""
+        """Connects; what `async with` does first. `ConnectError` or `ServerRefusedError` where that fails.
+
+        A client that has ended, or has failed to connect, may connect again: without subscriptions, and with
+        queues of its own.
+        """
+        if self._outgoing.closed_error is not None:
+            await self.disconnect(wait=False)  # where it gave up by itself
+            self._begin()
         if self._first is not None:
-            raise UsageError("a client connects once; make a new one")
+            raise UsageError("the client is connected, or connects")
         self._first = asyncio.get_running_loop().create_future()
         if self.settings.outbox is not None:
             await self._open_outbox(Path(self.settings.outbox))
@@ -171,23 +180,24 @@ class Client:
         self._give_up(error)
 
     async def wait_connected(self) -> None:
-        """Returns when there is a connection."""
+        """Returns when there is a connection; the client's error where there will be none."""
         await self._connected.wait()
+        if self._outgoing.closed_error is not None:
+            raise self._outgoing.closed_error
 
     async def _supervise(self) -> None:
         """Keeps a connection, until it may not or must not come back."""
         assert self._first is not None
-        attempt = 0
+        settings, attempt = self.settings, 0
         while True:
+            again = self._first.done() or settings.retry_first
+            error: Exception
             try:
                 connection = await self._open()
             except Exception as failure:
-                error: Exception = failure
-                again = self._first.done() or self.settings.retry_first
-                if not again or not isinstance(error, ConnectError | ServerRefusedError):
-                    self._give_up(error)
-                    return
+                error = failure
                 attempt += 1
+                returns = again and comes_back(settings, error)
             else:
                 begun_s = asyncio.get_running_loop().time()
                 if not self._first.done():
@@ -195,25 +205,16 @@ class Client:
                 error = await asyncio.shield(connection.end)
                 self._lose()
                 lasted_s = asyncio.get_running_loop().time() - begun_s
-                attempt = 1 if lasted_s >= self.settings.backoff_s_max else attempt + 1
-            if not self._comes_back(error):
+                attempt = 1 if lasted_s >= settings.backoff_s_max else attempt + 1
+                returns = comes_back(settings, error)
+                if returns:
+                    self._callbacks.tell(ConnectionChange(connected=False, error=error))
+            if not returns:
                 self._give_up(error)
                 return
-            delay_s = self._delay_s(attempt)
-            _log.warning("%s; trying again in %.1f s", error, delay_s)
-            await asyncio.sleep(delay_s)
-
-    def _comes_back(self, error: Exception) -> bool:
-        if isinstance(error, ServerRefusedError):
-            return self.settings.reconnect and error.reason not in FINAL_REASONS
-        return self.settings.reconnect and not isinstance(error, FalseServerError)
-
-    def _delay_s(self, attempt: int) -> float:
-        """Full jitter: anything from nothing to a bound that doubles."""
-        settings = self.settings
-        return random.uniform(
-            0, min(settings.backoff_s_max, settings.backoff_s_min * 2.0 ** min(attempt - 1, 60))
-        )
+            pause_s = delay_s(settings, attempt)
+            _log.warning("%s; trying again in %.1f s", error, pause_s)
+            await asyncio.sleep(pause_s)
 
     async def _open(self) -> Connection:
         settings = self.settings
@@ -223,36 +224,24 @@ class Client:
         )
         connection = self._connection = Connection(
             settings,
-            self._address,
+            self._route,
             self._outgoing,
             self._incoming,
             self._intake,
             self._subscribing.apply,
             self._accept,
         )
-        connection.await_answers(self._awaited != 0)
+        self._answers.connect(connection)
         try:
-            await connection.open(self._make_connect())
+            clean_start = self._starts_clean and (not self._known or settings.version != 5)
+            await connection.open(
+                make_connect(settings, self._address, self._client_id, clean_start=clean_start)
+            )
         except BaseException:
             self._connection = None
+            self._answers.connect(None)
             raise
         return connection
-
-    def _make_connect(self) -> Connect:
-        settings, address = self.settings, self._address
-        auth_username = None if settings.auth is None else settings.auth.username
-        username = settings.username if settings.username is not None else address.username
-        password = settings.password if settings.password is not None else address.password
-        return Connect(
-            version=settings.version,
-            client_id=self._client_id,
-            clean_start=self._starts_clean and (not self._known or settings.version != 5),
-            keep_alive_s=settings.keep_alive_s,
-            will=settings.will,
-            username=username if username is not None else auth_username,
-            password=password.encode() if isinstance(password, str) else password,
-            properties=settings.connect_properties(),
-        )
 
     @property
     def _starts_clean(self) -> bool:
@@ -283,18 +272,23 @@ class Client:
             self._outgoing.restart()
         self._known = True
         self._connected.set()
+        self._callbacks.tell(ConnectionChange(connected=True, connack=connack))
 
     def _lose(self) -> None:
         self._connected.clear()
         self._connection = None
+        self._answers.connect(None)
         self._outgoing.disconnect()
 
     def _give_up(self, error: Exception) -> None:
         """There will be no other connection: `error` for all who wait, and for all who iterate."""
+        clean = isinstance(error, DisconnectedError) and str(error) == _CLOSED
+        if not clean and self._first is not None and self._first.done():
+            self._callbacks.tell(ConnectionChange(connected=False, error=error, comes_back=False))
         self._lose()
         self._outgoing.close(error)
+        self._connected.set()  # nobody waits for it in vain
         self._requesting.close(error)
-        clean = isinstance(error, DisconnectedError) and str(error) == _CLOSED
         self._subscribing.close(error, None if clean else error)
         if self._first is not None and not self._first.done():
             self._first.set_exception(error)
@@ -302,12 +296,14 @@ class Client:
     async def disconnect(
         self, *, wait: bool = True, reason: int = ReasonCode.SUCCESS, properties: Properties = NO_PROPERTIES
     ) -> None:
-        """Ends the client. First waits, for `close_timeout_s`, until all is sent and acknowledged.
+        """Ends the client. First waits, for `close_timeout_s`, until all is sent and acknowledged; what the
+        calling task has taken is acknowledged as well.
 
         With reason 0x04 the server publishes the will. A session that this client began ends with it, unless
         `clean_start` is off or `properties` has a session expiry.
         """
         if wait and self.is_connected:
+            self._intake.finish(asyncio.current_task())
             await self._drain()
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
@@ -315,23 +311,13 @@ class Client:
             await asyncio.wait([supervisor])
         if self._connection is not None:
             connection = self._connection
-            connection.close(self._goodbye(reason, properties) if self.is_connected else None)
+            goodbye = make_disconnect(self.settings, reason, properties, ends_session=self._starts_clean)
+            connection.close(goodbye if self.is_connected else None)
             await connection.wait_closed(self.settings.close_timeout_s)
         if self._outbox is not None:
             await self._outbox.close()
         self._give_up(DisconnectedError(_CLOSED))
-        tasks = self._tasks - {asyncio.current_task()}  # a callback may end its own client
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def _goodbye(self, reason: int, properties: Properties) -> Disconnect:
-        if self.settings.version != 5:
-            return Disconnect()
-        if properties.session_expiry_s is None and self._starts_clean and self.settings.session_expiry_s:
-            properties = replace(properties, session_expiry_s=0)
-        return Disconnect(reason=reason, properties=properties)
+        await self._callbacks.end()
 
     async def _drain(self) -> None:
         with contextlib.suppress(TimeoutError, TideMQError):
@@ -339,9 +325,12 @@ class Client:
                 await self.flush()
 
     async def flush(self) -> None:
-        """Returns when every message published so far is acknowledged and has left."""
+        """Returns when every message published so far is acknowledged and has left; the client's error where
+        it ends before."""
         while self._outgoing.held_messages or self._outgoing.output_bytes:
-            await self._room()
+            await self._answers.wait_room()
+            if self._outgoing.closed_error is not None:
+                raise self._outgoing.closed_error
 
     # --- bytes
 
@@ -363,32 +352,58 @@ class Client:
         qos: int = 0,
         retain: bool = False,
         properties: Properties | None = None,
+        timeout_s: float | None = None,
     ) -> ReasonCode:
         """Publishes a message; returns when it is acknowledged, with the reason code (QoS 0: when it is on
         its way).
 
         `PublishError` where the server refuses it. When the buffer is full the policy applies: "wait" waits
-        here, the others raise `BufferFullError`. Cancelling does not take the message back.
+        here, the others raise `BufferFullError`. After `timeout_s` it is taken back if it was not sent:
+        `AnswerTimeoutError`, whose `withdrawn` says so. Cancelling does not take it back.
         """
         outgoing = self._outgoing
+        if type(payload) is not bytes:
+            payload = payload_bytes(payload)
+        if timeout_s is not None:
+            return await self._publish_within(timeout_s, topic, payload, qos, retain, properties)
         if qos == 0 and outgoing.output_bytes < FLUSH_BYTES and outgoing.has_room(len(payload)):
             outgoing.publish(topic, payload, qos, retain, properties)
             return ReasonCode.SUCCESS
-        while not outgoing.has_room(len(payload)) and self.settings.buffer_full == "wait":
-            await self._room()
+        if not outgoing.has_room(len(payload)):
+            await self._room_for(payload)
         receipt = outgoing.publish(topic, payload, qos, retain, properties)
         if qos == 0:
             await asyncio.sleep(0)  # lets what was written leave, and others have their turn
             return ReasonCode.SUCCESS
-        self._awaited += 1
-        if self._awaited == 1:
-            self._tell_awaited()
+        self._answers.begin()
         try:
             return await receipt.acknowledged
         finally:
-            self._awaited -= 1
-            if self._awaited == 0:
-                self._tell_awaited()
+            self._answers.end()
+
+    async def _room_for(self, payload: bytes) -> None:
+        while self.settings.buffer_full == "wait" and not self._outgoing.has_room(len(payload)):
+            await self._answers.wait_room()
+
+    async def _publish_within(
+        self,
+        timeout_s: float,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: Properties | None,
+    ) -> ReasonCode:
+        receipt: Receipt | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._room_for(payload)
+                receipt = self._outgoing.publish(topic, payload, qos, retain, properties)
+                return await self._answers.wait(receipt.acknowledged)
+        except TimeoutError as cause:
+            error = late_error(topic, timeout_s)
+            error.withdrawn = receipt is None or self._outgoing.withdraw(receipt, error)
+            raise error from cause
 
     def publish_nowait(
         self,
@@ -417,46 +432,20 @@ class Client:
         """
         group = Group()
         rest = iter(messages)
-        while self._outgoing.publish_some(rest, qos, retain, properties, group):
+        while self._outgoing.publish_some(rest, qos, retain, properties, group, AHEAD_MESSAGES):
             if self._connection is not None:
                 self._connection.flush()
-            if self._outgoing.has_room(0):
+            if group.remaining >= AHEAD_MESSAGES:
+                await self._answers.wait_done(group, AHEAD_MESSAGES // 2)
+            elif self._outgoing.has_room(0):
                 await asyncio.sleep(0)
             else:
-                await self._room()
+                await self._answers.wait_room()
         count = group.count
-        if group.remaining:
-            group.waiter = asyncio.get_running_loop().create_future()
-            await self._await_answer(group.waiter)
+        await self._answers.wait_done(group, 0)
         if group.first_error is not None:
             raise group.first_error
         return count
-
-    async def _room(self) -> None:
-        """Returns when some of the output has left, or much of the buffer has become free."""
-        if self._outgoing.closed_error is not None:
-            raise self._outgoing.closed_error
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._outgoing.room_waiters.append(waiter)
-        await self._await_answer(waiter)
-
-    async def _await_answer(self, answer: asyncio.Future[T]) -> T:
-        """Waits for what only the server can bring: it is read on even if the program takes no messages."""
-        if answer.done():
-            return answer.result()
-        self._awaited += 1
-        if self._awaited == 1:
-            self._tell_awaited()
-        try:
-            return await answer
-        finally:
-            self._awaited -= 1
-            if self._awaited == 0:
-                self._tell_awaited()
-
-    def _tell_awaited(self) -> None:
-        if self._connection is not None:
-            self._connection.await_answers(self._awaited != 0)
 
     # --- subscribing
 
@@ -474,7 +463,8 @@ class Client:
 
         A filter is text, or text and its own QoS; the other options are those of 5.0. Messages come through
         `client.messages`, or, where the result is iterated, through it; or each is given to `callback`, which
-        may be `async`: one at a time, in order. `SubscribeError` where a filter is refused.
+        may be `async`: one at a time, in order. `SubscribeError` where a filter is refused: then, and where
+        the call is cancelled, there is no subscription to any of them.
         """
         if not filters:
             raise UsageError("subscribe to at least one topic filter")
@@ -490,15 +480,15 @@ class Client:
         ]
         packet = Subscribe(packet_id=1, subscriptions=tuple(options), properties=properties)
         subscription = Subscription(self._subscribing, packet)
-        answer = self._subscribing.ask(packet)
+        request = self._subscribing.ask(packet)
         self._subscribing.add(subscription)
         if callback is not None:
-            self._spawn(self._call_back(subscription.messages, callback))
+            self._callbacks.start(subscription.messages, callback)
         try:
-            suback = await self._await_answer(answer)
+            suback = await self._answers.wait(request.answer)
             check_reasons(f"subscribing to {', '.join(subscription.filters)}", suback)
         except BaseException:
-            self._subscribing.forget(subscription)
+            self._subscribing.undo(subscription, request)
             raise
         subscription.reasons = tuple(ReasonCode(each) for each in suback.reasons)
         subscription.properties = suback.properties
@@ -509,7 +499,8 @@ class Client:
     ) -> tuple[ReasonCode, ...]:
         """Ends subscriptions, by filter or whole; returns the reason codes (none below 5.0).
 
-        What is queued may still be taken. `SubscribeError` where one is refused.
+        What is queued may still be taken. `SubscribeError` where one is refused. Cancelled, it has effect if
+        it was sent.
         """
         if not filters:
             raise UsageError("unsubscribe from at least one topic filter")
@@ -517,29 +508,19 @@ class Client:
             name for each in filters for name in ((each,) if isinstance(each, str) else each.filters)
         )
         packet = Unsubscribe(packet_id=1, filters=names, properties=properties)
-        answer = await self._await_answer(self._subscribing.ask(packet))
+        request = self._subscribing.ask(packet)
+        try:
+            answer = await self._answers.wait(request.answer)
+        except asyncio.CancelledError:
+            self._subscribing.abandon(request)
+            raise
         check_reasons(f"unsubscribing from {', '.join(names)}", answer)
-        self._subscribing.forget_filters(names)
         return tuple(ReasonCode(each) for each in answer.reasons)
 
-    async def _call_back(self, queue: MessageQueue, callback: Callback) -> None:
-        async for message in queue:
-            try:
-                result = callback(message)
-                if result is not None and inspect.isawaitable(result):
-                    await result
-            except Exception as error:
-                context = {"message": f"a callback failed for {message!r}", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(context)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="tidemq-callback")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def acknowledge(self, message: Message) -> None:
-        """Acknowledges a message of QoS 1 or 2 where the client was made with `acknowledge="manual"`."""
-        self._intake.acknowledge(message)
+    def acknowledge(self, message: Message, *, reason_code: int = ReasonCode.SUCCESS) -> None:
+        """Acknowledges a message of QoS 1 or 2 now, with a reason code of 5.0. With `acknowledge="manual"`
+        nobody else does; otherwise it need not wait for the next to be asked for."""
+        self._intake.acknowledge(message, reason_code)
 
     async def request(
         self,
@@ -563,8 +544,11 @@ class Client:
                 response_topic = await self._requesting.open(f"{information or 'responses'}/{self.client_id}")
                 correlation, answer = self._requesting.expect()
                 given = replace(properties, response_topic=response_topic, correlation_data=correlation)
-                await self.publish(topic, payload, qos=qos, properties=given)
-                return await self._await_answer(answer)
+                try:
+                    await self.publish(topic, payload, qos=qos, properties=given)
+                    return await self._answers.wait(answer)
+                finally:
+                    answer.cancel()
         except TimeoutError as error:
             raise AnswerTimeoutError(f"no answer from {topic!r} within {timeout_s:g} s") from error
 
@@ -589,6 +573,6 @@ class Client:
         limit_s = self.settings.connect_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                await self._await_answer(await self._connection.reauthenticate())
+                await self._answers.wait(await self._connection.reauthenticate())
         except TimeoutError as error:
             raise AnswerTimeoutError(f"no answer to AUTH within {limit_s:g} s") from error

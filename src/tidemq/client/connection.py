@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidemq.client.address import Address
 from tidemq.client.authentication import Exchange
 from tidemq.client.errors import (
     ConnectError,
@@ -19,7 +18,7 @@ from tidemq.client.incoming import Incoming
 from tidemq.client.outgoing import Outgoing
 from tidemq.client.queue import Intake
 from tidemq.client.settings import Settings
-from tidemq.client.transport import Link, error_text, open_link
+from tidemq.client.transport import Link, Route, error_text, open_link
 from tidemq.errors import ProtocolError, TideMQError, UsageError
 from tidemq.wire import (
     Auth,
@@ -43,14 +42,14 @@ class Connection:
     def __init__(
         self,
         settings: Settings,
-        address: Address,
+        route: Route,
         outgoing: Outgoing,
         incoming: Incoming,
         intake: Intake,
         on_packet: Callable[[Packet], None],
         on_accepted: Callable[[Connack], None],
     ) -> None:
-        self._settings, self._address = settings, address
+        self._settings, self._route, self._address = settings, route, route.address
         self._outgoing, self._incoming, self._intake = outgoing, incoming, intake
         self._on_packet, self._on_accepted = on_packet, on_accepted
         self._loop = asyncio.get_running_loop()
@@ -77,7 +76,7 @@ class Connection:
         over."""
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
-                self._link = await open_link(self._address, self._settings.tls, self)
+                self._link = await open_link(self._route, self)
                 self._send(encode(await self._with_auth(connect), connect.version))
                 return await self._connack
         except TimeoutError as error:

@@ -26,7 +26,22 @@ class DisconnectedError(TideMQError):
 
 
 class AnswerTimeoutError(TideMQError, TimeoutError):
-    """No answer came in the time that the call gave it. Caught by whoever waited."""
+    """No answer came in the time that the call gave it. Caught by whoever waited.
+
+    Of a message that was published: `withdrawn` where it was taken back, for it was not sent; otherwise it
+    may arrive.
+    """
+
+    withdrawn = False
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}; it was not sent, and never will be" if self.withdrawn else text
+
+
+def late_error(topic: str, timeout_s: float) -> AnswerTimeoutError:
+    """Of a message that was not acknowledged in time."""
+    return AnswerTimeoutError(f"publishing to {topic!r}: nothing within {timeout_s:g} s")
 
 
 class BufferFullError(RefusedError):

@@ -26,8 +26,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tidemq.client.address import Address, parse_url
-from tidemq.client.client import FINAL_REASONS
+from tidemq.client.address import parse_url
 from tidemq.client.errors import (
     ConnectError,
     DisconnectedError,
@@ -36,7 +35,8 @@ from tidemq.client.errors import (
     SubscribeError,
 )
 from tidemq.client.message import Message
-from tidemq.client.transport import Link, error_text, open_link
+from tidemq.client.reconnecting import FINAL_REASONS
+from tidemq.client.transport import Link, Route, error_text, open_link
 from tidemq.errors import ProtocolError, RefusedError, TideMQError, UsageError
 from tidemq.wire import (
     Connack,
@@ -160,14 +160,16 @@ class ExactlyOncePublisher:
     ) -> None:
         if not re.fullmatch(r"[\w.-]+", publisher):
             raise UsageError(f"the publisher is {publisher!r}; accepted: letters, digits, '_', '.' and '-'")
-        self._address, self._tls, self._retry_s = parse_url(url), tls, retry_s
+        self._route, self._retry_s = Route(address=parse_url(url), tls=tls), retry_s
         self._client_id = f"{publisher}-{partition}"
         self._topic = f"{TOPIC}/{publisher}/{partition}"
-        self._username = username if username is not None else self._address.username
-        self._password = password if password is not None else self._address.password
-        self._runner = asyncio.Runner()
-        self._session: _Session | None = None
+        address = self._route.address
+        self._username = username if username is not None else address.username
+        self._password = password if password is not None else address.password
+        self._runner: asyncio.Runner | None = asyncio.Runner()
+        self._session: _Session | None = None  # that the broker remembers, and of which the progress is known
         self._progress: Progress | None = None  # as the broker has it
+        self._new = False  # the session was made by a connection that did not get as far
 
     def __enter__(self) -> Self:
         return self
@@ -179,15 +181,19 @@ class ExactlyOncePublisher:
 
     def close(self) -> None:
         """Ends the connection; the broker keeps the session."""
-        if self._session is not None:
-            self._runner.run(self._session.close())
-        self._runner.close()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            if self._session is not None:
+                runner.run(self._session.close())
+            runner.close()
 
     def publish(self, batch: int, messages: Iterable[Message]) -> int:
         """Publishes a batch, or what the broker does not have of it; returns the number of its messages.
 
         Batches are numbered upwards. The same batch again must have the same messages in the same order.
         """
+        if self._runner is None:
+            raise UsageError("the publisher is closed")
         return self._runner.run(self._publish(batch, messages))
 
     async def _publish(self, batch: int, messages: Iterable[Message]) -> int:
@@ -260,49 +266,72 @@ class ExactlyOncePublisher:
             await session.ask(chunk.encoded(again=again), Pubrec, chunk.topics)
 
     async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Connects where there is no connection, and works; again, where that is lost meanwhile."""
+        """Connects where there is no connection, and works; again, where that is lost meanwhile. After any
+        failure nothing of the connection is relied on: what the broker has is read again."""
         deadline = time.monotonic() + self._retry_s
         while True:
             try:
                 if self._session is None:
                     await self._connect()
                 return await work()
-            except (ConnectError, DisconnectedError, ServerRefusedError) as error:
-                if self._session is not None:
-                    await self._session.close()
-                    self._session = None
-                final = isinstance(error, ServerRefusedError) and error.reason in FINAL_REASONS
-                if final or time.monotonic() > deadline:
+            except BaseException as error:
+                session, self._session, self._progress = self._session, None, None
+                if session is not None:
+                    await session.close()
+                if not _may_pass(error) or time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _connect(self) -> None:
-        present = await self._open(clean_start=False)
-        assert self._session is not None
-        payload = await self._session.retained(self._topic)
-        progress = self._progress = Progress.parse(payload) if payload else None
+        session, present = await self._open(clean_start=False)
+        self._new = self._new or not present
+        try:
+            progress = await self._read(session)
+        except BaseException as error:
+            # of what was only made now the broker is to remember nothing: who comes next is told the same
+            await session.close(ends=self._new and isinstance(error, ProgressError))
+            raise
         if progress is None and present:  # what it may know of identifiers belongs to nothing
-            await self._session.close()
-            await self._open(clean_start=True)
-        elif progress is not None and progress.size and not present:
+            await session.close()
+            session, _ = await self._open(clean_start=True)
+        self._session, self._progress, self._new = session, progress, False
+
+    async def _open(self, *, clean_start: bool) -> tuple[_Session, bool]:
+        """A connection, and whether the broker has the session."""
+        session = _Session(self._route)
+        try:
+            return session, await session.open(self._make_connect(clean_start=clean_start))
+        except BaseException:
+            await session.close()
+            raise
+
+    async def _read(self, session: _Session) -> Progress | None:
+        """How far the broker is."""
+        payload = await session.retained(self._topic)
+        progress = Progress.parse(payload) if payload else None
+        if progress is not None and progress.size and self._new:
             raise ProgressError(
                 f"the broker has forgotten the session {self._client_id}: it cannot be known which messages "
                 f"of batch {progress.batch} it has; take another publisher id"
             )
+        return progress
 
-    async def _open(self, *, clean_start: bool) -> bool:
-        self._session = _Session(self._address)
-        password = None if self._password is None else self._password.encode()
-        connect = Connect(
+    def _make_connect(self, *, clean_start: bool) -> Connect:
+        return Connect(
             version=5,
             client_id=self._client_id,
             clean_start=clean_start,
             keep_alive_s=0,  # between two calls nobody is there to send PINGREQ
             username=self._username,
-            password=password,
+            password=None if self._password is None else self._password.encode(),
             properties=Properties(session_expiry_s=_NEVER),
         )
-        return await self._session.open(connect, self._tls)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Another attempt may succeed."""
+    final = isinstance(error, ServerRefusedError) and error.reason in FINAL_REASONS
+    return isinstance(error, ConnectError | DisconnectedError | ServerRefusedError) and not final
 
 
 def _taken(messages: Iterator[Message], count: int, size_max: int) -> Iterator[Message]:
@@ -318,8 +347,8 @@ def _taken(messages: Iterator[Message], count: int, size_max: int) -> Iterator[M
 class _Session:
     """One connection: a request at a time, each with all of its answers. Implements `transport.Owner`."""
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    def __init__(self, route: Route) -> None:
+        self._route, self._address = route, route.address
         self._decoder = Decoder(5)
         self._buffer = bytearray(1 << 16)
         self._link: Link | None = None
@@ -332,11 +361,11 @@ class _Session:
         self.receive_maximum = 0xFFFF
         self._packet_bytes_max = 0xFFFFFFFF
 
-    async def open(self, connect: Connect, tls: ssl.SSLContext | None) -> bool:
+    async def open(self, connect: Connect) -> bool:
         """Connects; whether the server has the session."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                self._link = await open_link(self._address, tls, self)
+                self._link = await open_link(self._route, self)
         except TimeoutError:
             raise ConnectError(f"cannot connect to {self._address} within {ANSWER_S:g} s") from None
         connack = await self.ask(encode(connect, 5), Connack, {})
@@ -414,12 +443,14 @@ class _Session:
             self._refusal = PublishError(f"publishing to {topic!r}", packet.reason, text)
         return topic is None or bool(self._missing)
 
-    async def close(self) -> None:
-        """Says goodbye if there is somebody to say it to."""
+    async def close(self, *, ends: bool = False) -> None:
+        """Says goodbye if there is somebody to say it to; `ends`: to the session as well."""
         if self._link is None:
             return
         if self._ended is None:
-            self._link.send(encode(Disconnect(), 5))
+            self._link.send(
+                encode(Disconnect(properties=Properties(session_expiry_s=0 if ends else None)), 5)
+            )
             self._link.close()
             self._ended = DisconnectedError("the publisher is closed")
         else:

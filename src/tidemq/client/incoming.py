@@ -186,10 +186,7 @@ class Incoming:
             return 0
         known: cython.bint = has_bit(self.intake.received, ack.packet_id)
         if known:
-            set_bit(self.intake.received, ack.packet_id, False)
-            set_bit(self.intake.answered, ack.packet_id, False)
-            if self.intake.unacknowledged:
-                self.intake.unacknowledged -= 1
+            self.intake.forget(ack.packet_id)
         reason: uint8_t = RC_SUCCESS if known else RC_PACKET_IDENTIFIER_NOT_FOUND
         self.outgoing.acknowledge(PUBCOMP, ack.packet_id, reason)
         return 0
@@ -244,7 +241,7 @@ class Incoming:
         self.intake.messages += 1
         self.intake.size_bytes += size_of(message)
         if self.routes is None:
-            message.holders = 1
+            message.holders = message.owed = 1
             self.queue.put(message)
             return 0
         queues = self.routes.get(message.topic)
@@ -253,7 +250,7 @@ class Incoming:
                 self.routes.clear()
             queues = self.find_routes(message.topic)
             self.routes[message.topic] = queues
-        message.holders = len(queues)
+        message.holders = message.owed = cython.cast(uint32_t, len(queues))
         for each in queues:
             cython.cast(MessageQueue, each).put(message)
         return 0

@@ -10,6 +10,7 @@ cdef class Message:
     cdef uint16_t packet_id   # to be acknowledged with; 0 at QoS 0
     cdef uint32_t connection  # the number of the connection that it came on; 0: nothing is to be acknowledged
     cdef uint32_t holders     # queues that hold it
+    cdef uint32_t owed        # queues whose program is not done with it
     cdef bytes block          # properties without their length; None: no properties
     cdef object decoded       # the same, once somebody asked
 

@@ -7,6 +7,7 @@ import cython
 
 from tidemq.errors import ProtocolError, UsageError
 from tidemq.wire.control_packets import NO_PROPERTIES
+from tidemq.wire.payloads import payload_bytes
 from tidemq.wire.property_blocks import decode_properties, encode_properties
 
 if not cython.compiled:
@@ -31,7 +32,7 @@ class Message:
         properties=NO_PROPERTIES,
     ) -> None:
         self.topic = topic
-        self.payload = payload.encode() if isinstance(payload, str) else bytes(payload)
+        self.payload = payload_bytes(payload)
         self.qos = qos
         self.retain = retain
         self.block = property_block(properties)

@@ -1,15 +1,16 @@
-from tidemq.wire import Properties
+from tidemq.wire import Payload, Properties
 
 class Message:
     """A message: `topic`, `payload`, `qos`, `retain`, `dup` and its properties. Not to be changed.
 
-    A `str` as payload is sent as UTF-8. Raises `UsageError` for properties that a PUBLISH may not have.
+    A `str` as payload is sent as UTF-8, a number as its text. Raises `UsageError` for properties that a
+    PUBLISH may not have.
     """
 
     def __init__(
         self,
         topic: str,
-        payload: bytes | bytearray | memoryview | str = b"",
+        payload: Payload = b"",
         qos: int = 0,
         retain: bool = False,
         properties: Properties = ...,

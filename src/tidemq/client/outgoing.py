@@ -7,6 +7,7 @@ time.
 """
 
 from collections import deque
+from contextlib import suppress
 
 import cython
 from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
@@ -44,7 +45,7 @@ from cython.cimports.tidemq.wire.protocol import (
     span_of,
 )
 
-from tidemq.client.errors import BufferFullError, PublishError
+from tidemq.client.errors import BufferFullError, DisconnectedError, PublishError
 from tidemq.errors import UsageError
 
 if not cython.compiled:
@@ -168,10 +169,16 @@ class Outgoing:
         return 0
 
     def publish_some(
-        self, messages, qos: cython.int, retain: cython.bint, properties, group: Group
+        self,
+        messages,
+        qos: cython.int,
+        retain: cython.bint,
+        properties,
+        group: Group,
+        ahead: cython.Py_ssize_t,
     ) -> cython.bint:
         """Accepts messages of an iterator: pairs of topic and payload, or `Message`. False when it has ended,
-        True when there is enough output or no more room."""
+        True when there is enough output, no more room, or `ahead` of them are not done."""
         block: bytes = property_block(properties)
         receipt: Receipt
         for each in messages:
@@ -187,7 +194,7 @@ class Outgoing:
                 self.admit(receipt)
             except PublishError as error:
                 receipt.finish(error.reason, error)
-            if self.output.size() >= _FLUSH_BYTES or not self.has_room(0):
+            if self.output.size() >= _FLUSH_BYTES or group.remaining >= ahead or not self.has_room(0):
                 return True
         return False
 
@@ -223,6 +230,17 @@ class Outgoing:
                 f"{self.held_bytes_max} bytes (buffer_bytes_max)"
             )
         return 0
+
+    def withdraw(self, receipt: Receipt, error) -> cython.bint:
+        """Takes a message back that was not sent. False for another: only its session gets it again."""
+        if receipt.state != WAITING or receipt.packet_id:
+            receipt.given_up = True
+            return False
+        waiting = self.waiting if receipt.qos else self.waiting_qos0
+        with suppress(ValueError):  # on its way to the disk, from where `finish` removes it
+            waiting.remove(receipt)
+        self.finish(receipt, -1, error)
+        return True
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -479,6 +497,8 @@ class Outgoing:
             receipt.packet_id = 0
             if receipt.state == RECEIVED:
                 self.finish(receipt, RC_SUCCESS, None)  # the server had it
+            elif receipt.given_up:
+                self.finish(receipt, -1, DisconnectedError("nobody waited for it any more"))
             else:
                 receipt.state, receipt.offset = WAITING, 0
                 self.waiting.appendleft(receipt)

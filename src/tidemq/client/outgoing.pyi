@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 
 from tidemq.client.message import Message
 from tidemq.client.receipt import Group, Receipt
-from tidemq.client.settings import Payload
-from tidemq.wire import Properties
+from tidemq.wire import Payload, Properties
 
 FLUSH_BYTES: int
 
@@ -55,7 +54,9 @@ class Outgoing:
         retain: bool,
         properties: Properties | None,
         group: Group,
+        ahead: int,
     ) -> bool: ...
+    def withdraw(self, receipt: Receipt, error: Exception) -> bool: ...
     def has_room(self, size: int) -> bool: ...
     def refill(self) -> None: ...
     def reserve_id(self, request: object) -> int: ...

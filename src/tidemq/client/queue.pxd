@@ -17,9 +17,12 @@ cdef class Intake:
     cdef readonly uint32_t unacknowledged   # QoS 1 and 2, towards our Receive Maximum
     cdef uint8_t[8192] received         # a bit for each packet identifier of QoS 2: PUBLISH came
     cdef uint8_t[8192] answered         # the same: PUBREC went
+    cdef object takers                  # queues and loops over them, as long as they are there
 
-    cdef void answer(self, Message message)
+    cdef void answer(self, Message message, uint8_t reason)
+    cdef void forget(self, uint16_t packet_id)
     cdef void taken(self, Message message)
+    cdef void done(self, Message message)
     cdef bint is_half_empty(self) noexcept
 
 cdef class MessageQueue:
@@ -29,11 +32,21 @@ cdef class MessageQueue:
     cdef object waiter      # of one who waits for a message
     cdef bint ended
     cdef object error       # what iterating raises at the end; None: it just ends
+    cdef list given         # to the program, which has not asked for more since
+    cdef readonly object task   # that took them
+    cdef object __weakref__
 
+    cdef void keep(self, Message message, object task)
     cdef void put(self, Message message)
     cdef Message pop(self)
     cdef void compact(self)
     cdef void wake(self)
+
+cdef class MessageIterator:
+    cdef MessageQueue queue
+    cdef Message given      # to the program, which has not asked for the next; None: none, or it acknowledges
+    cdef readonly object task   # whose loop it is
+    cdef object __weakref__
 
 cdef bint has_bit(uint8_t* bits, uint16_t packet_id) noexcept
 cdef void set_bit(uint8_t* bits, uint16_t packet_id, bint value) noexcept

@@ -1,10 +1,11 @@
-"""Queues of received messages: asynchronous iterators that acknowledge what the program takes.
+"""Queues of received messages: asynchronous iterators that acknowledge what the program is done with.
 
-A message of QoS 1 or 2 is acknowledged when the last queue that holds it has given it to the program, unless
-the program does that itself. Needs the GIL; one thread at a time.
+A message of QoS 1 or 2 is acknowledged when every program that was given it asks for its next, unless one
+says so itself. Needs the GIL; one thread at a time.
 """
 
 import asyncio
+from weakref import WeakSet
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t
@@ -12,11 +13,15 @@ from cython.cimports.libc.string import memset
 from cython.cimports.tidemq.client.message import Message, size_of
 from cython.cimports.tidemq.client.outgoing import Outgoing
 from cython.cimports.tidemq.wire.protocol import PUBACK, PUBREC, RC_SUCCESS
+from cython.cimports.tidemq.wire.reasons import allowed_reason
+
+from tidemq.errors import UsageError
 
 if not cython.compiled:
     raise ImportError("tidemq.client.queue is compiled code: run `make build`")
 
 _COMPACT_AT = cython.declare(cython.Py_ssize_t, 1024)  # taken messages in front of a list, before they go
+_FAILURE = cython.declare(uint8_t, 0x80)  # reason codes from here on
 
 
 @cython.cfunc
@@ -43,6 +48,7 @@ class Intake:
         self.outgoing = outgoing
         self.manual = manual
         self.messages_max, self.bytes_max = messages_max, bytes_max
+        self.takers = WeakSet()
 
     @property
     def is_full(self) -> bool:
@@ -68,12 +74,23 @@ class Intake:
             return
         self.messages -= 1
         self.size_bytes -= size_of(message)
-        if message.packet_id and not self.manual:
-            self.answer(message)
         if self.on_room is not None and self.is_half_empty():
             on_room = self.on_room
             self.on_room = None
             on_room()
+
+    @cython.cfunc
+    def done(self, message: Message) -> cython.void:
+        """A program that it was given to is done with it."""
+        message.owed -= 1
+        if not message.owed and message.packet_id:
+            self.answer(message, RC_SUCCESS)
+
+    def finish(self, task) -> None:
+        """A task ends the client, and so is done with what it took."""
+        for taker in list(self.takers):
+            if taker.task is task:
+                taker.finish()
 
     @cython.cfunc
     @cython.exceptval(check=False)
@@ -81,7 +98,7 @@ class Intake:
         return 2 * self.messages <= self.messages_max and 2 * self.size_bytes <= self.bytes_max
 
     @cython.cfunc
-    def answer(self, message: Message) -> cython.void:
+    def answer(self, message: Message, reason: uint8_t) -> cython.void:
         """PUBACK or PUBREC. A QoS 1 message of an earlier connection comes again, and is answered then."""
         packet_id: uint16_t = message.packet_id
         message.packet_id = 0
@@ -91,37 +108,101 @@ class Intake:
         elif message.qos == 2:
             if has_bit(self.received, packet_id):
                 set_bit(self.answered, packet_id, True)
-                self.outgoing.acknowledge(PUBREC, packet_id, RC_SUCCESS)
+                self.outgoing.acknowledge(PUBREC, packet_id, reason)
+                if reason >= _FAILURE and self.outgoing.version == 5:
+                    self.forget(packet_id)
         elif message.connection == self.connection:
             if self.unacknowledged:
                 self.unacknowledged -= 1
-            self.outgoing.acknowledge(PUBACK, packet_id, RC_SUCCESS)
+            self.outgoing.acknowledge(PUBACK, packet_id, reason)
 
-    def acknowledge(self, message: Message) -> None:
-        """For the program that acknowledges itself; a second time it does nothing."""
+    @cython.cfunc
+    def forget(self, packet_id: uint16_t) -> cython.void:
+        """A handshake of QoS 2 is over."""
+        set_bit(self.received, packet_id, False)
+        set_bit(self.answered, packet_id, False)
+        if self.unacknowledged:
+            self.unacknowledged -= 1
+
+    def acknowledge(self, message: Message, reason: uint8_t = 0) -> None:
+        """For the program that says when; a second time it does nothing. `UsageError` for a reason code that
+        an acknowledgement cannot have."""
+        if not allowed_reason(PUBACK, reason, 5):
+            raise UsageError(f"reason code {reason:#04x} is none of an acknowledgement")
         if message.packet_id:
-            self.answer(message)
+            self.answer(message, reason)
 
 
+@cython.cfunc
+def this_task() -> object:
+    """The task that calls; None outside of any."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+@cython.final
 @cython.cclass
-class MessageQueue:
-    """Asynchronous iterator over received messages, in their order. Several tasks may take from it, one
-    waits."""
+class MessageIterator:
+    """One loop over a queue."""
 
-    def __init__(self, intake: Intake) -> None:
-        self.intake = intake
-        self.messages = []
-
-    def __len__(self) -> int:
-        return len(self.messages) - self.head
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.task = this_task()
+        queue.intake.takers.add(self)
 
     def __aiter__(self):
         return self
 
     async def __anext__(self):
+        queue: MessageQueue = self.queue
+        if self.given is not None:
+            self.finish()
+        while queue.head >= len(queue.messages):
+            await queue.wait()
+        message: Message = queue.pop()
+        if message.packet_id and not queue.intake.manual:
+            self.given = message
+        return message
+
+    def finish(self) -> None:
+        """The program is done with what it was given."""
+        given: Message = self.given
+        self.given = None
+        if given is not None:
+            self.queue.intake.done(given)
+
+    def __del__(self) -> None:
+        # the loop has ended, but nobody said how
+        if self.given is not None:
+            self.queue.keep(self.given, self.task)
+
+
+@cython.cclass
+class MessageQueue:
+    """Asynchronous iterator over received messages, in their order. Several tasks may iterate it, each
+    message goes to one."""
+
+    def __init__(self, intake: Intake) -> None:
+        self.intake = intake
+        self.messages = []
+        self.given = []
+        intake.takers.add(self)
+
+    def __len__(self) -> int:
+        return len(self.messages) - self.head
+
+    def __aiter__(self):
+        return MessageIterator(self)
+
+    async def __anext__(self):
+        self.finish()
         while self.head >= len(self.messages):
             await self.wait()
-        return self.pop()
+        message: Message = self.pop()
+        self.keep(message, this_task())
+        return message
 
     async def wait(self):
         """Returns when there is a message; StopAsyncIteration, or the client's error, when none will come."""
@@ -134,18 +215,42 @@ class MessageQueue:
 
     async def take(self, limit: int = 0):
         """All messages that are there, at most `limit`, at least one: waits for it."""
+        self.finish()
         while self.head >= len(self.messages):
             await self.wait()
         return self.take_nowait(limit)
 
     def take_nowait(self, limit: cython.Py_ssize_t = 0) -> list:
         """All messages that are there, at most `limit`; maybe none."""
+        self.finish()
         batch: list = self.fetch(limit)
-        self.give(batch)
+        message: Message
+        for each in batch:
+            message = each
+            self.intake.taken(message)
+            if message.packet_id:
+                self.keep(message, None)
+        if self.given:
+            self.task = this_task()
         return batch
 
+    @cython.cfunc
+    def keep(self, message: Message, task: object) -> cython.void:
+        """It was given to the program, which may not be done with it."""
+        if message.packet_id and not self.intake.manual:
+            self.given.append(message)
+            self.task = task
+
+    def finish(self) -> None:
+        """The program is done with what it was given, but for loops that are at work."""
+        if self.given:
+            given: list = self.given
+            self.given = []
+            for message in given:
+                self.intake.done(message)
+
     def fetch(self, limit: cython.Py_ssize_t = 0) -> list:
-        """As `take_nowait`, but they do not count as taken, and are not acknowledged, until `give`."""
+        """As `take_nowait`, but they do not count as taken until `give`."""
         count: cython.Py_ssize_t = len(self.messages) - self.head
         if 0 < limit < count:
             count = limit
@@ -158,9 +263,13 @@ class MessageQueue:
         return batch
 
     def give(self, messages: list) -> None:
-        """The program has been given these, which `fetch` returned."""
-        for message in messages:
+        """The program has been given these, which `fetch` returned, and is done with them."""
+        message: Message
+        for each in messages:
+            message = each
             self.intake.taken(message)
+            if not self.intake.manual:
+                self.intake.done(message)
 
     @cython.cfunc
     def pop(self) -> Message:

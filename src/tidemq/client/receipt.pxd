@@ -24,13 +24,15 @@ cdef class Group:
     cdef public Py_ssize_t count
     cdef public Py_ssize_t remaining
     cdef public object first_error
-    cdef public object waiter
+    cdef public object waiter       # of one who waits until
+    cdef public Py_ssize_t wake_at  # so many remain
 
 cdef class Receipt:
     cdef readonly str topic
     cdef readonly uint8_t qos
     cdef bint retain
     cdef uint8_t state
+    cdef bint given_up          # nobody waits: it is not to be sent to a session that does not have it
     cdef bint storing           # nothing of it is sent until the outbox on disk has its state
     cdef uint16_t packet_id     # 0: none yet
     cdef int reason_code        # -1: none yet

@@ -16,6 +16,7 @@ from tidemq.client.errors import DisconnectedError
 from tidemq.errors import UsageError
 from tidemq.wire.codes import ReasonCode
 from tidemq.wire.faults import fault_text
+from tidemq.wire.payloads import payload_bytes
 
 if not cython.compiled:
     raise ImportError("tidemq.client.receipt is compiled code: run `make build`")
@@ -193,8 +194,9 @@ class Receipt:
             group.remaining -= 1
             if error is not None and group.first_error is None:
                 group.first_error = error
-            if group.remaining == 0 and group.waiter is not None:
+            if group.remaining <= group.wake_at and group.waiter is not None:
                 settle_future(group.waiter, None, None)
+                group.waiter = None
 
     def __repr__(self) -> str:
         states = ("waiting", "unacknowledged", "received", "done")
@@ -208,7 +210,7 @@ def make_receipt(
     """Checks what was given, as UsageError says."""
     receipt: Receipt = Receipt.__new__(Receipt)
     receipt.topic = checked_topic(topic)
-    receipt.payload = payload if type(payload) is bytes else as_payload(payload)
+    receipt.payload = payload if type(payload) is bytes else payload_bytes(payload)
     if qos < 0 or qos > 2:
         raise UsageError(f"qos is {qos}; accepted: 0, 1, 2")
     receipt.qos = cython.cast(uint8_t, qos)
@@ -236,12 +238,3 @@ def checked_topic(topic: object) -> str:
     if fault != FAULT_NONE:
         raise UsageError(f"topic is {topic!r}: {fault_text(fault)}")
     return topic
-
-
-@cython.cfunc
-def as_payload(payload: object) -> bytes:
-    if isinstance(payload, str):
-        return cython.cast(str, payload).encode()
-    if isinstance(payload, (bytes, bytearray, memoryview)):
-        return bytes(payload)
-    raise UsageError(f"payload is {payload!r}; accepted: bytes, bytearray, memoryview, str")

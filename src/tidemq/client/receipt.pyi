@@ -10,6 +10,7 @@ class Group:
     remaining: int
     first_error: Exception | None
     waiter: Future[None] | None
+    wake_at: int
 
 class Receipt:
     """Returned by `publish_nowait`; its two awaitables may be awaited any number of times, or not at all."""

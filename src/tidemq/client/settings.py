@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import secrets
 import ssl
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from tidemq.client.authentication import Authentication
+from tidemq.client.callbacks import ConnectionCallback
 from tidemq.errors import UsageError
 from tidemq.wire import NO_PROPERTIES, Properties, Will
 
-Payload = bytes | bytearray | memoryview | str  # text is sent as UTF-8
 BufferFull = Literal["wait", "reject", "drop_oldest"]
 Acknowledge = Literal["auto", "manual"]
 
@@ -37,7 +40,11 @@ class Options(TypedDict, total=False):
     properties: Properties
     auth: Authentication | None
     tls: ssl.SSLContext | None
+    tls_server_name: str | None
+    headers: Mapping[str, str]
+    proxy: str | None
     connect_timeout_s: float
+    on_connection: ConnectionCallback | None
     keep_alive_s: int
     ping_timeout_s: float
     close_timeout_s: float
@@ -73,10 +80,14 @@ class Settings:
     properties: Properties = NO_PROPERTIES  # of CONNECT; 5.0
     auth: Authentication | None = None  # 5.0: instead of a password
     tls: ssl.SSLContext | None = None  # for mqtts and wss; None: the system's certificates
+    tls_server_name: str | None = None  # that the server's certificate has to have; None: the URL's host
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the request for a WebSocket
+    proxy: str | None = field(default=None, repr=False)  # http://user:password@host:3128, or socks5://
     # the connection
     connect_timeout_s: float = 10.0  # to CONNACK
     keep_alive_s: int = 60  # idle time, either way, after which the other side is asked; 0: never
     ping_timeout_s: float = 10.0  # for its answer
+    on_connection: ConnectionCallback | None = None  # told when it is made, lost, made again
     close_timeout_s: float = 5.0  # at a clean end, for what is unsent and unacknowledged
     reconnect: bool = True
     retry_first: bool = False  # also where the first attempt fails
@@ -99,6 +110,9 @@ class Settings:
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_ranges()
+        for name, value in self.headers.items():
+            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or re.search(r"[\r\n\0]", value):
+                raise UsageError(f"{name!r} and its value are no header of HTTP")
         if self.auth is not None and self.version != 5:
             raise UsageError("auth needs MQTT 5.0")
 
@@ -130,6 +144,17 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise UsageError(f"{name} is {value}; accepted: {low:g} to {high:g}")
+
+
+def make_settings(options: Options) -> Settings:
+    """Those of a client's keyword arguments. `UsageError` names what is none, with the nearest that is."""
+    known = [each.name for each in fields(Settings)]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.5)
+            hint = f"; did you mean {near[0]}?" if near else f"; accepted: {', '.join(known)}"
+            raise UsageError(f"a client has no setting {name!r}{hint}")
+    return Settings(**options)
 
 
 _RANGES = (

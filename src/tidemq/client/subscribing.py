@@ -21,6 +21,8 @@ class Request:
     def __init__(self, packet: Subscribe | Unsubscribe) -> None:
         self.packet = packet
         self.packet_id = 0
+        self.sent = False
+        self.abandoned = False  # nobody waits: it is not sent again
         self.answer: asyncio.Future[Suback | Unsuback] = asyncio.get_running_loop().create_future()
 
 
@@ -37,15 +39,25 @@ class Subscribing:
 
     # --- requests
 
-    def ask(self, packet: Subscribe | Unsubscribe) -> asyncio.Future[Suback | Unsuback]:
-        """Sends it, now or with the next connection; the answer comes with the future."""
+    def ask(self, packet: Subscribe | Unsubscribe) -> Request:
+        """Sends it, now or with the next connection; the answer comes with its future."""
         encode(packet, self._outgoing.version)  # UsageError where it cannot be said
         if self._outgoing.closed_error is not None:
             raise self._outgoing.closed_error
         request = self._keep(packet)
         if self._outgoing.connected:
             self._send(request)
-        return request.answer
+        return request
+
+    def abandon(self, request: Request) -> None:
+        """Nobody waits for its answer any more: what was not sent will not be."""
+        request.abandoned = True
+        if not request.sent:
+            self._drop(request)
+
+    def _drop(self, request: Request) -> None:
+        if self._requests.pop(request.packet_id, None) is not None:
+            self._outgoing.release_id(request.packet_id)
 
     def _keep(self, packet: Subscribe | Unsubscribe) -> Request:
         request = Request(packet)
@@ -55,6 +67,7 @@ class Subscribing:
     def _send(self, request: Request) -> None:
         packet = replace(request.packet, packet_id=request.packet_id)
         self._outgoing.write(encode(packet, self._outgoing.version))
+        request.sent = True
 
     def apply(self, packet: Packet) -> None:
         """SUBACK or UNSUBACK came; others are passed over."""
@@ -63,20 +76,29 @@ class Subscribing:
         request = cast(Request | None, self._outgoing.release_id(packet.packet_id))
         if request is not None:
             del self._requests[packet.packet_id]
+            if isinstance(request.packet, Unsubscribe):
+                self._forget_filters(request.packet.filters, packet)
             if not request.answer.done():
                 request.answer.set_result(packet)
 
     def connect(self, *, anew: bool) -> None:
         """A connection begins: sends what has no answer and, where the server has forgotten it, all there
         is."""
+        for request in [each for each in self._requests.values() if each.abandoned]:
+            self._drop(request)
         if anew:
             waiting = {id(each.packet) for each in self._requests.values()}
             for subscription in self._active:
                 if id(subscription.request) not in waiting:
-                    request = self._keep(subscription.request)
-                    request.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+                    self._ask_alone(subscription.request)
         for request in self._requests.values():
             self._send(request)
+
+    def _ask_alone(self, packet: Subscribe | Unsubscribe) -> Request:
+        """Nobody will look at the answer."""
+        request = self._keep(packet)
+        request.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+        return request
 
     def close(self, error: Exception, shown: Exception | None) -> None:
         """No answer and no message will come any more; `shown` is what iterating raises."""
@@ -94,6 +116,27 @@ class Subscribing:
         """From now on it is made anew where it has to be."""
         self._active.append(subscription)
 
+    def undo(self, subscription: Subscription, request: Request) -> None:
+        """Its SUBSCRIBE was refused, or nobody waits for the answer: it gets no more messages, and the server
+        is told, where it may have it and nobody else wants it."""
+        self.forget(subscription)
+        if self._outgoing.closed_error is not None:
+            return
+        granted: tuple[int, ...] = ()
+        if request.answer.done() and not request.answer.cancelled():
+            granted = request.answer.result().reasons
+        else:
+            self.abandon(request)
+            if not request.sent:
+                return
+        wanted = {option.filter for each in self._active for option in each.request.subscriptions}
+        reasons = granted or (0,) * len(subscription.filters)
+        ended = [name for name, reason in zip(subscription.filters, reasons, strict=True) if reason < 0x80]
+        if left := tuple(name for name in ended if name not in wanted):
+            unsubscribing = self._ask_alone(Unsubscribe(packet_id=1, filters=left))
+            if self._outgoing.connected:
+                self._send(unsubscribing)
+
     def forget(self, subscription: Subscription) -> None:
         """It gets no more messages."""
         if subscription in self._active:
@@ -104,8 +147,10 @@ class Subscribing:
         self._claimed = [pair for pair in self._claimed if pair[0] is not subscription]
         self._incoming.routes = {} if self._claimed else None
 
-    def forget_filters(self, filters: tuple[str, ...]) -> None:
-        """The server has ended these."""
+    def _forget_filters(self, names: tuple[str, ...], answer: Suback | Unsuback) -> None:
+        """The server has ended these, but for those that it refuses to."""
+        refused = [name for name, reason in zip(names, answer.reasons, strict=False) if reason >= 0x80]
+        filters = [name for name in names if name not in refused]
         for subscription in list(self._active):
             left = tuple(each for each in subscription.request.subscriptions if each.filter not in filters)
             if not left:

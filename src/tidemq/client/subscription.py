@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tidemq.client.message import Message
-from tidemq.client.queue import MessageQueue
+from tidemq.client.queue import MessageIterator, MessageQueue
 from tidemq.wire import NO_PROPERTIES, Properties, ReasonCode, Subscribe
 from tidemq.wire.filters import matches
 
 if TYPE_CHECKING:
     from tidemq.client.subscribing import Subscribing
-
-Callback = Callable[[Message], Awaitable[None] | None]
 
 
 class Subscription:
@@ -42,8 +38,8 @@ class Subscription:
             self._queue = self._owner.claim(self)
         return self._queue
 
-    def __aiter__(self) -> MessageQueue:
-        return self.messages
+    def __aiter__(self) -> MessageIterator:
+        return aiter(self.messages)
 
     def matches(self, topic: str) -> bool:
         """Whether messages on `topic` are among its own."""

@@ -7,40 +7,30 @@ each other.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
+import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from tidemq.client import client as asynchronous
-from tidemq.client.errors import AnswerTimeoutError, BufferFullError, DisconnectedError
+from tidemq.client.callbacks import ConnectionChange
+from tidemq.client.errors import AnswerTimeoutError, BufferFullError, DisconnectedError, late_error
 from tidemq.client.handover import Handover
+from tidemq.client.loop_thread import LoopThread, wait_for
 from tidemq.client.message import Message
-from tidemq.client.queue import MessageQueue
 from tidemq.client.receipt import Receipt as AsyncReceipt
-from tidemq.client.settings import Options, Payload, Settings
+from tidemq.client.settings import Options, Settings
 from tidemq.client.subscription import Subscription as AsyncSubscription
+from tidemq.client.sync_messages import Messages
 from tidemq.errors import TideMQError, UsageError
-from tidemq.wire import NO_PROPERTIES, Properties, ReasonCode
+from tidemq.wire import NO_PROPERTIES, Payload, Properties, ReasonCode
 
 T = TypeVar("T")
 Callback = Callable[[Message], None]
-_BATCH = 1024  # messages fetched from the loop at a time
-
-
-def wait_for(answer: concurrent.futures.Future[T], timeout_s: float | None, what: str) -> T:
-    """The result; `AnswerTimeoutError` after `timeout_s`."""
-    try:
-        return answer.result(timeout_s)
-    except concurrent.futures.TimeoutError as error:
-        if answer.done():
-            raise
-        answer.cancel()
-        raise AnswerTimeoutError(f"{what}: nothing within {timeout_s:g} s") from error
 
 
 class Receipt:
@@ -48,7 +38,7 @@ class Receipt:
 
     __slots__ = ("_loop", "_receipt")
 
-    def __init__(self, receipt: AsyncReceipt, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, receipt: AsyncReceipt, loop: LoopThread) -> None:
         self._receipt, self._loop = receipt, loop
 
     @property
@@ -64,111 +54,20 @@ class Receipt:
     def sent(self, timeout_s: float | None = None) -> None:
         """Returns when the operating system has taken the message."""
         answer: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(self._receipt.notify_sent, answer)
+        self._loop.post(self._receipt.notify_sent, answer)
         wait_for(answer, timeout_s, f"sending to {self._receipt.topic!r}")
 
     def stored(self, timeout_s: float | None = None) -> None:
         """Returns when the message is in the outbox on disk."""
         answer: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(self._receipt.notify_stored, answer)
+        self._loop.post(self._receipt.notify_stored, answer)
         wait_for(answer, timeout_s, f"storing for {self._receipt.topic!r}")
 
     def acknowledged(self, timeout_s: float | None = None) -> ReasonCode:
         """The reason code of the acknowledgement; `PublishError` where the message was refused."""
         answer: concurrent.futures.Future[ReasonCode] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(self._receipt.notify_acknowledged, answer)
+        self._loop.post(self._receipt.notify_acknowledged, answer)
         return wait_for(answer, timeout_s, f"publishing to {self._receipt.topic!r}")
-
-
-class Messages:
-    """Received messages: `for message in messages` waits for each, until the client ends. Threads may share
-    it: each message goes to one of them."""
-
-    def __init__(self, queue: MessageQueue, loop: asyncio.AbstractEventLoop) -> None:
-        self._queue, self._loop = queue, loop
-        self._changed = threading.Condition()
-        self._fetched: deque[Message] = deque()
-        self._given: deque[Message] = deque()  # not reported to the loop yet
-        self._reporting = False
-        self._fetching = False
-        self._end: BaseException | None = None
-
-    def __iter__(self) -> Iterator[Message]:
-        return self
-
-    def __next__(self) -> Message:
-        try:
-            return self.get()
-        except DisconnectedError:
-            if isinstance(self._end, StopAsyncIteration):
-                raise StopIteration from None
-            raise
-
-    def get(self, timeout_s: float | None = None) -> Message:
-        """The next message; `AnswerTimeoutError` where none came within `timeout_s`."""
-        try:
-            message = self._fetched.popleft()
-        except IndexError:
-            message = self._wait(timeout_s)
-        self._given.append(message)
-        if message.qos and not self._reporting:
-            self._reporting = True
-            # a closed loop has nobody to acknowledge to
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._report)
-        return message
-
-    def _wait(self, timeout_s: float | None) -> Message:
-        with self._changed:
-            found = self._changed.wait_for(self._next, timeout_s)
-        if found is None:
-            raise AnswerTimeoutError(f"no message within {timeout_s:g} s")
-        if isinstance(found, BaseException):
-            raise DisconnectedError("no message will come any more") from found
-        return found
-
-    def each(self, timeout_s: float) -> Iterator[Message]:
-        """Messages until none has come for `timeout_s`."""
-        try:
-            while True:
-                yield self.get(timeout_s)
-        except AnswerTimeoutError:
-            return
-
-    def _next(self) -> Message | BaseException | None:
-        """A message, or the end; None when one is being waited for."""
-        if not self._fetched and not self._fetching and self._end is None:
-            self._fetching = True
-            work = self._fetch()
-            try:
-                asyncio.run_coroutine_threadsafe(work, self._loop)
-            except RuntimeError:  # the loop is closed: nobody else is at the queue
-                work.close()
-                self._fetched.extend(self._queue.fetch())
-                self._end = StopAsyncIteration()
-        try:
-            return self._fetched.popleft()
-        except IndexError:  # other threads take without the lock
-            return self._end
-
-    async def _fetch(self) -> None:
-        """In the loop: brings what is there, at least one message."""
-        end: BaseException | None = None
-        self._report()
-        try:
-            await self._queue.wait()
-        except (StopAsyncIteration, TideMQError) as error:
-            end = error
-        with self._changed:
-            self._fetched.extend(self._queue.fetch(_BATCH))
-            self._end = end
-            self._fetching = False
-            self._changed.notify_all()
-
-    def _report(self) -> None:
-        """In the loop: what was given to the program is acknowledged."""
-        self._reporting = False
-        self._queue.give([self._given.popleft() for _ in range(len(self._given))])
 
 
 class Subscription:
@@ -188,10 +87,11 @@ class Subscription:
         with self._client._lock:
             if self._messages is None:
                 self._messages = self._client._call(self._claim())
+                self._client._queues.append(self._messages)
             return self._messages
 
     async def _claim(self) -> Messages:
-        return Messages(self._subscription.messages, asyncio.get_running_loop())
+        return Messages(self._subscription.messages, self._client._loop)
 
     def __iter__(self) -> Messages:
         return self.messages
@@ -199,20 +99,28 @@ class Subscription:
 
 class Client:
     """`with Client("mqtt://host") as client:`. Arguments as of the asynchronous client, and the same
-    behaviour."""
+    behaviour; `on_connection` is called in a thread of its own."""
 
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
+        self._on_connection = options.pop("on_connection", None)
+        if self._on_connection is not None:
+            options["on_connection"] = self._tell
         self._async = asynchronous.Client(url, **options)
-        self._loop = asyncio.new_event_loop()
-        self._thread: threading.Thread | None = None
         self._lock = threading.RLock()
+        self._begin()
+
+    def _begin(self) -> None:
+        """All that a client has from its connection to its end."""
+        self._loop = LoopThread()
         self._handover = Handover(
             self._async._outgoing,
             self.settings.buffer_messages_max,
             self.settings.buffer_full == "drop_oldest",
         )
         self._messages: Messages | None = None
+        self._queues: list[Messages] = []
         self._workers: list[threading.Thread] = []
+        self._changes: queue.SimpleQueue[ConnectionChange | None] = queue.SimpleQueue()
 
     @property
     def settings(self) -> Settings:
@@ -246,57 +154,75 @@ class Client:
         self.disconnect(wait=kind is None)
 
     def connect(self) -> None:
-        """Connects; what `with` does first. `ConnectError` or `ServerRefusedError` where that fails."""
-        if self._thread is not None:
-            raise UsageError("a client connects once; make a new one")
-        self._thread = threading.Thread(target=self._run, name="tidemq-client", daemon=True)
-        self._thread.start()
+        """Connects; what `with` does first. `ConnectError` or `ServerRefusedError` where that fails. A client
+        that has ended may connect again, as the asynchronous one."""
+        with self._lock:
+            if self._async._outgoing.closed_error is not None:
+                self.disconnect(wait=False)  # where it gave up by itself
+                self._async._begin()
+                self._begin()
+            if self._loop.is_running:
+                raise UsageError("the client is connected, or connects")
+            self._loop.start()
         self._handover.open(self._wake)
+        if self._on_connection is not None:
+            self._start_worker(self._tell_all)
         try:
             self._call(self._async.connect())
         except BaseException:
-            self._stop()
+            self.disconnect(wait=False)
             raise
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
-
-    def _stop(self) -> None:
-        assert self._thread is not None
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
 
     def disconnect(
         self, *, wait: bool = True, reason: int = ReasonCode.SUCCESS, properties: Properties = NO_PROPERTIES
     ) -> None:
-        """Ends the client; first waits, for `close_timeout_s`, until all is sent and acknowledged."""
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                return
-            self._call(self._async.disconnect(wait=wait, reason=reason, properties=properties))
-            for worker in self._workers:
-                if worker is not threading.current_thread():
-                    worker.join()
-            self._stop()
+        """Ends the client; first waits, for `close_timeout_s`, until all is sent and acknowledged; what the
+        calling thread has taken is acknowledged as well. A callback may call it, for it waits for callbacks
+        only where none does."""
+        if wait:
+            for messages in list(self._queues):
+                messages.finish()
+        try:
+            with contextlib.suppress(DisconnectedError):  # it has ended, or another thread ends it
+                self._call(self._async.disconnect(wait=wait, reason=reason, properties=properties))
+            self._changes.put(None)
+            if threading.current_thread() not in self._workers:
+                deadline_s = time.monotonic() + self.settings.close_timeout_s
+                for worker in list(self._workers):
+                    worker.join(max(0.0, deadline_s - time.monotonic()))
+        finally:
+            self._loop.stop()
 
     def wait_connected(self, timeout_s: float | None = None) -> None:
-        """Returns when there is a connection."""
+        """Returns when there is a connection; the client's error where there will be none."""
         self._call(self._async.wait_connected(), timeout_s)
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Runs a coroutine in the loop and waits for it."""
-        if self._thread is None or not self._thread.is_alive():
-            work.close()
-            raise DisconnectedError("the client is not connected")
-        if self._thread is threading.current_thread():
-            work.close()
-            raise UsageError("a callback must not wait for its own client")
-        return wait_for(asyncio.run_coroutine_threadsafe(work, self._loop), timeout_s, "no answer")
+        return self._loop.run(work, timeout_s)
+
+    def _start_worker(self, work: Callable[[], None]) -> None:
+        worker = threading.Thread(target=work, name="tidemq-callback", daemon=True)
+        self._workers.append(worker)
+        worker.start()
+
+    def _call_back(self, callback: Callable[[T], object], value: T) -> bool:
+        """False where it failed."""
+        try:
+            callback(value)
+        except Exception as error:
+            context = {"message": f"a callback failed for {value!r}", "exception": error}
+            self._loop.report(context)
+            return False
+        return True
+
+    def _tell(self, change: ConnectionChange) -> None:
+        self._changes.put(change)
+
+    def _tell_all(self) -> None:
+        assert self._on_connection is not None
+        while (change := self._changes.get()) is not None:
+            self._call_back(self._on_connection, change)
 
     # --- publishing
 
@@ -311,19 +237,29 @@ class Client:
         timeout_s: float | None = None,
     ) -> ReasonCode:
         """Publishes a message; returns when it is acknowledged, with the reason code (QoS 0: when handed
-        over)."""
+        over, or, with `timeout_s`, when written). After `timeout_s` it is taken back if it was not sent:
+        `AnswerTimeoutError`, whose `withdrawn` says so."""
         receipt = self._async._outgoing.prepare(topic, payload, qos, retain, properties)
         answer: concurrent.futures.Future[ReasonCode] | None = None
-        if qos:
+        if qos or timeout_s is not None:
             answer = concurrent.futures.Future()
             receipt.notify_acknowledged(answer)
-        while not self._handover.offer(receipt):
-            if self.settings.buffer_full != "wait":
-                raise BufferFullError("the client's buffer is full")
-            self._call(self._async._room(), timeout_s)
-        if answer is None:
-            return ReasonCode.SUCCESS
-        return wait_for(answer, timeout_s, f"publishing to {topic!r}")
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while not self._handover.offer(receipt):
+                if self.settings.buffer_full != "wait":
+                    raise BufferFullError("the client's buffer is full")
+                self._call(self._async._answers.wait_room(), _left_s(deadline_s))
+            if answer is None:
+                return ReasonCode.SUCCESS
+            return wait_for(answer, _left_s(deadline_s), f"publishing to {topic!r}")
+        except AnswerTimeoutError:
+            error = late_error(topic, timeout_s or 0.0)
+            error.withdrawn = self._call(self._withdraw(receipt, error))
+            raise error from None
+
+    async def _withdraw(self, receipt: AsyncReceipt, error: AnswerTimeoutError) -> bool:
+        return self._async._outgoing.withdraw(receipt, error)
 
     def publish_nowait(
         self,
@@ -359,10 +295,7 @@ class Client:
 
     def _wake(self) -> None:
         """There is something in the handover."""
-        try:
-            self._loop.call_soon_threadsafe(self._handover.accept)
-        except RuntimeError as error:
-            raise DisconnectedError("the client is closed") from error
+        self._loop.post(self._handover.accept)
 
     # --- subscribing
 
@@ -372,6 +305,7 @@ class Client:
         with self._lock:
             if self._messages is None:
                 self._messages = Messages(self._async.messages, self._loop)
+                self._queues.append(self._messages)
             return self._messages
 
     def subscribe(
@@ -396,24 +330,15 @@ class Client:
         )
         subscription = Subscription(self._call(work, timeout_s), self)
         if callback is not None:
-            self._start_worker(subscription.messages, callback)
+            messages = subscription.messages
+            self._start_worker(lambda: self._give_all(messages, callback))
         return subscription
 
-    def _start_worker(self, messages: Messages, callback: Callback) -> None:
-        def work() -> None:
-            try:
-                for message in messages:
-                    try:
-                        callback(message)
-                    except Exception as error:
-                        context = {"message": f"a callback failed for {message!r}", "exception": error}
-                        self._loop.call_soon_threadsafe(self._loop.call_exception_handler, context)
-            except TideMQError:
-                return  # the client has ended
-
-        worker = threading.Thread(target=work, name="tidemq-callback", daemon=True)
-        self._workers.append(worker)
-        worker.start()
+    def _give_all(self, messages: Messages, callback: Callback) -> None:
+        with contextlib.suppress(TideMQError):  # the client has ended
+            for message in messages:
+                if not self._call_back(callback, message) and self.settings.acknowledge == "auto":
+                    self.acknowledge(message, reason_code=ReasonCode.UNSPECIFIED_ERROR)
 
     def unsubscribe(
         self,
@@ -425,9 +350,9 @@ class Client:
         names = [name for each in filters for name in ([each] if isinstance(each, str) else each.filters)]
         return self._call(self._async.unsubscribe(*names, properties=properties), timeout_s)
 
-    def acknowledge(self, message: Message) -> None:
-        """Acknowledges a message where the client was made with `acknowledge="manual"`."""
-        self._loop.call_soon_threadsafe(self._async.acknowledge, message)
+    def acknowledge(self, message: Message, *, reason_code: int = ReasonCode.SUCCESS) -> None:
+        """Acknowledges a message of QoS 1 or 2 now, as of the asynchronous client."""
+        self._loop.post(lambda: self._async.acknowledge(message, reason_code=reason_code))
 
     def request(
         self,
@@ -449,3 +374,7 @@ class Client:
     def reauthenticate(self) -> None:
         """Authenticates again on the connection that there is; returns when the server has accepted it."""
         self._call(self._async.reauthenticate())
+
+
+def _left_s(deadline_s: float | None) -> float | None:
+    return None if deadline_s is None else max(0.0, deadline_s - time.monotonic())

@@ -8,10 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidemq.client.address import Address
 from tidemq.client.errors import ConnectError
+from tidemq.client.proxy import connect_through, parse_proxy
+from tidemq.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Where the server is, and the way to it."""
+
+    address: Address
+    tls: ssl.SSLContext | None = None
+    tls_server_name: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    proxy: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        address = self.address
+        if not address.secure and (self.tls is not None or self.tls_server_name is not None):
+            raise UsageError(
+                f"tls and tls_server_name mean nothing to {address.scheme}; accepted: mqtts and wss"
+            )
+        if self.headers and not address.websocket:
+            raise UsageError(f"headers mean nothing to {address.scheme}; accepted: ws and wss")
+        if self.proxy is not None:
+            parse_proxy(self.proxy)
+            if address.scheme == "unix":
+                raise UsageError("there is no proxy to a Unix socket")
 
 
 class Owner(Protocol):
@@ -85,29 +113,34 @@ class Link(asyncio.BufferedProtocol):
         self.owner.ended(error)
 
 
-async def open_link(address: Address, tls: ssl.SSLContext | None, owner: Owner) -> Link:
+async def open_link(route: Route, owner: Owner) -> Link:
     """Connects; `ConnectError` names the address and the reason."""
     try:
-        return await _open(address, tls, owner)
+        return await _open(route, owner)
     except (OSError, ssl.SSLError) as error:
-        raise ConnectError(f"cannot connect to {address}: {error_text(error)}") from error
+        raise ConnectError(f"cannot connect to {route.address}: {error_text(error)}") from error
 
 
-async def _open(address: Address, tls: ssl.SSLContext | None, owner: Owner) -> Link:
-    loop = asyncio.get_running_loop()
+async def _open(route: Route, owner: Owner) -> Link:
+    loop, address = asyncio.get_running_loop(), route.address
     if address.scheme == "unix":
         _, link = await loop.create_unix_connection(lambda: Link(owner), address.path)
         return link
-    context = (tls or ssl.create_default_context()) if address.secure else None
+    where: dict[str, Any] = {"host": address.host, "port": address.port}
+    if address.secure:
+        where["ssl"] = route.tls or ssl.create_default_context()
+        where["server_hostname"] = route.tls_server_name or address.host
+    if route.proxy is not None:
+        where["sock"] = await connect_through(parse_proxy(route.proxy), where.pop("host"), where.pop("port"))
     if address.websocket:
         from tidemq.client.websocket import WebSocketLink
 
         _, socket_link = await loop.create_connection(
-            lambda: WebSocketLink(owner, address), address.host, address.port, ssl=context
+            lambda: WebSocketLink(owner, address, route.headers), **where
         )
         await socket_link.open()
         return socket_link
-    _, link = await loop.create_connection(lambda: Link(owner), address.host, address.port, ssl=context)
+    _, link = await loop.create_connection(lambda: Link(owner), **where)
     return link
 
 

@@ -6,6 +6,7 @@ The protocol is the package `websockets`, without its I/O (extra `tidemq[websock
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from tidemq.client.address import Address
 from tidemq.client.errors import ConnectError
@@ -29,21 +30,30 @@ _DATA = (Opcode.BINARY, Opcode.CONT)
 class WebSocketLink(Link):
     """A connection upgraded to WebSocket, over TCP or TLS."""
 
-    def __init__(self, owner: Owner, address: Address) -> None:
+    def __init__(self, owner: Owner, address: Address, headers: Mapping[str, str]) -> None:
         super().__init__(owner)
+        self._headers = headers
         self._protocol = ClientProtocol(
-            parse_uri(str(address)), subprotocols=[Subprotocol("mqtt")], max_size=None
+            parse_uri(address.resource), subprotocols=[Subprotocol("mqtt")], max_size=None
         )
         self._upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._buffer = bytearray(_READ_BYTES)
 
     async def open(self) -> None:
         """The upgrade; `ConnectError` where the server does not want it."""
-        self._protocol.send_request(self._protocol.connect())
+        request = self._protocol.connect()
+        for name, value in self._headers.items():
+            if name in request.headers:
+                del request.headers[name]
+            request.headers[name] = value
+        self._protocol.send_request(request)
         self._write()
         await self._upgraded
 
     def send(self, data: bytes) -> None:
+        if self._protocol.state is not State.OPEN:
+            self.owner.writable(False)  # the server has closed it: nothing goes any more
+            return
         self._protocol.send_binary(data)
         self._write()
 

@@ -36,6 +36,7 @@ from tidemq.wire.control_packets import (
     Unsubscribe,
     Will,
 )
+from tidemq.wire.payloads import Payload, payload_bytes
 
 try:
     from tidemq.wire.decoder import Decoder
@@ -60,6 +61,7 @@ __all__ = [
     "Fault",
     "Packet",
     "PacketType",
+    "Payload",
     "Pingreq",
     "Pingresp",
     "Properties",
@@ -82,6 +84,7 @@ __all__ = [
     "encode_properties",
     "fault_text",
     "forwarded_properties",
+    "payload_bytes",
     "protocol_error",
     "topic_filter_fault",
     "topic_name_fault",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from tidemq.wire.codes import ReasonCode
+from tidemq.wire.payloads import Payload, payload_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -57,15 +58,29 @@ class Properties:
 NO_PROPERTIES = Properties()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Will:
     """What the server publishes when the client goes without a DISCONNECT (5.0 section 3.1.2.5)."""
 
     topic: str
-    payload: bytes = b""
-    qos: int = 0
-    retain: bool = False
-    properties: Properties = NO_PROPERTIES
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: Properties
+
+    def __init__(
+        self,
+        topic: str,
+        payload: Payload = b"",
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        """As a client's `publish`."""
+        values = (topic, payload_bytes(payload), qos, retain, properties)
+        for each, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, each.name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

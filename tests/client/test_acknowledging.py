@@ -1,0 +1,277 @@
+"""A message is acknowledged when the program is done with it: callback, turn of a loop, batch."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+from client.scripted import Peer, ScriptedServer
+
+from tidemq.client import Client, Message, ReasonCode, sync
+from tidemq.errors import UsageError
+from tidemq.wire import Puback, Publish, Pubrec, Pubrel
+
+pytestmark = pytest.mark.timeout(30)
+WAIT_S = 20.0
+COUNT = 10
+
+# each receives ten messages of a session that was there before, and dies at the first
+_PROGRAM = """
+import asyncio, os, sys, time
+from tidemq.client import Client, sync
+
+kind, url, client_id, topic = sys.argv[1:]
+options = dict(client_id=client_id, clean_start=False, session_expiry_s=300)
+
+def die(*_):
+    os._exit(7)
+
+async def callback(client):
+    async def handle(message):
+        await asyncio.sleep(0.2)  # whatever was acknowledged has gone
+        die()
+    await client.subscribe(topic, qos=1, callback=handle)
+    await asyncio.sleep(30)
+
+async def iterate(client):
+    async for message in client.messages:
+        await asyncio.sleep(0.2)
+        die()
+
+async def take(client):
+    while len(batch := await client.messages.take()) < 1:
+        pass
+    await asyncio.sleep(0.2)
+    die()
+
+async def main(work):
+    async with Client(url, **options) as client:
+        await work(client)
+
+def sleep_and_die(message=None):
+    time.sleep(0.2)
+    die()
+
+if kind.startswith("sync"):
+    with sync.Client(url, **options) as client:
+        if kind == "sync callback":
+            client.subscribe(topic, qos=1, callback=sleep_and_die)
+            time.sleep(30)
+        for message in client.messages:
+            sleep_and_die()
+else:
+    asyncio.run(main({"callback": callback, "iterate": iterate, "take": take}[kind]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["callback", "iterate", "take", "sync callback", "sync iterate"])
+async def test_nothing_is_lost_with_a_process_that_dies_at_its_first_message(server, topic, kind):
+    client_id = f"dies-{topic.replace('/', '-')}"
+    options = {"client_id": client_id, "clean_start": False, "session_expiry_s": 300}
+    async with Client(server.url, **options) as client:
+        await client.subscribe(topic, qos=1)
+    async with Client(server.url) as publisher:
+        for n in range(COUNT):
+            await publisher.publish(topic, n, qos=1)
+    program = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", _PROGRAM, kind, server.url, client_id, topic], timeout=WAIT_S
+    )
+    assert program.returncode == 7
+    async with asyncio.timeout(WAIT_S), Client(server.url, **options) as client:
+        got: list[Message] = []
+        while len(got) < COUNT:
+            got += await client.messages.take()
+    assert [int(each.payload) for each in got] == list(range(COUNT))
+
+
+class Sent:
+    """A server that sends messages 1 to `count` and keeps what the client acknowledges."""
+
+    def __init__(self, count: int, qos: int = 1) -> None:
+        self.count, self.qos = count, qos
+        self.answers: list[tuple[int, int]] = []
+
+    async def __call__(self, peer: Peer) -> None:
+        await peer.accept()
+        peer.send(*(Publish(topic="t", qos=self.qos, packet_id=n) for n in range(1, self.count + 1)))
+        while (packet := await peer.receive()) is not None:
+            if isinstance(packet, Puback | Pubrec):
+                self.answers.append((packet.packet_id, packet.reason))
+            if isinstance(packet, Pubrec) and packet.reason < 0x80:
+                peer.send(Pubrel(packet_id=packet.packet_id))
+
+    async def acknowledged(self) -> list[int]:
+        """What has come once everything under way has."""
+        await asyncio.sleep(0.05)
+        return [packet_id for packet_id, _ in self.answers]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_each_way_of_taking_acknowledges_when_the_next_is_asked_for(qos):
+    sent = Sent(6, qos)
+    async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
+        async with Client(server.url) as client:
+            await anext(client.messages)
+            assert await sent.acknowledged() == []
+            await client.messages.take(2)
+            assert await sent.acknowledged() == [1]
+            async for _ in client.messages:
+                assert await sent.acknowledged() == [1]  # what `take` gave may be at work elsewhere
+                break
+            assert len(client.messages.take_nowait(1)) == 1
+            assert sorted(await sent.acknowledged()) == [1, 2, 3, 4]
+            assert len(client.messages.take_nowait()) == 1
+            assert client.messages.take_nowait() == []
+            assert sorted(await sent.acknowledged()) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_callback_acknowledges_when_it_has_ended_and_says_that_it_failed():
+    sent, may_end, seen = Sent(3), asyncio.Event(), []
+
+    async def handle(message: Message) -> None:
+        seen.append(message)
+        if len(seen) == 2:
+            raise ValueError("the second")
+        await may_end.wait()
+
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
+        async with Client(server.url, clean_start=False) as client:
+            # the server answers no SUBSCRIBE: the callback has the messages all the same
+            waiting = asyncio.create_task(client.subscribe("t", qos=1, callback=handle))
+            while not seen:
+                await asyncio.sleep(0.005)
+            assert await sent.acknowledged() == []
+            may_end.set()
+            while len(sent.answers) < 3:
+                await asyncio.sleep(0.005)
+            waiting.cancel()
+    assert sent.answers == [(1, 0), (2, ReasonCode.UNSPECIFIED_ERROR), (3, 0)]
+    assert [str(each) for each in failures] == ["the second"]
+
+
+async def test_loops_of_several_tasks_acknowledge_each_its_own():
+    sent = Sent(4)
+    busy = asyncio.Event()
+    async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
+        async with Client(server.url) as client:
+
+            async def slow() -> None:
+                async for _ in client.messages:
+                    await busy.wait()
+
+            async def quick() -> None:
+                async for _ in client.messages:
+                    await asyncio.sleep(0)
+
+            await client.messages.wait()
+            tasks = [asyncio.create_task(slow()), asyncio.create_task(quick())]
+            while len(sent.answers) < 3:
+                await asyncio.sleep(0.005)
+            assert await sent.acknowledged() == [2, 3, 4]
+        # somebody else's end of the client does not acknowledge what is at work
+        assert await sent.acknowledged() == [2, 3, 4]
+        busy.set()
+        await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_clean_end_acknowledges_what_its_task_has_taken(clean):
+    sent = Sent(3)
+    async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
+        try:
+            async with Client(server.url) as client:
+                await client.messages.wait()
+                async for _ in client.messages:
+                    break
+                await client.messages.take(1)
+                if not clean:
+                    raise ValueError("the work failed")
+        except ValueError:
+            pass
+        assert await sent.acknowledged() == ([1, 2] if clean else [1])
+
+
+async def test_a_callback_that_ends_its_client_has_done_its_work():
+    sent = Sent(2)
+    ended = asyncio.Event()
+    async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
+        client = Client(server.url)
+        await client.connect()
+
+        async def handle(_: Message) -> None:
+            await client.disconnect()
+            ended.set()
+
+        waiting = asyncio.create_task(client.subscribe("t", callback=handle))
+        await ended.wait()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert await sent.acknowledged() == [1]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("mode", ["auto", "manual"])
+async def test_a_program_says_it_itself_with_a_reason_code(mode, qos):
+    sent = Sent(3, qos)
+    async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
+        async with Client(server.url, acknowledge=mode) as client:
+            await client.messages.wait()
+            first, second, third = await client.messages.take(3)
+            client.acknowledge(second, reason_code=ReasonCode.QUOTA_EXCEEDED)
+            client.acknowledge(second)
+            with pytest.raises(UsageError, match="0x82"):
+                client.acknowledge(first, reason_code=ReasonCode.PROTOCOL_ERROR)
+            client.acknowledge(first)
+            assert await sent.acknowledged() == [2, 1]
+            client.acknowledge(third)
+    assert sent.answers == [(2, ReasonCode.QUOTA_EXCEEDED), (1, 0), (3, 0)]
+
+
+async def test_a_message_of_two_subscriptions_is_acknowledged_when_both_are_done(server, topic):
+    async with asyncio.timeout(WAIT_S), Client(server.url) as client:
+        one = await client.subscribe(f"{topic}/a", qos=1)
+        two = await client.subscribe(f"{topic}/+", qos=1)
+        queues = [one.messages, two.messages]
+        await client.publish(f"{topic}/a", qos=1)
+        await asyncio.gather(*(each.wait() for each in queues))
+        before = client._intake.unacknowledged
+        for each in queues:
+            await anext(each)
+        queues[0].finish()
+        assert client._intake.unacknowledged == before
+        queues[1].finish()
+        assert client._intake.unacknowledged < before
+
+
+async def test_threads_acknowledge_when_they_ask_for_their_next():
+    sent = Sent(4)
+
+    def work() -> list[list[int]]:
+        steps: list[list[int]] = []
+
+        def look() -> None:
+            steps.append(asyncio.run_coroutine_threadsafe(sent.acknowledged(), loop).result())
+
+        with sync.Client(server.url) as client:
+            client.messages.get(WAIT_S)
+            look()
+            other = threading.Thread(target=lambda: client.messages.get(WAIT_S))
+            other.start()
+            other.join()
+            look()
+            client.messages.get(WAIT_S)
+            look()
+            client.messages.get(WAIT_S)
+        look()
+        return steps
+
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
+        steps = await asyncio.to_thread(work)
+    # what the thread that has ended had taken is done with, sooner or later
+    assert steps[:3] == [[], [], [1]]
+    assert sorted(steps[3]) == [1, 3, 4] or sorted(steps[3]) == [1, 2, 3, 4]
