@@ -12,7 +12,7 @@ KILLS ?= 6
 MINUTES ?= 30
 STEPS_TESTS ?= tests/adversity tests/conformance tests/durable
 
-.PHONY: help setup build serve demo test test-long attack wheel-test format bench bench-engine bench-store bench-pipeline asan race steps fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-long attack client-wheel wheel-test format bench bench-engine bench-store bench-pipeline asan race steps fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ test-long: setup ## the tests that `make test` leaves out: benchmarks in small, 
 
 attack: setup ## 1,000 hostile connections for a minute beside a publisher and a subscriber that behave
 	$(BIN)/pytest -m long -s tests/adversity/test_attack.py
+
+client-wheel: setup ## build the wheel of the client alone, tidemq-client, into dist/
+	$(BIN)/python tools/client_distribution.py dist
 
 wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
 	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel

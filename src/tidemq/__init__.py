@@ -128,10 +128,17 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 
-        try:
-            return version("tidemq")
-        except PackageNotFoundError:  # the source tree alone
-            return "unknown"
+        for distribution in ("tidemq", "tidemq-client"):
+            try:
+                return version(distribution)
+            except PackageNotFoundError:
+                continue
+        return "unknown"  # the source tree alone
     if name not in _MODULES:
         raise AttributeError(f"module 'tidemq' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    try:
+        return getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("tidemq."):
+            raise
+        raise ImportError(f"tidemq-client has no {name}: pip install tidemq, in its place") from error

@@ -376,3 +376,18 @@ async def test_a_program_may_end_the_client_when_it_is_told():
         await client.connect()
         await ended.wait()
         assert not client.is_connected
+
+
+async def test_what_is_subscribed_to_behind_an_unsubscribe_stays(server, topic):
+    """Their answers come after both were asked."""
+    async with asyncio.timeout(WAIT_S), Client(server.url) as client:
+        await client.subscribe(topic, qos=1)
+        ending = asyncio.create_task(client.unsubscribe(topic))
+        await asyncio.sleep(0)
+        again = asyncio.create_task(client.subscribe(topic, qos=1))
+        await ending
+        subscription = await again
+        assert client._subscribing._active == [subscription]
+        messages = subscription.messages
+        await client.publish(topic, "x", qos=1)
+        assert (await anext(messages)).payload == b"x"

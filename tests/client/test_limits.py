@@ -21,6 +21,7 @@ from tidemq.client import (
     ServerRefusedError,
     SubscribeError,
 )
+from tidemq.client.answers import Pace
 from tidemq.errors import UsageError
 from tidemq.wire import (
     Connack,
@@ -480,3 +481,45 @@ async def test_the_end_waits_for_acknowledgements(server, topic):
         async with asyncio.timeout(WAIT_S):
             for _ in range(300):
                 assert isinstance(await anext(watching.messages), Message)
+
+
+@pytest.mark.parametrize(
+    ("per_s_max", "round_trip_s", "low", "high"),
+    [
+        (2_000_000, 0.0001, 1024, 2048),  # the same machine
+        (50_000, 0.0001, 1024, 2048),  # a slow server, which more would not make quicker
+        (1_000_000, 0.1, 50_000, 100_000),  # one that is far away
+        (20_000, 0.1, 1024, 8192),  # far away and slow
+    ],
+)
+def test_many_messages_are_under_way_only_where_that_brings_more(per_s_max, round_trip_s, low, high):
+    pace, done, now_s = Pace(100_000), 0, 1.0
+    for _ in range(30):
+        answered = pace.ahead - pace.ahead // 2
+        done += answered
+        now_s += max(answered / per_s_max, round_trip_s)
+        pace.look(done, now_s)
+    assert low <= pace.ahead <= high
+
+
+def test_a_small_buffer_bounds_the_pace():
+    pace = Pace(10)
+    for n in range(1, 10):
+        pace.look(n * 5, float(n))
+    assert pace.ahead <= 10
+
+
+async def test_publish_many_has_few_messages_under_way(server, topic):
+    most = 0
+
+    async def watch(client: Client) -> None:
+        nonlocal most
+        while True:
+            most = max(most, client.held_messages)
+            await asyncio.sleep(0)
+
+    async with Client(server.url) as client:
+        watching = asyncio.create_task(watch(client))
+        assert await client.publish_many(((topic, b"") for _ in range(20_000)), qos=1) == 20_000
+        watching.cancel()
+    assert 0 < most < 20_000

@@ -10,6 +10,33 @@ from tidemq.client.outgoing import Outgoing
 from tidemq.client.receipt import Group
 
 T = TypeVar("T")
+AHEAD_MESSAGES = 1024  # at first
+_WORTH = 1.4  # times the rate, for twice as many under way
+
+
+class Pace:
+    """How many messages of one call are under way: few, for many leave the processor's caches and then take
+    twice as long; but more, as long as more are answered a second for it, as by a server that is far away."""
+
+    def __init__(self, limit: int) -> None:
+        self.ahead = min(AHEAD_MESSAGES, limit)
+        self._limit = limit
+        self._grows = True
+        self._rate = 0.0
+        self._done, self._at_s = 0, 0.0
+
+    def look(self, done: int, now_s: float) -> None:
+        """So many have been answered until now."""
+        if not self._grows:
+            return
+        rate = (done - self._done) / max(now_s - self._at_s, 1e-6) if self._at_s else 0.0
+        self._done, self._at_s = done, now_s
+        if self.ahead == self._limit:
+            self._grows = False
+        elif rate >= _WORTH * self._rate:
+            self.ahead, self._rate = min(2 * self.ahead, self._limit) if rate else self.ahead, rate
+        else:
+            self.ahead, self._grows = max(self.ahead // 2, 1), False
 
 
 class Answers:

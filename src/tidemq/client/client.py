@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from tidemq.client.address import parse_url
-from tidemq.client.answers import Answers
+from tidemq.client.answers import Answers, Pace
 from tidemq.client.callbacks import Callback, Callbacks, ConnectionChange
 from tidemq.client.connection import Connection
 from tidemq.client.errors import (
@@ -49,7 +49,6 @@ from tidemq.wire import Subscription as FilterOptions
 
 _INFLIGHT_MAX_3 = 20  # below 5.0 a server cannot say how many it takes; Mosquitto's default
 _CLOSED = "the client is closed"
-AHEAD_MESSAGES = 1024  # that `publish_many` has under way: more are slower, for they leave the caches
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -430,13 +429,14 @@ class Client:
 
         After all others are done, the first error of any message is raised.
         """
-        group = Group()
+        group, pace = Group(), Pace(self.settings.buffer_messages_max)
         rest = iter(messages)
-        while self._outgoing.publish_some(rest, qos, retain, properties, group, AHEAD_MESSAGES):
+        while self._outgoing.publish_some(rest, qos, retain, properties, group, pace.ahead):
             if self._connection is not None:
                 self._connection.flush()
-            if group.remaining >= AHEAD_MESSAGES:
-                await self._answers.wait_done(group, AHEAD_MESSAGES // 2)
+            if group.remaining >= pace.ahead:
+                await self._answers.wait_done(group, pace.ahead // 2)
+                pace.look(group.count - group.remaining, asyncio.get_running_loop().time())
             elif self._outgoing.has_room(0):
                 await asyncio.sleep(0)
             else:

@@ -21,6 +21,7 @@ class Request:
     def __init__(self, packet: Subscribe | Unsubscribe) -> None:
         self.packet = packet
         self.packet_id = 0
+        self.before: list[Subscription] = []  # those that were there when it was made
         self.sent = False
         self.abandoned = False  # nobody waits: it is not sent again
         self.answer: asyncio.Future[Suback | Unsuback] = asyncio.get_running_loop().create_future()
@@ -61,6 +62,7 @@ class Subscribing:
 
     def _keep(self, packet: Subscribe | Unsubscribe) -> Request:
         request = Request(packet)
+        request.before = list(self._active)
         self._requests[self._outgoing.reserve_id(request)] = request
         return request
 
@@ -77,7 +79,7 @@ class Subscribing:
         if request is not None:
             del self._requests[packet.packet_id]
             if isinstance(request.packet, Unsubscribe):
-                self._forget_filters(request.packet.filters, packet)
+                self._forget_filters(request, packet)
             if not request.answer.done():
                 request.answer.set_result(packet)
 
@@ -86,12 +88,13 @@ class Subscribing:
         is."""
         for request in [each for each in self._requests.values() if each.abandoned]:
             self._drop(request)
-        if anew:
-            waiting = {id(each.packet) for each in self._requests.values()}
+        waiting = list(self._requests.values())
+        if anew:  # what was asked later than these comes after them
+            asked = {id(each.packet) for each in waiting}
             for subscription in self._active:
-                if id(subscription.request) not in waiting:
-                    self._ask_alone(subscription.request)
-        for request in self._requests.values():
+                if id(subscription.request) not in asked:
+                    self._send(self._ask_alone(subscription.request))
+        for request in waiting:
             self._send(request)
 
     def _ask_alone(self, packet: Subscribe | Unsubscribe) -> Request:
@@ -147,11 +150,13 @@ class Subscribing:
         self._claimed = [pair for pair in self._claimed if pair[0] is not subscription]
         self._incoming.routes = {} if self._claimed else None
 
-    def _forget_filters(self, names: tuple[str, ...], answer: Suback | Unsuback) -> None:
-        """The server has ended these, but for those that it refuses to."""
+    def _forget_filters(self, request: Request, answer: Suback | Unsuback) -> None:
+        """The server has ended these, but for those that it refuses to, and that were made since."""
+        assert isinstance(request.packet, Unsubscribe)
+        names = request.packet.filters
         refused = [name for name, reason in zip(names, answer.reasons, strict=False) if reason >= 0x80]
         filters = [name for name in names if name not in refused]
-        for subscription in list(self._active):
+        for subscription in [each for each in self._active if each in request.before]:
             left = tuple(each for each in subscription.request.subscriptions if each.filter not in filters)
             if not left:
                 self.forget(subscription)
