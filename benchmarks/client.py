@@ -79,6 +79,19 @@ ACTIVITIES: dict[str, tuple[int, tuple[tuple[str, str], ...]]] = {
         ),
     ),
 }
+ACTIVITIES["receive, QoS 1"] = (
+    1,
+    tuple(each for each in ACTIVITIES["receive, QoS 0"][1] if each[0] != "mqttools"),
+)
+ACTIVITIES["publish, QoS 1, one at a time"] = (
+    1,
+    (
+        ("tidemq await publish", "tidemq_one_by_one"),
+        ("tidemq.sync publish", "tidemq_sync_one_by_one"),
+        ("paho-mqtt", "paho_one_by_one"),
+        ("aiomqtt", "aiomqtt_one_by_one"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +173,13 @@ async def feed(port: int, count: int, qos: int) -> None:
 
 
 def measure(
-    rounds: int, seconds: float, broker: Broker, cores: set[int]
+    rounds: int, seconds: float, broker: Broker, cores: set[int], only: str
 ) -> dict[str, dict[str, list[Sample]]]:
     """All activities: a short run says how many messages take so many seconds, then all take turns."""
     found: dict[str, dict[str, list[Sample]]] = {}
     for activity, (qos, clients) in ACTIVITIES.items():
+        if only not in activity:
+            continue
         counts: dict[str, int] = {}
         for name, function in clients:
             counts[name] = sized(run(function, COUNT_MIN, qos, broker, cores), seconds / 4)
@@ -245,14 +260,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run, about")
     parser.add_argument("--quick", action="store_true", help="one short round; nothing is written")
+    parser.add_argument("--only", default="", help="activities whose name has this in it; nothing is written")
     options = parser.parse_args(arguments)
     rounds, seconds = (1, 0.3) if options.quick else (options.rounds, options.seconds)
     cores = sorted(os.sched_getaffinity(0))
     server_cores, client_cores = set(cores[1:2] or cores), {cores[0]}
     os.sched_setaffinity(0, server_cores)
     with broker(server_cores) as running:
-        found = measure(rounds, seconds, running, client_cores)
-    if not options.quick:
+        found = measure(rounds, seconds, running, client_cores, options.only)
+    if not options.quick and not options.only:
         print(write_page(found, rounds, seconds))
 
 

@@ -134,6 +134,22 @@ def tidemq_sync_publish(job: Job) -> None:
         watch.report(job.count)
 
 
+async def tidemq_one_by_one(job: Job) -> None:
+    async with Client(job.url) as client:
+        watch = Watch()
+        for _ in range(job.count):
+            await client.publish(TOPIC, PAYLOAD, qos=job.qos)
+        watch.report(job.count)
+
+
+def tidemq_sync_one_by_one(job: Job) -> None:
+    with sync.Client(job.url) as client:
+        watch = Watch()
+        for _ in range(job.count):
+            client.publish(TOPIC, PAYLOAD, qos=job.qos)
+        watch.report(job.count)
+
+
 async def asyncio_wake(job: Job) -> None:
     """No client: as many tasks as above, each awaiting a future that a callback of the loop then sets. What
     `await publish` can't be cheaper than."""
@@ -270,6 +286,21 @@ def paho_publish(job: Job) -> None:
     client.loop_stop()
 
 
+def paho_one_by_one(job: Job) -> None:
+    client = _paho_client(job)
+    connected = threading.Event()
+    client.on_connect = lambda *_: connected.set()
+    client.connect(HOST, job.port)
+    client.loop_start()
+    connected.wait()
+    watch = Watch()
+    for _ in range(job.count):
+        client.publish(TOPIC, PAYLOAD, job.qos).wait_for_publish()
+    watch.report(job.count)
+    client.disconnect()
+    client.loop_stop()
+
+
 def paho_receive(job: Job) -> None:
     counting = Counting(job.count)
     client = _paho_client(job)
@@ -347,6 +378,14 @@ async def aiomqtt_publish(job: Job) -> None:
         watch = Watch()
         await asyncio.gather(*(publish() for _ in range(tasks)))
         await job.await_arrived()
+        watch.report(job.count)
+
+
+async def aiomqtt_one_by_one(job: Job) -> None:
+    async with aiomqtt.Client(HOST, job.port, protocol=aiomqtt.ProtocolVersion.V5) as client:
+        watch = Watch()
+        for _ in range(job.count):
+            await client.publish(TOPIC, PAYLOAD, qos=job.qos, timeout=60)
         watch.report(job.count)
 
 
