@@ -60,7 +60,7 @@ def test_who_publishes_what_is_hard_to_look_up_lets_others_go_first(start_engine
     stranger.expect(PUBLISH)
     other.ping()
     publisher.expect(PINGRESP)
-    # 2,047 nodes and 1,024 subscriptions each, of 16,384
+    # 2,047 nodes and 1,024 subscriptions each, of 4,096
     assert engine.count("turns") - turns >= messages // 8
 
 

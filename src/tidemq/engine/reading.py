@@ -66,7 +66,7 @@ from cython.cimports.tidemq.wire.protocol import (
     fault_reason,
 )
 
-_SEARCHED_MAX = cython.declare(uint64_t, 16384)  # what look-ups for one connection go through in a row
+_SEARCHED_MAX = cython.declare(uint64_t, 4096)  # what look-ups for one connection go through in a row
 _ROOM_FIRST = cython.declare(uint32_t, 65536)  # bytes, for a packet that is larger than the read buffer
 
 

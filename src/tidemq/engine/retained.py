@@ -135,7 +135,7 @@ def put_retained(index: cython.pointer[RetainedIndex], topic: Span, message: cyt
 def remove_retained(index: cython.pointer[RetainedIndex], topic: Span) -> cython.p_void:
     """Removes a topic's message and returns it, NULL when there is none [MQTT-3.3.1-6].
 
-    The exclusive lock must be held. Costs a comparison for each walk that waits between two slices.
+    The exclusive lock must be held. Where a walk stands on the topic: a comparison for each that waits.
     """
     node: uint32_t = find_path(index.topics, ROOT, topic)
     if node == NO_NODE or node_at(index.topics, node).value == cython.NULL:
@@ -144,7 +144,8 @@ def remove_retained(index: cython.pointer[RetainedIndex], topic: Span) -> cython
     node_at(index.topics, node).value = cython.NULL
     index.count -= 1
     while is_bare(index.topics, node):
-        move_walks(index, node)
+        if node_at(index.topics, node).detail:
+            move_walks(index, node)
         node = remove_leaf(index.topics, node)
     return message
 
@@ -296,6 +297,7 @@ def continue_walk(
     messages before it is released.
     """
     topics: cython.pointer[LevelTree] = walk.index.topics
+    stand(walk, -1)
     visits: uint64_t = cython.cast(uint64_t, messages_max) * VISITS_PER_MESSAGE
     left: uint32_t = messages_max
     while left > 0 and visits > 0 and not walk.done:
@@ -309,6 +311,7 @@ def continue_walk(
         stop_waiting(walk)
     else:
         start_waiting(walk)
+        stand(walk, 1)
     return not walk.done
 
 
@@ -316,9 +319,25 @@ def continue_walk(
 @cython.nogil
 @cython.exceptval(check=False)
 def close_walk(walk: cython.pointer[RetainedWalk]) -> cython.void:
-    """Frees a walk, ended or not. Needs no lock."""
+    """Frees a walk, ended or not. No lock of the index may be held."""
+    if walk.waiting:
+        lock_shared(walk.index)
+        stand(walk, -1)
+        unlock_shared(walk.index)
     stop_waiting(walk)
     release(walk)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def stand(walk: cython.pointer[RetainedWalk], change: cython.int) -> cython.void:
+    """Counts at its node that a waiting walk stands there, or no more. A lock of the index is held."""
+    index: cython.pointer[RetainedIndex] = walk.index
+    if walk.waiting and not walk.done:
+        pthread_mutex_lock(cython.address(index.walks_mutex))
+        node_at(index.topics, walk.node).detail += change
+        pthread_mutex_unlock(cython.address(index.walks_mutex))
 
 
 @cython.cfunc
@@ -369,6 +388,8 @@ def move_walks(index: cython.pointer[RetainedIndex], node: uint32_t) -> cython.v
         count_steps(1)
         if walk.node == node and not walk.done:
             step_over(walk)
+            if not walk.done:
+                node_at(index.topics, walk.node).detail += 1
         walk = walk.next_walk
     pthread_mutex_unlock(cython.address(index.walks_mutex))
 
