@@ -10,9 +10,10 @@ SEED ?= 1
 RUNS ?= 100
 KILLS ?= 6
 MINUTES ?= 30
+PYTHONS ?= python3.12 python3.13
 STEPS_TESTS ?= tests/adversity tests/conformance tests/durable
 
-.PHONY: help setup build serve demo test test-long attack client-wheel wheel-test format bench bench-engine bench-store bench-pipeline asan race steps fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-long attack client-wheel wheel-test pythons format bench bench-engine bench-store bench-pipeline asan race steps fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -51,6 +52,11 @@ client-wheel: setup ## build the wheel of the client alone, tidemq-client, into 
 
 wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
 	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel
+
+pythons: ## the same with other Pythons, each in an environment of its own (PYTHONS="python3.12 python3.13")
+	@for python in $(PYTHONS); do \
+		$(MAKE) VENV=build/$$(basename $$python) PYTHON=$$python wheel-test || exit 1; \
+	done
 
 format: setup ## put imports and lines in order
 	$(BIN)/ruff check --quiet --fix

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_the_log_says_it_once_in_a_while(
         now_s[0] += 60.0
         provider.authenticate(request)
         assert len(caplog.records) == 2
-    assert provider.authenticate(request._replace(peer="unix:7")).reason == 0
+    assert provider.authenticate(replace(request, peer="unix:7")).reason == 0
 
 
 @pytest.mark.parametrize("remote", [True, False])

@@ -83,7 +83,8 @@ async def test_a_session_its_queue_and_a_retained_message_go_from_broker_to_brok
         assert (await c.read()).payload == b"queued"
         async with broker.subscribe("r") as messages:
             message = await asyncio.wait_for(anext(messages), 5)
-            assert message[:4] == ("r", b"retained", 0, True)
+            found = (message.topic, message.payload, message.qos, message.retain)
+            assert found == ("r", b"retained", 0, True)
             assert message.properties == Properties(content_type="x")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -307,7 +308,7 @@ async def test_exchanges_that_all_end_at_once_are_not_all_told_what_they_have_gu
     async with broker_on_fake(config, authenticator=Asks()) as broker:
         engine = broker.engine
         for number in range(10):
-            engine.say(request(number, HERE, password=b"")._replace(auth_method="M", auth_data=b"!"))
+            engine.say(replace(request(number, HERE, password=b""), auth_method="M", auth_data=b"!"))
         while len(engine.answers) < 10:
             await asyncio.sleep(0.001)
         engine.answers.clear()
@@ -343,12 +344,12 @@ async def test_exchanges_that_nobody_goes_on_with_shut_nobody_out(broker_on_fake
             return engine.answers.pop(0)[1:3]
 
         for number in range(9):
-            engine.say(request(number, HERE)._replace(auth_method="M", auth_data=b"!"))
+            engine.say(replace(request(number, HERE), auth_method="M", auth_data=b"!"))
             given = [await next_answer() for _ in range(1 if number < 3 else 2)]
             assert sorted(given) == [(number - 3, 0x88), (number, 0x18)][number < 3 :]
         engine.say(request(10, THERE, password=b"right"))
         assert await next_answer() == (10, 0)
-        engine.say(request(9, THERE)._replace(auth_method="M", auth_data=b"!"))
+        engine.say(replace(request(9, THERE), auth_method="M", auth_data=b"!"))
         assert sorted([await next_answer(), await next_answer()]) == [(6, 0x88), (9, 0x18)]
         engine.say(AuthRequest(9, "", 0x18, "M", b"right", peer=THERE))
         assert await next_answer() == (9, 0)

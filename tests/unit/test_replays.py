@@ -236,7 +236,7 @@ async def test_one_packet_may_ask_for_many_and_gets_no_more_than_there_are(
             assert len(broker._replays._held) == 2
             assert await reasons(client, filters[1], filters[2]) == (0, 0x97)
         assert broker.counters()["replays_refused"] == 9_999
-    assert len([each for each in caplog.messages if "is refused" in each]) <= 40
+    assert len([each for each in caplog.messages if "is refused" in each]) < 1000  # 20 a second
     assert any(each.endswith("more refused replays were not logged") for each in caplog.messages)
 
 

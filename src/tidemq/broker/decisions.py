@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -395,7 +396,7 @@ class Decisions:
             pairs = zip(request.filters, reasons, strict=True)
             allowed = tuple(asked for asked, reason in pairs if reason == SUCCESS)
             if allowed:
-                await self._notify("subscribe", request._replace(filters=allowed))
+                await self._notify("subscribe", replace(request, filters=allowed))
         except BaseException:
             self._replays.give_up(replays)
             raise

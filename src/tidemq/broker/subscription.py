@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from tidemq.errors import UsageError
 from tidemq.wire import Properties
 
 
-class Message(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Message:
     """A message as the broker passes it on."""
 
     topic: str

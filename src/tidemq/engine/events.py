@@ -5,10 +5,11 @@ that has gone meanwhile makes it stale, and an answer to it is ignored. ``protoc
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class ConnectRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ConnectRequest:
     """A CONNECT to be accepted or refused; nothing more is read from the client until it is answered.
 
     ``certificate``: the client's, verified by TLS, in DER. ``listener``: the name of the one it came to.
@@ -34,7 +35,8 @@ class ConnectRequest(NamedTuple):
         return f"ConnectRequest({shown}, peer={self.peer!r}, auth_method={self.auth_method!r})"
 
 
-class AuthRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AuthRequest:
     """An AUTH packet, the next step of an enhanced authentication (5.0 section 4.12). ``username`` is that of
     the CONNECT, if the client authenticates again.
     """
@@ -54,7 +56,8 @@ class AuthRequest(NamedTuple):
         return f"AuthRequest({shown}, auth_method={self.auth_method!r})"
 
 
-class SubscribeRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
     """A SUBSCRIBE to be authorised: pairs of topic filter and requested QoS, in the packet's order.
 
     ``packet_bytes_max``: of a packet that the client takes. ``subscription_id``: 0 where it gave none.
@@ -71,21 +74,24 @@ class SubscribeRequest(NamedTuple):
     reasons: bytes = b""
 
 
-class Unsubscribed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
     """A client wants no more of what a stream keeps: a filter below ``$stream/``."""
 
     connection: int
     topic_filter: str
 
 
-class Delivered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Delivered:
     """What ``Engine.deliver`` was given is with the operating system, or the connection has ``gone``."""
 
     connection: int
     gone: bool
 
 
-class PublishRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PublishRequest:
     """A PUBLISH to be authorised."""
 
     connection: int
@@ -97,7 +103,8 @@ class PublishRequest(NamedTuple):
     retain: bool
 
 
-class Connected(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Connected:
     """A client has its CONNACK."""
 
     connection: int
@@ -107,7 +114,8 @@ class Connected(NamedTuple):
     session_present: bool
 
 
-class Disconnected(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Disconnected:
     """A connection has ended. ``fault`` is the number of a `tidemq.wire` Fault, 0 for none; ``reason`` the
     5.0 code; ``detail`` what the fault text leaves open, where something is known.
     """
@@ -120,7 +128,8 @@ class Disconnected(NamedTuple):
     detail: str = ""
 
 
-class Received(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Received:
     """A message for a receiver that ``Engine.subscribe`` made. ``properties`` are encoded 5.0 properties."""
 
     receiver: int
@@ -131,7 +140,8 @@ class Received(NamedTuple):
     properties: bytes
 
 
-class Revoked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Revoked:
     """Rules that do not allow them have ended subscriptions of a client, so many, ``topic_filter`` among
     them.
     """
@@ -141,7 +151,8 @@ class Revoked(NamedTuple):
     subscriptions: int
 
 
-class Stopped(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Stopped:
     """All reactors have ended."""
 
 
