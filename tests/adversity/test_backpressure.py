@@ -5,6 +5,7 @@ counted.
 from __future__ import annotations
 
 import collections
+import contextlib
 import select
 import socket
 import threading
@@ -106,6 +107,36 @@ def test_after_the_pause_qos_0_is_dropped_and_counted(
     rest = receive_numbers(slow, COUNT - dropped)
     assert rest == sorted(set(rest))
     slow.expect_nothing()
+
+
+@reactors_and_places()
+def test_who_stalls_again_is_not_waited_for_again(
+    start_engine: StartEngine, reactors: int, place: int
+) -> None:
+    """Patience with a receiver runs out, and does not begin anew each time that it has read a little."""
+    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=2)
+    slow = engine.connected_on(place)
+    slow.subscribe("t")
+    publisher = engine.connected_on(0)
+    send_all(publisher, "t").join()
+    engine.wait_for("dropped_slow_consumer")
+    waits_s = []
+    for _ in range(2):
+        receive_until_quiet(slow)
+        dropped = engine.count("dropped_slow_consumer")
+        start = time.monotonic()
+        send_all(publisher, "t").join()
+        waits_s.append(time.monotonic() - start)
+        engine.wait_for("dropped_slow_consumer", dropped + 1)
+    assert min(waits_s) < 1.5, "the publisher had to wait as long as the first time"
+
+
+def receive_until_quiet(client: Client) -> None:
+    """Takes whatever is there, whole or not."""
+    client.socket.settimeout(0.3)
+    with contextlib.suppress(TimeoutError):
+        while client.socket.recv(1 << 20):
+            pass
 
 
 def test_qos_1_waits_in_the_queue_however_long_it_takes(start_engine: StartEngine) -> None:

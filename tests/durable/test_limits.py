@@ -4,6 +4,7 @@ publisher where its protocol can say it, and counted.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -126,8 +127,15 @@ def test_bytes(servers: Servers, kind: str, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_in_flight_counts_and_is_never_dropped(servers: Servers, kind: str, policy: str) -> None:
-    """For a client that is there, and takes two messages at a time."""
-    server = servers(kind, 1, queue_full=policy, queued_messages_max=LIMIT, queue_window_messages=2)
+    """For a client that is there, takes two messages at a time, and is not waited for."""
+    server = servers(
+        kind,
+        1,
+        queue_full=policy,
+        queued_messages_max=LIMIT,
+        queue_window_messages=2,
+        backpressure_s=0,
+    )
     client = connected(server, receive_max=2, **kept(5))
     client.subscribe("t", 1)
     publisher = connected(server)
@@ -173,7 +181,14 @@ def test_limits_know_what_was_queued_before_the_restart(servers: Servers, policy
 def test_the_oldest_go_while_a_window_is_read(servers: Servers) -> None:
     """Far more than the queue holds, for a client that takes them one by one: always the next ones it has not
     lost, in order, and the last of all in the end."""
-    server = servers("memory", 2, queue_full="drop_oldest", queued_messages_max=20, queue_window_messages=4)
+    server = servers(
+        "memory",
+        2,
+        queue_full="drop_oldest",
+        queued_messages_max=20,
+        queue_window_messages=4,
+        backpressure_s=0,
+    )
     client = connected(server, receive_max=1, **kept(5))
     client.subscribe("t", 1)
     publisher = connected(server)
@@ -193,6 +208,45 @@ def test_the_oldest_go_while_a_window_is_read(servers: Servers) -> None:
     assert numbers[-19:] == list(range(281, 300))
     assert server.count("dropped_queue_full") == 300 - len(numbers)
     server.wait_until_empty()
+
+
+def test_who_comes_back_to_a_full_queue_gets_more_than_one_window(servers: Servers) -> None:
+    """Though a message is dropped for each that comes meanwhile: the window that is being read is not thrown
+    away for that."""
+    server = servers(
+        "memory",
+        2,
+        queue_full="drop_oldest",
+        queued_messages_max=2000,
+        queue_window_messages=100,
+        backpressure_s=0,
+    )
+    absent = leave_session(server, "t", 1)
+    publisher = connected(server)
+    done = threading.Event()
+
+    def publish_on() -> None:
+        number = 0
+        while not done.is_set():
+            publisher.send(*(publish("t", b"%d" % (number + n), 1, n + 1) for n in range(100)))
+            for _ in range(100):
+                assert publisher.expect(PUBACK).reason == 0
+            number += 100
+
+    publishing = threading.Thread(target=publish_on)
+    publishing.start()
+    try:
+        server.wait_for("dropped_queue_full", 1000)
+        client = server.back(absent)
+        numbers = []
+        for _ in range(3000):
+            message = client.expect(PUBLISH)
+            client.acknowledge(message)
+            numbers.append(int(message.payload))
+    finally:
+        done.set()
+        publishing.join()
+    assert numbers == sorted(set(numbers))
 
 
 def test_a_full_store_takes_nothing_that_it_would_have_to_keep(

@@ -8,15 +8,16 @@ import logging
 import re
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import tidemq
 from tidemq.broker import Verdict, fault_log
-from tidemq.broker.fault_log import FaultLog
+from tidemq.broker.fault_log import DROPS, DropLog, FaultLog
 from tidemq.broker.sys_topics import plan_sys_messages
 from tidemq.config import Config, Listener
-from tidemq.engine.events import Connected, Disconnected, Received
+from tidemq.engine.events import Connected, Disconnected, Dropped, Received
 from tidemq.errors import ConfigError, UsageError
 from tidemq.wire import Properties
 
@@ -279,6 +280,29 @@ async def test_each_fault_is_one_line(broker_on_fake, caplog):
     (record,) = caplog.records
     assert record.name == "tidemq"
     assert r"client 'c\n1' (10.0.0.1:5)" in record.message
+
+
+async def test_what_is_dropped_is_logged_with_the_client(broker_on_fake, caplog):
+    async with broker_on_fake(QUIET) as broker:
+        broker.engine.say(Dropped("c\n1", "dropped_queue_full", 7), Dropped("", "dropped_retained_full", 1))
+        await until(lambda: len(caplog.records) == 2, "two lines")
+    assert caplog.messages == [
+        r"client 'c\n1': 7 messages dropped: its queue is full (queued_messages_max, queued_bytes_max)",
+        "some client: 1 messages not retained: retained_messages_max",
+    ]
+
+
+def test_lines_on_dropped_messages_are_bounded_too(caplog):
+    log = DropLog(1)
+    for now_s in (1.0, 1.1, 2.0):
+        log.log(Dropped("c", "dropped_queue_full", 1), now_s)
+    assert "1 more lines on dropped messages" in caplog.messages[1]
+    assert len(caplog.messages) == 3
+
+
+def test_the_counters_page_marks_what_is_logged():
+    text = (Path(__file__).parents[2] / "docs/counters.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|.* † \|$", text, re.MULTILINE)) == DROPS.keys()
 
 
 def test_fault_lines_are_bounded_a_second_and_the_rest_counted(caplog):

@@ -23,7 +23,7 @@ from tidemq.broker.acl_file import AclFile
 from tidemq.broker.builtin import LocalOnly
 from tidemq.broker.completion import complete
 from tidemq.broker.decisions import Decisions
-from tidemq.broker.fault_log import Comings, FaultLog
+from tidemq.broker.fault_log import Comings, DropLog, FaultLog
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.keeper import Keeper
 from tidemq.broker.listeners import Listeners
@@ -50,6 +50,7 @@ from tidemq.engine.events import (
     ConnectRequest,
     Delivered,
     Disconnected,
+    Dropped,
     PublishRequest,
     Received,
     Revoked,
@@ -113,6 +114,7 @@ class Broker:
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._fault_log = FaultLog(self.config.fault_lines_max)
         self._comings: Comings | None = None
+        self._drop_log = DropLog(self.config.fault_lines_max)
         self._streams: Streams | None = None
         self._admin: AdminServer | None = None
         self._reloads = Reloads()
@@ -268,6 +270,7 @@ class Broker:
             self._fault_log.flush()
             if self._comings is not None:
                 self._comings.flush()
+            self._drop_log.flush()
             self._engine = None
             try:
                 await complete(asyncio.to_thread(self._finish, engine))
@@ -512,6 +515,7 @@ class Broker:
             PublishRequest: decisions.on_publish,
             Connected: self._on_connected,
             Disconnected: self._on_disconnected,
+            Dropped: self._drop_log.log,
             Received: self._on_received,
             Revoked: self._on_revoked,
             Stopped: lambda _: self._stopped.set(),

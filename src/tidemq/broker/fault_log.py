@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from tidemq.engine.events import Disconnected
+from tidemq.engine.events import Disconnected, Dropped
 from tidemq.wire import fault_text
 
 if TYPE_CHECKING:
@@ -87,3 +87,28 @@ class Comings(Lines):
 
     def _resume(self) -> None:
         self._engine.report_connections = True
+
+
+# by the counter: what stands after the number of messages
+DROPS = {
+    "dropped_slow_consumer": "of QoS 0 dropped: it reads more slowly than they come",
+    "dropped_queue_full": "dropped: its queue is full (queued_messages_max, queued_bytes_max)",
+    "dropped_packet_too_large": "dropped: they are larger than its Maximum Packet Size",
+    "dropped_session_ended": "dropped: its session has ended",
+    "dropped_no_group_member": "dropped: the last member of the shared subscription has left",
+    "dropped_retained_full": "not retained: retained_messages_max",
+    "dropped_memory": "that it published refused: memory_bytes_max",
+}
+
+
+class DropLog(Lines):
+    """Messages that were dropped, with the client whose they were or would have been."""
+
+    def __init__(self, lines_max: int) -> None:
+        super().__init__(lines_max, "lines on dropped messages")
+
+    def log(self, event: Dropped, now_s: float | None = None) -> None:
+        """Logs the event unless this second's lines are used up."""
+        if self.take(now_s):
+            who = f"client {event.client_id!r}" if event.client_id else "some client"
+            _log.warning("%s: %d messages %s", who, event.messages, DROPS[event.counter])

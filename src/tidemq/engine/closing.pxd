@@ -9,4 +9,4 @@ cdef void close_connection(Reactor* r, Connection* c) noexcept nogil
 cdef void update_interest(Reactor* r, Connection* c) noexcept nogil
 cdef void publish_will(Reactor* r, Session* s) noexcept nogil
 cdef void discard_will(Reactor* r, Session* s) noexcept nogil
-cdef void session_due(Reactor* r, uint64_t number, int64_t due_ms) noexcept nogil
+cdef int session_due(Reactor* r, uint64_t number, int64_t due_ms) noexcept nogil

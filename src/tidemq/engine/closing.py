@@ -6,7 +6,7 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import release
 from cython.cimports.tidemq.engine.authorising import bring_up_to_date
-from cython.cimports.tidemq.engine.backpressure import release_feeders
+from cython.cimports.tidemq.engine.backpressure import stop_waiting
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_ACCEPTED,
     C_CONNECTIONS_CLOSED,
@@ -135,14 +135,14 @@ def open_connection(
 def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Takes a connection off this reactor: its slot, its events, and everything that points to it here."""
     epoll_ctl(r.epoll, EPOLL_CTL_DEL, c.fd, cython.NULL)
-    release_feeders(r, c)
+    if c.session != cython.NULL and c.session.connection == c:
+        stop_waiting(r, c.session)
     r.connections[c.slot] = cython.NULL
     r.generations[c.slot] += 1
     if r.generations[c.slot] & 0xFFFFFF == 0:
         r.generations[c.slot] += 1
     r.free_slots.push_back(c.slot)
     c.timer_ms = 0
-    c.congested = False
     c.overloaded = False
     c.backlogged = False
     end_hold(r, c)
@@ -237,26 +237,32 @@ def _leave_session(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -> cython.void:
-    """A session's timer: publishes a delayed will, ends what has expired [MQTT-3.1.3-9]."""
+def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -> cython.int:
+    """A session's timer: publishes a delayed will, ends what has expired [MQTT-3.1.3-9]. Returns how many
+    subscriptions went with it.
+    """
     if not r.sessions.count(number):
-        return
+        return 0
     s: cython.pointer[Session] = r.sessions[number]
     if s.internal or s.timer_ms != due_ms:
-        return
+        return 0
     s.timer_ms = 0
     if s.connection != cython.NULL:
         if s.stored == cython.NULL:
             r.sessions.erase(number)
-        return
+        return 0
+    subscriptions: cython.int = 0
+    if s.subscriptions != cython.NULL:
+        subscriptions = cython.cast(cython.int, s.subscriptions.size())
     ends: cython.bint = s.ends_ms and s.ends_ms <= r.now_ms
     if s.will_ms and (s.will_ms <= r.now_ms or ends):
         publish_will(r, s)
     if ends:
         end_session(r, s)
-    else:
-        store_session(r, s)
-        time_session(r, s)
+        return subscriptions
+    store_session(r, s)
+    time_session(r, s)
+    return 0
 
 
 @cython.cfunc

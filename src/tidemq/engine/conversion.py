@@ -20,6 +20,7 @@ from cython.cimports.tidemq.engine.state import (
     EVENT_CONNECTED,
     EVENT_DELIVERED,
     EVENT_DISCONNECTED,
+    EVENT_DROPPED,
     EVENT_PUBLISH,
     EVENT_RECEIVED,
     EVENT_REVOKED,
@@ -48,6 +49,7 @@ from cython.cimports.tidemq.wire.protocol import (
 )
 
 from tidemq.engine import events as up
+from tidemq.engine.counters import NAMES
 
 
 @cython.cfunc
@@ -126,6 +128,8 @@ def event_of(event: cython.pointer[Event]):
             bool(event.message.retain),
             bytes_of(properties_of(event.message)),
         )
+    if event.kind == EVENT_DROPPED:
+        return up.Dropped(event.client_id.decode(), NAMES[event.reason], event.packet_bytes_max)
     if event.kind == EVENT_REVOKED:
         return up.Revoked(event.client_id.decode(), event.text.decode(), event.packet_bytes_max)
     return up.Stopped()

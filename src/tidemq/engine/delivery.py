@@ -9,7 +9,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.backpressure import congest
+from cython.cimports.tidemq.engine.backpressure import queue_is_high, wait_for, wait_for_queue
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_EXPIRED,
     C_DROPPED_OFFLINE_QOS_0,
@@ -18,7 +18,7 @@ from cython.cimports.tidemq.engine.counters import (
     C_MESSAGES_RESENT,
     C_MESSAGES_SENT,
 )
-from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.drops import note_drop
 from cython.cimports.tidemq.engine.journal import (
     add_row,
     is_committed,
@@ -247,7 +247,7 @@ def write_publish(
     if written:
         r.tally[C_MESSAGES_SENT] += 1
     else:
-        r.tally[C_DROPPED_PACKET_TOO_LARGE] += 1
+        note_drop(r, c.session, C_DROPPED_PACKET_TOO_LARGE, 1)
     return written
 
 
@@ -269,9 +269,9 @@ def _deliver_now(
         return
     pending: cython.ulonglong = pending_output(c)
     if pending > r.shared.limits.output_high_bytes:
-        congest(r, c, p.feeder)
-        if c.slow or pending > r.shared.limits.output_bytes_max:
-            r.tally[C_DROPPED_SLOW_CONSUMER] += 1
+        wait_for(r, s, p.feeder)
+        if s.strain.slow or pending > r.shared.limits.output_bytes_max:
+            note_drop(r, s, C_DROPPED_SLOW_CONSUMER, 1)
             return
     write_publish(r, c, p, 0, retain, False, 0, ids, ids_count)
 
@@ -299,6 +299,24 @@ def deliver(
         return
     if not has_room(r, s, p):
         return
+    _enqueue(r, s, p, qos, retain, ids, ids_count)
+    if queue_is_high(r, s):
+        wait_for_queue(r, s, p.feeder, p.attended)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _enqueue(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    p: cython.pointer[Passage],
+    qos: uint8_t,
+    retain: cython.bint,
+    ids: cython.pointer[cython.const[uint32_t]],
+    ids_count: uint32_t,
+) -> cython.void:
+    """QoS 1 and 2: a place in the queue, and on from there where the client takes it now."""
     message: cython.pointer[Message] = passage_message(p, r.tally)
     # what a shard's member takes has its row under the shard; at QoS 2 under the member, which keeps it
     queue: uint64_t = s.number
@@ -331,13 +349,8 @@ def deliver(
         entry.section = r.section.number
         entry.record = add_row(r, queue, message, box.tail - 1, ROW_IDLE, qos, retain, ids, ids_count)
     c: cython.pointer[Connection] = s.connection
-    if c == cython.NULL or c.doomed:
-        return
-    if box.next + 1 == box.tail:
+    if c != cython.NULL and not c.doomed and box.next + 1 == box.tail:
         _send_entry(r, s, c, p, entry)
-    # a receiver that is paused itself cannot acknowledge: to wait for it would be to wait for each other
-    if box.bytes > r.shared.limits.output_high_bytes and c.pause_count == 0 and p.feeder != handle_of(r, c):
-        congest(r, c, p.feeder)
 
 
 @cython.cfunc

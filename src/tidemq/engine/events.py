@@ -152,6 +152,18 @@ class Revoked:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """Messages of a client were dropped, so many since the last report of these, which ``counter`` counts.
+
+    ``client_id``: a shared group's whole filter where its queue dropped them; empty where nobody is known.
+    """
+
+    client_id: str
+    counter: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """All reactors have ended."""
 
@@ -166,6 +178,7 @@ Event = (
     | Connected
     | Disconnected
     | Received
+    | Dropped
     | Revoked
     | Stopped
 )

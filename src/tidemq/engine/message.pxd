@@ -47,6 +47,7 @@ cdef struct Passage:
     bool kept                    # something of it is in this reactor's open section
     uint64_t shard               # it is for a member of the group that this shard is of; 0: for a session itself
     bool shard_stored
+    bool attended                # it is for the queue of a shared group that has a member online
     uint8_t refused              # the reason, where a queue was full; 0: none was
     bool dup                     # as it was published
     uint16_t packet_id           # 0: QoS 0, or it is no client's

@@ -167,7 +167,7 @@ def empty_passage(passage: cython.pointer[Passage]) -> cython.void:
     passage.token = 0
     passage.offered = passage.kept = False
     passage.shard = 0
-    passage.shard_stored = False
+    passage.shard_stored = passage.attended = False
     passage.refused = 0
     passage.dup = False
     passage.packet_id = 0

@@ -1,4 +1,5 @@
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libcpp.vector cimport vector
 
 from tidemq.engine.state cimport Entry, Outbox
 
@@ -10,7 +11,7 @@ cdef void forget_entry(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil
 cdef void release_payload(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil
 cdef void trim_outbox(Outbox* box) noexcept nogil
 cdef void rewind_outbox(Outbox* box) noexcept nogil
-cdef void free_outbox(Outbox* box, int64_t* tally) noexcept nogil
+cdef void free_leftovers(vector[Outbox]* boxes, int64_t* tally, uint64_t most) noexcept nogil
 
 # Inline, as what is done for every message and smaller than its call:
 

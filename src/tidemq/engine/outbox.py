@@ -10,6 +10,7 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
+from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.allocation import allocate, obtain, release
 from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
@@ -23,6 +24,7 @@ from cython.cimports.tidemq.engine.state import (
     Entry,
     Outbox,
 )
+from cython.cimports.tidemq.engine.steps import count_steps
 
 _FIRST_CAPACITY = cython.declare(uint32_t, 4)  # of a ring; it doubles
 _KEPT_CAPACITY = cython.declare(uint32_t, 1024)  # an empty ring larger than this is given back
@@ -177,19 +179,33 @@ def rewind_outbox(box: cython.pointer[Outbox]) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def free_outbox(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.void:
-    """Frees the ring and lets go of every message in it."""
-    sequence: uint64_t = box.head
-    while sequence != box.tail:
-        entry: cython.pointer[Entry] = entry_at(box, sequence)
+def _free_entries(box: cython.pointer[Outbox], tally: cython.pointer[int64_t], most: uint64_t) -> cython.void:
+    """Lets go of so many of the messages, the oldest first."""
+    end: uint64_t = min(box.tail, box.head + most)
+    while box.head != end:
+        entry: cython.pointer[Entry] = entry_at(box, box.head)
         if entry.state != DONE:
             release_payload(box, entry, tally)
             tally[LIVE_ENTRIES] -= 1
-        sequence += 1
-    tally[MEMORY_BUFFERS] -= cython.cast(int64_t, box.capacity) * cython.sizeof(Entry)
-    release(box.entries)
-    box.entries = cython.NULL
-    box.capacity = 0
-    box.head = box.next = box.tail = 0
-    box.inflight = box.waiting = 0
-    box.bytes = 0
+        box.head += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_leftovers(
+    boxes: cython.pointer[vector[Outbox]], tally: cython.pointer[int64_t], most: uint64_t
+) -> cython.void:
+    """Frees outboxes of sessions that have ended, as far as so many messages go: a turn is not to wait for
+    them.
+    """
+    while most and not boxes.empty():
+        box: cython.pointer[Outbox] = cython.address(boxes.back())
+        freed: uint64_t = min(most, box.tail - box.head + 1)
+        count_steps(freed)
+        _free_entries(box, tally, freed)
+        most -= freed
+        if box.head == box.tail:
+            tally[MEMORY_BUFFERS] -= cython.cast(int64_t, box.capacity) * cython.sizeof(Entry)
+            release(box.entries)
+            boxes.pop_back()

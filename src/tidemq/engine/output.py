@@ -13,6 +13,7 @@ from cython.cimports.libc.string import memcpy, memmove, memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.allocation import enlarge, obtain
+from cython.cimports.tidemq.engine.backpressure import is_waited_for
 from cython.cimports.tidemq.engine.counters import (
     C_BYTES_SENT,
     LIVE_BUFFERS,
@@ -109,10 +110,18 @@ def _give_block(r: cython.pointer[Reactor], out: cython.pointer[Output]) -> cyth
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _is_strained(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
+    """Whether publishers wait for it already."""
+    return c.session != cython.NULL and is_waited_for(c.session)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _make_room(r: cython.pointer[Reactor], c: cython.pointer[Connection], size: uint32_t) -> cython.void:
     """Room for ``size`` more bytes: by sending a full block, closing the gap in front, or a larger block."""
     out: cython.pointer[Output] = cython.address(c.output)
-    if out.end - out.start >= OUTPUT_BLOCK // 2 and not c.doomed and not c.congested:
+    if out.end - out.start >= OUTPUT_BLOCK // 2 and not c.doomed and not _is_strained(c):
         if not flush_output(r, c):
             doom(r, c, 0, 0)
         if out.data == cython.NULL:
@@ -296,6 +305,7 @@ def flush_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
 @cython.exceptval(check=False)
 def settle_output(r: cython.pointer[Reactor], out: cython.pointer[Output], sent: uint32_t) -> cython.void:
     """Gives the buffer back where all of it has gone; ``sent``: bytes that this turn sent."""
+    out.taken += sent
     if out.end == out.start and out.large_bytes == 0:
         out.usual = sent if sent > out.usual // 2 else out.usual // 2
         _give_block(r, out)

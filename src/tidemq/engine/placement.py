@@ -11,6 +11,7 @@ It keeps the order of its messages, because it is posted after everything that i
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
 from cython.cimports.tidemq.engine.authorising import review
+from cython.cimports.tidemq.engine.backpressure import is_waited_for
 from cython.cimports.tidemq.engine.closing import place_connection
 from cython.cimports.tidemq.engine.counters import C_PUBLISHERS_MOVED
 from cython.cimports.tidemq.engine.handles import handle_of
@@ -59,7 +60,7 @@ def _may_move(c: cython.pointer[Connection]) -> cython.bint:
         return False
     if s.stored != cython.NULL and (s.stored.waiting or s.stored.reading):
         return False
-    return not (c.asked or c.doomed or c.leaving or c.pause_count or c.congested or c.replays)
+    return not (c.asked or c.doomed or c.leaving or c.pause_count or is_waited_for(s) or c.replays)
 
 
 @cython.cfunc

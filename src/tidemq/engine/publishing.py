@@ -6,7 +6,7 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.authorising import find_judgement, judge_topic, message_bit, remember
-from cython.cimports.tidemq.engine.backpressure import refused_by_memory
+from cython.cimports.tidemq.engine.backpressure import is_waited_for, refused_by_memory
 from cython.cimports.tidemq.engine.cache import find_receivers
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_MEMORY,
@@ -15,6 +15,7 @@ from cython.cimports.tidemq.engine.counters import (
     C_REFUSED_STORE,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.drops import note_drop
 from cython.cimports.tidemq.engine.fulfilment import record_offers, settle_published
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.journal import (
@@ -158,7 +159,7 @@ def handle_publish(
         doom(r, c, fault_reason(fault), fault)
         return
     if refused_by_memory(r, c):
-        r.tally[C_DROPPED_MEMORY] += 1
+        note_drop(r, c.session, C_DROPPED_MEMORY, 1)
         _refuse_publish(r, c, cython.address(publish), RC_QUOTA_EXCEEDED)
         return
     entry: cython.pointer[CacheEntry] = cython.NULL
@@ -504,7 +505,7 @@ def handle_ack(
         return
     remove_row(r, s, entry)
     forget_entry(cython.address(s.outbox), entry, r.tally)
-    if c.congested:
+    if is_waited_for(s):
         touch(r, c)  # it may be below its mark now
     if s.outbox.next < s.outbox.tail:
         send_waiting(r, s)

@@ -14,7 +14,9 @@ from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import allocate
+from cython.cimports.tidemq.engine.backpressure import may_overfill, queued_bytes, queued_messages
 from cython.cimports.tidemq.engine.counters import C_DROPPED_EXPIRED, C_DROPPED_QUEUE_FULL
+from cython.cimports.tidemq.engine.drops import note_drop
 from cython.cimports.tidemq.engine.journal import (
     NO_RECORD,
     add_row,
@@ -50,9 +52,11 @@ from cython.cimports.tidemq.engine.state import (
     StoredRows,
     Unmarked,
 )
+from cython.cimports.tidemq.engine.steps import allow_steps, count_steps
 from cython.cimports.tidemq.engine.system import pthread_mutex_lock, pthread_mutex_unlock
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
 
+_MARKED_MAX = cython.declare(cython.int, 4096)  # in one turn
 _READ_BYTES_MAX = cython.declare(uint64_t, 4194304)  # waiting in the outbox beyond which no window is read
 
 
@@ -116,26 +120,48 @@ def _changed(q: cython.pointer[StoredQueue], id: cython.pointer[cython.const[Mes
 @cython.nogil
 @cython.exceptval(check=False)
 def _drop_oldest(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.bint:
-    """Drops the oldest message that was never sent; false when there is none."""
+    """Drops the oldest message that was never sent; false when there is none.
+
+    A window that is being read is on its way to the client: what comes after it goes, once it is there.
+    """
     box: cython.pointer[Outbox] = cython.address(s.outbox)
     sequence: uint64_t = box.next
+    if s.group == 0:  # what comes back to a shard is older than all that it has
+        sequence = max(sequence, box.unsent)
     while sequence < box.tail:
+        count_steps(1)
         entry: cython.pointer[Entry] = entry_at(box, sequence)
         if entry.state == WAITING and not entry.was_sent and (entry.row == ROW_IDLE or entry.row == ROW_NONE):
+            box.unsent = sequence
             remove_row(r, s, entry)
             forget_entry(box, entry, r.tally)
             return True
         sequence += 1
+    box.unsent = sequence
     q: cython.pointer[StoredQueue] = s.stored
-    if q == cython.NULL or q.waiting == 0:
+    if q == cython.NULL or q.waiting <= q.trims:
         return False
+    if q.reading:
+        q.trims += 1
+    else:
+        _trim_oldest(r, s, 1)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _trim_oldest(r: cython.pointer[Reactor], s: cython.pointer[Session], count: uint64_t) -> cython.void:
+    """So many of the oldest that are only in the store go."""
+    q: cython.pointer[StoredQueue] = s.stored
+    count = min(count, q.waiting)
+    if count == 0:
+        return
     record: cython.pointer[Record] = ask_store(r, RECORD_TRIM, s.number)
     record.id = q.edge
-    record.sequence = 1
-    q.bytes -= q.bytes // q.waiting  # the row's own size is not known here
-    q.waiting -= 1
-    _changed(q, cython.address(q.edge))
-    return True
+    record.sequence = count
+    q.bytes -= q.bytes // q.waiting * count  # the rows' own sizes are not known here
+    q.waiting -= count
 
 
 @cython.cfunc
@@ -147,14 +173,11 @@ def has_room(
     """Whether the queue takes one message more; where it is full the policy applies, and the passage says
     what the publisher is told.
     """
-    count: uint64_t = s.outbox.inflight + s.outbox.waiting
-    size: uint64_t = s.outbox.bytes
-    if s.stored != cython.NULL:
-        count += s.stored.waiting
-        size += s.stored.bytes
+    count: uint64_t = queued_messages(s)
+    size: uint64_t = queued_bytes(s)
     if count < r.shared.limits.queued_messages_max and size < r.shared.limits.queued_bytes_max:
         return True
-    return _make_room(r, s, p)
+    return may_overfill(r, s, p.feeder, p.attended) or _make_room(r, s, p)
 
 
 @cython.cfunc
@@ -163,7 +186,7 @@ def has_room(
 def _make_room(
     r: cython.pointer[Reactor], s: cython.pointer[Session], p: cython.pointer[Passage]
 ) -> cython.bint:
-    r.tally[C_DROPPED_QUEUE_FULL] += 1
+    note_drop(r, s, C_DROPPED_QUEUE_FULL, 1)
     if r.shared.queue_full == FULL_DROP_OLDEST and _drop_oldest(r, s):
         return True
     p.refused = RC_QUOTA_EXCEEDED
@@ -189,6 +212,7 @@ def _mark_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
     """Whatever was sent is in flight in the store too: nothing of it is read again as if it waited."""
     sequence: uint64_t = s.outbox.head
     while sequence < s.outbox.next:
+        count_steps(1)
         _mark_entry(r, s, sequence)
         sequence += 1
 
@@ -198,7 +222,10 @@ def _mark_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
 @cython.exceptval(check=False)
 def mark_sent(r: cython.pointer[Reactor]) -> cython.void:
     """What was sent some time ago and is not acknowledged is in flight in the store too."""
-    while not r.unmarked.empty():
+    left: cython.int = _MARKED_MAX
+    while left and not r.unmarked.empty():
+        left -= 1
+        count_steps(1)
         oldest: Unmarked = r.unmarked.front()
         if r.now_ms - oldest.sent_ms < MARK_MS and not r.stopping:
             return
@@ -289,6 +316,7 @@ def evict_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
     end: uint64_t = box.tail
     _mark_session(r, s)
     while sequence < end:
+        count_steps(1)
         entry: cython.pointer[Entry] = entry_at(box, sequence)
         sequence += 1
         if entry.state != WAITING or entry.row != ROW_IDLE:
@@ -377,7 +405,9 @@ def accept_rows(
     again: cython.bint = False
     offered: cython.bint = False
     q.reading = False
+    allow_steps(rows.rows.size())
     for index in range(rows.rows.size()):
+        count_steps(1)
         row: cython.pointer[StoredRow] = cython.address(rows.rows[index])
         if q.late.clock and not precedes(cython.address(row.id), cython.address(q.late)):
             again = True
@@ -405,6 +435,8 @@ def accept_rows(
     free_rows(r, rows)
     if s.connection == cython.NULL and s.group == 0:
         evict_waiting(r, s)
+    _trim_oldest(r, s, q.trims)
+    q.trims = 0
 
 
 @cython.cfunc

@@ -8,7 +8,16 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.authorising import continue_review
-from cython.cimports.tidemq.engine.backpressure import check_congested, check_flooding, check_memory, relieve
+from cython.cimports.tidemq.engine.backpressure import (
+    check_flooding,
+    check_memory,
+    check_strained,
+    continue_released,
+    continue_strained,
+    free_released,
+    is_waited_for,
+    relieve,
+)
 from cython.cimports.tidemq.engine.cache import free_cache
 from cython.cimports.tidemq.engine.closing import (
     close_connection,
@@ -26,13 +35,14 @@ from cython.cimports.tidemq.engine.counters import (
     MEMORY_BUFFERS,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.drops import check_drops, report_drops
 from cython.cimports.tidemq.engine.fulfilment import keep_promises
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.journal import free_section, hand_over, is_late
 from cython.cimports.tidemq.engine.listening import accept_connections, is_listening, watch, watch_listening
 from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.offers import free_offers
-from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
+from cython.cimports.tidemq.engine.outbox import entry_at, free_leftovers, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
 from cython.cimports.tidemq.engine.placement import work_out_load
 from cython.cimports.tidemq.engine.postman import handle_mail
@@ -107,6 +117,8 @@ from cython.cimports.tidemq.wire.protocol import (
 _EVENTS_MAX = cython.declare(cython.int, 512)  # of epoll in one turn
 _TICK_MS = cython.declare(int64_t, 100)  # between two looks at what is slow, paused or due
 _ENDED_MAX = cython.declare(cython.size_t, 512)  # subscriptions of sessions that have ended, in one turn
+_TIMERS_MAX = cython.declare(cython.int, 1024)  # in one turn; a session that ends counts its subscriptions
+_LEFTOVERS_MAX = cython.declare(uint64_t, 4096)  # messages of sessions that have ended, let go of in one turn
 _IDLE_MS = cython.declare(int64_t, 1000)  # the longest wait when there is nothing to look at
 _READ_CAPACITY = cython.declare(uint32_t, 262144)  # bytes of one read, and of the one buffer for it
 
@@ -146,6 +158,8 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     r.tally[MEMORY_BUFFERS] -= cython.cast(int64_t, r.spare_blocks.size()) * OUTPUT_BLOCK
     r.spare_blocks.clear()
     end_sweep(r)
+    free_released(r)
+    free_leftovers(cython.address(r.leftovers), r.tally, cython.cast(uint64_t, -1))
     free_promises(r)
     free_offers(r)
     if r.section != cython.NULL:
@@ -297,8 +311,10 @@ def _connection_due(
 @cython.nogil
 @cython.exceptval(check=False)
 def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
-    while r.timers.size() and r.timers[0].due_ms <= r.now_ms:
+    left: cython.int = _TIMERS_MAX
+    while left > 0 and r.timers.size() and r.timers[0].due_ms <= r.now_ms:
         count_steps(1)
+        left -= 1
         timer: Timer = take_timer(r)
         if timer.kind == TIMER_CONNECTION:
             c: cython.pointer[Connection] = connection_of(r, timer.key)
@@ -309,11 +325,12 @@ def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
         elif timer.kind == TIMER_LISTENING:
             watch_listening(r, timer.key)
         else:
-            session_due(r, timer.key, timer.due_ms)
+            left -= session_due(r, timer.key, timer.due_ms)
     if r.now_ms - r.tick_ms >= _TICK_MS:
         r.tick_ms = r.now_ms
-        check_congested(r)
+        check_strained(r)
         check_memory(r)
+        check_drops(r)
         tend_shards(r)
         sweep_retained(r)
 
@@ -323,9 +340,10 @@ def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
 @cython.exceptval(check=False)
 def _run_resumed(r: cython.pointer[Reactor]) -> cython.void:
     """Connections that may be read again: first what was kept of them."""
-    count: cython.size_t = r.resumed.size()
+    count: cython.size_t = min(r.resumed.size(), cython.cast(cython.size_t, _EVENTS_MAX))
     index: cython.size_t
     for index in range(count):
+        count_steps(1)
         c: cython.pointer[Connection] = connection_of(r, r.resumed[index])
         if c != cython.NULL and not c.asked and c.pause_count == 0:
             c.last_read_ms = r.now_ms
@@ -362,8 +380,8 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
     c.touched = False
     if c.session != cython.NULL and c.session.backlog != cython.NULL:
         r.backlog_ready = r.backlog_ready or pending_output(c) <= r.shared.limits.output_high_bytes // 2
-    if c.congested:
-        relieve(r, c)
+    if c.session != cython.NULL and is_waited_for(c.session):
+        relieve(r, c.session)
     if c.stalled and pending_output(c) <= r.shared.limits.output_high_bytes // 2:
         c.stalled = False
         r.resumed.push_back(handle_of(r, c))
@@ -411,11 +429,13 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
     if r.resumed.size() or r.backlog_ready or r.backlog_left or r.review_left or r.ending.size():
         return 0
-    watching: cython.bint = r.congested.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
-    watching = watching or r.shards.size() > 0 or r.sweep != cython.NULL
+    if r.strained_left or r.released.size() or r.leftovers.size():
+        return 0
+    watching: cython.bint = r.strained.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
+    watching = watching or r.shards.size() > 0 or r.drops.size() > 0 or r.sweep != cython.NULL
     wait: int64_t = _TICK_MS if watching else _IDLE_MS
     if r.unmarked.size():
-        wait = min(wait, cython.cast(int64_t, MARK_MS))
+        wait = min(wait, max(r.unmarked.front().sent_ms + MARK_MS - r.now_ms, cython.cast(int64_t, 0)))
     if r.flooding.size() or r.stopping:
         wait = 1
     if r.timers.size():
@@ -495,6 +515,9 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         _run_resumed(r)
         check_flooding(r)
         _run_timers(r)
+        continue_strained(r)
+        continue_released(r)
+        free_leftovers(cython.address(r.leftovers), r.tally, _LEFTOVERS_MAX)
         continue_backlogs(r)
         continue_review(r)
         continue_ending(r, _ENDED_MAX)
@@ -507,4 +530,5 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         if r.connections[index] != cython.NULL:
             doom(r, r.connections[index], RC_SERVER_SHUTTING_DOWN, 0)
     _end_turn(r)
+    report_drops(r)
     post_event(r.shared, new_event(EVENT_STOPPED, r.index))

@@ -12,6 +12,7 @@ from cython.cimports.tidemq.engine.counters import (
     C_MESSAGES_RETAINED,
 )
 from cython.cimports.tidemq.engine.delivery import deliver
+from cython.cimports.tidemq.engine.drops import note_drop
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.journal import next_id, note_retained
 from cython.cimports.tidemq.engine.message import (
@@ -69,6 +70,7 @@ def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cy
     """
     index: cython.pointer[RetainedIndex] = r.shared.retained
     old: cython.p_void = cython.NULL
+    full: cython.bint = False
     message: cython.pointer[Message] = cython.NULL
     if p.payload.size:
         message = passage_message(p, r.tally)
@@ -88,8 +90,11 @@ def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cy
         r.tally[C_MESSAGES_RETAINED] += 1
     else:
         old = message
-        r.tally[C_DROPPED_RETAINED_FULL] += 1
+        full = True
     unlock_exclusive(index)
+    if full:
+        c: cython.pointer[Connection] = connection_of(r, p.feeder) if p.feeder else cython.NULL
+        note_drop(r, c.session if c != cython.NULL else cython.NULL, C_DROPPED_RETAINED_FULL, 1)
     if old != cython.NULL:
         release_message(cython.cast(cython.pointer[Message], old), r.tally)
 

@@ -11,6 +11,7 @@ from cython.cimports.tidemq.engine.cache import find_cached_group, find_receiver
 from cython.cimports.tidemq.engine.capturing import capture
 from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER, C_MESSAGES_UNROUTED
 from cython.cimports.tidemq.engine.delivery import deliver
+from cython.cimports.tidemq.engine.drops import note_drop
 from cython.cimports.tidemq.engine.handles import connection_of
 from cython.cimports.tidemq.engine.journal import next_id
 from cython.cimports.tidemq.engine.mail import send_message_mail
@@ -123,9 +124,10 @@ def _deliver_to_member(
     if p.qos:
         shard = shard_of(r, group.number, stored)
     if shard == cython.NULL and (member == cython.NULL or p.offered):
-        r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
+        note_drop(r, cython.NULL, C_DROPPED_NO_GROUP_MEMBER, 1)
         return
     p.receivers += 1
+    p.attended = shard != cython.NULL and not group.members.empty()
     if p.offered and stored:
         deliver(r, shard, p, p.qos, p.retain, cython.NULL, 0)
         p.kept = True  # the shard itself may be new
@@ -257,7 +259,7 @@ def deliver_to_group(
     passage.token = token
     passage.offered = offered
     if known == cython.NULL:
-        r.tally[C_DROPPED_NO_GROUP_MEMBER] += 1
+        note_drop(r, cython.NULL, C_DROPPED_NO_GROUP_MEMBER, 1)
     else:
         _deliver_to_member(r, cython.address(passage), known, hops)
     if passage.answers == 0:  # else who it was passed on to answers

@@ -4,9 +4,11 @@ owns them.
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.allocation import release
+from cython.cimports.tidemq.engine.backpressure import end_strain
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_SESSION_ENDED,
     C_REFUSED_SUBSCRIPTIONS,
@@ -16,9 +18,10 @@ from cython.cimports.tidemq.engine.counters import (
     LIVE_SUBSCRIPTIONS,
     MEMORY_SESSIONS,
 )
+from cython.cimports.tidemq.engine.drops import note_drop
 from cython.cimports.tidemq.engine.journal import ask_store, delete_value, put_value, remove_row
 from cython.cimports.tidemq.engine.message import release_message
-from cython.cimports.tidemq.engine.outbox import entry_at, free_outbox
+from cython.cimports.tidemq.engine.outbox import entry_at
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retention import free_backlog, has_retained
 from cython.cimports.tidemq.engine.rows import (
@@ -34,6 +37,7 @@ from cython.cimports.tidemq.engine.state import (
     FAMILY_SUBSCRIPTION,
     RECORD_PURGE,
     Entry,
+    Outbox,
     Reactor,
     Removal,
     Session,
@@ -154,7 +158,7 @@ def _unstore_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> 
     """
     if r.section == cython.NULL:
         return
-    r.tally[C_DROPPED_SESSION_ENDED] += cython.cast(int64_t, s.stored.waiting)
+    note_drop(r, s, C_DROPPED_SESSION_ENDED, s.stored.waiting)
     if s.group:
         key: string
         append_u64(cython.address(key), s.number)
@@ -273,8 +277,11 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
         release_message(s.will.message, r.tally)
         del s.will
     r.sessions.erase(s.number)
-    r.tally[C_DROPPED_SESSION_ENDED] += s.outbox.inflight + s.outbox.waiting
-    free_outbox(cython.address(s.outbox), r.tally)
+    note_drop(r, s, C_DROPPED_SESSION_ENDED, s.outbox.inflight + s.outbox.waiting)
+    end_strain(r, s)
+    if s.outbox.entries != cython.NULL:
+        r.leftovers.push_back(s.outbox)
+        memset(cython.address(s.outbox), 0, cython.sizeof(Outbox))
     if _withdraw(r, s, _WITHDRAWN_AT_ONCE) == 0:
         _begin_ending(r, s)
     else:

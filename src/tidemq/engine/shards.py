@@ -10,8 +10,10 @@ import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.backpressure import end_strain, is_waited_for, relieve, stop_waiting
 from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER
 from cython.cimports.tidemq.engine.delivery import deliver, send_waiting, take_over
+from cython.cimports.tidemq.engine.drops import note_drop
 from cython.cimports.tidemq.engine.journal import last_section, next_id, note_returned, put_value, remove_row
 from cython.cimports.tidemq.engine.mail import new_mail
 from cython.cimports.tidemq.engine.message import (
@@ -242,6 +244,8 @@ def _serve(
             idle += 1
     if idle < members.size():
         request_rows(r, shard)
+    if is_waited_for(shard):
+        relieve(r, shard)
 
 
 @cython.cfunc
@@ -324,6 +328,7 @@ def return_held(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
 def _forget_shard(r: cython.pointer[Reactor], at: cython.size_t) -> cython.void:
     """The shard is this reactor's no more."""
     shard: cython.pointer[Session] = r.shards[at]
+    end_strain(r, shard)
     key: uint64_t = _key_of(shard.group, shard.stored != cython.NULL)
     r.shards[at] = r.shards.back()
     r.shards.pop_back()
@@ -385,7 +390,7 @@ def tend_shards(r: cython.pointer[Reactor]) -> cython.void:
         members.clear()
         if not _members_here(r, shard.group, cython.address(members), cython.address(elsewhere)):
             _forget_shard(r, index)
-            r.tally[C_DROPPED_NO_GROUP_MEMBER] += shard.outbox.waiting
+            note_drop(r, shard, C_DROPPED_NO_GROUP_MEMBER, shard.outbox.waiting)
             end_session(r, shard)
             continue
         if holds_any(shard):
@@ -393,4 +398,6 @@ def tend_shards(r: cython.pointer[Reactor]) -> cython.void:
                 _serve(r, shard, cython.address(members))
             elif elsewhere >= 0 and not r.stopping and _move_shard(r, index, elsewhere):
                 continue
+            elif elsewhere < 0:
+                stop_waiting(r, shard)  # nobody takes from it
         index += 1

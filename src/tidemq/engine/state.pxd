@@ -19,6 +19,7 @@ from tidemq.engine.marks cimport MARKS_OF_TOPIC
 from tidemq.engine.message cimport Message, MessageId, Passage
 from tidemq.engine.retained cimport RetainedIndex, RetainedWalk
 from tidemq.engine.rules cimport Judgement, Policy, RuleSet
+from tidemq.engine.strain cimport Drop, Feeders, Strain
 from tidemq.engine.subscriptions cimport Matches, SubscriptionIndex
 from tidemq.engine.system cimport pthread_cond_t, pthread_mutex_t
 from tidemq.net.buffer cimport Buffer
@@ -68,6 +69,7 @@ cdef struct Outbox:
     uint64_t head
     uint64_t next
     uint64_t tail
+    uint64_t unsent              # no place before it holds a message that was never sent and may be dropped
     uint32_t inflight            # entries SENT or RELEASED
     uint32_t waiting             # entries WAITING
     uint64_t bytes               # of the messages held
@@ -86,6 +88,7 @@ cdef struct StoredQueue:
     MessageId late               # while `reading`: rows from here on came or changed too late for the read
     uint64_t leaving             # of a shard that is to move: the section that holds its last rows; 0: it is not
     uint32_t doubtful            # after a crash: so many rows may have been sent, and go out with DUP
+    uint32_t trims               # rows to be dropped once the window that is being read is there
     bool reading                 # a window is on its way from the store
 
 cdef struct SessionSubscription:
@@ -120,6 +123,7 @@ cdef cppclass Session:
     Connection* connection       # NULL while offline
     Will* will
     Outbox outbox
+    Strain* strain               # NULL: nobody has ever had to wait for it
     StoredQueue* stored          # of a session that outlives its connection; NULL: nothing of it is stored
     uint64_t* received           # bit per packet identifier of a QoS 2 message that waits for PUBREL; NULL: none
     uint32_t received_count
@@ -141,6 +145,7 @@ cdef struct Output:
     uint32_t capacity
     uint64_t streamed            # bytes of data[] that were ever sent
     uint64_t large_bytes         # of payloads not yet sent
+    uint64_t taken               # bytes that the socket has ever taken
     uint32_t usual               # bytes that a turn wrote lately: chooses the next buffer's size
     vector[LargePayload]* large  # NULL: none
 
@@ -167,8 +172,6 @@ cdef cppclass Connection:
     bool stalled                 # reads none of the answers to what it sends: not read from until it does
     bool leaving                 # goes to another reactor at the end of the turn
     bool clean_disconnect        # the will is not wanted any more
-    bool slow                    # back-pressure ran out: QoS 0 is dropped until the output is low again
-    bool congested               # in Reactor.congested
     bool overloaded              # in Reactor.overloaded
     bool refused                 # held by the memory ceiling for too long: its messages are refused meanwhile
     int64_t overloaded_ms        # since when
@@ -214,8 +217,6 @@ cdef cppclass Connection:
     uint64_t asker_number        # and what an authoriser has answered under this; 0: nothing yet
     vector[string]* aliases_in   # topic by alias
     AliasMap* aliases_out
-    vector[uint64_t]* feeders    # publishers that wait for this slow receiver
-    int64_t congested_ms         # since when
     uint32_t away                # messages in a row that went to reactor `away_to` and to nobody else
     uint16_t away_to
     uint8_t moves                # how often it has moved to another reactor
@@ -344,6 +345,7 @@ cdef enum:   # the kind of an Event
     EVENT_DISCONNECTED
     EVENT_RECEIVED
     EVENT_REVOKED                # the rules ended subscriptions: `packet_bytes_max`: how many, `text`: one of them
+    EVENT_DROPPED                # `reason`: the counter; `packet_bytes_max`: how many; `client_id`: whose, if known
     EVENT_STOPPED
 
 cdef cppclass Event:
@@ -496,7 +498,12 @@ cdef cppclass Reactor:
     vector[uint32_t] free_slots
     vector[uint32_t] generations
     vector[Connection*] touched  # has output, or is doomed
-    vector[uint64_t] congested   # receivers above the high-water mark
+    vector[SessionPointer] strained   # receivers above their marks
+    size_t strained_left         # of these, so many are still to be looked at
+    vector[Feeders*] released    # publishers that need not wait any more, a set for each receiver
+    vector[Outbox] leftovers     # of sessions that have ended: to be freed
+    unordered_map[uint64_t, Drop] drops   # by session and counter
+    int64_t drops_ms             # when they were last reported
     vector[uint64_t] overloaded  # publishers stopped by the memory ceiling
     vector[uint64_t] backlogged  # connections with retained messages still to be sent
     bool backlog_ready           # one of them can take more now

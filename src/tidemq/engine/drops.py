@@ -1,0 +1,95 @@
+"""What is dropped is counted at once, and reported with its client now and then.
+
+The first drop after a quiet time goes up in the next tick, what follows is gathered for some seconds: so the
+control plane has one event, and the log one line, for each client and kind in that time.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.reports import new_event, post_report
+from cython.cimports.tidemq.engine.state import EVENT_DROPPED, Event, Reactor, Session
+from cython.cimports.tidemq.engine.strain import Drop
+from cython.cimports.tidemq.engine.subscriptions import (
+    SharedGroup,
+    find_group,
+    lock_shared,
+    unlock_shared,
+)
+from cython.operator import dereference, preincrement
+
+_GATHERED_MS = cython.declare(int64_t, 10000)  # between two reports
+_DROPS_MAX = cython.declare(cython.size_t, 100)  # clients and kinds in a report; what is more is nobody's
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _name_group(r: cython.pointer[Reactor], group: uint32_t) -> string:
+    """The whole filter of a shared group; empty when it is gone."""
+    name: string
+    lock_shared(r.shared.subscriptions)
+    found: cython.pointer[SharedGroup] = find_group(r.shared.subscriptions, group)
+    if found != cython.NULL:
+        name.append(cython.cast(cython.p_char, b"$share/"))
+        name.append(cython.cast(cython.p_char, found.name.data), found.name.size)
+        name.push_back(0x2F)  # '/'
+        name.append(cython.cast(cython.p_char, found.filter.data), found.filter.size)
+    unlock_shared(r.shared.subscriptions)
+    return name
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def note_drop(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[cython.const[Session]],
+    counter: uint8_t,
+    messages: uint64_t,
+) -> cython.void:
+    """So many messages were dropped, which this counter counts. ``s``: whose they were; NULL: not known."""
+    if messages == 0:
+        return
+    r.tally[counter] += messages
+    number: uint64_t = s.number if s != cython.NULL else 0
+    key: uint64_t = number * 256 + counter
+    known: cython.bint = r.drops.count(key)
+    if not known and r.drops.size() >= _DROPS_MAX:
+        key = counter
+        known = r.drops.count(key)
+        s = cython.NULL
+    drop: cython.pointer[Drop] = cython.address(r.drops[key])
+    if not known:
+        drop.counter = counter
+        drop.messages = 0
+        if s != cython.NULL:
+            drop.client_id = _name_group(r, s.group) if s.group else s.client_id
+    drop.messages += messages
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_drops(r: cython.pointer[Reactor]) -> cython.void:
+    """Once a tick."""
+    if not r.drops.empty() and r.now_ms - r.drops_ms >= _GATHERED_MS:
+        r.drops_ms = r.now_ms
+        report_drops(r)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def report_drops(r: cython.pointer[Reactor]) -> cython.void:
+    """What was gathered goes up."""
+    item = r.drops.begin()
+    while item != r.drops.end():
+        drop: cython.pointer[Drop] = cython.address(dereference(item).second)
+        event: cython.pointer[Event] = new_event(EVENT_DROPPED, 0)
+        event.reason = drop.counter
+        event.packet_bytes_max = cython.cast(uint32_t, min(drop.messages, cython.cast(uint64_t, 0xFFFFFFFF)))
+        event.client_id = drop.client_id
+        post_report(r, event)
+        preincrement(item)
+    r.drops.clear()
