@@ -136,7 +136,10 @@ def may_overfill(
     ``attended``: it is the queue of a shared group with a member that is there.
     """
     limits: cython.pointer[cython.const[EngineLimits]] = cython.address(r.shared.limits)
-    if feeder == 0 or (s.strain != cython.NULL and s.strain.slow):
+    patience_ms: int64_t = limits.backpressure_ms
+    if s.strain != cython.NULL:
+        patience_ms = 0 if s.strain.slow else s.strain.patience_ms
+    if feeder == 0 or patience_ms < _TICK_MS:
         return False
     if not attended and (s.connection == cython.NULL or s.connection.doomed):
         return False
