@@ -10,6 +10,7 @@ from cython.cimports.tidemq.engine.cache import find_receivers
 from cython.cimports.tidemq.engine.capturing import capture
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.delivery import arrive, send_waiting
+from cython.cimports.tidemq.engine.engine_limits import FULL_REJECT
 from cython.cimports.tidemq.engine.journal import add_row, ask_store
 from cython.cimports.tidemq.engine.mail import new_mail
 from cython.cimports.tidemq.engine.message import close_passage, open_passage, release_message
@@ -19,7 +20,6 @@ from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.rows import read_u32, read_u64
 from cython.cimports.tidemq.engine.shards import serve_shard
 from cython.cimports.tidemq.engine.state import (
-    FULL_REJECT,
     MAIL_GO,
     RECORD_PURGE,
     ROW_IDLE,

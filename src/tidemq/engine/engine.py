@@ -29,7 +29,12 @@ from cython.cimports.tidemq.engine.conversion import (
 )
 from cython.cimports.tidemq.engine.counters import COUNTER_COUNT
 from cython.cimports.tidemq.engine.dismantling import empty_shared, free_shared
-from cython.cimports.tidemq.engine.engine_limits import EngineLimits
+from cython.cimports.tidemq.engine.engine_limits import (
+    FULL_DROP_NEWEST,
+    FULL_DROP_OLDEST,
+    FULL_REJECT,
+    EngineLimits,
+)
 from cython.cimports.tidemq.engine.guarding import init_guard
 from cython.cimports.tidemq.engine.handles import reactor_of
 from cython.cimports.tidemq.engine.listening import add_listening
@@ -61,9 +66,6 @@ from cython.cimports.tidemq.engine.rules import (
 )
 from cython.cimports.tidemq.engine.state import (
     EVENT_STOPPED,
-    FULL_DROP_NEWEST,
-    FULL_DROP_OLDEST,
-    FULL_REJECT,
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
     MAIL_ANSWER_PUBLISH,

@@ -1,6 +1,11 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool
 
+cdef enum:   # what happens to a message for a queue that is full
+    FULL_DROP_NEWEST
+    FULL_DROP_OLDEST
+    FULL_REJECT
+
 cdef struct EngineLimits:        # limits.Limits, in the engine's units
     uint32_t packet_bytes_max
     uint32_t topic_bytes_max

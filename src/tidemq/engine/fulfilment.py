@@ -10,6 +10,7 @@ from cython.cimports.tidemq.engine.agreement import accept_offer, close_offer, r
 from cython.cimports.tidemq.engine.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.engine_limits import FULL_REJECT
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
 from cython.cimports.tidemq.engine.journal import ask_store, free_section, take_back
 from cython.cimports.tidemq.engine.message import message_bytes
@@ -23,7 +24,6 @@ from cython.cimports.tidemq.engine.retention import begin_backlog
 from cython.cimports.tidemq.engine.sessions import end_removals, subscription_turn
 from cython.cimports.tidemq.engine.state import (
     DONE,
-    FULL_REJECT,
     PROMISE_ACK,
     PROMISE_BACKLOG,
     PROMISE_CONNACK,

@@ -17,6 +17,7 @@ from cython.cimports.tidemq.engine.allocation import allocate
 from cython.cimports.tidemq.engine.backpressure import may_overfill, queued_bytes, queued_messages
 from cython.cimports.tidemq.engine.counters import C_DROPPED_EXPIRED, C_DROPPED_QUEUE_FULL
 from cython.cimports.tidemq.engine.drops import note_drop
+from cython.cimports.tidemq.engine.engine_limits import FULL_DROP_OLDEST
 from cython.cimports.tidemq.engine.journal import (
     NO_RECORD,
     add_row,
@@ -31,7 +32,6 @@ from cython.cimports.tidemq.engine.offers import is_offered
 from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry
 from cython.cimports.tidemq.engine.queueing import MARK_MS
 from cython.cimports.tidemq.engine.state import (
-    FULL_DROP_OLDEST,
     RECORD_EXPIRE,
     RECORD_READ,
     RECORD_TRIM,

@@ -555,11 +555,6 @@ cdef cppclass Reactor:
     int64_t tally[COUNTER_COUNT]
     int64_t published[COUNTER_COUNT]   # atomic
 
-cdef enum:   # what happens to a message for a queue that is full
-    FULL_DROP_NEWEST
-    FULL_DROP_OLDEST
-    FULL_REJECT
-
 cdef cppclass Shared:
     EngineLimits limits
     bool ask_connect
