@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import subprocess
@@ -184,6 +185,28 @@ def test_outstanding_messages_are_bounded() -> None:
     broker = FakeBroker(lambda number, frame: [])
     outcome = load_lossy(broker, replace(ONE, outstanding_max=37))
     assert (outcome.end, outcome.sent, broker.messages) == ("stalled", 37, 37)
+
+
+class CountingBroker(FakeBroker):
+    """Looks how many segments its publisher's messages came in."""
+
+    segments = 0
+
+    async def take_publish(self, first: int, body: bytes, writer: asyncio.StreamWriter) -> None:
+        own: socket.socket = writer.get_extra_info("socket")
+        info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+        self.segments = struct.unpack_from("=I", info, 152)[0]  # tcpi_data_segs_in
+        await super().take_publish(first, body, writer)
+
+
+@pytest.mark.parametrize("rate_per_s", [0, 20_000, 200_000])
+def test_one_by_one(rate_per_s: float) -> None:
+    """Each message is a send of its own, though the kernel may put some together that wait in it."""
+    broker, usual = CountingBroker(), CountingBroker()
+    load = replace(ONE, rate_per_s=rate_per_s, one_by_one=True)
+    assert load_fake(broker, load).intact
+    assert load_fake(usual, ONE).intact
+    assert broker.segments > usual.segments
 
 
 @pytest.mark.parametrize("poll", [False, True])

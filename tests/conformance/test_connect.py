@@ -127,6 +127,14 @@ def test_unknown_old_level(broker, level):
     assert answer(broker.port, connect(unique("c"), level, protocol="MQTT")) == b"\x20\x02\x00\x01"
 
 
+@pytest.mark.parametrize(
+    ("name", "level"), [("MQIsdp", 2), ("MQIsdp", 4), ("MQTT", 6), ("MQTT", 99), ("MQTT", 0x84)]
+)
+def test_other_levels_are_refused_in_the_form_of_3_1_1(broker, name, level):
+    """Which form an unknown version understands is left open (docs/mqtt.md)."""
+    assert answer(broker.port, connect(unique("c"), level, protocol=name)) == UNKNOWN_VERSION[0]
+
+
 @pytest.mark.parametrize("level", [6, 7, 0x7F, 0x84, 0xFF])
 def test_unknown_new_level(broker, level):
     """[MQTT-3.1.2-2] [MQTT-3.2.2-7]"""

@@ -71,6 +71,12 @@ def test_announced(settings):
     }
 
 
+def test_the_largest_packet_is_not_announced(start_broker):
+    """To say nothing means as large as MQTT allows; some clients refuse the number."""
+    broker = start_broker("[limits]\npacket_bytes_max = 268435460\n")
+    assert Client(broker.port).connect().get("packet_max") is None
+
+
 def test_receive_max(broker):
     """[MQTT-4.9.0-3] [MQTT-4.13.1-1]"""
     client = connected(broker)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import connected, unique
+from conformance.kit import Client, connected, unique
 from conformance.packets import (
+    CONNACK,
+    PINGRESP,
     PUBACK,
     PUBCOMP,
     PUBLISH,
     PUBREC,
     PUBREL,
     acknowledge,
+    connect,
     disconnect,
     packet,
     publish,
@@ -20,6 +23,7 @@ from conformance.packets import (
     varint,
 )
 
+every_version = pytest.mark.parametrize("version", [3, 4, 5])
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 NOT_UTF8 = {
     "surrogate": b"\xed\xa0\x80",
@@ -67,6 +71,28 @@ def test_fixed_header_flags(broker, request_bytes, version):
     [3.1.1 MQTT-2.2.2-1] [3.1.1 MQTT-2.2.2-2] [3.1.1 MQTT-3.6.1-1] [3.1.1 MQTT-3.8.1-1] [3.1.1 MQTT-3.10.1-1]
     [3.1.1 MQTT-3.14.1-1] [3.1.1 MQTT-4.8.0-1]"""
     expect_end(broker, request_bytes, version, MALFORMED, PROTOCOL_ERROR)
+
+
+UNUSED_FLAGS = {
+    "PUBACK": packet(0x4F, b"\x00\x01"),
+    "PUBREC": packet(0x59, b"\x00\x01"),
+    "PUBREL": packet(0x6B, b"\x00\x01"),
+    "PUBCOMP": packet(0x71, b"\x00\x01"),
+    "SUBSCRIBE": packet(0x83, b"\x00\x01", text("t"), b"\x00"),
+    "UNSUBSCRIBE": packet(0xAB, b"\x00\x01", text("t")),
+    "PINGREQ": packet(0xCF),
+}
+
+
+@cases(UNUSED_FLAGS)
+def test_unused_flags_of_3_1(broker, request_bytes):
+    """MQTT 3.1 says of flags that a packet does not use no more than that: they are not looked at."""
+    client = Client(broker.port, 3)
+    client.send(b"\x1d" + connect(unique("c"), 3)[1:])
+    assert client.receive().kind == CONNACK
+    client.send(request_bytes, packet(0xC0))
+    while client.receive().kind != PINGRESP:
+        pass
 
 
 def expect_end(broker, request_bytes: bytes, version: int, *reasons: int) -> None:
@@ -227,6 +253,16 @@ def test_strings_in_properties_are_checked(broker, raw):
         disconnect(0, reason_string=raw),
     ):
         expect_end(broker, request_bytes, 5, MALFORMED, PROTOCOL_ERROR)
+
+
+@every_version
+def test_control_characters_pass(broker, version):
+    """The standard advises against them and leaves it to the receiver (docs/mqtt.md)."""
+    topic, client, sender = unique("t/"), connected(broker, version), connected(broker, version)
+    client.subscribe(f"{topic}/#")
+    for name in ("\x01", "\x1f", "\x7f", "\x9f", "\ufffe"):
+        sender.publish(f"{topic}/{name}", b"x")
+        client.expect_message(f"{topic}/{name}", b"x")
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from conformance.kit import connected, kept, unique
-from conformance.packets import PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge, publish
+from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge, publish
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 
@@ -208,6 +208,26 @@ def test_pubrec_of_an_unknown_identifier(broker):
     client = connected(broker)
     client.send(acknowledge(PUBREC, 4711))
     client.expect(PUBREL, packet_id=4711, reason=0x92)
+
+
+def test_refusal_of_an_unknown_identifier(broker):
+    """A PUBREC of 0x80 or more has ended the delivery already: nothing is left to be said. [MQTT-4.3.3-4]"""
+    client = connected(broker)
+    client.send(acknowledge(PUBREC, 4711, 0x80))
+    client.ping()
+
+
+@pytest.mark.parametrize(
+    ("qos", "kind"), [(2, PUBACK), (1, PUBREC), (1, PUBCOMP)], ids=["PUBACK", "PUBREC", "PUBCOMP"]
+)
+@every_version
+def test_acknowledgement_of_another_qos(broker, version, qos, kind):
+    """What is in flight is acknowledged as its QoS says; anything else breaks the protocol. [MQTT-4.13.1-1]
+    [3.1.1 MQTT-4.8.0-1]"""
+    topic, receiver, sender = receiver_and_sender(broker, version)
+    sender.publish(topic, b"x", qos)
+    receiver.send(acknowledge(kind, receiver.expect(PUBLISH, qos=qos).packet_id))
+    receiver.expect_closed(0x82)
 
 
 @every_version

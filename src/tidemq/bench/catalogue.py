@@ -36,6 +36,7 @@ class Terms:
     seconds: float | None = None  # None: SECONDS, or as long as `messages` take
     rate: float = 0.0  # messages a second, of all publishers; 0: as fast as the broker takes them
     window: int = 100
+    one_by_one: bool = False  # each message is a send of its own
     prefix: str = field(default_factory=random_prefix)
 
 
@@ -126,6 +127,7 @@ def base(name: str, terms: Terms) -> Workload:
         payload_bytes=terms.size,
         rate_per_s=terms.rate,
         window=terms.window,
+        one_by_one=terms.one_by_one,
         outstanding_max=max(min(OUTSTANDING_MAX, OUTSTANDING_BYTES_MAX // max(terms.size, 1)), 1),
     )
 
@@ -139,6 +141,8 @@ def planned(workload: Workload, terms: Terms, text: str, **arguments: Argument) 
         label = text
     if workload.rate_per_s:
         label += f", {workload.rate_per_s:,.10g}/s"
+    if workload.one_by_one:
+        label += ", one by one"
     common: dict[str, Argument] = {
         "qos": terms.qos,
         "size": terms.size,
@@ -146,6 +150,7 @@ def planned(workload: Workload, terms: Terms, text: str, **arguments: Argument) 
         "seconds": workload.seconds or None,
         "rate": terms.rate,
         "window": terms.window,
+        "one_by_one": terms.one_by_one,
     }
     return Plan(
         workload=workload,

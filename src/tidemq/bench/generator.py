@@ -105,6 +105,7 @@ class Generator(Loop):
             self.outstanding_max = min(self.outstanding_max, cython.cast(uint64_t, 1))
         if workload.part == "enqueue" or workload.rate_per_s:
             self.outstanding_max = 0
+        self.one_by_one = workload.one_by_one
         self.polls = workload.poll
         self.connects_per_ns = (
             workload.connect_rate_per_s * share.connections(workload) / workload.connections / 1e9
@@ -154,7 +155,7 @@ class Generator(Loop):
         self.publishing.noise = 0x9E3779B97F4A7C15  # any seed but 0
         if workload.rate_per_s:
             self._set_pace(max(round(1e9 / workload.rate_per_s), 1))
-        self.block_size = max(workload.block_bytes, size)
+        self.block_size = size if workload.one_by_one else max(workload.block_bytes, size)
         self.frames.resize(size * len(publishers))
         for number in range(len(publishers)):
             frame = encode_publish(workload, publishers.start + number)
@@ -373,6 +374,8 @@ class Generator(Loop):
             self.stop_ns = self.started_ns + int(self.workload.seconds * 1e9)
         if self.publishing.pace.interval_ns:
             linux.prctl(linux.PR_SET_TIMERSLACK, 1)
+            if self.one_by_one and self.publishing.pace.interval_ns < TIMER_NS_MIN:
+                self.polls = True  # a sleep would bring several together
             self._arm(max(self.publishing.pace.interval_ns, TIMER_NS_MIN))
             return
         for number in range(self.originators):

@@ -8,6 +8,7 @@ from tidemq.bench.receiver cimport Load, Tally
 
 cdef enum:
     INPUT_BYTES = 262144                  # one read
+    SENDS_MAX = 64                        # of one connection in a turn
     WORD_MS = 1                           # so often held publishers look what has arrived at other generators
 
 cdef int64_t clock_ns(int clock) noexcept nogil
@@ -47,6 +48,7 @@ cdef class Loop:
     cdef uint32_t connecting_max          # connections between SYN and CONNACK
     cdef double connects_per_ns           # 0: no bound
     cdef bint publishes, polls, single
+    cdef bint one_by_one                  # each message is a send of its own
     cdef int64_t pinged_ns                # when PINGREQs were sent last
     cdef uint64_t due                     # paced: messages that have come due, of all publishers
     cdef int64_t connect_started_ns, started_ns, stop_ns, progress_ns
@@ -73,3 +75,4 @@ cdef class Loop:
     cdef uint64_t allowance(self, Connection* c) noexcept nogil
     cdef void release_held(self) noexcept nogil
     cdef void publish(self, Connection* c) noexcept nogil
+    cdef bint send_one_by_one(self, Connection* c) noexcept nogil

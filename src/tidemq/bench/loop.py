@@ -33,7 +33,7 @@ from cython.cimports.tidemq.bench.connection import (
     socket_fault,
     unsent,
 )
-from cython.cimports.tidemq.bench.loop import INPUT_BYTES, WORD_MS
+from cython.cimports.tidemq.bench.loop import INPUT_BYTES, SENDS_MAX, WORD_MS
 from cython.cimports.tidemq.bench.publisher import append_messages, due_messages
 from cython.cimports.tidemq.bench.receiver import parse
 from cython.cimports.tidemq.net.transport import begin, free_transport
@@ -305,7 +305,7 @@ class Loop:
             self.go_on(c)
         if self.may_publish(c):
             self.publish(c)
-        if not send_output(c):
+        if not send_output(c) or (self.one_by_one and not self.send_one_by_one(c)):
             self.shut(c)
         if c.readable:
             self.enqueue(index)
@@ -459,3 +459,19 @@ class Loop:
         if count:
             count = min(count, self.allowance(c))
         append_messages(cython.address(self.publishing), c, count, self.tally.now_ns)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def send_one_by_one(self, c: cython.pointer[Connection]) -> cython.bint:
+        """What else has come due by now, each message by itself, while the socket takes it. False when the
+        peer is gone.
+        """
+        _sends: cython.int
+        for _sends in range(SENDS_MAX):
+            if unsent(c) or not self.may_publish(c) or self.allowance(c) == 0:
+                return True
+            self.publish(c)
+            if not send_output(c):
+                return False
+        return True

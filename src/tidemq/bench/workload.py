@@ -61,6 +61,7 @@ class Workload:
     # sent, and not yet received by every subscriber, in all; 0: no bound. Paced runs have none
     outstanding_max: int = 20_000
     block_bytes: int = 65_536  # at most so much is handed to one send
+    one_by_one: bool = False  # each message is a send of its own, when it is due
 
     @property
     def single(self) -> bool:

@@ -51,6 +51,13 @@ Rate = Annotated[
     float, typer.Option(help="Messages a second, of all publishers; 0: as fast as the broker takes them.")
 ]
 Window = Annotated[int, typer.Option(help="QoS 1 and 2: messages in flight of each publisher, at most.")]
+OneByOne = Annotated[
+    bool,
+    typer.Option(
+        "--one-by-one",
+        help="Hand each message to the system by itself, when it is due.",
+    ),
+]
 Timeout = Annotated[
     float, typer.Option(help="Seconds for connecting, and of silence before what is out counts as lost.")
 ]
@@ -120,6 +127,7 @@ def fan(
     seconds: Seconds = None,
     rate: Rate = 0.0,
     window: Window = 100,
+    one_by_one: OneByOne = False,
     timeout: Timeout = TIMEOUT_S,
     threads: Threads = 1,
     source: Source = None,
@@ -132,7 +140,11 @@ def fan(
     def plans() -> list[Plan]:
         from tidemq.bench import catalogue
 
-        return [catalogue.fan(terms(mqtt, qos, size, messages, seconds, rate, window), senders, receivers)]
+        return [
+            catalogue.fan(
+                terms(mqtt, qos, size, messages, seconds, rate, window, one_by_one), senders, receivers
+            )
+        ]
 
     run_against(url, tls, plans, timeout, out, as_json, threads, source, spark)
 
@@ -150,6 +162,7 @@ def mesh(
     seconds: Seconds = None,
     rate: Rate = 0.0,
     window: Window = 100,
+    one_by_one: OneByOne = False,
     timeout: Timeout = TIMEOUT_S,
     threads: Threads = 1,
     source: Source = None,
@@ -162,7 +175,8 @@ def mesh(
     def plans() -> list[Plan]:
         from tidemq.bench import catalogue
 
-        return [catalogue.mesh(terms(mqtt, qos, size, messages, seconds, rate, window), clients)]
+        common = terms(mqtt, qos, size, messages, seconds, rate, window, one_by_one)
+        return [catalogue.mesh(common, clients)]
 
     run_against(url, tls, plans, timeout, out, as_json, threads, source, spark)
 
@@ -180,6 +194,7 @@ def pairs(
     seconds: Seconds = None,
     rate: Rate = 0.0,
     window: Window = 100,
+    one_by_one: OneByOne = False,
     timeout: Timeout = TIMEOUT_S,
     threads: Threads = 1,
     source: Source = None,
@@ -192,7 +207,8 @@ def pairs(
     def plans() -> list[Plan]:
         from tidemq.bench import catalogue
 
-        return [catalogue.pairs(terms(mqtt, qos, size, messages, seconds, rate, window), pairs)]
+        common = terms(mqtt, qos, size, messages, seconds, rate, window, one_by_one)
+        return [catalogue.pairs(common, pairs)]
 
     run_against(url, tls, plans, timeout, out, as_json, threads, source, spark)
 
@@ -402,11 +418,21 @@ def terms(
     seconds: float | None,
     rate: float,
     window: int = 100,
+    one_by_one: bool = False,
 ) -> Terms:
     """The options that most commands share."""
     from tidemq.bench.catalogue import Terms
 
-    return Terms(mqtt=mqtt, qos=qos, size=size, messages=messages, seconds=seconds, rate=rate, window=window)
+    return Terms(
+        mqtt=mqtt,
+        qos=qos,
+        size=size,
+        messages=messages,
+        seconds=seconds,
+        rate=rate,
+        window=window,
+        one_by_one=one_by_one,
+    )
 
 
 def drive(threads: int, source: Sequence[str] | None) -> Drive:

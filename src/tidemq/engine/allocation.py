@@ -1,11 +1,11 @@
 """Memory of the topic structures: counted, so that tests can tell that all of it was given back.
 
-Running out of memory ends the process: a broker that cannot keep a subscription has no state to go on from.
+Running out of memory ends the process, see `net/exhaustion.pxd`.
 """
 
 import cython
 from cython.cimports.libc.stdint import int64_t
-from cython.cimports.libc.stdlib import abort, calloc, free, malloc, realloc
+from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.posix.mman import (
     MADV_HUGEPAGE,
     MAP_ANONYMOUS,
@@ -20,6 +20,7 @@ from cython.cimports.posix.mman import (
 )
 from cython.cimports.tidemq.engine.allocation import HUGE_PAGE_BYTES
 from cython.cimports.tidemq.engine.system import RELAXED, add_i64, load_i64
+from cython.cimports.tidemq.net.exhaustion import out_of_memory
 
 _live_blocks = cython.declare(int64_t, 0)
 
@@ -31,7 +32,7 @@ def allocate(size: cython.size_t) -> cython.p_void:
     """Zeroed memory, counted; ends the process where there is none left. Any thread."""
     block: cython.p_void = calloc(1, size)
     if block == cython.NULL:
-        abort()
+        out_of_memory()
     add_i64(cython.address(_live_blocks), 1, RELAXED)
     return block
 
@@ -43,7 +44,7 @@ def obtain(size: cython.size_t) -> cython.p_void:
     """``malloc`` that ends the process instead of returning NULL. Any thread."""
     block: cython.p_void = malloc(size)
     if block == cython.NULL and size:
-        abort()
+        out_of_memory()
     return block
 
 
@@ -54,7 +55,7 @@ def enlarge(block: cython.p_void, size: cython.size_t) -> cython.p_void:
     """``realloc`` that ends the process instead of returning NULL. Any thread."""
     block = realloc(block, size)
     if block == cython.NULL and size:
-        abort()
+        out_of_memory()
     return block
 
 
@@ -84,7 +85,7 @@ def map_pages(size: cython.size_t, ordinary: cython.size_t) -> cython.p_void:
         cython.p_char, mmap(cython.NULL, whole, PROT_READ | PROT_WRITE, flags, -1, 0)
     )
     if cython.cast(cython.p_void, base) == MAP_FAILED:
-        abort()
+        out_of_memory()
     skipped: cython.size_t = -cython.cast(cython.size_t, base) % HUGE_PAGE_BYTES
     if skipped > 0:
         munmap(base, skipped)

@@ -2,10 +2,12 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libcpp.string cimport string
 
 from tidemq.engine.rules cimport Judgement
-from tidemq.engine.state cimport JUDGEMENTS, CacheEntry, Connection, Letter, Mail, Reactor
+from tidemq.engine.state cimport JUDGEMENTS, CacheEntry, Connection, Identity, Letter, Mail, Reactor
 from tidemq.wire.packets cimport Connect
 from tidemq.wire.protocol cimport Span
 
+cdef Identity* identity_of(Connection* c) noexcept nogil
+cdef void free_identity(Reactor* r, Connection* c) noexcept nogil
 cdef void take_names(Reactor* r, Connection* c, Letter* letter) noexcept nogil
 cdef void keep_username(Reactor* r, Connection* c, const Connect* connect) noexcept nogil
 cdef void apply_rules(Reactor* r, Connection* c, const string* client_id) noexcept nogil
@@ -19,6 +21,12 @@ cdef void bring_up_to_date(Reactor* r, Connection* c) noexcept nogil
 cdef void continue_review(Reactor* r) noexcept nogil
 cdef uint8_t judge_anew(Connection* c, CacheEntry* entry) noexcept nogil
 cdef void remember(Reactor* r, Connection* c, CacheEntry* entry, uint8_t message, bint allowed, int64_t ttl_ms) noexcept nogil
+
+# The authentication method that the client has named; NULL: none.
+cdef inline string* auth_method_of(const Connection* c) noexcept nogil:
+    if c.identity == NULL:
+        return NULL
+    return c.identity.auth_method
 
 # One message of these in a set of messages, see rules.
 cdef inline uint8_t message_bit(uint8_t qos, bint retain) noexcept nogil:

@@ -40,6 +40,7 @@ from cython.cimports.tidemq.engine.state import (
     CacheEntry,
     Connection,
     Event,
+    Identity,
     Letter,
     Mail,
     Reactor,
@@ -82,13 +83,38 @@ def _asker(c: cython.pointer[Connection], client_id: cython.pointer[cython.const
     """The client by its names; its address is left out."""
     asker: Asker
     memset(cython.address(asker), 0, cython.sizeof(Asker))
-    if c.username != cython.NULL:
-        asker.user = span_of(c.username)
+    if c.identity != cython.NULL and c.identity.username != cython.NULL:
+        asker.user = span_of(c.identity.username)
         asker.has_user = True
-    if c.groups != cython.NULL:
-        asker.groups = span_of(c.groups)
+    if c.identity != cython.NULL and c.identity.groups != cython.NULL:
+        asker.groups = span_of(c.identity.groups)
     asker.client_id = span_of(client_id)
     return asker
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def identity_of(c: cython.pointer[Connection]) -> cython.pointer[Identity]:
+    """What is known of the client, to be added to."""
+    if c.identity == cython.NULL:
+        owner: unique_ptr[Identity] = make_unique[Identity]()
+        c.identity = owner.release()
+    return c.identity
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_identity(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    if c.identity == cython.NULL:
+        return
+    del c.identity.auth_method
+    del c.identity.username
+    del c.identity.groups
+    release_policy(c.identity.own_rules, r.tally)
+    del c.identity
+    c.identity = cython.NULL
 
 
 @cython.cfunc
@@ -101,20 +127,21 @@ def take_names(
     an authoriser has answered is forgotten.
     """
     c.asker_number = 0
+    who: cython.pointer[Identity] = identity_of(c)
     if letter.username != cython.NULL:
-        del c.username
-        c.username = letter.username
+        del who.username
+        who.username = letter.username
         letter.username = cython.NULL
     if letter.groups != cython.NULL:
-        del c.groups
-        c.groups = letter.groups
+        del who.groups
+        who.groups = letter.groups
         letter.groups = cython.NULL
     if letter.own_rules != cython.NULL:
         # the set that is of the ones before goes first
         release_rules(c.rules, r.tally)
         c.rules = cython.NULL
-        release_policy(c.own_rules, r.tally)
-        c.own_rules = letter.own_rules
+        release_policy(who.own_rules, r.tally)
+        who.own_rules = letter.own_rules
         letter.own_rules = cython.NULL
 
 
@@ -126,11 +153,13 @@ def keep_username(
 ) -> cython.void:
     """For who decides on what the client does."""
     wanted: cython.bint = r.shared.ask_subscribe or r.shared.ask_publish or r.policy != cython.NULL
-    wanted = wanted or c.auth_method != cython.NULL  # who may authenticate again, as the same user
-    if wanted and connect.has_username and c.username == cython.NULL:
-        owner: unique_ptr[string] = make_unique[string]()
-        c.username = owner.release()
-        c.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
+    wanted = wanted or auth_method_of(c) != cython.NULL  # who may authenticate again, as the same user
+    if wanted and connect.has_username:
+        who: cython.pointer[Identity] = identity_of(c)
+        if who.username == cython.NULL:
+            owner: unique_ptr[string] = make_unique[string]()
+            who.username = owner.release()
+            who.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
 
 
 @cython.cfunc
@@ -145,13 +174,16 @@ def apply_rules(
     before: cython.pointer[RuleSet] = c.rules
     c.rules = cython.NULL
     c.rules_number = 0
-    if r.policy != cython.NULL or c.own_rules != cython.NULL:
+    own_rules: cython.pointer[Policy] = cython.NULL
+    if c.identity != cython.NULL:
+        own_rules = c.identity.own_rules
+    if r.policy != cython.NULL or own_rules != cython.NULL:
         name_peer(c)
         asker: Asker = _asker(c, client_id)
-        _read_address(cython.address(c.peer), cython.address(asker))
+        _read_address(c.peer, cython.address(asker))
         numbers: cython.pointer[int64_t] = cython.address(r.shared.judged)
-        if c.own_rules != cython.NULL:
-            c.rules = make_rules(c.own_rules, r.policy, cython.address(asker), r.tally)
+        if own_rules != cython.NULL:
+            c.rules = make_rules(own_rules, r.policy, cython.address(asker), r.tally)
         else:
             c.rules = find_rules(r.policy, cython.address(asker), numbers, r.tally)
         c.rules_number = add_i64(numbers, 1, RELAXED) if c.rules.personal else c.rules.number

@@ -1,11 +1,11 @@
 """How a connection begins and ends on a reactor, and what its end means for session and will."""
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import release
-from cython.cimports.tidemq.engine.authorising import bring_up_to_date
+from cython.cimports.tidemq.engine.authorising import bring_up_to_date, free_identity
 from cython.cimports.tidemq.engine.backpressure import stop_waiting
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_ACCEPTED,
@@ -18,6 +18,7 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.guarding import give_place
 from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.lingering import linger
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import flush_output, free_output, pending_output
 from cython.cimports.tidemq.engine.queueing import evict_waiting
@@ -27,7 +28,7 @@ from cython.cimports.tidemq.engine.replies import write_disconnect
 from cython.cimports.tidemq.engine.reports import connection_event, drop_packet, post_report
 from cython.cimports.tidemq.engine.retention import suspend_backlog
 from cython.cimports.tidemq.engine.routing import route_message
-from cython.cimports.tidemq.engine.rules import release_policy, release_rules
+from cython.cimports.tidemq.engine.rules import release_rules
 from cython.cimports.tidemq.engine.sessions import end_session, set_online, store_session
 from cython.cimports.tidemq.engine.shards import return_held
 from cython.cimports.tidemq.engine.state import (
@@ -48,17 +49,13 @@ from cython.cimports.tidemq.engine.system import (
     EPOLLIN,
     EPOLLOUT,
     IPPROTO_TCP,
-    MSG_DONTWAIT,
     RELAXED,
-    SHUT_WR,
     TCP_NODELAY,
     add_i64,
     close,
     epoll_ctl,
     epoll_event,
-    recv,
     setsockopt,
-    shutdown,
 )
 from cython.cimports.tidemq.engine.timers import time_connection, time_session
 from cython.cimports.tidemq.engine.wrapping import (
@@ -69,9 +66,6 @@ from cython.cimports.tidemq.engine.wrapping import (
 )
 from cython.cimports.tidemq.net.transport import fault_name
 from cython.cimports.tidemq.wire.protocol import FAULT_TRANSPORT
-
-# of what a closed client had still sent, so that no RST cuts our goodbye
-_DRAIN_READS = cython.declare(cython.int, 16)
 
 
 @cython.cfunc
@@ -278,20 +272,17 @@ def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
         c.input = cython.NULL
     drop_packet(r, c.connect_packet)
     drop_packet(r, c.pending_packet)
-    del c.auth_method
-    del c.username
-    del c.groups
     release_rules(c.rules, r.tally)
-    release_policy(c.own_rules, r.tally)
+    free_identity(r, c)
+    del c.usage
+    del c.peer
     del c.aliases_in
     del c.aliases_out
     c.connect_packet = cython.NULL
     c.pending_packet = cython.NULL
-    c.auth_method = cython.NULL
-    c.username = cython.NULL
-    c.groups = cython.NULL
+    c.usage = cython.NULL
+    c.peer = cython.NULL
     c.rules = cython.NULL
-    c.own_rules = cython.NULL
     c.aliases_in = cython.NULL
     c.aliases_out = cython.NULL
 
@@ -301,19 +292,15 @@ def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
 @cython.exceptval(check=False)
 def _say_goodbye(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
     """Sends what is left, with a DISCONNECT where the server ends a 5.0 connection, and closes the socket."""
-    unread: uint8_t[4096]
-    reads: cython.int
     if c.state == CONNECTED and c.doom_reason >= 0x80:
         write_disconnect(r, c, c.doom_reason)
     sent: cython.bint = flush_output(r, c)
     if sent and c.transport != cython.NULL:
         conclude_transport(r, c)
     if sent and (c.doom_reason or c.transport != cython.NULL):
-        shutdown(c.fd, SHUT_WR)
-        for reads in range(_DRAIN_READS):
-            if recv(c.fd, unread, 4096, MSG_DONTWAIT) <= 0:
-                break
-    close(c.fd)
+        linger(r, c.fd)
+    else:
+        close(c.fd)
 
 
 @cython.cfunc

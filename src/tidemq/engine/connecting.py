@@ -18,6 +18,8 @@ from cython.cimports.libcpp.memory import (
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.authorising import (
     apply_rules,
+    auth_method_of,
+    identity_of,
     judge_will,
     keep_username,
     review,
@@ -82,6 +84,7 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_CONNECTION,
     Connection,
     Event,
+    Identity,
     Letter,
     Mail,
     Reactor,
@@ -224,8 +227,9 @@ def handle_connect(
     c.connect_packet = keep_packet(r, first, body, size)
     if c.version == 5 and has_property(cython.address(connect.properties), PROP_AUTH_METHOD):
         owner: unique_ptr[string] = make_unique[string]()
-        c.auth_method = owner.release()
-        c.auth_method.assign(
+        who: cython.pointer[Identity] = identity_of(c)
+        who.auth_method = owner.release()
+        who.auth_method.assign(
             cython.cast(cython.p_char, connect.properties.auth_method.data),
             connect.properties.auth_method.size,
         )
@@ -263,7 +267,7 @@ def answer_connect(
         return
     c.asked = False
     r.resumed.push_back(handle_of(r, c))
-    if reason == RC_CONTINUE_AUTHENTICATION and c.auth_method == cython.NULL:
+    if reason == RC_CONTINUE_AUTHENTICATION and auth_method_of(c) == cython.NULL:
         reason = RC_BAD_AUTHENTICATION_METHOD  # the client named none: it cannot take part
     if reason == RC_CONTINUE_AUTHENTICATION:
         c.state = AUTHENTICATING
@@ -291,7 +295,7 @@ def handle_auth(
     fault: Fault = parse_auth(first, body, size, cython.address(packet))
     if fault == FAULT_NONE:
         wanted: uint8_t = RC_REAUTHENTICATE if c.state == CONNECTED else RC_CONTINUE_AUTHENTICATION
-        known: cython.bint = c.auth_method != cython.NULL and has_property(
+        known: cython.bint = auth_method_of(c) != cython.NULL and has_property(
             cython.address(packet.properties), PROP_AUTH_METHOD
         )
         if known:
@@ -300,7 +304,7 @@ def handle_auth(
                 cython.cast(cython.p_char, packet.properties.auth_method.data),
                 packet.properties.auth_method.size,
             )
-            known = method == c.auth_method[0]  # [MQTT-4.12.1-1]
+            known = method == auth_method_of(c)[0]  # [MQTT-4.12.1-1]
         # a CONNECTED client also continues an exchange that it began with 0x19
         if not known or (packet.reason != wanted and packet.reason != RC_CONTINUE_AUTHENTICATION):
             fault = FAULT_AUTH_UNEXPECTED
@@ -314,7 +318,7 @@ def handle_auth(
     touch(r, c)
     event: cython.pointer[Event] = connection_event(r, c, EVENT_AUTH)
     event.reason = packet.reason
-    event.text = c.auth_method[0]
+    event.text = auth_method_of(c)[0]
     event.listener = c.listener.name
     event.flag = has_property(cython.address(packet.properties), PROP_AUTH_DATA)
     if event.flag:
@@ -335,7 +339,12 @@ def answer_auth(
 ) -> cython.void:
     """The control plane's answer to an AUTH."""
     data: cython.pointer[cython.const[string]] = letter.data
-    if not c.asked or c.auth_method == cython.NULL or c.pending_packet != cython.NULL or c.state == DECIDING:
+    if (
+        not c.asked
+        or auth_method_of(c) == cython.NULL
+        or c.pending_packet != cython.NULL
+        or c.state == DECIDING
+    ):
         return
     c.asked = False
     r.resumed.push_back(handle_of(r, c))
@@ -528,8 +537,8 @@ def _attach(
         append_string_property(
             PROP_ASSIGNED_CLIENT_ID, span_of(cython.address(s.client_id)), cython.address(properties)
         )
-    if c.auth_method != cython.NULL:
-        append_string_property(PROP_AUTH_METHOD, span_of(c.auth_method), cython.address(properties))
+    if auth_method_of(c) != cython.NULL:
+        append_string_property(PROP_AUTH_METHOD, span_of(auth_method_of(c)), cython.address(properties))
         if auth_data != cython.NULL:
             append_string_property(PROP_AUTH_DATA, span_of(auth_data), cython.address(properties))
     _answer_connack(r, c, present, cython.address(properties), found.removal)

@@ -52,6 +52,7 @@ NAMES = (
     "events_dropped",
     "faults",
     "turns",
+    "turns_gathered",
     "cache_misses",
     "live_connections",
     "live_sessions",

@@ -109,6 +109,7 @@ from cython.cimports.tidemq.engine.timers import (
     clock_ms,
     clock_ns,
 )
+from cython.cimports.tidemq.net.exhaustion import end_when_exhausted
 from cython.cimports.tidemq.net.transport import ServerScheme
 from cython.cimports.tidemq.wire.protocol import span_of
 
@@ -136,6 +137,7 @@ class Engine:
             raise UsageError(f"reactors is {reactors}, must be 1 to {REACTORS_MAX}")
         own: EngineLimits
         set_limits(cython.address(own), limits)  # may raise: nothing is made yet
+        end_when_exhausted()
         owner: unique_ptr[Shared] = make_unique[Shared]()
         self.shared = owner.release()
         self.threads = []

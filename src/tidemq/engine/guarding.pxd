@@ -24,6 +24,7 @@ cdef void destroy_guard(Guard* guard) noexcept nogil
 # The number of an address: of an IPv4 address, or an IPv6 network of 64 bits. 0: it has none.
 cdef uint64_t address_of_socket(int fd) noexcept nogil
 cdef uint64_t address_of_bytes(const uint8_t* address) noexcept nogil
+cdef bint is_local_socket(int fd) noexcept nogil
 cdef bint take_place(Guard* guard, uint64_t address, int64_t most) noexcept nogil
 cdef void give_place(Guard* guard, uint64_t address) noexcept nogil
 cdef uint64_t visitor_of(Guard* guard, Span client_id, uint64_t address) noexcept nogil

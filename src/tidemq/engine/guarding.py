@@ -12,6 +12,7 @@ from cython.cimports.tidemq.engine.guarding import Guard, Visits
 from cython.cimports.tidemq.engine.system import (
     AF_INET,
     AF_INET6,
+    AF_UNIX,
     getpeername,
     pthread_mutex_destroy,
     pthread_mutex_init,
@@ -26,6 +27,7 @@ from cython.cimports.tidemq.wire.protocol import Span
 # before the number of an IPv4 address: as a network of IPv6 it is of multicast, from where nobody connects
 _IPV4 = cython.declare(uint64_t, cython.cast(uint64_t, 0xFFFFFFFF) << 32)
 _MAPPED = cython.declare(cython.p_const_char, b"\0\0\0\0\0\0\0\0\0\0\xff\xff")
+_LOOPBACK = cython.declare(cython.p_const_char, b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1")
 _FORGOTTEN_MAX = cython.declare(cython.int, 4)  # old clients at each new visit
 
 
@@ -82,6 +84,24 @@ def address_of_socket(fd: cython.int) -> uint64_t:
     if address.ss_family == AF_INET6:
         return address_of_bytes(data + 8)  # after family, port and flow
     return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_local_socket(fd: cython.int) -> cython.bint:
+    """Whether the peer is on this machine: at a loopback address, or at a Unix socket."""
+    address: sockaddr_storage
+    size: socklen_t = cython.sizeof(sockaddr_storage)
+    memset(cython.address(address), 0, cython.sizeof(sockaddr_storage))
+    data: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], cython.address(address))
+    if getpeername(fd, cython.cast(cython.pointer[sockaddr], cython.address(address)), cython.address(size)):
+        return False
+    if address.ss_family == AF_INET6:
+        if memcmp(data + 8, _MAPPED, 12) == 0:
+            return data[20] == 127
+        return memcmp(data + 8, _LOOPBACK, 16) == 0
+    return address.ss_family == AF_UNIX or (address.ss_family == AF_INET and data[4] == 127)
 
 
 @cython.cfunc

@@ -9,6 +9,7 @@ cdef extern from * nogil:
     #include <stdlib.h>
     #include <string.h>
     #include <string>
+    #include <string_view>
     #include <sys/random.h>
     #ifndef TIDEMQ_SEEDED_HASH
     #define TIDEMQ_SEEDED_HASH
@@ -43,6 +44,7 @@ cdef extern from * nogil:
 
         // not noexcept: the table then keeps each entry's hash, and compares no key of another hash
         size_t operator()(const std::string& text) const { return of(text.data(), text.size()); }
+        size_t operator()(std::string_view text) const { return of(text.data(), text.size()); }
         size_t operator()(uint64_t number) const { return of(&number, sizeof number); }
     };
     #endif

@@ -9,12 +9,15 @@ cdef bint flush_output(Reactor* r, Connection* c) noexcept nogil
 cdef void consume_output(Reactor* r, Output* out, uint64_t size) noexcept nogil
 cdef void settle_output(Reactor* r, Output* out, uint32_t sent) noexcept nogil
 cdef void free_output(Reactor* r, Connection* c) noexcept nogil
+cdef bint is_drained(const Output* out) noexcept nogil
 cdef void touch(Reactor* r, Connection* c) noexcept nogil
 cdef void doom(Reactor* r, Connection* c, uint8_t reason, uint8_t fault) noexcept nogil
 
 # Bytes that wait to be sent. Inline, as what is done for every message and smaller than its call.
 cdef inline uint64_t pending_output(const Connection* c) noexcept nogil:
-    cdef uint64_t pending = c.output.end - c.output.start + c.output.large_bytes
+    cdef uint64_t pending = c.output.end - c.output.start
+    if c.output.large != NULL:
+        pending += c.output.large.bytes
     if c.transport != NULL:
         pending += c.transport.output.end - c.transport.output.start
     return pending

@@ -11,7 +11,6 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy, memmove, memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
-from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.allocation import enlarge, obtain
 from cython.cimports.tidemq.engine.backpressure import is_waited_for
 from cython.cimports.tidemq.engine.counters import (
@@ -25,6 +24,7 @@ from cython.cimports.tidemq.engine.state import (
     OUTPUT_BLOCK,
     Connection,
     LargePayload,
+    LargePayloads,
     Message,
     Output,
     Reactor,
@@ -184,15 +184,15 @@ def append_large(
     out: cython.pointer[Output] = cython.address(c.output)
     touch(r, c)
     if out.large == cython.NULL:
-        owner: unique_ptr[vector[LargePayload]] = make_unique[vector[LargePayload]]()
+        owner: unique_ptr[LargePayloads] = make_unique[LargePayloads]()
         out.large = owner.release()
     part: LargePayload
-    part.at = out.streamed + (out.end - out.start)
+    part.at = out.large.streamed + (out.end - out.start)
     part.message = message
     part.sent = 0
     hold_message(message)
-    out.large.push_back(part)
-    out.large_bytes += message.payload_size
+    out.large.parts.push_back(part)
+    out.large.bytes += message.payload_size
 
 
 @cython.cfunc
@@ -201,13 +201,13 @@ def append_large(
 def _gather(out: cython.pointer[Output], parts: cython.pointer[iovec]) -> cython.int:
     """Lays out what is to be sent, buffer and large payloads in turn; returns how many parts."""
     count: cython.int = 0
-    at: uint64_t = out.streamed
+    at: uint64_t = out.large.streamed
     data: cython.pointer[uint8_t] = out.data + out.start
     index: cython.size_t
-    for index in range(out.large.size()):
+    for index in range(out.large.parts.size()):
         if count + 2 >= _VECTOR_MAX:
             return count
-        part: LargePayload = out.large[0][index]
+        part: LargePayload = out.large.parts[index]
         if part.at > at:
             parts[count].iov_base = data
             parts[count].iov_len = part.at - at
@@ -231,30 +231,40 @@ def _gather(out: cython.pointer[Output], parts: cython.pointer[iovec]) -> cython
 @cython.exceptval(check=False)
 def consume_output(r: cython.pointer[Reactor], out: cython.pointer[Output], size: uint64_t) -> cython.void:
     """Marks ``size`` bytes as sent, over buffer and large payloads in their order."""
+    large: cython.pointer[LargePayloads] = out.large
     done: cython.size_t = 0
     while size:
         run: uint64_t = out.end - out.start
-        if out.large != cython.NULL and done < out.large.size():
-            run = out.large[0][done].at - out.streamed
+        if large != cython.NULL and done < large.parts.size():
+            run = large.parts[done].at - large.streamed
         if run:
             if run > size:
                 run = size
             out.start += cython.cast(uint32_t, run)
-            out.streamed += run
+            if large != cython.NULL:
+                large.streamed += run
             size -= run
             continue
-        part: cython.pointer[LargePayload] = cython.address(out.large[0][done])
+        part: cython.pointer[LargePayload] = cython.address(large.parts[done])
         left: uint64_t = part.message.payload_size - part.sent
         if left > size:
             part.sent += cython.cast(uint32_t, size)
-            out.large_bytes -= size
+            large.bytes -= size
             break
-        out.large_bytes -= left
+        large.bytes -= left
         size -= left
         release_message(part.message, r.tally)
         done += 1
     if done:
-        out.large.erase(out.large.begin(), out.large.begin() + done)
+        large.parts.erase(large.parts.begin(), large.parts.begin() + done)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_drained(out: cython.pointer[cython.const[Output]]) -> cython.bint:
+    """Whether all that was appended has gone."""
+    return out.end == out.start and (out.large == cython.NULL or out.large.bytes == 0)
 
 
 @cython.cfunc
@@ -268,14 +278,15 @@ def flush_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
         return flush_wrapped(r, c)
     while True:
         sent: cython.Py_ssize_t
-        if out.large_bytes == 0:
+        if out.large == cython.NULL or out.large.bytes == 0:
             size: uint32_t = out.end - out.start
             if size == 0:
                 break
             sent = send(c.fd, out.data + out.start, size, MSG_NOSIGNAL | MSG_DONTWAIT)
             if sent > 0:
                 out.start += cython.cast(uint32_t, sent)
-                out.streamed += sent
+                if out.large != cython.NULL:
+                    out.large.streamed += sent
                 if sent < size:
                     total += cython.cast(uint32_t, sent)
                     break
@@ -306,7 +317,7 @@ def flush_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
 def settle_output(r: cython.pointer[Reactor], out: cython.pointer[Output], sent: uint32_t) -> cython.void:
     """Gives the buffer back where all of it has gone; ``sent``: bytes that this turn sent."""
     out.taken += sent
-    if out.end == out.start and out.large_bytes == 0:
+    if is_drained(out):
         out.usual = sent if sent > out.usual // 2 else out.usual // 2
         _give_block(r, out)
 
@@ -319,9 +330,8 @@ def free_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
     out: cython.pointer[Output] = cython.address(c.output)
     index: cython.size_t
     if out.large != cython.NULL:
-        for index in range(out.large.size()):
-            release_message(out.large[0][index].message, r.tally)
+        for index in range(out.large.parts.size()):
+            release_message(out.large.parts[index].message, r.tally)
         del out.large
         out.large = cython.NULL
-    out.large_bytes = 0
     _give_block(r, out)

@@ -54,6 +54,7 @@ from cython.cimports.tidemq.engine.system import RELAXED, load_int
 from cython.cimports.tidemq.wire.packets import Ack, Publish, parse_ack, parse_publish
 from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
+    FAULT_ACK_OF_OTHER_QOS,
     FAULT_LIMIT,
     FAULT_NONE,
     FAULT_PROPERTY_VALUE,
@@ -413,6 +414,7 @@ def _accept_publish(
             passage.offered = publish.qos == 2 and c.session.stored != cython.NULL
     passage.entry = entry
     r.tally[C_MESSAGES_RECEIVED] += 1
+    r.unasked += publish.qos == 0 and c.session.subscriptions == cython.NULL
     route(r, cython.address(passage))
     if publish.qos:
         _acknowledge(r, c, cython.address(passage), publish.packet_id)
@@ -471,6 +473,26 @@ def _release_entry(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _handle_pubrec(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    entry: cython.pointer[Entry],
+    ack: cython.pointer[cython.const[Ack]],
+) -> cython.bint:
+    """Whether it ends the message, as one with a reason from 0x80 on does: no PUBREL follows that."""
+    known: cython.bint = entry != cython.NULL and (entry.state == SENT or entry.state == RELEASED)
+    if ack.reason >= 0x80:
+        return known
+    if known:
+        _release_entry(r, c, entry, ack.packet_id)
+    else:
+        write_ack(r, c, PUBREL, ack.packet_id, RC_PACKET_IDENTIFIER_NOT_FOUND)
+    return False
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def handle_ack(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
@@ -478,30 +500,28 @@ def handle_ack(
     body: cython.pointer[cython.const[uint8_t]],
     size: uint32_t,
 ) -> cython.void:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP. One that fits no message is answered, never a reason to disconnect."""
+    """PUBACK, PUBREC, PUBREL, PUBCOMP. One that fits no message is answered, or means nothing: its message
+    may be of an earlier connection. One for a message of another QoS breaks the protocol
+    [3.1.1 MQTT-4.8.0-1].
+    """
     ack: Ack
     fault: Fault = parse_ack(first, body, size, c.version, cython.address(ack))
-    if fault != FAULT_NONE:
-        doom(r, c, fault_reason(fault), fault)
-        return
     kind: uint8_t = first >> 4
-    if kind == PUBREL:
+    if fault == FAULT_NONE and kind == PUBREL:
         _handle_pubrel(r, c, ack.packet_id)
         return
     s: cython.pointer[Session] = c.session
     entry: cython.pointer[Entry] = find_entry(cython.address(s.outbox), ack.packet_id)
+    if fault == FAULT_NONE and entry != cython.NULL and (entry.qos == 1) != (kind == PUBACK):
+        if entry.state == SENT or entry.state == RELEASED:
+            fault = FAULT_ACK_OF_OTHER_QOS
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
     if kind == PUBREC:
-        if entry == cython.NULL or entry.qos != 2 or (entry.state != SENT and entry.state != RELEASED):
-            write_ack(r, c, PUBREL, ack.packet_id, RC_PACKET_IDENTIFIER_NOT_FOUND)
+        if not _handle_pubrec(r, c, entry, cython.address(ack)):
             return
-        if ack.reason < 0x80:
-            _release_entry(r, c, entry, ack.packet_id)
-            return
-    elif (
-        entry == cython.NULL
-        or (entry.qos == 1) != (kind == PUBACK)
-        or entry.state != (SENT if kind == PUBACK else RELEASED)
-    ):
+    elif entry == cython.NULL or entry.state != (SENT if kind == PUBACK else RELEASED):
         return
     remove_row(r, s, entry)
     forget_entry(cython.address(s.outbox), entry, r.tally)

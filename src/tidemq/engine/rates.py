@@ -9,11 +9,12 @@ what each connection may take in advance: a twentieth of a second's worth of mes
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.counters import C_CLIENTS_THROTTLED, C_THROTTLED_MS
 from cython.cimports.tidemq.engine.engine_limits import Rates
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.output import touch
-from cython.cimports.tidemq.engine.state import TIMER_THROTTLED, Connection, Listener, Reactor
+from cython.cimports.tidemq.engine.state import TIMER_THROTTLED, ClientUsage, Connection, Listener, Reactor
 from cython.cimports.tidemq.engine.system import RELAXED, add_i64, compare_exchange_i64, load_i64
 from cython.cimports.tidemq.engine.timers import add_timer
 from cython.cimports.tidemq.wire.packets import FixedHeader, parse_fixed_header
@@ -57,12 +58,22 @@ def _take(paid_ns: cython.pointer[int64_t], now_ns: int64_t, count: int64_t, per
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _usage_of(c: cython.pointer[Connection]) -> cython.pointer[ClientUsage]:
+    if c.usage == cython.NULL:
+        owner: unique_ptr[ClientUsage] = make_unique[ClientUsage]()
+        c.usage = owner.release()
+    return c.usage
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _hold(r: cython.pointer[Reactor], c: cython.pointer[Connection], until_ns: int64_t) -> cython.void:
     """Reads nothing more from the client until then."""
     if until_ns <= r.now_ns or c.throttled or c.doomed or c.leaving:
         return
     c.throttled = True
-    c.throttled_ms = r.now_ms
+    _usage_of(c).throttled_ms = r.now_ms
     c.pause_count += 1
     r.tally[C_CLIENTS_THROTTLED] += 1
     touch(r, c)
@@ -76,7 +87,7 @@ def end_hold(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cytho
     """It waits for no bucket any more, because the time is over or because it leaves this reactor."""
     if c.throttled:
         c.throttled = False
-        r.tally[C_THROTTLED_MS] += r.now_ms - c.throttled_ms
+        r.tally[C_THROTTLED_MS] += r.now_ms - c.usage.throttled_ms
 
 
 @cython.cfunc
@@ -137,7 +148,7 @@ def within_rates(
     end: uint32_t = size
     if rates.client_messages or rates.messages:
         most: int64_t = min(
-            _left(cython.address(c.usage.messages_ns), r.now_ns, rates.client_messages),
+            _left(cython.address(_usage_of(c).buckets.messages_ns), r.now_ns, rates.client_messages),
             _left(cython.address(c.listener.usage.messages_ns), r.now_ns, rates.messages),
         )
         _walk(data, size, most, cython.address(end))
@@ -161,7 +172,7 @@ def charge_messages(
     end: uint32_t
     count: int64_t = _walk(data, size, _ANY, cython.address(end))
     until_ns: int64_t = max(
-        _take(cython.address(c.usage.messages_ns), r.now_ns, count, rates.client_messages),
+        _take(cython.address(_usage_of(c).buckets.messages_ns), r.now_ns, count, rates.client_messages),
         _take(cython.address(c.listener.usage.messages_ns), r.now_ns, count, rates.messages),
     )
     if more:
@@ -176,7 +187,7 @@ def room_within_rates(r: cython.pointer[Reactor], c: cython.pointer[Connection],
     """How many bytes the next read may bring."""
     rates: cython.pointer[Rates] = cython.address(c.listener.rates)
     left: int64_t = min(
-        _left(cython.address(c.usage.bytes_ns), r.now_ns, rates.client_bytes),
+        _left(cython.address(_usage_of(c).buckets.bytes_ns), r.now_ns, rates.client_bytes),
         _left(cython.address(c.listener.usage.bytes_ns), r.now_ns, rates.bytes),
     )
     return cython.cast(uint32_t, min(cython.cast(int64_t, room), max(left, _READ_LEAST)))
@@ -189,7 +200,7 @@ def charge_bytes(r: cython.pointer[Reactor], c: cython.pointer[Connection], size
     """After a read."""
     rates: cython.pointer[Rates] = cython.address(c.listener.rates)
     until_ns: int64_t = max(
-        _take(cython.address(c.usage.bytes_ns), r.now_ns, size, rates.client_bytes),
+        _take(cython.address(_usage_of(c).buckets.bytes_ns), r.now_ns, size, rates.client_bytes),
         _take(cython.address(c.listener.usage.bytes_ns), r.now_ns, size, rates.bytes),
     )
     _hold(r, c, until_ns)

@@ -37,8 +37,10 @@ from cython.cimports.tidemq.engine.counters import (
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.drops import check_drops, report_drops
 from cython.cimports.tidemq.engine.fulfilment import keep_promises
+from cython.cimports.tidemq.engine.gathering import begin_gathering, gather, note_turn
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.journal import free_section, hand_over, is_late
+from cython.cimports.tidemq.engine.lingering import drain_lingering, end_lingering, is_lingering
 from cython.cimports.tidemq.engine.listening import accept_connections, is_listening, watch, watch_listening
 from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.offers import free_offers
@@ -157,6 +159,7 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     r.tally[LIVE_BUFFERS] -= r.spare_blocks.size()
     r.tally[MEMORY_BUFFERS] -= cython.cast(int64_t, r.spare_blocks.size()) * OUTPUT_BLOCK
     r.spare_blocks.clear()
+    end_lingering(r, True)
     end_sweep(r)
     free_released(r)
     free_leftovers(cython.address(r.leftovers), r.tally, cython.cast(uint64_t, -1))
@@ -188,6 +191,9 @@ def _handle_event(r: cython.pointer[Reactor], event: cython.pointer[epoll_event]
     if is_listening(key):
         if not r.stopping:
             accept_connections(r, key)
+        return
+    if is_lingering(key):
+        drain_lingering(r, key)
         return
     c: cython.pointer[Connection] = connection_of(r, key)
     if c == cython.NULL:
@@ -333,6 +339,7 @@ def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
         check_drops(r)
         tend_shards(r)
         sweep_retained(r)
+        end_lingering(r, False)
 
 
 @cython.cfunc
@@ -432,7 +439,8 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     if r.strained_left or r.released.size() or r.leftovers.size():
         return 0
     watching: cython.bint = r.strained.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
-    watching = watching or r.shards.size() > 0 or r.drops.size() > 0 or r.sweep != cython.NULL
+    watching = watching or r.shards.size() > 0 or r.drops.size() > 0 or r.lingering.size() > 0
+    watching = watching or r.sweep != cython.NULL
     wait: int64_t = _TICK_MS if watching else _IDLE_MS
     if r.unmarked.size():
         wait = min(wait, max(r.unmarked.front().sent_ms + MARK_MS - r.now_ms, cython.cast(int64_t, 0)))
@@ -492,8 +500,10 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
     """Turns until the engine stops; the reactor's thread, without the GIL."""
     events: epoll_event[512]
     index: cython.int
+    begin_gathering()
     while not (r.stopping and (r.now_ms >= r.stop_ms or _all_written(r))):
         count: cython.int = 0
+        gather(r)
         if r.section != cython.NULL and not r.section.records.empty():
             count = epoll_wait(r.epoll, events, _EVENTS_MAX, 0)
             if count == 0 and hand_over(r):
@@ -525,6 +535,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         ended_ns: int64_t = clock_ns()
         r.busy_ns += ended_ns - began_ns
         work_out_load(r, ended_ns)
+        note_turn(r, began_ns, ended_ns)
     end_turn()  # the last one is about everything
     for index in range(cython.cast(cython.int, r.connections.size())):
         if r.connections[index] != cython.NULL:

@@ -108,7 +108,7 @@ def _handle_ping(
     r: cython.pointer[Reactor], c: cython.pointer[Connection], first: uint8_t, size: uint32_t
 ) -> cython.void:
     """PINGREQ is answered at once [MQTT-3.12.4-1]."""
-    fault: Fault = parse_ping(first, size)
+    fault: Fault = parse_ping(first, size, c.version)
     if fault != FAULT_NONE:
         doom(r, c, fault_reason(fault), fault)
         return

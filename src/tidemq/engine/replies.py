@@ -142,7 +142,7 @@ def write_auth(
     head: Span
     head.data = cython.address(reason)
     head.size = 1
-    append_string_property(PROP_AUTH_METHOD, span_of(c.auth_method), cython.address(properties))
+    append_string_property(PROP_AUTH_METHOD, span_of(c.identity.auth_method), cython.address(properties))
     if data != cython.NULL:
         append_string_property(PROP_AUTH_DATA, span_of(data), cython.address(properties))
     encode_packet(

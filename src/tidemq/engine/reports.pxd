@@ -6,6 +6,7 @@ from tidemq.engine.state cimport Connection, Event, Message, Reactor, Shared
 cdef Event* new_event(uint8_t kind, uint64_t connection) noexcept nogil
 cdef void post_event(Shared* shared, Event* event) noexcept nogil
 cdef void post_report(Reactor* r, Event* event) noexcept nogil
+cdef void set_peer(Connection* c, const char* text) noexcept nogil
 cdef void name_peer(Connection* c) noexcept nogil
 cdef Event* connection_event(Reactor* r, Connection* c, uint8_t kind) noexcept nogil
 cdef void report_received(Reactor* r, uint64_t receiver, Message* message) noexcept nogil

@@ -12,6 +12,7 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.counters import C_DROPPED_RECEIVER_FULL, C_EVENTS_DROPPED, MEMORY_BUFFERS
+from cython.cimports.tidemq.engine.guarding import is_local_socket
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import hold_message
 from cython.cimports.tidemq.engine.state import EVENT_RECEIVED, Connection, Event, Message, Reactor, Shared
@@ -95,7 +96,18 @@ def _name_process(c: cython.pointer[Connection]) -> cython.void:
     memset(cython.address(who), 0, cython.sizeof(ucred))
     getsockopt(c.fd, SOL_SOCKET, SO_PEERCRED, cython.address(who), cython.address(size))
     snprintf(text, 32, b"unix:%d.%d", who.pid, c.fd)
-    c.peer.assign(cython.cast(cython.p_char, text))
+    set_peer(c, text)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def set_peer(c: cython.pointer[Connection], text: cython.p_const_char) -> cython.void:
+    """From now on the other side is known by this."""
+    if c.peer == cython.NULL:
+        owner: unique_ptr[string] = make_unique[string]()
+        c.peer = owner.release()
+    c.peer.assign(text)
 
 
 @cython.cfunc
@@ -103,7 +115,7 @@ def _name_process(c: cython.pointer[Connection]) -> cython.void:
 @cython.exceptval(check=False)
 def name_peer(c: cython.pointer[Connection]) -> cython.void:
     """Finds out the address of the other side, once."""
-    if not c.peer.empty():
+    if c.peer != cython.NULL:
         return
     address: sockaddr_storage
     size: socklen_t = cython.sizeof(sockaddr_storage)
@@ -117,7 +129,7 @@ def name_peer(c: cython.pointer[Connection]) -> cython.void:
             _name_process(c)
             return
         getnameinfo(where, size, host, 64, port, 16, NI_NUMERICHOST | NI_NUMERICSERV)
-    c.peer.append(cython.cast(cython.p_char, host))
+    set_peer(c, host)
     c.peer.append(cython.cast(cython.p_char, b":"))
     c.peer.append(cython.cast(cython.p_char, port))
 
@@ -127,9 +139,9 @@ def name_peer(c: cython.pointer[Connection]) -> cython.void:
 @cython.exceptval(check=False)
 def is_local(c: cython.pointer[Connection]) -> cython.bint:
     """Whether the client is on this machine: at a loopback address, or at a Unix socket."""
-    name_peer(c)
-    peer: cython.pointer[cython.const[string]] = cython.address(c.peer)
-    host: string = peer.substr(0, peer.rfind(b":"))
+    if c.peer == cython.NULL:  # no proxy has said where it is
+        return is_local_socket(c.fd)
+    host: string = c.peer.substr(0, c.peer.rfind(b":"))
     if host == b"unix" or host == b"::1":
         return True
     return host.compare(0, 4, b"127.") == 0 or host.compare(0, 11, b"::ffff:127.") == 0
@@ -144,12 +156,12 @@ def connection_event(
     """An event about a connection, with its peer, client identifier and user name filled in."""
     event: cython.pointer[Event] = new_event(kind, handle_of(r, c))
     name_peer(c)
-    event.peer = c.peer
+    event.peer = c.peer[0]
     event.version = c.version
     if c.session != cython.NULL:
         event.client_id = c.session.client_id
-    if c.username != cython.NULL:
-        event.username = c.username[0]
+    if c.identity != cython.NULL and c.identity.username != cython.NULL:
+        event.username = c.identity.username[0]
         event.has_username = True
     return event
 

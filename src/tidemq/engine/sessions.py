@@ -7,6 +7,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.string_view import string_view
 from cython.cimports.tidemq.engine.allocation import release
 from cython.cimports.tidemq.engine.backpressure import end_strain
 from cython.cimports.tidemq.engine.counters import (
@@ -91,6 +92,14 @@ def new_session(r: cython.pointer[Reactor]) -> cython.pointer[Session]:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _view(s: cython.pointer[Session]) -> string_view:
+    """Its client identifier, which does not change while it is in the registry."""
+    return string_view(s.client_id.data(), s.client_id.size())
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _is_loading(r: cython.pointer[Reactor]) -> cython.bint:
     """Whether the sessions come from the store, before the start."""
     return r.shared.durable and r.section == cython.NULL
@@ -115,8 +124,9 @@ def find_session(
     found.moving = False
     pthread_mutex_lock(cython.address(shared.registry_lock))
     found.removal = shared.removals.count(client_id[0])
-    if shared.registry.count(client_id[0]):
-        found.session = shared.registry[client_id[0]]
+    known = shared.registry.find(string_view(client_id.data(), client_id.size()))
+    if known != shared.registry.end():
+        found.session = dereference(known).second
         found.reactor = found.session.reactor
         found.moving = found.session.moving
     elif create and found.removal and shared.removals[client_id[0]].reactor != r.index:
@@ -129,11 +139,11 @@ def find_session(
         found.session.client_id = client_id[0]
         shared.next_session += 1
         found.session.number = shared.next_session
-        shared.registry[client_id[0]] = found.session
+        shared.registry[_view(found.session)] = found.session
         found.created = True
         add_i64(cython.address(shared.session_count), 1, RELAXED)
         r.tally[C_SESSIONS_CREATED] += 1
-        r.tally[MEMORY_SESSIONS] += 2 * cython.cast(int64_t, client_id.size())
+        r.tally[MEMORY_SESSIONS] += cython.cast(int64_t, client_id.size())
     pthread_mutex_unlock(cython.address(shared.registry_lock))
     return found
 
@@ -264,8 +274,8 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
         pthread_mutex_unlock(cython.address(shared.registry_lock))
     if not s.internal and s.group == 0:
         pthread_mutex_lock(cython.address(shared.registry_lock))
-        shared.registry.erase(s.client_id)
-        r.tally[MEMORY_SESSIONS] -= 2 * cython.cast(int64_t, s.client_id.size())
+        shared.registry.erase(_view(s))
+        r.tally[MEMORY_SESSIONS] -= cython.cast(int64_t, s.client_id.size())
         shared.queue_owners.erase(s.number)
         pthread_mutex_unlock(cython.address(shared.registry_lock))
         add_i64(cython.address(shared.session_count), -1, RELAXED)

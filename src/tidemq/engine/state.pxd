@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool
 from libcpp.deque cimport deque
 from libcpp.string cimport string
+from libcpp.string_view cimport string_view
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
@@ -66,9 +67,7 @@ cdef struct Entry:
 cdef struct Outbox:
     Entry* entries
     uint32_t capacity            # a power of two
-    uint64_t head
-    uint64_t next
-    uint64_t tail
+    uint64_t head, next, tail
     uint64_t unsent              # no place before it holds a message that was never sent and may be dropped
     uint32_t inflight            # entries SENT or RELEASED
     uint32_t waiting             # entries WAITING
@@ -138,16 +137,29 @@ cdef struct LargePayload:        # goes out after `at` bytes of the buffer's str
     Message* message
     uint32_t sent
 
+cdef cppclass LargePayloads:      # of one connection, from the first one on
+    vector[LargePayload] parts   # not yet sent
+    uint64_t bytes               # of these
+    uint64_t streamed            # bytes of the buffer that were sent since
+
 cdef struct Output:
     uint8_t* data
     uint32_t start               # data[start:end] is to be sent
     uint32_t end
     uint32_t capacity
-    uint64_t streamed            # bytes of data[] that were ever sent
-    uint64_t large_bytes         # of payloads not yet sent
     uint64_t taken               # bytes that the socket has ever taken
     uint32_t usual               # bytes that a turn wrote lately: chooses the next buffer's size
-    vector[LargePayload]* large  # NULL: none
+    LargePayloads* large         # NULL: there never was one
+
+cdef cppclass Identity:           # of a client about whom somebody decides
+    string* auth_method
+    string* username             # NULL: it has named none, or nobody asks
+    string* groups               # that its authenticator put it in, each ends with a NUL; NULL: none
+    Policy* own_rules            # of this client alone, asked before all others; held; NULL: it has none
+
+cdef cppclass ClientUsage:        # of a client whose listener bounds it
+    Usage buckets
+    int64_t throttled_ms         # since when it waits for one
 
 cdef enum:   # the state of a Connection
     CONNECTING                   # no CONNECT yet
@@ -156,71 +168,67 @@ cdef enum:   # the state of a Connection
     CONNECTED
     CLOSING                      # doomed: nothing more is read; freed at the end of the turn
 
+# There may be a million: fields are in an order that leaves no gaps, what few have is behind a pointer.
+# There may be a million: fields are in an order that leaves no gaps, what few have is behind a pointer.
 cdef cppclass Connection:
     int fd
+    uint32_t slot                # in Reactor.connections
+    uint32_t generation          # of the slot
+    uint32_t interest            # epoll events asked for
     Listener* listener           # where it came in
     Transport* transport         # what its bytes are wrapped in; NULL: nothing, MQTT as it is
     int64_t transport_bytes      # of the transport's buffers, as they were last counted
-    uint32_t slot                # in Reactor.connections
-    uint32_t generation          # of the slot
+    Session* session
+    uint8_t* input               # the start of a packet that has not come whole, or what a pause left unread
+    uint32_t input_size, input_capacity
+    Output output
     uint8_t state                # ConnectionState
     uint8_t version              # 3, 4 or 5
     bool asked                   # a request to the control plane is open: read nothing more
     bool touched                 # in Reactor.touched
     bool doomed
+    uint8_t doom_reason, doom_fault
     bool backlogged              # in Reactor.backlogged
     bool stalled                 # reads none of the answers to what it sends: not read from until it does
     bool leaving                 # goes to another reactor at the end of the turn
     bool clean_disconnect        # the will is not wanted any more
     bool overloaded              # in Reactor.overloaded
     bool refused                 # held by the memory ceiling for too long: its messages are refused meanwhile
-    int64_t overloaded_ms        # since when
-    uint8_t doom_reason
-    uint8_t doom_fault
-    uint64_t resumes             # the last section whose commitment lets its outbox go on
-    uint32_t owed                # acknowledgements of its messages that wait for the store
-    uint8_t homing               # 1 + the reactor that it moves to once it is owed nothing; 0: none
+    bool throttled               # waits for a bucket, see rates
+    bool placed                  # counted in Guard.addresses
     bool in_debt                 # it is owed so many that it is not read from
     bool replays                 # has asked for what a stream keeps: it stays on this reactor
     bool delivered               # replayed messages are in its output: the control plane waits until they are out
+    uint8_t homing               # 1 + the reactor that it moves to once it is owed nothing; 0: none
+    uint8_t moves                # how often it has moved to another reactor
+    uint16_t away_to
+    uint32_t away                # messages in a row that went to reactor `away_to` and to nobody else
+    uint32_t owed                # acknowledgements of its messages that wait for the store
     uint32_t pause_count         # receivers (and the memory ceiling) that want this publisher not to be read
-    uint32_t interest            # epoll events asked for
-    bool throttled               # waits for a bucket, see rates
-    int64_t throttled_ms         # since when
-    Usage usage
-    uint64_t address             # as a number, see guarding; 0: not known
-    bool placed                  # counted in Guard.addresses
-    uint64_t visitor             # in Guard.clients; 0: it is not counted
-    uint32_t keep_alive_ms       # 0: none
-    int64_t deadline_ms          # of CONNECT, and of the next step of an authentication
-    int64_t packet_ms            # when the packet began that has not come whole
-    int64_t output_ms            # when the client was last seen to take output that waits
-    int unsent                   # bytes in the socket, at the last look
-    int64_t last_read_ms
-    int64_t timer_ms             # when its timer is due; another timer of it is stale; 0: none
-    Session* session
-    uint8_t* input               # the start of a packet that has not come whole, or what a pause left unread
-    uint32_t input_size
-    uint32_t input_capacity
     uint32_t packet_bytes_max    # the largest packet that the client takes
     uint16_t send_max            # messages in flight that the client takes
     uint16_t alias_max           # aliases that the client takes
-    Output output
+    uint32_t keep_alive_ms       # 0: none
+    int unsent                   # bytes in the socket, at the last look
+    int64_t deadline_ms          # of CONNECT, and of the next step of an authentication
+    int64_t packet_ms            # when the packet began that has not come whole
+    int64_t output_ms            # when the client was last seen to take output that waits
+    int64_t last_read_ms
+    int64_t timer_ms             # when its timer is due; another timer of it is stale; 0: none
+    int64_t overloaded_ms        # since when
+    ClientUsage* usage           # NULL: nothing bounds it
+    uint64_t resumes             # the last section whose commitment lets its outbox go on
+    uint64_t address             # as a number, see guarding; 0: not known
+    uint64_t visitor             # in Guard.clients; 0: it is not counted
     string* connect_packet       # first byte and body, kept while the CONNECT is decided
     string* pending_packet       # the SUBSCRIBE or PUBLISH that waits for authorisation: first byte and body
-    string* auth_method
-    string* username             # kept only where somebody decides on something; NULL: none
-    string* groups               # that its authenticator put it in, each ends with a NUL; NULL: none
-    Policy* own_rules            # of this client alone, asked before all others; held; NULL: it has none
+    Identity* identity           # NULL: nothing of it is known, or nobody asks
     RuleSet* rules               # that are about it, held; NULL: there are no rules
     uint64_t rules_number        # what is found by them is remembered under it
     uint64_t asker_number        # and what an authoriser has answered under this; 0: nothing yet
     vector[string]* aliases_in   # topic by alias
     AliasMap* aliases_out
-    uint32_t away                # messages in a row that went to reactor `away_to` and to nobody else
-    uint16_t away_to
-    uint8_t moves                # how often it has moved to another reactor
-    string peer                  # "host:port", filled when first asked for
+    string* peer                 # "host:port"; NULL: nobody has asked for it yet
 
 cdef cppclass Backlog:            # retained messages that a new subscription still has to get
     RetainedWalk* walk           # NULL while the client is away
@@ -314,8 +322,7 @@ cdef cppclass Letter:             # what comes with the rare kinds
 
 cdef struct Mail:
     uint8_t kind                 # MailKind
-    uint8_t reason
-    uint8_t hops
+    uint8_t reason, hops
     bool offered                 # a message, see offers
     uint64_t number
     uint64_t token               # of a message whose publisher waits until it is kept; 0: nobody waits
@@ -351,16 +358,12 @@ cdef enum:   # the kind of an Event
 cdef cppclass Event:
     uint8_t kind
     uint64_t connection          # or the receiver's number
-    uint8_t reason
-    uint8_t fault
-    uint8_t version
+    uint8_t reason, fault, version
     bool flag                    # clean start, session present
     bool has_username
     uint16_t keep_alive_s
     uint32_t packet_bytes_max
-    string client_id
-    string username
-    string peer
+    string client_id, username, peer
     string packet                # the whole packet that a decision is about; events.py parses it again
     string data                  # auth data, filters
     string text                  # auth method, topic
@@ -477,6 +480,20 @@ cdef struct Unmarked:            # a QoS 1 message that was sent and whose row s
 
 # ---------------------------------------------------------------- a reactor, an engine
 
+cdef struct Lingering:           # a socket of a connection that is over, see lingering
+    int fd
+    int64_t until_ms
+
+cdef struct Gathering:           # whether turns wait a little before they read, see gathering
+    bool on
+    int spans                    # so many in a row spoke for it; or since it is on
+    int slower                   # of these, the last so many in a row brought less than before
+    double before                # messages a nanosecond, when it was off
+    int64_t began_ns             # of the span that is counted now
+    int64_t busy_ns              # of it that went by in turns
+    int64_t messages, packets, turns   # counts as they were at its beginning
+    int64_t rests_until_ns       # it has slowed the inflow: not again before then
+
 cdef cppclass Reactor:
     uint16_t index
     Shared* shared
@@ -488,12 +505,15 @@ cdef cppclass Reactor:
     int64_t tick_ms              # when the slow work was last done
     int64_t captured_bytes       # for streams, in the open section and in those that the store has not yet
     string spare_captured        # empty: memory for the next section's
+    Gathering gathering
+    int64_t unasked              # messages of QoS 0 from clients that subscribe to nothing: they wait for no answer
     int64_t busy_ns              # spent in turns since `load` was last worked out
     int64_t load_ns              # when that was
     int load                     # atomic: share of the time that it was busy lately, in percent
     bool stopping
     int64_t stop_ms              # when the last writes end
     vector[ListeningSocket] listening
+    vector[Lingering] lingering  # oldest first
     vector[Connection*] connections
     vector[uint32_t] free_slots
     vector[uint32_t] generations
@@ -557,25 +577,20 @@ cdef cppclass Reactor:
 
 cdef cppclass Shared:
     EngineLimits limits
-    bool ask_connect
-    bool ask_subscribe
-    bool ask_publish
-    bool report_connections
+    bool ask_connect, ask_subscribe, ask_publish, report_connections
     int64_t judged               # atomic: the last number of a set of rules, or of whom an authoriser was asked about
     vector[Reactor*] reactors
     vector[Listener*] listeners
     SubscriptionIndex* subscriptions   # its own lock
     RetainedIndex* retained            # its own lock
     pthread_mutex_t registry_lock
-    unordered_map[string, SessionPointer, SeededHash] registry   # by client id
+    unordered_map[string_view, SessionPointer, SeededHash] registry   # by the session's own client id
     uint64_t next_session        # under registry_lock
     unordered_map[string, Removal, SeededHash] removals    # by client id, while under way; under registry_lock
     unordered_map[uint64_t, uint16_t] queue_owners   # reactor of each stored session; under registry_lock
     pthread_mutex_t accept_lock
     int reserve                  # a descriptor to give up when none is left, to refuse with; under accept_lock
-    int64_t connection_count     # atomic
-    int64_t session_count        # atomic
-    int64_t subscription_count   # atomic
+    int64_t connection_count, session_count, subscription_count   # atomic
     Guard guard                  # its own lock
     int overloaded               # atomic: the memory ceiling is passed
     bool durable                 # there is a store; set before the reactors run

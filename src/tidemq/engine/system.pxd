@@ -61,6 +61,10 @@ cdef extern from "<sys/socket.h>" nogil:
     int AF_INET6
     int AF_UNIX
 
+cdef extern from "<sys/prctl.h>" nogil:
+    int prctl(int option, unsigned long value)
+    int PR_SET_TIMERSLACK
+
 cdef extern from "<sys/ioctl.h>" nogil:
     int ioctl(int fd, unsigned long request, int* value)
 

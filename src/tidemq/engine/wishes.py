@@ -19,6 +19,7 @@ from cython.cimports.tidemq.wire.protocol import (
     PROP_SESSION_EXPIRY,
     PROP_TOPIC_ALIAS_MAXIMUM,
     PROP_WILL_DELAY,
+    REMAINING_MAX,
 )
 
 
@@ -66,7 +67,8 @@ def apply_wishes(
             c.alias_max = limits.topic_alias_max
     if limits.receive_max < 65535:
         append_u16_property(PROP_RECEIVE_MAXIMUM, limits.receive_max, properties)
-    append_u32_property(PROP_MAXIMUM_PACKET_SIZE, limits.packet_bytes_max, properties)
+    if limits.packet_bytes_max < REMAINING_MAX:  # to say nothing means as large as MQTT allows
+        append_u32_property(PROP_MAXIMUM_PACKET_SIZE, limits.packet_bytes_max, properties)
     if limits.topic_alias_max:
         append_u16_property(PROP_TOPIC_ALIAS_MAXIMUM, limits.topic_alias_max, properties)
 

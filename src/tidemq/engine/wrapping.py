@@ -24,10 +24,12 @@ from cython.cimports.tidemq.engine.output import (
     consume_output,
     doom,
     free_output,
+    is_drained,
     settle_output,
     touch,
 )
 from cython.cimports.tidemq.engine.rates import is_limited, room_within_rates
+from cython.cimports.tidemq.engine.reports import set_peer
 from cython.cimports.tidemq.engine.state import Connection, LargePayload, Output, Reactor
 from cython.cimports.tidemq.engine.system import (
     MSG_DONTWAIT,
@@ -125,7 +127,7 @@ def _note_client(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
     """
     t: cython.pointer[Transport] = c.transport
     if t.proxy.peer[0]:
-        c.peer.assign(cython.cast(cython.p_char, t.proxy.peer))
+        set_peer(c, t.proxy.peer)
     most: int64_t = c.listener.connections_per_address_max
     if t.proxy.known:
         c.address = address_of_bytes(t.proxy.address)
@@ -177,9 +179,9 @@ def _wrap_some(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cyt
     out: cython.pointer[Output] = cython.address(c.output)
     data: cython.pointer[cython.const[uint8_t]] = out.data + out.start
     size: uint64_t = out.end - out.start
-    if out.large_bytes:
-        part: LargePayload = out.large[0][0]
-        size = part.at - out.streamed
+    if out.large != cython.NULL and out.large.bytes:
+        part: LargePayload = out.large.parts[0]
+        size = part.at - out.large.streamed
         if size == 0:
             payload: Span = payload_of(part.message)
             data = payload.data + part.sent
@@ -206,7 +208,7 @@ def flush_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> 
     while True:
         size: cython.size_t = t.output.end - t.output.start
         if size == 0:
-            if t.phase != OPEN or (out.end == out.start and out.large_bytes == 0):
+            if t.phase != OPEN or is_drained(out):
                 break
             if not _wrap_some(r, c):
                 return False

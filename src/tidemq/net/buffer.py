@@ -2,9 +2,10 @@
 
 import cython
 from cython.cimports.libc.stdint import uint8_t
-from cython.cimports.libc.stdlib import abort, free, realloc
+from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcpy, memmove, memset
 from cython.cimports.tidemq.net.buffer import Buffer
+from cython.cimports.tidemq.net.exhaustion import out_of_memory
 
 if not cython.compiled:
     raise ImportError("tidemq.net.buffer is compiled code: run `make build`")
@@ -24,7 +25,7 @@ def reserve(buffer: cython.pointer[Buffer], size: cython.size_t) -> cython.point
             buffer.size = (held + size) * 2
             buffer.bytes = cython.cast(cython.pointer[uint8_t], realloc(buffer.bytes, buffer.size))
             if buffer.bytes == cython.NULL:
-                abort()  # running out of memory ends the process
+                out_of_memory()
     return buffer.bytes + buffer.end
 
 

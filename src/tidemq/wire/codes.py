@@ -158,6 +158,7 @@ class Fault(IntEnum):
     PACKET_LATE = 44
     OUTPUT_STALLED = 45
     FLAPPING = 46
+    ACK_OF_OTHER_QOS = 47
 
 
 class ConnectReturnCode(IntEnum):

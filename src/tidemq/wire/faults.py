@@ -134,6 +134,10 @@ _TAGS_AND_TEXTS: dict[Fault, tuple[tuple[str, ...], str]] = {
         (),
         "the client took nothing of what waits for it, for longer than the broker allows",
     ),
+    Fault.ACK_OF_OTHER_QOS: (
+        ("3.1.1 MQTT-4.8.0-1",),
+        "an acknowledgement is of another QoS than its message: PUBACK is of QoS 1, PUBREC and PUBCOMP of 2",
+    ),
     Fault.FLAPPING: ((), "the client connects too often; it is let in again after a while"),
 }
 

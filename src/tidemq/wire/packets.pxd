@@ -78,7 +78,7 @@ cdef Fault parse_unsubscribe(uint8_t first, const uint8_t* body, uint32_t size, 
 cdef Fault parse_suback(uint8_t first, const uint8_t* body, uint32_t size, uint8_t version, Suback* out) noexcept nogil
 cdef Fault parse_disconnect(uint8_t first, const uint8_t* body, uint32_t size, uint8_t version, Disconnect* out) noexcept nogil
 cdef Fault parse_auth(uint8_t first, const uint8_t* body, uint32_t size, Disconnect* out) noexcept nogil
-cdef Fault parse_ping(uint8_t first, uint32_t size) noexcept nogil
+cdef Fault parse_ping(uint8_t first, uint32_t size, uint8_t version) noexcept nogil
 
 # Takes the next entry off `rest`; options is 0 where `with_options` is false. False when none is left.
 cdef bint next_filter(Span* rest, bint with_options, Span* filter, uint8_t* options) noexcept nogil

@@ -111,14 +111,16 @@ def parse_fixed_header(
 @cython.nogil
 @cython.exceptval(check=False)
 def check_flags(first: uint8_t, version: uint8_t) -> Fault:
-    """The flag nibble of every packet but PUBLISH. In 3.1 DUP marks what is sent again (3.1, section 2.1)."""
+    """The flag nibble of every packet but PUBLISH. In 3.1 those that have no meaning there are not looked at:
+    DUP marks what is sent again, and unused ones may be anything (3.1, sections 2.1 and 3).
+    """
     packet_type: uint8_t = first >> 4
     flags: uint8_t = first & 0x0F
     if packet_type in (PUBREL, SUBSCRIBE, UNSUBSCRIBE):
         if version == 3:
-            flags &= 0x07
+            flags &= 0x06
         return FAULT_NONE if flags == 0x02 else FAULT_FLAGS  # [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1]
-    return FAULT_NONE if flags == 0 else FAULT_FLAGS  # [MQTT-2.1.3-1]
+    return FAULT_NONE if flags == 0 or version == 3 else FAULT_FLAGS  # [MQTT-2.1.3-1]
 
 
 @cython.cfunc
@@ -161,10 +163,12 @@ def parse_connect(
     first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, out: cython.pointer[Connect]
 ) -> Fault:
     """3.1. `version` is written whatever the fault: 0 where there is no level to answer in."""
-    c: Cursor = Cursor(body, body + size, check_flags(first, 0))
+    c: Cursor = Cursor(body, body + size, FAULT_NONE)
     out.version = 0
     name: Span = read_string(cython.address(c))
     level: uint8_t = read_u8(cython.address(c))
+    if c.fault == FAULT_NONE:
+        c.fault = check_flags(first, level)
     if c.fault == FAULT_NONE:
         c.fault = check_protocol(name, level)
     if c.fault != FAULT_NONE:
@@ -565,8 +569,9 @@ def parse_auth(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def parse_ping(first: uint8_t, size: uint32_t) -> Fault:
+def parse_ping(first: uint8_t, size: uint32_t, version: uint8_t) -> Fault:
     """3.12 and 3.13."""
-    if first & 0x0F:
-        return FAULT_FLAGS  # [MQTT-2.1.3-1]
+    fault: Fault = check_flags(first, version)
+    if fault != FAULT_NONE:
+        return fault
     return FAULT_NONE if size == 0 else FAULT_TRAILING

@@ -144,7 +144,11 @@ cdef enum Fault:
     FAULT_PACKET_LATE = 44             # a packet did not become whole in time
     FAULT_OUTPUT_STALLED = 45          # the client takes nothing of what it is sent
     FAULT_FLAPPING = 46                # connects too often
-    FAULT_COUNT = 47
+    FAULT_ACK_OF_OTHER_QOS = 47        # PUBACK for QoS 2, PUBREC or PUBCOMP for QoS 1
+    FAULT_COUNT = 48
+
+cdef enum:
+    REMAINING_MAX = 268435455          # what a remaining length can say; some clients take no larger number for a size
 
 # A view of bytes that somebody else owns. One that was just written is passed on by pointer: by value its padding is
 # read along with `size`, and the processor waits until what was written has left its store buffer.

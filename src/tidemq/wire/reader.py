@@ -155,7 +155,7 @@ def check_packet(
     if packet_type in (SUBACK, UNSUBACK):
         return parse_suback(first, body, size, version, cython.address(suback))
     if packet_type in (PINGREQ, PINGRESP):
-        return parse_ping(first, size)
+        return parse_ping(first, size, version)
     if packet_type == DISCONNECT:
         return parse_disconnect(first, body, size, version, cython.address(disconnect))
     if packet_type == AUTH and version == 5:
@@ -190,7 +190,7 @@ def read_packet(
     if packet_type in (SUBACK, UNSUBACK):
         return read_suback(first, body, size, version)
     if packet_type in (PINGREQ, PINGRESP):
-        require(parse_ping(first, size))
+        require(parse_ping(first, size, version))
         return control_packets.Pingreq() if packet_type == PINGREQ else control_packets.Pingresp()
     if packet_type == DISCONNECT:
         return read_disconnect(first, body, size, version)

@@ -1,0 +1,12 @@
+from libc.stdint cimport int64_t
+
+from tidemq.engine.state cimport Gathering, Reactor
+
+cdef void begin_gathering() noexcept nogil
+cdef void note_turn(Reactor* r, int64_t began_ns, int64_t ended_ns) noexcept nogil
+cdef void wait_for_more() noexcept nogil
+
+# Before a turn reads: inline, as it is asked at each.
+cdef inline void gather(const Reactor* r) noexcept nogil:
+    if r.gathering.on:
+        wait_for_more()

@@ -1,0 +1,85 @@
+"""Sockets of connections that are over, until the client has seen why.
+
+A socket that is closed while its client still sends answers with RST, which takes from the client what it had
+not read yet: the DISCONNECT or CONNACK that says what was wrong. So the socket of a connection that we end is
+only shut down for writing; what still comes is read and thrown away until the client closes too, for a second
+at most.
+"""
+
+import cython
+from cython.cimports.libc.errno import EAGAIN, EINTR, errno
+from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.tidemq.engine.lingering import LINGER_MS, LINGERING_MAX
+from cython.cimports.tidemq.engine.listening import watch
+from cython.cimports.tidemq.engine.state import Lingering, Reactor
+from cython.cimports.tidemq.engine.steps import count_steps
+from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, SHUT_WR, close, recv, shutdown
+
+# of the key of its epoll events; the rest is the descriptor
+_MARK = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 62)
+_READS = cython.declare(cython.int, 4)  # of a socket in a turn
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _drain(r: cython.pointer[Reactor], fd: cython.int) -> cython.bint:
+    """Throws away what has come. False: the client has closed, too."""
+    reads: cython.int
+    for reads in range(_READS):
+        got: cython.Py_ssize_t = recv(fd, r.read_buffer, r.read_capacity, MSG_DONTWAIT)
+        if got == 0 or (got < 0 and errno != EAGAIN and errno != EINTR):
+            return False
+        if got < 0:
+            break
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _end(r: cython.pointer[Reactor], index: cython.size_t) -> cython.void:
+    close(r.lingering[index].fd)
+    r.lingering.erase(r.lingering.begin() + index)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def linger(r: cython.pointer[Reactor], fd: cython.int) -> cython.void:
+    """Takes over the socket of a connection that is over and has left ``r.epoll``."""
+    one: Lingering
+    shutdown(fd, SHUT_WR)
+    if not _drain(r, fd):
+        close(fd)
+        return
+    if r.lingering.size() >= LINGERING_MAX:
+        _end(r, 0)
+    one.fd = fd
+    one.until_ms = r.now_ms + LINGER_MS
+    r.lingering.push_back(one)
+    watch(r, fd, _MARK | cython.cast(uint64_t, fd), 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def drain_lingering(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
+    """More has come, or the client has closed."""
+    index: cython.size_t
+    for index in range(r.lingering.size()):
+        count_steps(1)
+        if r.lingering[index].fd == cython.cast(cython.int, key & ~_MARK):
+            if not _drain(r, r.lingering[index].fd):
+                _end(r, index)
+            return
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def end_lingering(r: cython.pointer[Reactor], all: cython.bint) -> cython.void:
+    """Closes those whose time is over, or all of them."""
+    while r.lingering.size() and (all or r.lingering[0].until_ms <= r.now_ms):
+        count_steps(1)
+        _end(r, 0)
