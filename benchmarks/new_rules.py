@@ -75,10 +75,10 @@ def busiest_s(pid: int) -> float:
 
 
 @contextmanager
-def broker(folder: Path, acl: Path) -> Iterator[tuple[int, int]]:
-    """One reactor; its process and its port."""
+def broker(folder: Path, settings: str) -> Iterator[tuple[int, int]]:
+    """One reactor, with these lines of configuration; its process and its port."""
     config, log = folder / "config.toml", folder / "log"
-    config.write_text(f'sys_interval_s = 0\nacl_file = "{acl}"\n')
+    config.write_text(f"sys_interval_s = 0\n{settings}\n")
     command = [sys.executable, "-c", "from tidemq.cli import main; main()", "serve", "--store", "memory"]
     command += ["--host", "127.0.0.1", "--port", "0", "--reactors", "1", "--config", str(config)]
     with log.open("wb") as output:
@@ -117,7 +117,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         acl = Path(name) / "rules.acl"
         acl.write_text(rules_of(given.about, given.rules, "first"))
-        with broker(Path(name), acl) as (pid, port):
+        with broker(Path(name), f'acl_file = "{acl}"') as (pid, port):
             empty = resident_bytes(pid)
             clients = [subscriber(port, number) for number in range(given.clients)]
             for client in clients:

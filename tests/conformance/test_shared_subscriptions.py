@@ -180,6 +180,21 @@ def test_members_who_left(broker):
     assert len(collect(members[2:])) == 10
 
 
+def test_qos_0_needs_no_place_in_a_window(broker):
+    """Members that have not acknowledged as many messages as they take at QoS 1 get those at QoS 0, as any
+    subscriber does."""
+    topic, _, members = group(broker, 2, receive_max=1)
+    sender = connected(broker)
+    for _ in range(3):
+        sender.publish(topic, b"held", 1)
+    for member in members:
+        member.expect(PUBLISH, payload=b"held")
+    for number in range(100):
+        sender.publish(topic, b"%d" % number)
+    payloads = [payload for _, payload in collect(members)]
+    assert sorted(int(payload) for payload in payloads) == list(range(100))
+
+
 def test_queued_when_all_are_away(broker):
     """With kept sessions nothing is lost while no member is connected."""
     topic, _, members = group(broker, 2, **kept(5))

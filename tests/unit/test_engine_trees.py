@@ -8,7 +8,7 @@ import pytest
 
 from tidemq.engine.allocation import count_live_blocks
 from tidemq.engine.retained import RetainedIndexView, RetainedWalkView
-from tidemq.engine.subscriptions import SubscriptionIndexView
+from tidemq.engine.subscription_view import SubscriptionIndexView
 from tidemq.limits import Limits
 from tidemq.wire.topics import topic_filter_ways
 
@@ -149,6 +149,35 @@ def test_remove_takes_one_session_only():
     assert sessions(index, "a/x") == [2]
     assert index.remove(b"a/+", 2)
     assert len(index) == 0
+
+
+def test_group_ids_do_not_come_again_after_32_bits():
+    index = SubscriptionIndexView(last_group_id=0xFFFFFFFE)
+    for number in (1, 2, 3):
+        index.put(b"t", number, group=b"g%d" % number)
+    ids = index.match(b"t")[1]
+    assert sorted(ids) == [0xFFFFFFFF, 0x100000000, 0x100000001]
+    assert [index.group(each)[2] for each in sorted(ids)] == [[1], [2], [3]]
+    index.remove(b"t", 2, group=b"g2")
+    assert index.group(0x100000000) is None
+
+
+def test_a_group_counts_its_members_that_are_stored_and_online():
+    stored, online = 0x40, 0x80
+    index = SubscriptionIndexView()
+    index.put(b"t", 1, group=b"g", options=1 | online, reactor=0)
+    index.put(b"t", 2, group=b"g", options=1 | stored, reactor=2)
+    index.put(b"t", 3, group=b"g", options=2 | stored | online, reactor=2)
+    (number,) = index.match(b"t")[1]
+    assert index.online(number) == (2, [1, 0, 1])
+    version = index.version()
+    index.set_online(number, 2, True)
+    index.set_online(number, 1, False)
+    assert index.version() > version
+    assert index.online(number) == (2, [0, 0, 2])
+    index.put(b"t", 3, group=b"g", options=1 | online, reactor=2)
+    index.remove(b"t", 2, group=b"g")
+    assert index.online(number) == (0, [0, 0, 1])
 
 
 def test_nodes_go_with_their_last_subscription():

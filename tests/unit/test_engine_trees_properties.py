@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tidemq.engine.allocation import count_live_blocks
 from tidemq.engine.retained import RetainedIndexView, RetainedWalkView
-from tidemq.engine.subscriptions import SubscriptionIndexView
+from tidemq.engine.subscription_view import SubscriptionIndexView
 
 LEVEL = st.sampled_from(["", "a", "b", "$", "$a", "a-level-that-no-node-holds-inline", "é"])
 FILTER_LEVEL = st.one_of(LEVEL, st.just("+"))

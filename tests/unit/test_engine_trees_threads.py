@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from tidemq.engine.retained import RetainedIndexView, RetainedWalkView
-from tidemq.engine.subscriptions import SubscriptionIndexView
+from tidemq.engine.subscription_view import SubscriptionIndexView
 
 
 def run_beside(work, *others):

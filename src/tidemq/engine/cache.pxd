@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp cimport bool
 
 from tidemq.engine.state cimport CacheEntry, Group, Reactor, TopicCache
@@ -10,7 +10,7 @@ cdef struct Identifier:          # of a subscription, while a topic is looked up
     bool own                     # for messages that the receiver published itself, too
 
 cdef CacheEntry* find_receivers(Reactor* r, const Span* topic) noexcept nogil
-cdef Group* find_cached_group(CacheEntry* entry, unsigned int number) noexcept nogil
+cdef Group* find_cached_group(CacheEntry* entry, uint64_t number) noexcept nogil
 cdef void shrink_cache(Reactor* r) noexcept nogil
 cdef void free_cache(Reactor* r) noexcept nogil
 # About what all topics in it take.

@@ -12,6 +12,7 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.cache import Identifier
 from cython.cimports.tidemq.engine.counters import C_CACHE_MISSES, MEMORY_CACHES
+from cython.cimports.tidemq.engine.groups import local_group
 from cython.cimports.tidemq.engine.marks import marks_of_topic
 from cython.cimports.tidemq.engine.state import (
     CACHE_WAYS,
@@ -19,7 +20,7 @@ from cython.cimports.tidemq.engine.state import (
     CacheEntry,
     CacheSlot,
     Group,
-    GroupMember,
+    GroupShare,
     Reactor,
     Receiver,
     Session,
@@ -42,7 +43,6 @@ from cython.cimports.tidemq.engine.subscriptions import (
     read_version,
     unlock_shared,
 )
-from cython.cimports.tidemq.engine.system import ACQUIRE, load_u8
 from cython.cimports.tidemq.wire.protocol import Span
 
 _SLOTS_FIRST = cython.declare(uint32_t, 256)  # of the table; it doubles
@@ -214,27 +214,20 @@ def _place_identifiers(
 def _add_group(
     r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], shared: cython.pointer[SharedGroup]
 ) -> cython.void:
-    """Adds a shared group with its members that are online; there may be none."""
+    """Adds a shared group: its members here, and how many are online elsewhere; there may be none."""
     group: Group
     group.number = shared.id
-    group.stored = False
-    index: uint32_t
-    for index in range(shared.members.count):
-        subscription: cython.pointer[Subscription] = cython.address(shared.members.items[index])
-        session: cython.pointer[Session] = cython.cast(cython.pointer[Session], subscription.session)
-        if subscription.options & OPTION_STORED:
-            group.stored = True
-        if not load_u8(cython.address(session.online), ACQUIRE):
-            continue
-        member: GroupMember
-        member.session = session
-        if subscription.reactor != r.index:
-            member.session = cython.NULL
-        member.reactor = subscription.reactor
-        member.qos = subscription.options & OPTION_QOS
-        member.retain_as_published = subscription.options & OPTION_RETAIN_AS_PUBLISHED
-        member.subscription_id = subscription.subscription_id
-        group.members.push_back(member)
+    group.stored = shared.stored > 0
+    group.here = local_group(r, shared.id)
+    group.elsewhere_count = 0
+    reactor: uint32_t
+    for reactor in range(shared.reactors):
+        if shared.online[reactor] and reactor != r.index:
+            share: GroupShare
+            share.reactor = reactor
+            share.members = shared.online[reactor]
+            group.elsewhere.push_back(share)
+            group.elsewhere_count += share.members
     entry.groups.push_back(group)
 
 
@@ -242,11 +235,11 @@ def _add_group(
 @cython.nogil
 @cython.exceptval(check=False)
 def _weigh(entry: cython.pointer[CacheEntry]) -> uint64_t:
-    """How many receivers, identifiers and members an entry holds."""
+    """How many receivers, identifiers, groups and shares of them an entry holds."""
     index: cython.size_t
     weight: uint64_t = entry.receivers.size() + entry.ids.size()
     for index in range(entry.groups.size()):
-        weight += entry.groups[index].members.size()
+        weight += 2 + entry.groups[index].elsewhere.size()
     return weight
 
 
@@ -408,7 +401,7 @@ def find_receivers(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def find_cached_group(entry: cython.pointer[CacheEntry], number: cython.uint) -> cython.pointer[Group]:
+def find_cached_group(entry: cython.pointer[CacheEntry], number: uint64_t) -> cython.pointer[Group]:
     """The entry's group with this number, or NULL."""
     index: cython.size_t
     for index in range(entry.groups.size()):

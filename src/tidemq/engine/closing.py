@@ -17,6 +17,7 @@ from cython.cimports.tidemq.engine.counters import (
     MEMORY_CONNECTIONS,
 )
 from cython.cimports.tidemq.engine.guarding import give_place
+from cython.cimports.tidemq.engine.handbacks import return_held
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.lingering import linger
 from cython.cimports.tidemq.engine.message import release_message
@@ -30,7 +31,6 @@ from cython.cimports.tidemq.engine.retention import suspend_backlog
 from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.rules import release_rules
 from cython.cimports.tidemq.engine.sessions import end_session, set_online, store_session
-from cython.cimports.tidemq.engine.shards import return_held
 from cython.cimports.tidemq.engine.state import (
     CLOSING,
     CONNECTED,
@@ -201,10 +201,11 @@ def _leave_session(
     r: cython.pointer[Reactor], c: cython.pointer[Connection], s: cython.pointer[Session]
 ) -> cython.void:
     """The client is gone: its will and the end of its session become due, now or later."""
-    s.connection = cython.NULL
+    # atomic: the façade looks whether there is one
+    store_u64(cython.cast(cython.pointer[uint64_t], cython.address(s.connection)), 0, RELEASE)
     set_online(r, s, False)
     suspend_backlog(s)
-    if s.has_shared:
+    if s.memberships != cython.NULL:
         return_held(r, s)
     if s.received_count == 0:
         release(s.received)

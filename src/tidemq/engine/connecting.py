@@ -9,6 +9,7 @@ from cython.cimports.libc.stdint import (
     uint8_t,
     uint16_t,
     uint32_t,
+    uint64_t,
 )
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import (
@@ -38,6 +39,7 @@ from cython.cimports.tidemq.engine.counters import (
     C_SESSIONS_TAKEN_OVER,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.handbacks import keep_held
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.mail import (
     new_letter,
@@ -90,6 +92,7 @@ from cython.cimports.tidemq.engine.state import (
     Reactor,
     Session,
 )
+from cython.cimports.tidemq.engine.system import RELEASE, store_u64
 from cython.cimports.tidemq.engine.visits import (
     count_visit,
     may_visit,
@@ -524,7 +527,10 @@ def _attach(
     present: cython.bint = not found.created
     discard_will(r, s)
     s.ends_ms = 0
-    s.connection = c
+    # atomic: the façade looks whether there is one
+    store_u64(
+        cython.cast(cython.pointer[uint64_t], cython.address(s.connection)), cython.cast(uint64_t, c), RELEASE
+    )
     c.session = s
     c.last_read_ms = r.now_ms
     apply_wishes(r, c, s, connect, cython.address(properties))
@@ -553,6 +559,7 @@ def _attach(
         event.flag = present
         post_report(r, event)
     set_online(r, s, True)
+    keep_held(r, s)
     if present:
         review_subscriptions(r, c)
         rewind_outbox(cython.address(s.outbox))

@@ -25,11 +25,13 @@ _DROPS_MAX = cython.declare(cython.size_t, 100)  # clients and kinds in a report
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _name_group(r: cython.pointer[Reactor], group: uint32_t) -> string:
-    """The whole filter of a shared group; empty when it is gone."""
+def name_of(r: cython.pointer[Reactor], s: cython.pointer[cython.const[Session]]) -> string:
+    """The client's identifier; of a shared group's queue its whole filter, empty when the group is gone."""
+    if s.group == 0:
+        return s.client_id
     name: string
     lock_shared(r.shared.subscriptions)
-    found: cython.pointer[SharedGroup] = find_group(r.shared.subscriptions, group)
+    found: cython.pointer[SharedGroup] = find_group(r.shared.subscriptions, s.group)
     if found != cython.NULL:
         name.append(cython.cast(cython.p_char, b"$share/"))
         name.append(cython.cast(cython.p_char, found.name.data), found.name.size)
@@ -37,6 +39,28 @@ def _name_group(r: cython.pointer[Reactor], group: uint32_t) -> string:
         name.append(cython.cast(cython.p_char, found.filter.data), found.filter.size)
     unlock_shared(r.shared.subscriptions)
     return name
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add(
+    r: cython.pointer[Reactor], number: uint64_t, counter: uint8_t, messages: uint64_t
+) -> cython.pointer[Drop]:
+    """Counts; returns the entry where it is new and wants a name, else NULL."""
+    r.tally[counter] += messages
+    key: uint64_t = number * 256 + counter
+    known: cython.bint = r.drops.count(key)
+    if not known and r.drops.size() >= _DROPS_MAX:
+        key = counter
+        number = 0
+        known = r.drops.count(key)
+    drop: cython.pointer[Drop] = cython.address(r.drops[key])
+    if not known:
+        drop.counter = counter
+        drop.messages = 0
+    drop.messages += messages
+    return cython.NULL if known or number == 0 else drop
 
 
 @cython.cfunc
@@ -51,21 +75,27 @@ def note_drop(
     """So many messages were dropped, which this counter counts. ``s``: whose they were; NULL: not known."""
     if messages == 0:
         return
-    r.tally[counter] += messages
-    number: uint64_t = s.number if s != cython.NULL else 0
-    key: uint64_t = number * 256 + counter
-    known: cython.bint = r.drops.count(key)
-    if not known and r.drops.size() >= _DROPS_MAX:
-        key = counter
-        known = r.drops.count(key)
-        s = cython.NULL
-    drop: cython.pointer[Drop] = cython.address(r.drops[key])
-    if not known:
-        drop.counter = counter
-        drop.messages = 0
-        if s != cython.NULL:
-            drop.client_id = _name_group(r, s.group) if s.group else s.client_id
-    drop.messages += messages
+    drop: cython.pointer[Drop] = _add(r, s.number if s != cython.NULL else 0, counter, messages)
+    if drop != cython.NULL:
+        drop.client_id = name_of(r, s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def note_drop_of(
+    r: cython.pointer[Reactor],
+    number: uint64_t,
+    owner: cython.pointer[cython.const[string]],
+    counter: uint8_t,
+    messages: uint64_t,
+) -> cython.void:
+    """The same of a session that has ended, by its number and name."""
+    if messages == 0:
+        return
+    drop: cython.pointer[Drop] = _add(r, number, counter, messages)
+    if drop != cython.NULL:
+        drop.client_id = owner[0]
 
 
 @cython.cfunc

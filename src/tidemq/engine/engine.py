@@ -98,7 +98,7 @@ from cython.cimports.tidemq.engine.system import (
     RELAXED,
     eventfd,
     load_i64,
-    load_u8,
+    load_u64,
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -495,7 +495,13 @@ class Engine:
         if self.shared.registry.count(name):
             # a session that is on its way to another reactor: its client waits there
             session: cython.pointer[Session] = self.shared.registry[name]
-            online = session.moving or load_u8(cython.address(session.online), ACQUIRE) != 0
+            online = (
+                session.moving
+                or load_u64(
+                    cython.cast(cython.pointer[uint64_t], cython.address(session.connection)), ACQUIRE
+                )
+                != 0
+            )
         pthread_mutex_unlock(cython.address(self.shared.registry_lock))
         if not online:
             return False

@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
-from libcpp.vector cimport vector
 
 from tidemq.engine.state cimport Entry, Outbox
 
 cdef Entry* append_entry(Outbox* box, int64_t* tally) noexcept nogil
+cdef Entry* prepend_entry(Outbox* box, int64_t* tally) noexcept nogil
 cdef Entry* find_entry(const Outbox* box, uint16_t packet_id) noexcept nogil
 cdef uint32_t* copy_identifiers(const uint32_t* ids, uint32_t count) noexcept nogil
 cdef uint64_t place_of(const Outbox* box, uint16_t packet_id) noexcept nogil
@@ -11,7 +11,6 @@ cdef void forget_entry(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil
 cdef void release_payload(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil
 cdef void trim_outbox(Outbox* box) noexcept nogil
 cdef void rewind_outbox(Outbox* box) noexcept nogil
-cdef void free_leftovers(vector[Outbox]* boxes, int64_t* tally, uint64_t most) noexcept nogil
 
 # Inline, as what is done for every message and smaller than its call:
 

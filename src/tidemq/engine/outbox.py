@@ -9,8 +9,7 @@ acknowledges one message gets at most so many after it.
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memcpy
-from cython.cimports.libcpp.vector import vector
+from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.tidemq.engine.allocation import allocate, obtain, release
 from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
@@ -24,7 +23,6 @@ from cython.cimports.tidemq.engine.state import (
     Entry,
     Outbox,
 )
-from cython.cimports.tidemq.engine.steps import count_steps
 
 _FIRST_CAPACITY = cython.declare(uint32_t, 4)  # of a ring; it doubles
 _KEPT_CAPACITY = cython.declare(uint32_t, 1024)  # an empty ring larger than this is given back
@@ -70,14 +68,35 @@ def append_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) ->
     """A new WAITING entry at the tail; the caller fills in message, QoS and so on, and adds to ``bytes``."""
     if box.tail - box.head == box.capacity:
         _grow(box, tally)
-    entry: cython.pointer[Entry] = entry_at(box, box.tail)
+    box.tail += 1
+    return _new_entry(box, box.tail - 1, tally)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def prepend_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.pointer[Entry]:
+    """The same before the head, where nothing is in flight: no place is a packet identifier then."""
+    if box.tail - box.head == box.capacity:
+        _grow(box, tally)
+    box.head -= 1
+    box.next = box.head
+    return _new_entry(box, box.head, tally)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _new_entry(
+    box: cython.pointer[Outbox], place: uint64_t, tally: cython.pointer[int64_t]
+) -> cython.pointer[Entry]:
+    entry: cython.pointer[Entry] = entry_at(box, place)
     entry.message = cython.NULL
     entry.subscription_ids = cython.NULL
     entry.state = WAITING
     entry.was_sent = False
     entry.row = ROW_NONE
     entry.queue = 0
-    box.tail += 1
     box.waiting += 1
     tally[LIVE_ENTRIES] += 1
     return entry
@@ -179,33 +198,14 @@ def rewind_outbox(box: cython.pointer[Outbox]) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _free_entries(box: cython.pointer[Outbox], tally: cython.pointer[int64_t], most: uint64_t) -> cython.void:
-    """Lets go of so many of the messages, the oldest first."""
-    end: uint64_t = min(box.tail, box.head + most)
-    while box.head != end:
+def free_outbox(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.void:
+    """Frees the ring and lets go of every message in it."""
+    while box.head != box.tail:
         entry: cython.pointer[Entry] = entry_at(box, box.head)
         if entry.state != DONE:
             release_payload(box, entry, tally)
             tally[LIVE_ENTRIES] -= 1
         box.head += 1
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_leftovers(
-    boxes: cython.pointer[vector[Outbox]], tally: cython.pointer[int64_t], most: uint64_t
-) -> cython.void:
-    """Frees outboxes of sessions that have ended, as far as so many messages go: a turn is not to wait for
-    them.
-    """
-    while most and not boxes.empty():
-        box: cython.pointer[Outbox] = cython.address(boxes.back())
-        freed: uint64_t = min(most, box.tail - box.head + 1)
-        count_steps(freed)
-        _free_entries(box, tally, freed)
-        most -= freed
-        if box.head == box.tail:
-            tally[MEMORY_BUFFERS] -= cython.cast(int64_t, box.capacity) * cython.sizeof(Entry)
-            release(box.entries)
-            boxes.pop_back()
+    tally[MEMORY_BUFFERS] -= cython.cast(int64_t, box.capacity) * cython.sizeof(Entry)
+    release(box.entries)
+    memset(box, 0, cython.sizeof(Outbox))

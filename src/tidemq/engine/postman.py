@@ -30,7 +30,7 @@ from cython.cimports.tidemq.engine.sessions import (
     find_session,
     new_session,
 )
-from cython.cimports.tidemq.engine.shards import adopt_shard, serve_shards
+from cython.cimports.tidemq.engine.shards import adopt_shard, look_at_room, serve_shard
 from cython.cimports.tidemq.engine.state import (
     CONNECTING,
     MAIL_ANSWER_AUTH,
@@ -135,7 +135,6 @@ def _subscribe(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython
     s: cython.pointer[Session] = new_session(r)
     s.internal = True
     s.number = mail.number
-    s.online = 1
     r.sessions[s.number] = s
     add_subscription(r, s, span_of(mail.letter.text), mail.reason, 0, cython.address(wants_retained))
     begin_backlog(r, s, span_of(mail.letter.text), mail.reason, 0)
@@ -159,9 +158,10 @@ def _take_rows(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython
         return
     accept_rows(r, s, rows)
     if s.group:
-        serve_shards(r)
+        serve_shard(r, s)
     elif s.connection != cython.NULL:
         send_waiting(r, s)
+        look_at_room(r, s)
 
 
 @cython.cfunc
@@ -233,7 +233,7 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     if kind == MAIL_MESSAGE:
         deliver_mailed(r, mail.message, mail.token, mail.offered)
     elif kind == MAIL_GROUP:
-        deliver_to_group(r, mail.message, mail.number, mail.hops, mail.token, mail.offered)
+        deliver_to_group(r, mail.message, mail.number, mail.token, mail.offered)
     elif kind == MAIL_PUBLISH:
         route_message(r, mail.message)
     elif kind == MAIL_KEPT:

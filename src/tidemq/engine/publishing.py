@@ -36,7 +36,7 @@ from cython.cimports.tidemq.engine.replies import span_of, write_ack
 from cython.cimports.tidemq.engine.reports import connection_event, drop_packet, keep_packet, post_event
 from cython.cimports.tidemq.engine.routing import route
 from cython.cimports.tidemq.engine.rules import Judgement
-from cython.cimports.tidemq.engine.shards import serve_shards
+from cython.cimports.tidemq.engine.shards import look_at_room
 from cython.cimports.tidemq.engine.state import (
     EVENT_PUBLISH,
     RELEASED,
@@ -531,5 +531,4 @@ def handle_ack(
         send_waiting(r, s)
     else:
         request_rows(r, s)
-    if s.has_shared and not r.shards.empty():
-        serve_shards(r)
+    look_at_room(r, s)

@@ -319,8 +319,8 @@ def evict_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
         count_steps(1)
         entry: cython.pointer[Entry] = entry_at(box, sequence)
         sequence += 1
-        if entry.state != WAITING or entry.row != ROW_IDLE:
-            continue
+        if entry.state != WAITING or entry.row != ROW_IDLE or entry.queue:
+            continue  # what is a shared group's goes back to its queue
         if entry.section == r.section.number and entry.record != NO_RECORD:
             r.section.records[entry.record].spilled = True
         lower_edge(s, cython.address(entry.message.id))

@@ -38,13 +38,15 @@ from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.drops import check_drops, report_drops
 from cython.cimports.tidemq.engine.fulfilment import keep_promises
 from cython.cimports.tidemq.engine.gathering import begin_gathering, gather, note_turn
+from cython.cimports.tidemq.engine.groups import free_groups
+from cython.cimports.tidemq.engine.handbacks import HANDBACK_SLICE, continue_handbacks, end_handbacks
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.journal import free_section, hand_over, is_late
 from cython.cimports.tidemq.engine.lingering import drain_lingering, end_lingering, is_lingering
 from cython.cimports.tidemq.engine.listening import accept_connections, is_listening, watch, watch_listening
 from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
 from cython.cimports.tidemq.engine.offers import free_offers
-from cython.cimports.tidemq.engine.outbox import entry_at, free_leftovers, rewind_outbox
+from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
 from cython.cimports.tidemq.engine.placement import work_out_load
 from cython.cimports.tidemq.engine.postman import handle_mail
@@ -57,7 +59,7 @@ from cython.cimports.tidemq.engine.reports import new_event, post_event
 from cython.cimports.tidemq.engine.retention import continue_backlogs, end_sweep, sweep_retained
 from cython.cimports.tidemq.engine.rules import release_policy
 from cython.cimports.tidemq.engine.sessions import continue_ending
-from cython.cimports.tidemq.engine.shards import tend_shards
+from cython.cimports.tidemq.engine.shards import continue_groups, look_at_room, tend_shards
 from cython.cimports.tidemq.engine.state import (
     CONNECTED,
     EVENT_STOPPED,
@@ -120,7 +122,6 @@ _EVENTS_MAX = cython.declare(cython.int, 512)  # of epoll in one turn
 _TICK_MS = cython.declare(int64_t, 100)  # between two looks at what is slow, paused or due
 _ENDED_MAX = cython.declare(cython.size_t, 512)  # subscriptions of sessions that have ended, in one turn
 _TIMERS_MAX = cython.declare(cython.int, 1024)  # in one turn; a session that ends counts its subscriptions
-_LEFTOVERS_MAX = cython.declare(uint64_t, 4096)  # messages of sessions that have ended, let go of in one turn
 _IDLE_MS = cython.declare(int64_t, 1000)  # the longest wait when there is nothing to look at
 _READ_CAPACITY = cython.declare(uint32_t, 262144)  # bytes of one read, and of the one buffer for it
 
@@ -132,6 +133,7 @@ def new_reactor(shared: cython.pointer[Shared], index: uint16_t) -> cython.point
     """A reactor that does not run yet."""
     owner: unique_ptr[Reactor] = make_unique[Reactor]()
     r: cython.pointer[Reactor] = owner.release()
+    r.handback_left = cython.cast(cython.uint, 0xFFFFFFFF)  # until it runs
     r.index = index
     r.shared = shared
     r.epoll = epoll_create1(EPOLL_CLOEXEC)
@@ -162,7 +164,8 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     end_lingering(r, True)
     end_sweep(r)
     free_released(r)
-    free_leftovers(cython.address(r.leftovers), r.tally, cython.cast(uint64_t, -1))
+    end_handbacks(r)
+    free_groups(r)
     free_promises(r)
     free_offers(r)
     if r.section != cython.NULL:
@@ -378,6 +381,7 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
         report_delivered(r, c, False)
     if not c.doomed and c.session != cython.NULL and c.session.outbox.next < c.session.outbox.tail:
         send_waiting(r, c.session)
+        look_at_room(r, c.session)
         if not flush_output(r, c):
             doom(r, c, 0, 0)
     if c.doomed:
@@ -436,10 +440,10 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
     if r.resumed.size() or r.backlog_ready or r.backlog_left or r.review_left or r.ending.size():
         return 0
-    if r.strained_left or r.released.size() or r.leftovers.size():
+    if r.strained_left or r.released.size() or r.due_groups.size() or r.handbacks.size():
         return 0
     watching: cython.bint = r.strained.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
-    watching = watching or r.shards.size() > 0 or r.drops.size() > 0 or r.lingering.size() > 0
+    watching = watching or r.group_list.size() > 0 or r.drops.size() > 0 or r.lingering.size() > 0
     watching = watching or r.sweep != cython.NULL
     wait: int64_t = _TICK_MS if watching else _IDLE_MS
     if r.unmarked.size():
@@ -519,6 +523,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         r.now_ms = began_ns // 1000000
         r.tally[C_TURNS] += 1
         begin_turn()
+        r.handback_left = HANDBACK_SLICE
         _read_mail(r)
         for index in range(count):
             _handle_event(r, cython.address(events[index]))
@@ -527,16 +532,18 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         _run_timers(r)
         continue_strained(r)
         continue_released(r)
-        free_leftovers(cython.address(r.leftovers), r.tally, _LEFTOVERS_MAX)
         continue_backlogs(r)
         continue_review(r)
         continue_ending(r, _ENDED_MAX)
+        continue_handbacks(r)
+        continue_groups(r)
         _end_turn(r)
         ended_ns: int64_t = clock_ns()
         r.busy_ns += ended_ns - began_ns
         work_out_load(r, ended_ns)
         note_turn(r, began_ns, ended_ns)
     end_turn()  # the last one is about everything
+    end_handbacks(r)
     for index in range(cython.cast(cython.int, r.connections.size())):
         if r.connections[index] != cython.NULL:
             doom(r, r.connections[index], RC_SERVER_SHUTTING_DOWN, 0)

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 
 from tidemq.engine.state cimport Connection, Message, Passage, Reactor, Session
 
@@ -6,5 +6,5 @@ cdef void route(Reactor* r, Passage* p) noexcept nogil
 cdef void route_message(Reactor* r, Message* message) noexcept nogil
 cdef void deliver_mailed(Reactor* r, Message* message, uint64_t token, bint offered) noexcept nogil
 cdef void deliver_to_group(
-    Reactor* r, Message* message, uint32_t group, uint8_t hops, uint64_t token, bint offered
+    Reactor* r, Message* message, uint64_t group, uint64_t token, bint offered
 ) noexcept nogil

@@ -12,6 +12,7 @@ from cython.cimports.tidemq.engine.capturing import capture
 from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER, C_MESSAGES_UNROUTED
 from cython.cimports.tidemq.engine.delivery import deliver
 from cython.cimports.tidemq.engine.drops import note_drop
+from cython.cimports.tidemq.engine.groups import draw, draw_any, draw_ready, is_waiting
 from cython.cimports.tidemq.engine.handles import connection_of
 from cython.cimports.tidemq.engine.journal import next_id
 from cython.cimports.tidemq.engine.mail import send_message_mail
@@ -23,14 +24,15 @@ from cython.cimports.tidemq.engine.message import (
 )
 from cython.cimports.tidemq.engine.promises import promise_kept
 from cython.cimports.tidemq.engine.retention import retain_passage
-from cython.cimports.tidemq.engine.shards import holds_any, shard_of, takes_more
+from cython.cimports.tidemq.engine.shards import shard_of
 from cython.cimports.tidemq.engine.state import (
     MAIL_GROUP,
     MAIL_MESSAGE,
     CacheEntry,
     Group,
-    GroupMember,
+    LocalGroup,
     Mail,
+    Membership,
     Message,
     Passage,
     Reactor,
@@ -67,38 +69,45 @@ def _deliver_plain(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _choose_member(
-    r: cython.pointer[Reactor], group: cython.pointer[Group], here: cython.bint
-) -> cython.pointer[GroupMember]:
-    """A member that is online, drawn evenly among those that can take a message now; of members on other
-    reactors nobody knows, so they count as such unless one ``here`` is wanted. NULL: none can.
+def _choose_here(
+    r: cython.pointer[Reactor], group: cython.pointer[LocalGroup], qos: uint8_t
+) -> cython.pointer[Membership]:
+    """A member of this reactor that takes a message now, or NULL. At QoS 0 any takes one, for it needs no
+    place in a window.
     """
-    count: uint32_t = cython.cast(uint32_t, group.members.size())
-    tried: uint32_t
-    # drawn, not counted: several groups on one topic would take turns in step and leave members out
-    r.group_turn = r.group_turn * 1664525 + 1013904223
-    start: uint32_t = r.group_turn >> 8
-    for tried in range(count):
-        member: cython.pointer[GroupMember] = cython.address(group.members[(start + tried) % count])
-        if member.session == cython.NULL:
-            if not here:
-                return member
-        elif takes_more(member.session):
-            return member
-    return cython.NULL
+    member: cython.pointer[Membership] = cython.NULL
+    if qos == 0 or group.handbacks == 0:
+        member = draw_ready(r, group)
+    if member == cython.NULL and qos == 0 and not group.members.empty():
+        member = draw_any(r, group)
+    return member
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _choose_reactor(r: cython.pointer[Reactor], group: cython.pointer[Group]) -> uint16_t:
+    """One of the other reactors, each as often as it has members; there must be one."""
+    index: cython.size_t = 0
+    at: uint32_t = draw(r) % group.elsewhere_count
+    while at >= group.elsewhere[index].members:
+        at -= group.elsewhere[index].members
+        index += 1
+    return group.elsewhere[index].reactor
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _mail_to_group(
-    r: cython.pointer[Reactor], p: cython.pointer[Passage], group: uint32_t, target: uint16_t, hops: uint8_t
+    r: cython.pointer[Reactor], p: cython.pointer[Passage], group: cython.pointer[Group]
 ) -> cython.void:
+    target: uint16_t = _choose_reactor(r, group)
     mail: cython.pointer[Mail] = send_message_mail(r, target, MAIL_GROUP, passage_message(p, r.tally))
-    mail.number = group
-    mail.hops = hops + 1
+    mail.number = group.number
     mail.token = p.token
     mail.offered = p.offered
+    p.receivers += 1
     p.places += 1
     if p.token:
         p.answers += 1
@@ -108,26 +117,43 @@ def _mail_to_group(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _deliver_to_member(
-    r: cython.pointer[Reactor], p: cython.pointer[Passage], group: cython.pointer[Group], hops: uint8_t
+def _deliver_to_group(
+    r: cython.pointer[Reactor], p: cython.pointer[Passage], group: cython.pointer[Group]
 ) -> cython.void:
-    """To a member that takes it now, here or elsewhere; else into the group's queue. QoS 0 is not queued, and
-    what is offered always goes by way of the queue.
+    """To a member drawn among all that are online, passing over those of this reactor that take none now: of
+    the others nobody knows. Where there is none it waits in the group's queue.
     """
-    member: cython.pointer[GroupMember] = _choose_member(r, group, hops > 0)
-    if member != cython.NULL and member.session == cython.NULL:
-        p.receivers += 1
-        _mail_to_group(r, p, group.number, member.reactor, hops)
-        return
+    member: cython.pointer[Membership] = cython.NULL
+    here: uint32_t = cython.cast(uint32_t, group.here.members.size())
+    if here and draw(r) % (here + group.elsewhere_count) < here:
+        member = _choose_here(r, group.here, p.qos)
+    if member == cython.NULL and group.elsewhere_count:
+        _mail_to_group(r, p, group)
+    else:
+        _deliver_here(r, p, group, member)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _deliver_here(
+    r: cython.pointer[Reactor],
+    p: cython.pointer[Passage],
+    group: cython.pointer[Group],
+    member: cython.pointer[Membership],
+) -> cython.void:
+    """To this member, or, where it is NULL, into the group's queue. QoS 0 is not queued, and what is offered
+    always goes by way of the queue.
+    """
     shard: cython.pointer[Session] = cython.NULL
     stored: cython.bint = r.shared.durable and group.stored
     if p.qos:
-        shard = shard_of(r, group.number, stored)
+        shard = shard_of(r, group.here, stored)
     if shard == cython.NULL and (member == cython.NULL or p.offered):
         note_drop(r, cython.NULL, C_DROPPED_NO_GROUP_MEMBER, 1)
         return
     p.receivers += 1
-    p.attended = shard != cython.NULL and not group.members.empty()
+    p.attended = shard != cython.NULL and (not group.here.members.empty() or group.elsewhere_count)
     if p.offered and stored:
         deliver(r, shard, p, p.qos, p.retain, cython.NULL, 0)
         p.kept = True  # the shard itself may be new
@@ -140,7 +166,7 @@ def _deliver_to_member(
     if shard != cython.NULL:
         own.shard = shard.number
         own.shard_stored = shard.stored != cython.NULL
-    if shard != cython.NULL and (member == cython.NULL or holds_any(shard)):
+    if shard != cython.NULL and (member == cython.NULL or is_waiting(group.here)):
         own.shard = 0  # it is the shard's own
         deliver(r, shard, cython.address(own), p.qos, p.retain, cython.NULL, 0)
     else:
@@ -198,7 +224,7 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
         target += 1
     index: cython.size_t
     for index in range(entry.groups.size()):
-        _deliver_to_member(r, p, cython.address(entry.groups[index]), 0)
+        _deliver_to_group(r, p, cython.address(entry.groups[index]))
     if entry.streams and p.offered:
         p.kept = True  # it is captured when all have answered, if only the stream keeps it
     elif entry.streams:
@@ -243,14 +269,12 @@ def deliver_mailed(
 def deliver_to_group(
     r: cython.pointer[Reactor],
     message: cython.pointer[Message],
-    group: uint32_t,
-    hops: uint8_t,
+    group: uint64_t,
     token: uint64_t,
     offered: cython.bint,
 ) -> cython.void:
-    """A message from another reactor, which thought that a member of the group lives here.
-
-    Members of this reactor go first; where none is left the message goes on to another reactor.
+    """A message from another reactor, for a member here. Where none takes it, or none is left, it waits in
+    the group's queue here, which moves to another reactor when all members are there.
     """
     passage: Passage
     open_passage(cython.address(passage), message)
@@ -261,7 +285,7 @@ def deliver_to_group(
     if known == cython.NULL:
         note_drop(r, cython.NULL, C_DROPPED_NO_GROUP_MEMBER, 1)
     else:
-        _deliver_to_member(r, cython.address(passage), known, hops)
-    if passage.answers == 0:  # else who it was passed on to answers
-        promise_kept(r, cython.address(passage), token)
+        member: cython.pointer[Membership] = _choose_here(r, known.here, passage.qos)
+        _deliver_here(r, cython.address(passage), known, member)
+    promise_kept(r, cython.address(passage), token)
     close_passage(cython.address(passage), r.tally)

@@ -4,13 +4,13 @@ owns them.
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.string_view import string_view
 from cython.cimports.tidemq.engine.allocation import release
 from cython.cimports.tidemq.engine.backpressure import end_strain
 from cython.cimports.tidemq.engine.counters import (
+    C_DROPPED_NO_GROUP_MEMBER,
     C_DROPPED_SESSION_ENDED,
     C_REFUSED_SUBSCRIPTIONS,
     C_SESSIONS_CREATED,
@@ -20,9 +20,16 @@ from cython.cimports.tidemq.engine.counters import (
     MEMORY_SESSIONS,
 )
 from cython.cimports.tidemq.engine.drops import note_drop
-from cython.cimports.tidemq.engine.journal import ask_store, delete_value, put_value, remove_row
+from cython.cimports.tidemq.engine.groups import (
+    enter_groups,
+    is_present,
+    join_group,
+    leave_all_groups,
+    leave_group,
+)
+from cython.cimports.tidemq.engine.handbacks import dispose_outbox
+from cython.cimports.tidemq.engine.journal import ask_store, delete_value, put_value
 from cython.cimports.tidemq.engine.message import release_message
-from cython.cimports.tidemq.engine.outbox import entry_at
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.retention import free_backlog, has_retained
 from cython.cimports.tidemq.engine.rows import (
@@ -32,13 +39,10 @@ from cython.cimports.tidemq.engine.rows import (
     append_u64,
 )
 from cython.cimports.tidemq.engine.state import (
-    DONE,
     FAMILY_SESSION,
     FAMILY_SHARED,
     FAMILY_SUBSCRIPTION,
     RECORD_PURGE,
-    Entry,
-    Outbox,
     Reactor,
     Removal,
     Session,
@@ -47,32 +51,36 @@ from cython.cimports.tidemq.engine.state import (
     SubscriptionMap,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
-from cython.cimports.tidemq.engine.subscribers import OPTION_BACKLOG, OPTION_QOS, OPTION_STORED, Subscription
+from cython.cimports.tidemq.engine.subscribers import (
+    OPTION_BACKLOG,
+    OPTION_ONLINE,
+    OPTION_QOS,
+    OPTION_STORED,
+    Subscription,
+)
 from cython.cimports.tidemq.engine.subscriptions import (
+    find_group_by_name,
     lock_exclusive,
+    mark_online,
     move_all,
-    move_filter,
     put_subscription,
     remove_subscription,
     unlock_exclusive,
 )
 from cython.cimports.tidemq.engine.system import (
     RELAXED,
-    RELEASE,
     add_i64,
     getrandom,
     load_i64,
     load_int,
     pthread_mutex_lock,
     pthread_mutex_unlock,
-    store_u8,
 )
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED, RC_SUCCESS, Span
 from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
 from cython.operator import dereference, preincrement
 
 _WITHDRAWN_AT_ONCE = cython.declare(cython.size_t, 512)  # subscriptions of a session that ends
-_GROUPS_MAX = cython.declare(cython.size_t, 64)  # subscriptions looked through when a member comes or goes
 _SESSION_BYTES = cython.declare(int64_t, 768)  # about, with its places in tables; its identifier comes to it
 
 
@@ -168,7 +176,7 @@ def _unstore_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> 
     """
     if r.section == cython.NULL:
         return
-    note_drop(r, s, C_DROPPED_SESSION_ENDED, s.stored.waiting)
+    note_drop(r, s, C_DROPPED_NO_GROUP_MEMBER if s.group else C_DROPPED_SESSION_ENDED, s.stored.waiting)
     if s.group:
         key: string
         append_u64(cython.address(key), s.number)
@@ -219,19 +227,6 @@ def end_removals(r: cython.pointer[Reactor]) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _forget_taken(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """What it took of its groups and has begun to get goes to nobody else (4.8.2)."""
-    place: uint64_t = s.outbox.head
-    while place < s.outbox.tail:
-        entry: cython.pointer[Entry] = entry_at(cython.address(s.outbox), place)
-        if entry.state != DONE and entry.queue:
-            remove_row(r, s, entry)
-        place += 1
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _delete_subscription(
     r: cython.pointer[Reactor], s: cython.pointer[Session], filter: cython.pointer[cython.const[string]]
 ) -> cython.void:
@@ -266,8 +261,8 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
     shared: cython.pointer[Shared] = r.shared
     if s.stored != cython.NULL:
         _unstore_session(r, s)
-    if s.has_shared and r.section != cython.NULL:
-        _forget_taken(r, s)
+    dispose_outbox(r, s)
+    leave_all_groups(r, s)
     if s.group:
         pthread_mutex_lock(cython.address(shared.registry_lock))
         shared.queue_owners.erase(s.number)
@@ -287,11 +282,7 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
         release_message(s.will.message, r.tally)
         del s.will
     r.sessions.erase(s.number)
-    note_drop(r, s, C_DROPPED_SESSION_ENDED, s.outbox.inflight + s.outbox.waiting)
     end_strain(r, s)
-    if s.outbox.entries != cython.NULL:
-        r.leftovers.push_back(s.outbox)
-        memset(cython.address(s.outbox), 0, cython.sizeof(Outbox))
     if _withdraw(r, s, _WITHDRAWN_AT_ONCE) == 0:
         _begin_ending(r, s)
     else:
@@ -367,30 +358,16 @@ def _free_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
 @cython.nogil
 @cython.exceptval(check=False)
 def set_online(r: cython.pointer[Reactor], s: cython.pointer[Session], online: cython.bint) -> cython.void:
-    """Says to all reactors whether the session can take a shared group's messages now."""
-    store_u8(cython.address(s.online), online, RELEASE)
-    if s.has_shared:
-        lock_exclusive(r.shared.subscriptions)
-        _move_groups(r, s)
-        unlock_exclusive(r.shared.subscriptions)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _move_groups(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """What is known of the members of its groups does not hold any more; of a session with many subscriptions
-    nothing does.
-    """
-    if s.subscriptions.size() > _GROUPS_MAX:
-        move_all(r.shared.subscriptions)
+    """Says to all reactors whether the session can take its shared groups' messages now."""
+    if s.memberships == cython.NULL or s.memberships.by_group.empty():
         return
-    item = s.subscriptions.begin()
-    while item != s.subscriptions.end():
-        parts: SharedFilter = split_shared(span_of(cython.address(dereference(item).first)))
-        if parts.shared:
-            move_filter(r.shared.subscriptions, parts.filter)
+    lock_exclusive(r.shared.subscriptions)
+    item = s.memberships.by_group.begin()
+    while item != s.memberships.by_group.end():
+        mark_online(r.shared.subscriptions, dereference(item).first, s, online)
         preincrement(item)
+    unlock_exclusive(r.shared.subscriptions)
+    enter_groups(r, s, online)
 
 
 @cython.cfunc
@@ -458,8 +435,6 @@ def add_subscription(
         kept.options |= OPTION_BACKLOG
     kept.subscription_id = subscription_id
     s.subscriptions[0][key] = kept
-    if parts.shared:
-        s.has_shared = True
     stored: Subscription
     stored.session = s
     stored.subscription_id = subscription_id
@@ -467,12 +442,19 @@ def add_subscription(
     stored.options = options & ~(OPTION_STORED | OPTION_BACKLOG)
     if s.expiry_s:
         stored.options |= OPTION_STORED  # it may refuse a message because its queue is full
+    if parts.shared and is_present(s):
+        stored.options |= OPTION_ONLINE
     if s.stored != cython.NULL:
         if r.section != cython.NULL:
             _put_subscription(r, s, cython.address(key), cython.address(kept))
+    group: uint64_t = 0
     lock_exclusive(r.shared.subscriptions)
     put_subscription(r.shared.subscriptions, parts.filter, parts.group, stored)
+    if parts.shared:
+        group = find_group_by_name(r.shared.subscriptions, parts.filter, parts.group).id
     unlock_exclusive(r.shared.subscriptions)
+    if parts.shared:
+        join_group(r, s, group, options, subscription_id)
     if not known:
         r.tally[LIVE_SUBSCRIPTIONS] += 1
         r.tally[MEMORY_SESSIONS] += _subscription_bytes(filter)
@@ -520,6 +502,8 @@ def drop_subscription(r: cython.pointer[Reactor], s: cython.pointer[Session], fi
         _delete_subscription(r, s, cython.address(key))
     parts: SharedFilter = split_shared(filter)
     lock_exclusive(r.shared.subscriptions)
+    if parts.shared:
+        leave_group(r, s, find_group_by_name(r.shared.subscriptions, parts.filter, parts.group).id)
     remove_subscription(r.shared.subscriptions, parts.filter, parts.group, s)
     unlock_exclusive(r.shared.subscriptions)
     r.tally[LIVE_SUBSCRIPTIONS] -= 1

@@ -1,13 +1,12 @@
 from libc.stdint cimport uint32_t, uint64_t
 
-from tidemq.engine.state cimport Reactor, Session
+from tidemq.engine.state cimport LocalGroup, Reactor, Session
 
-cdef Session* shard_of(Reactor* r, uint32_t group, bint stored) noexcept nogil
-cdef bint holds_any(const Session* shard) noexcept nogil
-cdef bint takes_more(const Session* s) noexcept nogil
-cdef void load_shard(Reactor* r, uint64_t number, uint32_t group) noexcept nogil
+cdef Session* shard_of(Reactor* r, LocalGroup* group, bint stored) noexcept nogil
+cdef void load_shard(Reactor* r, uint64_t number, uint64_t group) noexcept nogil
+cdef uint32_t serve_group(Reactor* r, LocalGroup* group) noexcept nogil
 cdef void serve_shard(Reactor* r, Session* shard) noexcept nogil
-cdef void serve_shards(Reactor* r) noexcept nogil
-cdef void return_held(Reactor* r, Session* s) noexcept nogil
+cdef void look_at_room(Reactor* r, Session* s) noexcept nogil
+cdef void continue_groups(Reactor* r) noexcept nogil
 cdef void tend_shards(Reactor* r) noexcept nogil
 cdef void adopt_shard(Reactor* r, Session* shard) noexcept nogil

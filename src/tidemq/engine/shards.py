@@ -9,29 +9,25 @@ member online moves, whole, to one that has.
 import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
-from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.backpressure import end_strain, is_waited_for, relieve, stop_waiting
-from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER
 from cython.cimports.tidemq.engine.delivery import deliver, send_waiting, take_over
-from cython.cimports.tidemq.engine.drops import note_drop
-from cython.cimports.tidemq.engine.journal import last_section, next_id, note_returned, put_value, remove_row
+from cython.cimports.tidemq.engine.groups import (
+    draw_ready,
+    forget_group,
+    holds_any,
+    is_waiting,
+    local_group,
+    look_for_room,
+    make_due,
+    note_room,
+    takes_more,
+)
+from cython.cimports.tidemq.engine.journal import last_section, next_id, put_value, remove_row
 from cython.cimports.tidemq.engine.mail import new_mail
-from cython.cimports.tidemq.engine.message import (
-    close_passage,
-    copy_passage,
-    hold_message,
-    message_bytes,
-    open_passage,
-)
+from cython.cimports.tidemq.engine.message import close_passage, copy_passage, open_passage
 from cython.cimports.tidemq.engine.offers import is_awaited
-from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry
-from cython.cimports.tidemq.engine.queueing import (
-    evict_waiting,
-    lower_edge,
-    make_stored,
-    note_spilled,
-    request_rows,
-)
+from cython.cimports.tidemq.engine.outbox import entry_at, forget_entry
+from cython.cimports.tidemq.engine.queueing import evict_waiting, make_stored, request_rows
 from cython.cimports.tidemq.engine.rows import append_u64
 from cython.cimports.tidemq.engine.sessions import end_session, new_session
 from cython.cimports.tidemq.engine.state import (
@@ -39,65 +35,51 @@ from cython.cimports.tidemq.engine.state import (
     FAMILY_SHARED,
     MAIL_SHARD,
     ROW_NONE,
-    SENT,
-    WAITING,
-    Connection,
     Entry,
+    LocalGroup,
     Mail,
-    Message,
+    Membership,
     Outbox,
     Passage,
     Reactor,
     Session,
 )
-from cython.cimports.tidemq.engine.subscribers import OPTION_QOS, OPTION_RETAIN_AS_PUBLISHED, Subscription
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.subscriptions import (
     SharedGroup,
     find_group,
     lock_shared,
     unlock_shared,
 )
-from cython.cimports.tidemq.engine.system import (
-    ACQUIRE,
-    load_u8,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-)
+from cython.cimports.tidemq.engine.system import pthread_mutex_lock, pthread_mutex_unlock
 
 # where an empty shard's outbox begins: what comes back goes in before its head
 _FIRST_PLACE = cython.declare(uint64_t, 4294967296)
+_GIVE_MAX = cython.declare(
+    uint32_t, 1024
+)  # messages of a group that go out at a time; the rest the next turn
+_TEND_MAX = cython.declare(uint32_t, 2048)  # groups and members that a tick looks at
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _add_shard(r: cython.pointer[Reactor], number: uint64_t, group: uint32_t) -> cython.pointer[Session]:
+def _add_shard(r: cython.pointer[Reactor], number: uint64_t, group: uint64_t) -> cython.pointer[Session]:
     shard: cython.pointer[Session] = new_session(r)
     shard.number = number
     shard.group = group
     shard.outbox.head = shard.outbox.next = shard.outbox.tail = _FIRST_PLACE
     r.sessions[number] = shard
-    r.shards.push_back(shard)
+    local_group(r, group).shards.push_back(shard)
     return shard
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _key_of(group: uint32_t, stored: cython.bint) -> uint64_t:
-    """In ``Reactor.shard_of_group``: a group has one shard there that is stored, and one that is not."""
-    return cython.cast(uint64_t, group) * 2 + (1 if stored else 0)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def shard_of(r: cython.pointer[Reactor], group: uint32_t, stored: cython.bint) -> cython.pointer[Session]:
-    """The shard of a group on this reactor, made when first asked for; NULL when the group is gone."""
+def _make_shard(r: cython.pointer[Reactor], group: uint64_t, stored: cython.bint) -> cython.pointer[Session]:
+    """A new shard of a group, or NULL when the group is gone."""
     filter: string
-    key: uint64_t = _key_of(group, stored)
-    if r.shard_of_group.count(key):
-        return r.shard_of_group[key]
     lock_shared(r.shared.subscriptions)
     found: cython.pointer[SharedGroup] = find_group(r.shared.subscriptions, group)
     if found != cython.NULL:
@@ -113,7 +95,6 @@ def shard_of(r: cython.pointer[Reactor], group: uint32_t, stored: cython.bint) -
     number: uint64_t = r.shared.next_session
     pthread_mutex_unlock(cython.address(r.shared.registry_lock))
     shard: cython.pointer[Session] = _add_shard(r, number, group)
-    r.shard_of_group[key] = shard
     if stored:
         make_stored(r, shard)
         row_key: string
@@ -125,57 +106,25 @@ def shard_of(r: cython.pointer[Reactor], group: uint32_t, stored: cython.bint) -
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def load_shard(r: cython.pointer[Reactor], number: uint64_t, group: uint32_t) -> cython.void:
+def shard_of(
+    r: cython.pointer[Reactor], group: cython.pointer[LocalGroup], stored: cython.bint
+) -> cython.pointer[Session]:
+    """The group's shard on this reactor for what is new, made when first asked for; NULL when the group is
+    gone. One that is stored, and one that is not, are for messages that the store keeps or does not.
+    """
+    index: cython.size_t
+    for index in range(group.shards.size()):
+        if stored == (group.shards[index].stored != cython.NULL):
+            return group.shards[index]
+    return _make_shard(r, group.number, stored)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def load_shard(r: cython.pointer[Reactor], number: uint64_t, group: uint64_t) -> cython.void:
     """A shard that the store has brought back."""
     make_stored(r, _add_shard(r, number, group))
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def holds_any(shard: cython.pointer[cython.const[Session]]) -> cython.bint:
-    """Whether messages wait in it, in memory or in the store."""
-    return shard.outbox.waiting > 0 or (shard.stored != cython.NULL and shard.stored.waiting > 0)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def takes_more(s: cython.pointer[cython.const[Session]]) -> cython.bint:
-    """Whether a message for this member would go out now."""
-    c: cython.pointer[Connection] = s.connection
-    if s.internal:
-        return True
-    return c != cython.NULL and not c.doomed and s.outbox.waiting == 0 and s.outbox.inflight < c.send_max
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _members_here(
-    r: cython.pointer[Reactor],
-    group: uint32_t,
-    members: cython.pointer[vector[Subscription]],
-    elsewhere: cython.pointer[cython.int],
-) -> cython.bint:
-    """The members of this reactor that are online, and another reactor that has one, or -1. False: the group
-    is gone.
-    """
-    index: uint32_t
-    lock_shared(r.shared.subscriptions)
-    found: cython.pointer[SharedGroup] = find_group(r.shared.subscriptions, group)
-    if found != cython.NULL:
-        for index in range(found.members.count):
-            item: Subscription = found.members.items[index]
-            session: cython.pointer[Session] = cython.cast(cython.pointer[Session], item.session)
-            if not load_u8(cython.address(session.online), ACQUIRE):
-                continue
-            if item.reactor == r.index:
-                members.push_back(item)
-            else:
-                elsewhere[0] = item.reactor
-    unlock_shared(r.shared.subscriptions)
-    return found != cython.NULL
 
 
 @cython.cfunc
@@ -185,14 +134,14 @@ def _give(
     r: cython.pointer[Reactor],
     shard: cython.pointer[Session],
     entry: cython.pointer[Entry],
-    member: cython.pointer[Subscription],
+    member: cython.pointer[Membership],
 ) -> cython.void:
     """The shard's oldest entry goes to a member; its row stays, unless the member keeps it as its own."""
     passage: Passage
-    s: cython.pointer[Session] = cython.cast(cython.pointer[Session], member.session)
+    s: cython.pointer[Session] = member.session
     # the entry's own may be what another member was granted
-    qos: cython.uchar = min(member.options & OPTION_QOS, entry.message.qos)
-    retain: cython.bint = entry.retain and member.options & OPTION_RETAIN_AS_PUBLISHED
+    qos: cython.uchar = min(member.qos, entry.message.qos)
+    retain: cython.bint = entry.retain and member.retain_as_published
     ids_count: uint32_t = 1 if member.subscription_id else 0
     open_passage(cython.address(passage), entry.message)
     passage.feeder = 0
@@ -224,25 +173,24 @@ def _give(
 @cython.exceptval(check=False)
 def _serve(
     r: cython.pointer[Reactor],
+    group: cython.pointer[LocalGroup],
     shard: cython.pointer[Session],
-    members: cython.pointer[vector[Subscription]],
+    left: cython.pointer[uint32_t],
 ) -> cython.void:
-    """As many of its messages as the members take now, in turn."""
+    """As many of its messages as the members take now; ``left``: and as may go out now."""
     box: cython.pointer[Outbox] = cython.address(shard.outbox)
-    idle: cython.size_t = 0
-    while box.waiting and idle < members.size():
+    while box.waiting and left[0]:
         entry: cython.pointer[Entry] = entry_at(box, box.next)
         if entry.state == DONE:
             box.next += 1
             continue
-        r.group_turn += 1
-        member: cython.pointer[Subscription] = cython.address(members[0][r.group_turn % members.size()])
-        if takes_more(cython.cast(cython.pointer[Session], member.session)):
-            idle = 0
-            _give(r, shard, entry, member)
-        else:
-            idle += 1
-    if idle < members.size():
+        member: cython.pointer[Membership] = draw_ready(r, group)
+        if member == cython.NULL:
+            break
+        count_steps(1)
+        left[0] -= 1
+        _give(r, shard, entry, member)
+    if group.ready:
         request_rows(r, shard)
     if is_waited_for(shard):
         relieve(r, shard)
@@ -251,117 +199,102 @@ def _serve(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def serve_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) -> cython.void:
-    """Whatever can go out of it goes."""
-    members: vector[Subscription]
-    elsewhere: cython.int
-    if holds_any(shard):
-        if _members_here(r, shard.group, cython.address(members), cython.address(elsewhere)):
-            _serve(r, shard, cython.address(members))
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def serve_shards(r: cython.pointer[Reactor]) -> cython.void:
-    """A member has got room, or rows have come: whatever can go out goes."""
+def serve_group(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) -> uint32_t:
+    """Whatever of its queue can go out goes, or some of it now and the rest with the next turns. Returns how
+    many messages went.
+    """
     index: cython.size_t
-    for index in range(r.shards.size()):
-        serve_shard(r, r.shards[index])
+    left: uint32_t = _GIVE_MAX
+    if group.handbacks:
+        return 0
+    for index in range(group.shards.size()):
+        if group.ready and holds_any(group.shards[index]):
+            _serve(r, group, group.shards[index], cython.address(left))
+    for index in range(group.shards.size()):
+        if group.ready and group.shards[index].outbox.waiting:
+            make_due(r, group)
+    return _GIVE_MAX - left
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _take_back(
-    r: cython.pointer[Reactor], shard: cython.pointer[Session], entry: cython.pointer[Entry]
-) -> cython.void:
-    """One entry becomes the oldest of its shard; those of one member come newest first."""
-    message: cython.pointer[Message] = entry.message
-    if shard.stored != cython.NULL:
-        note_returned(r, entry)
-        lower_edge(shard, cython.address(message.id))
-        note_spilled(shard, message)
+def serve_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) -> cython.void:
+    """Rows have come, or a message: whatever can go out goes."""
+    serve_group(r, local_group(r, shard.group))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def look_at_room(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """A session may have got room: where it was found full it takes again of the queues of its groups."""
+    if s.memberships == cython.NULL:
         return
-    box: cython.pointer[Outbox] = cython.address(shard.outbox)
-    # a place at the tail makes room in the ring; the entries move up by one, the oldest place is then free
-    append_entry(box, r.tally)
-    place: uint64_t = box.tail - 1
-    while place > box.head:
-        entry_at(box, place)[0] = entry_at(box, place - 1)[0]
-        place -= 1
-    first: cython.pointer[Entry] = entry_at(box, box.head)
-    first[0] = entry[0]
-    first.state = WAITING
-    first.was_sent = False
-    first.queue = 0
-    first.subscription_ids = cython.NULL
-    hold_message(message)
-    box.next = box.head
-    box.bytes += message_bytes(message)
+    while not s.memberships.full.empty() and takes_more(s):
+        count_steps(1)
+        group: cython.pointer[LocalGroup] = s.memberships.full.back().group
+        note_room(s.memberships.full.back())
+        if is_waiting(group):
+            serve_group(r, group)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def return_held(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """A member is gone: what it held of its groups goes back, in order, to be taken by others."""
-    box: cython.pointer[Outbox] = cython.address(s.outbox)
-    place: uint64_t = box.tail
-    while place > box.head:
-        place -= 1
-        entry: cython.pointer[Entry] = entry_at(box, place)
-        if entry.queue == 0 or (entry.state != WAITING and entry.state != SENT):
-            continue
-        if entry.qos == 2 and (entry.state == SENT or entry.was_sent):
-            continue  # its delivery has begun
-        if not r.sessions.count(entry.queue):
-            continue
-        _take_back(r, r.sessions[entry.queue], entry)
-        entry.row = ROW_NONE
-        forget_entry(box, entry, r.tally)
+def continue_groups(r: cython.pointer[Reactor]) -> cython.void:
+    """Once a turn: groups whose members came, or of whose queue more can go out."""
+    groups: cython.size_t = r.due_groups.size()
+    served: uint32_t = 0
+    while groups and served < _GIVE_MAX:
+        group: cython.pointer[LocalGroup] = r.due_groups.front()
+        r.due_groups.pop_front()
+        group.due = False
+        served += 1 + serve_group(r, group)
+        groups -= 1
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _forget_shard(r: cython.pointer[Reactor], at: cython.size_t) -> cython.void:
+def _forget_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) -> cython.void:
     """The shard is this reactor's no more."""
-    shard: cython.pointer[Session] = r.shards[at]
     end_strain(r, shard)
-    key: uint64_t = _key_of(shard.group, shard.stored != cython.NULL)
-    r.shards[at] = r.shards.back()
-    r.shards.pop_back()
-    if r.shard_of_group.count(key) and r.shard_of_group[key] == shard:
-        r.shard_of_group.erase(key)
+    index: cython.size_t
+    group: cython.pointer[LocalGroup] = local_group(r, shard.group)
+    for index in range(group.shards.size()):
+        if group.shards[index] == shard:
+            group.shards[index] = group.shards.back()
+            group.shards.pop_back()
+            break
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _move_shard(r: cython.pointer[Reactor], at: cython.size_t, target: cython.int) -> cython.bint:
+def _move_shard(
+    r: cython.pointer[Reactor], shard: cython.pointer[Session], target: cython.int
+) -> cython.void:
     """Sends a shard to another reactor, once nothing of it is on its way to or from the store, or offered."""
-    shard: cython.pointer[Session] = r.shards[at]
     if shard.stored != cython.NULL:
         if is_awaited(r, shard.number):
-            return False
+            return
         evict_waiting(r, shard)
         if shard.stored.leaving == 0:
             shard.stored.leaving = last_section(r)
         if shard.stored.reading or shard.stored.leaving > r.committed:
-            return False
+            return
         if shard.outbox.head != shard.outbox.tail:
-            return False
+            return
         shard.stored.leaving = 0
         pthread_mutex_lock(cython.address(r.shared.registry_lock))
         r.shared.queue_owners[shard.number] = target
         pthread_mutex_unlock(cython.address(r.shared.registry_lock))
-    _forget_shard(r, at)
+    _forget_shard(r, shard)
     r.sessions.erase(shard.number)
     mail: Mail = new_mail(MAIL_SHARD)
     mail.pointer = shard
     r.outgoing[target].push_back(mail)
-    return True
 
 
 @cython.cfunc
@@ -369,10 +302,58 @@ def _move_shard(r: cython.pointer[Reactor], at: cython.size_t, target: cython.in
 @cython.exceptval(check=False)
 def adopt_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) -> cython.void:
     """A shard goes on here."""
+    group: cython.pointer[LocalGroup] = local_group(r, shard.group)
     shard.reactor = r.index
     r.sessions[shard.number] = shard
-    r.shards.push_back(shard)
-    serve_shards(r)
+    group.shards.push_back(shard)
+    make_due(r, group)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_elsewhere(
+    r: cython.pointer[Reactor], group: uint64_t, elsewhere: cython.pointer[cython.int]
+) -> cython.bint:
+    """Another reactor that has a member of the group online, or -1. False: the group is gone."""
+    reactor: uint32_t
+    elsewhere[0] = -1
+    lock_shared(r.shared.subscriptions)
+    found: cython.pointer[SharedGroup] = find_group(r.shared.subscriptions, group)
+    if found != cython.NULL:
+        for reactor in range(found.reactors):
+            if found.online[reactor] and reactor != r.index:
+                elsewhere[0] = reactor
+    unlock_shared(r.shared.subscriptions)
+    return found != cython.NULL
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _tend_empty(r: cython.pointer[Reactor], at: cython.size_t) -> cython.bint:
+    """A group without a member here: its shards move to one, or end with the group. False: it is gone."""
+    group: cython.pointer[LocalGroup] = r.group_list[at]
+    elsewhere: cython.int
+    index: cython.size_t = group.shards.size()
+    if _find_elsewhere(r, group.number, cython.address(elsewhere)):
+        while index > 0 and elsewhere >= 0 and not r.stopping and group.handbacks == 0:
+            index -= 1
+            count_steps(1)
+            if holds_any(group.shards[index]):
+                _move_shard(r, group.shards[index], elsewhere)
+        if elsewhere < 0:
+            for index in range(group.shards.size()):
+                stop_waiting(r, group.shards[index])  # nobody takes from it
+        return True
+    if group.due or group.handbacks:
+        return True  # until that is over
+    while not group.shards.empty():
+        shard: cython.pointer[Session] = group.shards.back()
+        group.shards.pop_back()
+        end_session(r, shard)
+    forget_group(r, at)
+    return False
 
 
 @cython.cfunc
@@ -380,24 +361,21 @@ def adopt_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) -> c
 @cython.exceptval(check=False)
 def tend_shards(r: cython.pointer[Reactor]) -> cython.void:
     """Once a tick: shards without a member here move to one, those whose group is gone end, others are
-    served.
+    served. So many groups at a time, the next tick goes on with those that follow.
     """
-    index: cython.size_t = 0
-    members: vector[Subscription]
-    while index < r.shards.size():
-        shard: cython.pointer[Session] = r.shards[index]
-        elsewhere: cython.int = -1
-        members.clear()
-        if not _members_here(r, shard.group, cython.address(members), cython.address(elsewhere)):
-            _forget_shard(r, index)
-            note_drop(r, shard, C_DROPPED_NO_GROUP_MEMBER, shard.outbox.waiting)
-            end_session(r, shard)
-            continue
-        if holds_any(shard):
-            if not members.empty():
-                _serve(r, shard, cython.address(members))
-            elif elsewhere >= 0 and not r.stopping and _move_shard(r, index, elsewhere):
+    left: uint32_t = _TEND_MAX
+    groups: cython.size_t = r.group_list.size()
+    while groups and left and not r.group_list.empty():
+        count_steps(1)
+        groups -= 1
+        left -= 1
+        if r.group_at >= r.group_list.size():
+            r.group_at = 0
+        group: cython.pointer[LocalGroup] = r.group_list[r.group_at]
+        if group.members.empty():
+            if not _tend_empty(r, r.group_at):
                 continue
-            elif elsewhere < 0:
-                stop_waiting(r, shard)  # nobody takes from it
-        index += 1
+        elif is_waiting(group):
+            left -= min(left, look_for_room(r, group))
+            make_due(r, group)
+        r.group_at += 1

@@ -13,6 +13,10 @@ from libcpp.vector cimport vector
 
 from tidemq.engine.counters cimport COUNTER_COUNT
 from tidemq.engine.engine_limits cimport EngineLimits, Usage
+from tidemq.engine.event cimport (
+    EVENT_CONNECT, EVENT_AUTH, EVENT_SUBSCRIBE, EVENT_UNSUBSCRIBE, EVENT_DELIVERED, EVENT_PUBLISH, EVENT_CONNECTED,
+    EVENT_DISCONNECTED, EVENT_RECEIVED, EVENT_REVOKED, EVENT_DROPPED, EVENT_STOPPED, Event,
+)
 from tidemq.engine.guarding cimport Guard
 from tidemq.engine.hashing cimport SeededHash
 from tidemq.engine.listener cimport Listener, ListeningSocket
@@ -108,18 +112,16 @@ cdef cppclass Session:
     string client_id
     uint64_t number              # unique in this engine
     uint16_t reactor             # the owner; written under Shared.registry_lock
-    uint8_t online               # atomic: read by other reactors that choose a member of a shared group
-    uint32_t group               # of a shard: the shared group whose queue it is part of; 0: a client's session
+    uint64_t group               # of a shard: the shared group whose queue it is part of; 0: a client's session
     bool internal                # a receiver of the embedding program: what it gets goes up as events
     bool moving                  # on its way to `reactor` with its connection; under Shared.registry_lock
-    bool has_shared              # holds a shared subscription: going on- and offline moves marks of the index
     bool ending                  # over and nobody's, in Reactor.ending: the index still has some of its subscriptions
     uint32_t receiver            # scratch of a look-up: its place among the entry's receivers, if it is that one's
     uint32_t expiry_s            # 0: ends with its connection; 0xFFFFFFFF: never
     int64_t ends_ms              # while offline: when it expires; 0: not
     int64_t will_ms              # while offline: when the will is due; 0: not
     int64_t timer_ms             # when its timer is due; another timer of it is stale; 0: none
-    Connection* connection       # NULL while offline
+    Connection* connection       # NULL while offline; written atomically, for the façade looks whether there is one
     Will* will
     Outbox outbox
     Strain* strain               # NULL: nobody has ever had to wait for it
@@ -127,8 +129,41 @@ cdef cppclass Session:
     uint64_t* received           # bit per packet identifier of a QoS 2 message that waits for PUBREL; NULL: none
     uint32_t received_count
     uint32_t offers              # QoS 2 messages from this client that are offered and not closed
+    Memberships* memberships     # NULL: it never had a shared subscription
     BacklogMap* backlog          # by filter; NULL: none
     SubscriptionMap* subscriptions   # by whole filter, $share included; NULL: none
+
+cdef cppclass Membership:        # a session's subscription in a shared group, see groups
+    Session* session
+    LocalGroup* group
+    uint32_t subscription_id
+    uint8_t qos
+    bool retain_as_published
+    bool present                 # its client is there: it is in LocalGroup.members
+    bool full                    # found to take no more: it is in Memberships.full
+    uint32_t at, full_at         # its places in LocalGroup.members and in Memberships.full
+
+cdef cppclass Memberships:       # of one session
+    unordered_map[uint64_t, Membership*] by_group
+    vector[Membership*] full     # those that were found to take no more
+    Handback* handback           # of what it held; NULL: none is under way
+
+cdef cppclass LocalGroup:        # what a reactor has of a shared group: its members that are there, and shards
+    uint64_t number
+    vector[Membership*] members
+    uint32_t ready               # so many of them, the first, may take a message; all others were found full
+    vector[Session*] shards
+    uint32_t handbacks           # that are under way: nothing of its queue goes out meanwhile
+    bool due                     # in Reactor.due_groups
+
+cdef cppclass Handback:          # an outbox that is taken apart, from its newest entry on, see handbacks
+    Session* session             # whose outbox it is; NULL: it has ended, or this is void
+    Outbox box                   # what a session that has ended has left
+    uint64_t place               # what is below it is still to be looked at
+    uint64_t number              # of the session that has ended, and its name, for what is dropped
+    string owner
+    uint8_t counter              # of that
+    vector[uint64_t] groups      # they wait for it
 
 # ---------------------------------------------------------------- a connection
 
@@ -247,17 +282,16 @@ cdef struct Receiver:            # a session of this reactor that a topic goes t
     uint32_t ids_count
     uint32_t own_ids_count       # the first so many are of subscriptions without no-local
 
-cdef struct GroupMember:
-    Session* session             # NULL: it lives on `reactor`
+cdef struct GroupShare:          # of a shared group: its members on another reactor whose clients are there
     uint16_t reactor
-    uint8_t qos
-    bool retain_as_published
-    uint32_t subscription_id
+    uint32_t members
 
-cdef cppclass Group:             # a shared group's members as the cache saw them: the online ones, or all
-    uint32_t number
+cdef cppclass Group:             # a shared group that a topic goes to
+    uint64_t number
     bool stored                  # has a member whose session is stored
-    vector[GroupMember] members
+    LocalGroup* here
+    vector[GroupShare] elsewhere # as the cache saw them
+    uint32_t elsewhere_count     # members in all of them
 
 cdef cppclass CacheEntry:
     uint64_t version             # of the index when it was matched, or since found to hold
@@ -280,15 +314,15 @@ cdef struct CacheSlot:
 cdef cppclass TopicCache:
     vector[CacheSlot] slots      # in sets of CACHE_WAYS, a set is one line of memory
     uint32_t count
-    uint64_t weight              # receivers, identifiers and members of all entries
+    uint64_t weight              # receivers, identifiers and shares of groups of all entries
     size_t hand                  # the slot that is looked at next for room
     uint64_t seed
 
-# ---------------------------------------------------------------- mail, timers, events
+# ---------------------------------------------------------------- mail, timers
 
 cdef enum:   # the kind of a Mail
     MAIL_MESSAGE                 # for this reactor's plain subscribers
-    MAIL_GROUP                   # for one member of group `number`
+    MAIL_GROUP                   # for one member here of group `number`
     MAIL_PUBLISH                 # from the control plane: route it
     MAIL_CONNECTION              # `pointer`: a Connection whose CONNECT is to be applied here
     MAIL_MOVED                   # `pointer`: a Connection that comes with its session
@@ -340,35 +374,6 @@ cdef cppclass Timer:
     int64_t due_ms
     uint64_t key                 # connection handle or session number
     uint8_t kind
-
-cdef enum:   # the kind of an Event
-    EVENT_CONNECT
-    EVENT_AUTH
-    EVENT_SUBSCRIBE
-    EVENT_UNSUBSCRIBE            # of what a stream keeps
-    EVENT_DELIVERED              # replayed messages are out; `flag`: the connection has gone instead
-    EVENT_PUBLISH
-    EVENT_CONNECTED
-    EVENT_DISCONNECTED
-    EVENT_RECEIVED
-    EVENT_REVOKED                # the rules ended subscriptions: `packet_bytes_max`: how many, `text`: one of them
-    EVENT_DROPPED                # `reason`: the counter; `packet_bytes_max`: how many; `client_id`: whose, if known
-    EVENT_STOPPED
-
-cdef cppclass Event:
-    uint8_t kind
-    uint64_t connection          # or the receiver's number
-    uint8_t reason, fault, version
-    bool flag                    # clean start, session present
-    bool has_username
-    uint16_t keep_alive_s
-    uint32_t packet_bytes_max
-    string client_id, username, peer
-    string packet                # the whole packet that a decision is about; events.py parses it again
-    string data                  # auth data, filters
-    string text                  # auth method, topic
-    string listener              # name of the one where a client came in that wants to be authenticated
-    Message* message
 
 # ---------------------------------------------------------------- the journal
 
@@ -521,7 +526,6 @@ cdef cppclass Reactor:
     vector[SessionPointer] strained   # receivers above their marks
     size_t strained_left         # of these, so many are still to be looked at
     vector[Feeders*] released    # publishers that need not wait any more, a set for each receiver
-    vector[Outbox] leftovers     # of sessions that have ended: to be freed
     unordered_map[uint64_t, Drop] drops   # by session and counter
     int64_t drops_ms             # when they were last reported
     vector[uint64_t] overloaded  # publishers stopped by the memory ceiling
@@ -531,8 +535,12 @@ cdef cppclass Reactor:
     size_t backlog_left          # so many are still looked at
     vector[uint64_t] resumed     # connections whose kept input is to be parsed again
     unordered_map[uint64_t, Session*] sessions   # by number: those that a timer or receiver number names or the store holds
-    unordered_map[uint64_t, Session*] shard_of_group   # group number * 2, plus 1 where it is stored
-    vector[Session*] shards      # queues of shared groups, see shards
+    unordered_map[uint64_t, LocalGroup*] groups   # by number; those with a member, a shard or a cache entry here
+    vector[LocalGroup*] group_list   # the same
+    size_t group_at              # of these: where the next slice that is tended begins
+    deque[LocalGroup*] due_groups   # with a queue of which something may go out
+    deque[Handback*] handbacks
+    uint32_t handback_left       # entries that this turn may still hand back
     vector[Timer] timers         # a binary heap, earliest first
     TopicCache cache
     uint32_t group_turn          # the state of the draw among the members of shared groups

@@ -7,6 +7,7 @@ cdef enum SubscriptionOption:          # the option byte of SUBSCRIBE, 5.0 secti
     OPTION_RETAIN_HANDLING = 0x30
     OPTION_STORED = 0x40                # ours: the session outlives its connection
     OPTION_BACKLOG = 0x80               # ours: not everything that is retained has been sent to it
+    OPTION_ONLINE = 0x80                # ours, in the index, of a group's member: its client is there
 
 cdef enum SubscriptionKind:
     PLAIN = 0

@@ -9,10 +9,13 @@ from tidemq.engine.subscribers cimport SubscriberSet, Subscription
 from tidemq.wire.protocol cimport Span
 
 cdef struct SharedGroup:               # one group name on one filter
-    uint32_t id                        # not used again for another group
+    uint64_t id                        # never used again for another group
     Span name
     Span filter
     SubscriberSet* members             # never empty: members.items[0 .. members.count)
+    uint32_t stored                    # of them have OPTION_STORED
+    uint32_t reactors                  # numbers in `online`
+    uint32_t* online                   # by reactor: how many of them have OPTION_ONLINE
 
 cdef cppclass SubscriptionIndex:
     pthread_rwlock_t lock
@@ -21,19 +24,14 @@ cdef cppclass SubscriptionIndex:
     uint64_t count                     # subscriptions, members of shared groups included
     LevelTree* filters                 # filter -> Subscription, in the node's value and detail
     LevelTree* groups                  # group name, then filter -> SharedGroup*
-    unordered_map[uint32_t, SharedGroup*] groups_by_id
-    uint32_t last_group_id
+    unordered_map[uint64_t, SharedGroup*] groups_by_id
+    uint64_t last_group_id
 
 cdef cppclass Matches:                 # the caller's; reuse one per thread, its capacity is kept
     vector[Subscription] subscriptions
     vector[SharedGroup*] groups        # valid under the lock, as long as the version has not moved
     vector[uint32_t] frontier          # scratch; of the last look-up, the nodes that it went through
     vector[LevelNode*] nodes           # scratch
-
-cdef struct Tally:                     # of a benchmark's matches
-    uint64_t total
-    uint64_t fewest                    # for one topic
-    uint64_t most
 
 cdef SubscriptionIndex* new_subscription_index() noexcept nogil
 cdef void free_subscription_index(SubscriptionIndex* index) noexcept nogil
@@ -61,8 +59,10 @@ cdef bint remove_subscription(SubscriptionIndex* index, Span filter, Span group,
 # What is known of topics may be wrong: of those that a filter matches, or of all. The exclusive lock is held.
 cdef void move_filter(SubscriptionIndex* index, Span filter) noexcept nogil
 cdef void move_all(SubscriptionIndex* index) noexcept nogil
+# That a member's client has come or gone; needs the exclusive lock.
+cdef void mark_online(SubscriptionIndex* index, uint64_t group_id, void* session, bint online) noexcept nogil
 
 # These need the shared (or the exclusive) lock.
 cdef void match_topic(SubscriptionIndex* index, Span topic, Matches* out) noexcept nogil   # appends to `out`
-cdef SharedGroup* find_group(SubscriptionIndex* index, uint32_t group_id) noexcept nogil   # NULL: gone
+cdef SharedGroup* find_group(SubscriptionIndex* index, uint64_t group_id) noexcept nogil   # NULL: gone
 cdef SharedGroup* find_group_by_name(SubscriptionIndex* index, Span filter, Span group) noexcept nogil

@@ -14,8 +14,6 @@ import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
-from cython.cimports.libcpp.vector import vector
-from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
 from cython.cimports.tidemq.engine.allocation import allocate, release
 from cython.cimports.tidemq.engine.levels import (
     NO_NODE,
@@ -30,15 +28,15 @@ from cython.cimports.tidemq.engine.levels import (
     prune,
 )
 from cython.cimports.tidemq.engine.marks import (
-    MARKS_OF_TOPIC,
     draw_marks,
     mark_of_all,
     mark_of_filter,
-    marks_of_topic,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.subscribers import (
     GROUP,
+    OPTION_ONLINE,
+    OPTION_STORED,
     PLAIN,
     SET,
     SubscriberSet,
@@ -54,9 +52,6 @@ from cython.cimports.tidemq.engine.subscriptions import (
     Matches,
     SharedGroup,
     SubscriptionIndex,
-    Tally,
-    has_moved,
-    read_version,
 )
 from cython.cimports.tidemq.engine.system import (
     RELAXED,
@@ -68,7 +63,7 @@ from cython.cimports.tidemq.engine.system import (
     pthread_rwlock_wrlock,
     store_u64,
 )
-from cython.cimports.tidemq.wire.protocol import Span, bytes_of, span_of
+from cython.cimports.tidemq.wire.protocol import Span
 
 # --- the index -------------------------------------------------------------------------------------
 
@@ -105,6 +100,7 @@ def free_subscription_index(index: cython.pointer[SubscriptionIndex]) -> cython.
         group = cython.cast(cython.pointer[SharedGroup], node_at(index.groups, node).value)
         if group != cython.NULL:
             release(group.members)
+            release(group.online)
             release(group)
     free_level_tree(index.filters)
     free_level_tree(index.groups)
@@ -215,11 +211,15 @@ def put_subscription(
         found = find_held(held, subscription.session)
     if found != cython.NULL:
         if not is_equal(found, cython.address(subscription)):
+            if group.size > 0:
+                count_member(shared, found, False)
+                count_member(shared, cython.address(subscription), True)
             found[0] = subscription
             move_filter(index, filter)
         return True
     if group.size > 0:
         shared.members = add_subscriber(shared.members, subscription)
+        count_member(shared, cython.address(subscription), True)
     else:
         hold(held, subscription)
     index.count += 1
@@ -280,6 +280,7 @@ def remove_member(
     found: cython.pointer[Subscription] = find_subscriber(shared.members, session)
     if found == cython.NULL:
         return False
+    count_member(shared, found, False)
     shared.members = drop_subscriber(shared.members, found)
     if shared.members == cython.NULL:
         close_group(index, shared)
@@ -330,7 +331,7 @@ def report(item: cython.pointer[Subscription], out: cython.pointer[Matches]) -> 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def find_group(index: cython.pointer[SubscriptionIndex], group_id: uint32_t) -> cython.pointer[SharedGroup]:
+def find_group(index: cython.pointer[SubscriptionIndex], group_id: uint64_t) -> cython.pointer[SharedGroup]:
     """A group by its id, or NULL when it is gone. The shared or the exclusive lock must be held."""
     found = index.groups_by_id.find(group_id)
     if found == index.groups_by_id.end():
@@ -398,6 +399,7 @@ def open_group(
 def close_group(index: cython.pointer[SubscriptionIndex], group: cython.pointer[SharedGroup]) -> cython.void:
     """Takes a group without members out of both trees and frees it."""
     remove_plain(index, group.filter, group)
+    release(group.online)
     node: uint32_t = find_path(index.groups, find_path(index.groups, ROOT, group.name), group.filter)
     node_at(index.groups, node).value = cython.NULL
     prune(index.groups, node)
@@ -405,170 +407,47 @@ def close_group(index: cython.pointer[SubscriptionIndex], group: cython.pointer[
     release(group)
 
 
-# --- Python's door ---------------------------------------------------------------------------------
-
-
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def now_ns() -> uint64_t:
-    """A clock that only goes forward."""
-    now = cython.declare(timespec)
-    clock_gettime(CLOCK_MONOTONIC, cython.address(now))
-    return cython.cast(uint64_t, now.tv_sec) * 1_000_000_000 + now.tv_nsec
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def match_spans(
-    index: cython.pointer[SubscriptionIndex],
-    topics: cython.pointer[vector[Span]],
-    tally: cython.pointer[Tally],
+def count_member(
+    group: cython.pointer[SharedGroup], member: cython.pointer[Subscription], comes: cython.bint
 ) -> cython.void:
-    """Matches topics as a reactor does that has 64 of them in a turn."""
-    out = cython.declare(Matches)
-    at: cython.size_t
-    for at in range(topics.size()):
-        if at % 64 == 0:
-            lock_shared(index)
-        out.subscriptions.clear()
-        out.groups.clear()
-        match_topic(index, topics[0][at], cython.address(out))
-        if at % 64 == 63 or at + 1 == topics.size():
-            unlock_shared(index)
-        found: uint64_t = out.subscriptions.size() + out.groups.size()
-        tally.total += found
-        tally.fewest = min(tally.fewest, found)
-        tally.most = max(tally.most, found)
-
-
-@cython.cclass
-class SubscriptionIndexView:
-    """A subscription index of its own for tests and benchmarks: sessions are numbers above 0. Any thread."""
-
-    index: cython.pointer[SubscriptionIndex]
-
-    def __cinit__(self) -> None:
-        self.index = new_subscription_index()
-
-    def __dealloc__(self) -> None:
-        free_subscription_index(self.index)
-
-    def __len__(self) -> int:
-        return self.index.count
-
-    def version(self) -> int:
-        """Moves with every change that may alter a match."""
-        return read_version(self.index)
-
-    def holds(self, topic: bytes, version: int) -> bool:
-        """Whether what was found for a topic at this version still holds."""
-        marks: uint16_t[MARKS_OF_TOPIC]
-        marks_of_topic(cython.address(self.index.marks), span_of(topic), marks)
-        return not has_moved(self.index, marks, version)
-
-    def visits(self, topic: bytes) -> int:
-        """How many nodes a look-up goes through."""
-        out = cython.declare(Matches)
-        lock_shared(self.index)
-        match_topic(self.index, span_of(topic), cython.address(out))
-        unlock_shared(self.index)
-        return out.frontier.size()
-
-    def node_count(self) -> int:
-        """Nodes of both trees, the roots included."""
-        return self.index.filters.node_count + self.index.groups.node_count
-
-    def put(
-        self,
-        filter: bytes,
-        session: int,
-        group: bytes = b"",
-        options: int = 0,
-        subscription_id: int = 0,
-        reactor: int = 0,
-    ) -> bool:
-        """Inserts or replaces a subscription; returns whether it existed."""
-        assert session > 0
-        filter_span: Span = span_of(filter)
-        group_span: Span = span_of(group)
-        item: Subscription = Subscription(
-            session=cython.cast(cython.p_void, cython.cast(cython.size_t, session)),
-            subscription_id=subscription_id,
-            reactor=reactor,
-            options=options,
-            kind=PLAIN,
+    """A member comes or goes: the group knows how many are stored, and how many online on each reactor."""
+    step: uint32_t = 1 if comes else 0xFFFFFFFF  # or one less, modulo 2**32
+    if member.options & OPTION_STORED:
+        group.stored += step
+    if not member.options & OPTION_ONLINE:
+        return
+    if member.reactor >= group.reactors:
+        grown: cython.pointer[uint32_t] = cython.cast(
+            cython.pointer[uint32_t], allocate((member.reactor + 1) * cython.sizeof(uint32_t))
         )
-        existed: cython.bint
-        with cython.nogil:
-            lock_exclusive(self.index)
-            existed = put_subscription(self.index, filter_span, group_span, item)
-            unlock_exclusive(self.index)
-        return existed
+        if group.reactors:
+            memcpy(grown, group.online, group.reactors * cython.sizeof(uint32_t))
+        release(group.online)
+        group.online = grown
+        group.reactors = member.reactor + 1
+    group.online[member.reactor] += step
 
-    def remove(self, filter: bytes, session: int, group: bytes = b"") -> bool:
-        """Removes a subscription; returns whether it existed."""
-        filter_span: Span = span_of(filter)
-        group_span: Span = span_of(group)
-        pointer: cython.p_void = cython.cast(cython.p_void, cython.cast(cython.size_t, session))
-        existed: cython.bint
-        with cython.nogil:
-            lock_exclusive(self.index)
-            existed = remove_subscription(self.index, filter_span, group_span, pointer)
-            unlock_exclusive(self.index)
-        return existed
 
-    def match(self, topic: bytes) -> tuple[list[tuple[int, int, int, int]], list[int]]:
-        """What matches: (session, options, subscription id, reactor) of each, and the shared groups' ids."""
-        out = cython.declare(Matches)
-        topic_span: Span = span_of(topic)
-        with cython.nogil:
-            lock_shared(self.index)
-            match_topic(self.index, topic_span, cython.address(out))
-            unlock_shared(self.index)
-        plain = []
-        for at in range(out.subscriptions.size()):
-            item: Subscription = out.subscriptions[at]
-            session = cython.cast(cython.size_t, item.session)
-            plain.append((session, item.options, item.subscription_id, item.reactor))
-        return plain, [out.groups[at].id for at in range(out.groups.size())]
-
-    def group(self, group_id: int) -> tuple[bytes, bytes, list[int]] | None:
-        """A shared group's name, filter and member sessions; None when it is gone."""
-        found: cython.pointer[SharedGroup]
-        lock_shared(self.index)
-        found = find_group(self.index, group_id)
-        result = None
-        if found != cython.NULL:
-            members = [
-                cython.cast(cython.size_t, found.members.items[at].session)
-                for at in range(found.members.count)
-            ]
-            result = bytes_of(found.name), bytes_of(found.filter), members
-        unlock_shared(self.index)
-        return result
-
-    def match_all(self, topics: list[bytes], rounds: int = 1) -> tuple[int, int, int, int]:
-        """Matches a list of topics some times over, without the GIL, under one lock for each 64 topics.
-
-        Returns how many subscriptions and groups matched in all, the fewest and the most for one topic, and
-        the nanoseconds that it took.
-        """
-        spans = cython.declare(vector[Span])
-        joined: bytes = b"".join(topics)  # side by side, as in a connection's buffer
-        topic: Span = span_of(joined)
-        tally: Tally = Tally(total=0, fewest=0xFFFFFFFFFFFFFFFF, most=0)
-        rounds_left: uint32_t = rounds
-        began: uint64_t
-        for size in map(len, topics):
-            topic.size = size
-            spans.push_back(topic)
-            topic.data += topic.size
-        with cython.nogil:
-            began = now_ns()
-            while rounds_left > 0:
-                match_spans(self.index, cython.address(spans), cython.address(tally))
-                rounds_left -= 1
-            began = now_ns() - began
-        return tally.total, tally.fewest, tally.most, began
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def mark_online(
+    index: cython.pointer[SubscriptionIndex], group_id: uint64_t, session: cython.p_void, online: cython.bint
+) -> cython.void:
+    """A member's client has come or gone. The exclusive lock must be held."""
+    group: cython.pointer[SharedGroup] = find_group(index, group_id)
+    if group == cython.NULL:
+        return
+    member: cython.pointer[Subscription] = find_subscriber(group.members, session)
+    if member == cython.NULL:
+        return
+    count_member(group, member, False)
+    if online:
+        member.options |= OPTION_ONLINE
+    else:
+        member.options &= ~OPTION_ONLINE
+    count_member(group, member, True)
+    move_filter(index, group.filter)
