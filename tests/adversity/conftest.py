@@ -48,7 +48,7 @@ class EngineUnderTest:
         while time.monotonic() < deadline:
             for event in self.engine.events():
                 if isinstance(event, Connected) and event.client_id == client.client_id:
-                    return event.connection >> 48
+                    return event.connection >> 56
             time.sleep(0.001)
         raise AssertionError(f"no event tells of {client.client_id}")
 

@@ -8,7 +8,6 @@ the `History` what the broker did.
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 from collections import deque
 from collections.abc import Callable
@@ -439,13 +438,15 @@ class Subscriber(Client):
             self.acknowledge_all()
 
     def _answered(self, packet_id: int, reasons: tuple[int, ...], *, subscribed: bool) -> None:
-        _, interests = self._requests.pop(packet_id)
+        if packet_id not in self._requests:
+            return  # it was sent twice
+        _, interests = self._requests[packet_id]
         name, filters = "SUBACK" if subscribed else "UNSUBACK", [each.written for each in interests]
         at = self.note(f"got {name} for {filters}, reasons {reasons}")
         if any(reason >= FAILED for reason in reasons):
-            again = functools.partial(self._request, interests, subscribed=subscribed)
-            asyncio.get_running_loop().call_later(ASK_AGAIN_S, again)
+            asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_again, packet_id)
             return
+        del self._requests[packet_id]
         for position, each in enumerate(interests):
             if not subscribed:
                 each.ended_at = at
@@ -454,6 +455,11 @@ class Subscriber(Client):
             if reasons[position] != each.qos:
                 text = f"{each.written} granted at QoS {reasons[position]}, asked {each.qos}"
                 self.history.fail("quality", text, client=self.client_id)
+
+    def _ask_again(self, packet_id: int) -> None:
+        """What was refused, unless the session has been discarded; until it is granted nothing is settled."""
+        if packet_id in self._requests:
+            self.send(self._requests[packet_id][0])
 
     def _published(self, packet: Publish) -> None:
         message = self._find(packet.payload)

@@ -279,7 +279,7 @@ class Server:
         def look() -> bool:
             for event in self.engine.events():
                 if isinstance(event, Connected) and event.client_id == client.client_id:
-                    found.append(event.connection >> 48)
+                    found.append(event.connection >> 56)
             return bool(found)
 
         wait_until(look, f"an event tells of {client.client_id}")

@@ -193,7 +193,7 @@ def test_a_store_that_fails_meanwhile_counts_nothing_twice(servers: Servers) -> 
     wait_until(lambda: server.store.failed > failed + 20, "it was tried again many times")
     server.store.failure = None
     server.wait_for_rows("queue", 10)
-    assert server.count("dropped_expired") == 10
+    assert server.wait_for("dropped_expired", 10) == 10
     for client_id in absent:
         expect_odd_numbers(server, client_id)
     server.wait_until_empty()

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import QUIET_S, Client, Silence, connected, kept
+from conformance.kit import Client, connected, kept, unique
 from conformance.packets import (
     CONNACK,
     PING,
@@ -19,10 +19,12 @@ from conformance.packets import (
     PUBREC,
     PUBREL,
     SUBACK,
+    UNSUBACK,
     acknowledge,
     connect,
     publish,
     subscribe,
+    unsubscribe,
 )
 from durable.server import wait_until
 
@@ -332,18 +334,61 @@ def test_what_is_undone_together_does_not_go_out_behind_what_was_undone_before(
     server.wait_until_empty()
 
 
-def test_suback_waits_for_the_store(servers: Servers, server: Server, applied: bool) -> None:
-    client = connected(server, **kept(5))
+def test_who_waits_for_suback_or_unsuback_is_told(servers: Servers, server: Server, applied: bool) -> None:
+    """What the failing write held is tried again; the client, which has no acknowledgement, is
+    disconnected.
+    """
+    client, other = connected(server, **kept(5)), connected(server, **kept(5))
+    other.subscribe("other", 1)
     break_store(server, applied)
-    client.send(subscribe(1, ("t", 1)), PING)
-    client.expect(PINGRESP)
-    wait_until(lambda: server.store.failed > 2, "failures")
-    client.expect_nothing()
+    client.send(subscribe(1, ("t", 1)))
+    client.expect_closed(0x83)
+    other.send(unsubscribe(2, "other"))
+    assert other.expect(UNSUBACK, packet_id=2).reasons == [0x83]
     mend_store(server)
-    client.expect(SUBACK, packet_id=1, reasons=[1])
+    other.unsubscribe("other")
     server = servers.restart(server, crash=True)
+    client = server.back(client.client_id)
+    client.subscribe("t", 1)
     connected(server).publish("t", b"hello", 1)
-    server.back(client.client_id).expect_message("t", b"hello", 1)
+    client.expect_message("t", b"hello", 1)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_store_that_fails_refuses_at_once_what_it_would_have_to_keep(server: Server, version: int) -> None:
+    """SUBSCRIBE, UNSUBSCRIBE and new sessions; what it has, and what it need not have, goes on."""
+    client, absent = connected(server, version, **kept(version)), leave_session(server, "t")
+    client.subscribe("old", 1)
+    passing = connected(server, version)
+    break_store(server)
+    refuse(connected(server, 5), 1, 1)
+    client.send(subscribe(3, ("new", 1), ("newer", 0), version=version))
+    assert client.expect(SUBACK, packet_id=3).reasons == [0x83 if version == 5 else 0x80] * 2
+    client.send(publish("nobody", b"", 2, 4, version))
+    assert client.expect(PUBREC, packet_id=4).reason in (0, 0x10)
+    client.send(acknowledge(PUBREL, 4))
+    client.expect(PUBCOMP, packet_id=4)
+    client.send(unsubscribe(5, "old", version=version))
+    if version == 5:
+        assert client.expect(UNSUBACK, packet_id=5).reasons == [0x83]
+    else:
+        client.expect_closed()
+    for client_id, clean in ((None, False), (absent, True)):
+        new = Client(server.port, version)
+        new.send(connect(client_id or unique("new"), version, **(kept(version) | {"clean": clean})))
+        assert new.expect(CONNACK).reason == (0x88 if version == 5 else 3)
+        new.expect_closed()
+    passing.subscribe("passing", 1)
+    connected(server).publish("passing", b"goes on", 1)
+    passing.expect_message("passing", b"goes on", 1)
+    server.back(absent).ping()
+    assert server.count("refused_store") >= 5
+    mend_store(server)
+    again = server.back(client.client_id, version)
+    connected(server).publish("old", b"still", 1)
+    again.expect_message("old", b"still", 1)
+    again.subscribe("new", 1)
+    server.back(unique("new"), version, present=False)
 
 
 def test_pubcomp_and_pubrel_wait_for_the_store(servers: Servers, server: Server, applied: bool) -> None:
@@ -441,26 +486,20 @@ def test_a_session_that_ended_meanwhile_leaves_nothing(server: Server, applied: 
     server.wait_until_empty()
 
 
-@pytest.mark.parametrize("clean", [True, False])
-def test_connack_waits_until_the_session_before_is_forgotten(
-    servers: Servers, server: Server, applied: bool, clean: bool
+def test_who_would_be_told_that_a_session_is_gone_is_refused(
+    servers: Servers, server: Server, applied: bool
 ) -> None:
     """However often the client connects meanwhile, on whatever reactor: a crash would bring it back."""
     absent = leave_session(server, "t")
     break_store(server, applied)
     for attempt in range(12):
         client = Client(server.port)
-        expiry = 100 if clean and attempt % 2 else 0
-        client.send(connect(absent, 5, clean=clean or attempt == 0, session_expiry=expiry), PING)
-        with pytest.raises(Silence):
-            client.receive(0.02)
-        client.drop()
-    client = Client(server.port)
-    client.send(connect(absent, 5, clean=clean), PING)
-    wait_until(lambda: server.store.failed > 2, "failures")
-    with pytest.raises(Silence):
-        client.receive(QUIET_S)
+        client.send(connect(absent, 5, clean=True, session_expiry=100 * (attempt % 2)), PING)
+        assert client.expect(CONNACK).reason == 0x88
+        client.expect_closed()
     mend_store(server)
+    client = Client(server.port)
+    client.send(connect(absent, 5, clean=True), PING)
     assert not client.expect(CONNACK, reason=0).session_present
     client.expect(PINGRESP)
     server = servers.restart(server, crash=True)

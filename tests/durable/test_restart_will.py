@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 from conformance.kit import Client, connected, kept
 from conformance.packets import Will
 from durable.server import wait_until
+
+from tidemq.broker import keeper
+from tidemq.errors import StoreError
+from tidemq.store import Write
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
@@ -119,3 +124,92 @@ def test_the_end_of_the_session_brings_the_will(servers: Servers) -> None:
     server = servers.restart(server, crash=False)
     server.back(watcher.client_id).expect_message("will", b"gone", 1)
     server.wait_for_rows("session", 1)
+
+
+def leave_watcher(server: Server, reactor: int) -> str:
+    """A session on this reactor, for which wills are queued."""
+    watcher = server.connected_on(reactor, **kept(5))
+    watcher.subscribe("will", 2)
+    watcher.disconnect()
+    return watcher.client_id
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_will_leaves_its_session_when_everybody_has_it(servers: Servers, qos: int) -> None:
+    """Whatever two batches a crash comes between, the will is in a row or in every queue; at QoS 2 the
+    store goes from the one to the other at once, for it would come twice.
+    """
+    server = servers("memory", 2)
+    watchers = {leave_watcher(server, reactor) for reactor in (0, 1)}
+    batches = log_batches(server)
+    clients = []
+    for number in range(24):
+        will = Will("will", b"gone %02d" % number, qos, properties=[("will_delay", number % 2)])
+        clients.append(server.connected_on(0, will=will, **kept(5)))
+    server.store.delay_s = 0.002
+    for client in clients:
+        client.drop()
+        time.sleep(0.003)
+    server.wait_for_rows("queue", len(clients) * len(watchers))
+    wait_until(lambda: not any(b"gone" in row for row in server.rows("session").values()), "all are gone")
+    too_early, twice = [], []
+    for number, client in enumerate(clients):
+        queued = batches_with(batches, b"gone %02d" % number)
+        left = next(
+            at
+            for at, batch in enumerate(batches)
+            for family, key, value in batch
+            if (family, key) == ("session", client.client_id.encode()) and value and b"gone" not in value
+        )
+        assert len(queued) == len(watchers)
+        too_early += [number] * (left < max(queued))
+        twice += [number] * (qos == 2 and left != min(queued))
+    assert (too_early, twice) == ([], [])
+
+
+def log_batches(server: Server) -> list[list[Write]]:
+    """Every batch that the store gets from now on."""
+    batches: list[list[Write]] = []
+    write = server.store.write
+
+    def log(batch: Sequence[Write], *, sync: bool) -> None:
+        batches.append(list(batch))
+        write(batch, sync=sync)
+
+    server.store.write = log  # type: ignore[method-assign]
+    return batches
+
+
+def batches_with(batches: list[list[Write]], payload: bytes) -> list[int]:
+    """In which batch each queue row of a message was written first."""
+    ids = {key for batch in batches for _, key, value in batch if value and value.endswith(payload)}
+    found: dict[bytes, int] = {}
+    for at, batch in enumerate(batches):
+        for family, key, value in batch:
+            if family == "queue" and value is not None and key[9:] in ids:
+                found.setdefault(key[:8], at)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not written", "written all the same"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_will_waits_for_a_store_that_fails(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, qos: int, applied: bool
+) -> None:
+    """It comes when the store works again, though nobody publishes it a second time; once at QoS 2."""
+    monkeypatch.setattr(keeper, "RETRY_S", 0.005)
+    server = servers("memory", 2)
+    watchers = [leave_watcher(server, reactor) for reactor in (0, 1)]
+    clients = [server.connected_on(0, will=Will("will", b"gone %d" % at, qos), **kept(5)) for at in range(2)]
+    server.store.applied = applied
+    server.store.failure = StoreError("the store cannot be written: Input/output error")
+    clients[0].drop()  # finds out that the store fails
+    wait_until(lambda: server.keeper.failure, "the store fails")
+    clients[1].drop()
+    wait_until(lambda: server.store.failed > 5, "failures")
+    server.store.failure = None
+    for client_id in watchers:
+        wait_until(lambda: not server.keeper.failure, "the store works again")
+        watcher = server.back(client_id)
+        got = {watcher.receive().payload for _ in range(2)}
+        assert got == {b"gone 0", b"gone 1"}

@@ -1,4 +1,8 @@
-"""What becomes of an offer (``offers``): recorded when all have answered, closed when that is committed."""
+"""What becomes of an offer (``offers``): recorded when all have answered, closed when that is committed.
+
+A session's will goes the same way, offered or not: its row without the will is recorded when all have
+answered, and where the will was offered, together with everybody's row of it.
+"""
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
@@ -11,13 +15,15 @@ from cython.cimports.tidemq.engine.capturing import capture
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.delivery import arrive, send_waiting
 from cython.cimports.tidemq.engine.engine_limits import FULL_REJECT
-from cython.cimports.tidemq.engine.journal import add_row, ask_store
+from cython.cimports.tidemq.engine.journal import STORE_FAILED, add_row, ask_store
+from cython.cimports.tidemq.engine.ledger import await_section, promise_at, token_of
 from cython.cimports.tidemq.engine.mail import new_mail
 from cython.cimports.tidemq.engine.message import close_passage, open_passage, release_message
 from cython.cimports.tidemq.engine.offers import describe_offer
 from cython.cimports.tidemq.engine.received import store_received
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.rows import read_u32, read_u64
+from cython.cimports.tidemq.engine.sessions import store_session
 from cython.cimports.tidemq.engine.shards import serve_shard
 from cython.cimports.tidemq.engine.state import (
     MAIL_GO,
@@ -31,7 +37,8 @@ from cython.cimports.tidemq.engine.state import (
     Session,
     Taker,
 )
-from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
+from cython.cimports.tidemq.engine.steps import count_steps
+from cython.cimports.tidemq.wire.protocol import PUBREC, RC_QUOTA_EXCEEDED
 
 # of one taker in an answer: queue (8), QoS, retain, count of identifiers (4); then these
 _TAKER_BYTES = cython.declare(uint32_t, 14)
@@ -72,6 +79,7 @@ def _record_takers(r: cython.pointer[Reactor], promise: cython.pointer[Promise])
     at: cython.pointer[cython.const[uint8_t]] = span_of(promise.takers).data
     end: cython.pointer[cython.const[uint8_t]] = at + promise.takers.size()
     while at < end:
+        count_steps(1)
         count: uint32_t = read_u32(at + 10)
         ids.clear()
         for each in range(count):
@@ -96,19 +104,21 @@ def _capture_offer(r: cython.pointer[Reactor], promise: cython.pointer[Promise])
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def record_offer(
+def _record_offer(
     r: cython.pointer[Reactor], publisher: cython.pointer[Session], promise: cython.pointer[Promise]
 ) -> cython.void:
     """All have answered: every row, and that the message came, goes into the open section.
 
-    Nobody takes it where one has refused it and the policy is to reject, or where the publisher's session is
-    gone (NULL).
+    Nobody takes it where one has refused it and the policy is to reject, or where its publisher was
+    disconnected because the store failed before.
     """
     before: cython.size_t = r.section.records.size()
     index: cython.size_t
+    if promise.connection and promise.connection == publisher.stored.severed:
+        promise.reason = STORE_FAILED
     dropped: cython.bint = promise.reason == RC_QUOTA_EXCEEDED and r.shared.queue_full != FULL_REJECT
     refused: cython.bint = promise.reason >= 0x80 and not dropped
-    if publisher == cython.NULL or refused or promise.undone:
+    if refused or promise.undone:
         return
     here: cython.pointer[string] = describe_offer(r, promise.message.id.clock)
     if here != cython.NULL:
@@ -121,10 +131,56 @@ def record_offer(
     if r.section.records.size() - before > 1 and not promise.message.counted:
         promise.message.counted = True  # the store may be looking at one on which it is set
     _capture_offer(r, promise)
-    store_received(r, publisher, promise.packet_id)
-    promise.section = r.section.number
-    promise.kept = True
+    if promise.packet_type == PUBREC:
+        store_received(r, publisher, promise.packet_id)
     promise.recorded = True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _record_will(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], promise: cython.pointer[Promise], slot: uint32_t
+) -> cython.bint:
+    """The session's row without the will, which everybody has kept as a message or will in this section;
+    false where it is not so.
+    """
+    if s.will == cython.NULL or s.will.token != token_of(r, slot) or promise.undone:
+        return False
+    if promise.reason == STORE_FAILED or (promise.message != cython.NULL and not promise.recorded):
+        return False
+    s.will.recorded = True
+    store_session(r, s)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def record_offers(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """Records the offers of a stored session, and its will, that all reactors have answered, in the order
+    in which they came: none goes before one that may still be refused.
+    """
+    recorded: cython.bint
+    while s.stored.unrecorded:
+        count_steps(1)
+        slot: uint32_t = s.stored.unrecorded
+        promise: cython.pointer[Promise] = promise_at(r, slot)
+        if promise.answers:
+            return
+        recorded = False
+        if promise.message != cython.NULL:
+            _record_offer(r, s, promise)
+            recorded = promise.recorded
+        if promise.packet_type == 0:
+            recorded = _record_will(r, s, promise, slot) or recorded
+        if recorded:
+            promise.section = r.section.number
+            promise.kept = True
+            await_section(r, slot, promise.section)
+        else:
+            r.ledger.ready.push_back(slot)
+        s.stored.unrecorded = promise.next
 
 
 @cython.cfunc
@@ -161,11 +217,15 @@ def settle_offer(r: cython.pointer[Reactor], clock: uint64_t, reason: uint8_t) -
         return
     offer: cython.pointer[Offer] = cython.address(r.offers[clock])
     for index in range(offer.takers.size()):
+        count_steps(1)
         taker: Taker = offer.takers[index]
+        s: cython.pointer[Session] = cython.NULL
+        if r.sessions.count(taker.queue):
+            s = r.sessions[taker.queue]
+            s.stored.offered -= 1
         if reason:
             r.tally[C_DROPPED_STORE_FAILED] += 1
-        elif r.sessions.count(taker.queue):
-            s: cython.pointer[Session] = r.sessions[taker.queue]
+        elif s != cython.NULL:
             arrive(r, s, offer.message, taker.qos, taker.retain, taker.subscription_ids)
             if s.group:
                 serve_shard(r, s)

@@ -12,7 +12,6 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.authorising import find_judgement, message_bit
-from cython.cimports.tidemq.engine.closing import discard_will
 from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED, C_SUBSCRIPTIONS_REVOKED
 from cython.cimports.tidemq.engine.message import topic_of
 from cython.cimports.tidemq.engine.replaying import names_stream
@@ -48,6 +47,7 @@ from cython.cimports.tidemq.engine.state import (
 )
 from cython.cimports.tidemq.engine.system import AF_INET, AF_INET6, RELAXED, add_i64, inet_pton
 from cython.cimports.tidemq.engine.timers import clock_ns
+from cython.cimports.tidemq.engine.wills import discard_will
 from cython.cimports.tidemq.wire.packets import Connect, next_filter
 from cython.cimports.tidemq.wire.protocol import (
     RC_NOT_AUTHORIZED,

@@ -7,6 +7,4 @@ cdef void place_connection(Reactor* r, Connection* c) noexcept nogil
 cdef void remove_connection(Reactor* r, Connection* c) noexcept nogil
 cdef void close_connection(Reactor* r, Connection* c) noexcept nogil
 cdef void update_interest(Reactor* r, Connection* c) noexcept nogil
-cdef void publish_will(Reactor* r, Session* s) noexcept nogil
-cdef void discard_will(Reactor* r, Session* s) noexcept nogil
 cdef int session_due(Reactor* r, uint64_t number, int64_t due_ms) noexcept nogil

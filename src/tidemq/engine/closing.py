@@ -20,7 +20,6 @@ from cython.cimports.tidemq.engine.guarding import give_place
 from cython.cimports.tidemq.engine.handbacks import return_held
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.lingering import linger
-from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.output import flush_output, free_output, pending_output
 from cython.cimports.tidemq.engine.queueing import evict_waiting
 from cython.cimports.tidemq.engine.rates import end_hold
@@ -28,7 +27,6 @@ from cython.cimports.tidemq.engine.replaying import report_delivered
 from cython.cimports.tidemq.engine.replies import write_disconnect
 from cython.cimports.tidemq.engine.reports import connection_event, drop_packet, post_report
 from cython.cimports.tidemq.engine.retention import suspend_backlog
-from cython.cimports.tidemq.engine.routing import route_message
 from cython.cimports.tidemq.engine.rules import release_rules
 from cython.cimports.tidemq.engine.sessions import end_session, set_online, store_session
 from cython.cimports.tidemq.engine.state import (
@@ -58,6 +56,12 @@ from cython.cimports.tidemq.engine.system import (
     setsockopt,
 )
 from cython.cimports.tidemq.engine.timers import time_connection, time_session
+from cython.cimports.tidemq.engine.wills import (
+    discard_will,
+    publish_last_will,
+    publish_will,
+    waits_for_store,
+)
 from cython.cimports.tidemq.engine.wrapping import (
     conclude_transport,
     connection_bytes,
@@ -67,6 +71,8 @@ from cython.cimports.tidemq.engine.wrapping import (
 from cython.cimports.tidemq.net.transport import fault_name
 from cython.cimports.tidemq.wire.protocol import FAULT_TRANSPORT
 
+
+_WILL_AGAIN_MS = cython.declare(int64_t, 1000)  # while the store takes nothing
 
 @cython.cfunc
 @cython.nogil
@@ -133,8 +139,8 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
         stop_waiting(r, c.session)
     r.connections[c.slot] = cython.NULL
     r.generations[c.slot] += 1
-    if r.generations[c.slot] & 0xFFFFFF == 0:
-        r.generations[c.slot] += 1
+    if r.generations[c.slot] == 0:
+        r.generations[c.slot] = 1
     r.free_slots.push_back(c.slot)
     c.timer_ms = 0
     c.overloaded = False
@@ -144,6 +150,7 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
     c.owed = 0
     c.in_debt = False
     c.homing = 0
+    c.resumes = 0  # a section of this reactor's
 
 
 @cython.cfunc
@@ -172,31 +179,6 @@ def update_interest(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def discard_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """The will is not wanted any more [MQTT-3.14.4-3]."""
-    s.will_ms = 0
-    if s.will != cython.NULL:
-        release_message(s.will.message, r.tally)
-        del s.will
-        s.will = cython.NULL
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def publish_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
-    """Publishes the will, if there is one, and forgets it [MQTT-3.1.2-8] [MQTT-3.1.2-10]."""
-    if s.will == cython.NULL:
-        return
-    if s.will.expiry_s >= 0:
-        s.will.message.expires_ms = r.now_ms + s.will.expiry_s * 1000
-    route_message(r, s.will.message)
-    discard_will(r, s)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _leave_session(
     r: cython.pointer[Reactor], c: cython.pointer[Connection], s: cython.pointer[Session]
 ) -> cython.void:
@@ -212,14 +194,15 @@ def _leave_session(
         s.received = cython.NULL
     if c.clean_disconnect:
         discard_will(r, s)
-    if s.will != cython.NULL:
-        if s.will.delay_s == 0 or s.expiry_s == 0:
-            publish_will(r, s)
-        else:
-            s.will_ms = r.now_ms + cython.cast(int64_t, s.will.delay_s) * 1000
     if s.expiry_s == 0:
+        publish_last_will(r, s)
         end_session(r, s)
         return
+    if s.will != cython.NULL:
+        if s.will.delay_s or waits_for_store(r, s):
+            s.will_ms = r.now_ms + max(cython.cast(int64_t, s.will.delay_s), 1) * 1000
+        else:
+            publish_will(r, s)
     s.ends_ms = 0
     if s.expiry_s != FOR_EVER:
         s.ends_ms = r.now_ms + cython.cast(int64_t, s.expiry_s) * 1000
@@ -246,12 +229,21 @@ def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -
         if s.stored == cython.NULL:
             r.sessions.erase(number)
         return 0
+    if s.will != cython.NULL and s.will.token:
+        return 0  # the session is looked at again when its will is kept
     subscriptions: cython.int = 0
     if s.subscriptions != cython.NULL:
         subscriptions = cython.cast(cython.int, s.subscriptions.size())
     ends: cython.bint = s.ends_ms and s.ends_ms <= r.now_ms
-    if s.will_ms and (s.will_ms <= r.now_ms or ends):
+    if s.will != cython.NULL and s.will_ms and (s.will_ms <= r.now_ms or ends):
+        if waits_for_store(r, s):
+            s.will_ms = r.now_ms + _WILL_AGAIN_MS
+            s.ends_ms = max(s.ends_ms, s.will_ms) if ends else s.ends_ms
+            time_session(r, s)
+            return 0
         publish_will(r, s)
+        if s.will != cython.NULL:
+            return 0
     if ends:
         end_session(r, s)
         return subscriptions

@@ -27,20 +27,18 @@ from cython.cimports.tidemq.engine.authorising import (
     review_subscriptions,
     take_names,
 )
-from cython.cimports.tidemq.engine.closing import (
-    close_connection,
-    discard_will,
-    publish_will,
-)
+from cython.cimports.tidemq.engine.closing import close_connection
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_MOVED,
     C_CONNECTIONS_REFUSED,
     C_REFUSED_NOT_AUTHORISED,
+    C_REFUSED_STORE,
     C_SESSIONS_TAKEN_OVER,
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.handbacks import keep_held
 from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.journal import store_fails
 from cython.cimports.tidemq.engine.mail import (
     new_letter,
     new_mail,
@@ -97,7 +95,8 @@ from cython.cimports.tidemq.engine.visits import (
     count_visit,
     may_visit,
 )
-from cython.cimports.tidemq.engine.wishes import apply_wishes, keep_will
+from cython.cimports.tidemq.engine.wills import discard_will, publish_last_will
+from cython.cimports.tidemq.engine.wishes import apply_wishes, keep_will, wanted_expiry_s
 from cython.cimports.tidemq.net.transport import certificate_of
 from cython.cimports.tidemq.wire.packets import (
     Connect,
@@ -116,6 +115,7 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_PROTOCOL_VERSION,
     FAULT_REMOTE,
     FAULT_SECOND_CONNECT,
+    FAULT_STORE,
     FAULT_TOPIC_LEVELS,
     PROP_ASSIGNED_CLIENT_ID,
     PROP_AUTH_DATA,
@@ -128,6 +128,7 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_PROTOCOL_ERROR,
     RC_QUOTA_EXCEEDED,
     RC_REAUTHENTICATE,
+    RC_SERVER_UNAVAILABLE,
     RC_SESSION_TAKEN_OVER,
     RC_SUCCESS,
     RC_TOPIC_NAME_INVALID,
@@ -414,6 +415,28 @@ def _send_elsewhere(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _needs_store(
+    r: cython.pointer[Reactor],
+    client_id: cython.pointer[cython.const[string]],
+    connect: cython.pointer[cython.const[Connect]],
+) -> cython.bint:
+    """Whether a session would have to be stored, or removed from the store, before the client is let in.
+    Where the session lives on another reactor that one says so.
+    """
+    found: Found = find_session(r, client_id, False)
+    if found.session != cython.NULL and (found.reactor != r.index or found.moving):
+        return False
+    kept: cython.bint = wanted_expiry_s(connect) != 0 and r.shared.limits.session_expiry_s_max != 0
+    if found.session == cython.NULL:
+        return found.removal or kept
+    if found.session.stored == cython.NULL:
+        return kept
+    return connect.clean_start
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def admit(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
@@ -448,6 +471,10 @@ def admit(
         connect.has_will = False  # there is no reason to tell: it is left out, as such a message is dropped
     elif refusal:
         _refuse(r, c, refusal, FAULT_NONE)
+        return
+    if store_fails(r) and _needs_store(r, cython.address(name), cython.address(connect)):
+        r.tally[C_REFUSED_STORE] += 1
+        _refuse(r, c, RC_SERVER_UNAVAILABLE, FAULT_STORE)
         return
     _clear_the_way(r, cython.address(name), connect.clean_start)
     found: Found = find_session(r, cython.address(name), True)
@@ -485,7 +512,7 @@ def _clear_the_way(
         if found.session == cython.NULL or found.reactor != r.index or found.moving:
             return
     if clean_start:
-        publish_will(r, found.session)
+        publish_last_will(r, found.session)
         end_session(r, found.session)
 
 

@@ -6,20 +6,27 @@ is tried again, and its promises wait for a section after it that is committed.
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
-from cython.cimports.tidemq.engine.agreement import accept_offer, close_offer, record_offer
+from cython.cimports.tidemq.engine.agreement import accept_offer, close_offer, record_offers
 from cython.cimports.tidemq.engine.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.engine_limits import FULL_REJECT
-from cython.cimports.tidemq.engine.handles import connection_of, handle_of, reactor_of
-from cython.cimports.tidemq.engine.journal import ask_store, free_section, take_back
+from cython.cimports.tidemq.engine.handles import connection_of, handle_of
+from cython.cimports.tidemq.engine.journal import (
+    STORE_FAILED,
+    ask_store,
+    free_spent,
+    spend_section,
+    take_back,
+)
+from cython.cimports.tidemq.engine.ledger import promise_at, slot_of_token, take_promise, token_of
 from cython.cimports.tidemq.engine.message import message_bytes
 from cython.cimports.tidemq.engine.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.output import append_output, doom
 from cython.cimports.tidemq.engine.placement import go_home
 from cython.cimports.tidemq.engine.promises import mail_kept
 from cython.cimports.tidemq.engine.received import forget_received
-from cython.cimports.tidemq.engine.replies import span_of, write_ack
+from cython.cimports.tidemq.engine.replies import refuse_late, span_of, write_ack
 from cython.cimports.tidemq.engine.retention import begin_backlog
 from cython.cimports.tidemq.engine.sessions import end_removals, subscription_turn
 from cython.cimports.tidemq.engine.state import (
@@ -28,6 +35,7 @@ from cython.cimports.tidemq.engine.state import (
     PROMISE_BACKLOG,
     PROMISE_CONNACK,
     PROMISE_KEPT,
+    PROMISE_PACKET,
     PROMISE_SEND,
     PROMISE_VOID,
     RECORD_ADD,
@@ -43,10 +51,18 @@ from cython.cimports.tidemq.engine.state import (
     Section,
     Session,
 )
-from cython.cimports.tidemq.wire.protocol import FAULT_LIMIT, PUBREC, RC_QUOTA_EXCEEDED, Span
+from cython.cimports.tidemq.engine.steps import count_steps
+from cython.cimports.tidemq.engine.wills import settle_will
+from cython.cimports.tidemq.wire.protocol import (
+    FAULT_LIMIT,
+    FAULT_STORE,
+    PUBREC,
+    RC_QUOTA_EXCEEDED,
+    RC_SERVER_UNAVAILABLE,
+    Span,
+)
 
-# the reason of a message that could not be stored; that a queue was full has another
-_STORE_FAILED = cython.declare(uint8_t, 0x83)
+_KEPT_A_TURN = cython.declare(uint32_t, 8192)
 
 
 @cython.cfunc
@@ -67,77 +83,61 @@ def _publisher_of(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _disconnect(r: cython.pointer[Reactor], refused: cython.pointer[Promise]) -> cython.void:
+def _disconnect(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], refused: cython.pointer[Promise]
+) -> cython.void:
     """At once, so that nothing that the publisher sent later is kept, where it cannot be told in the answer:
     3.x knows no refusal, and of a QoS 2 message that was undone it is open whether the store knows the
-    identifier, which the answer would set free for another message.
+    identifier, which the answer would set free for another message. ``s``: its session, or NULL.
     """
-    index: cython.size_t
     c: cython.pointer[Connection] = connection_of(r, refused.connection)
     if c == cython.NULL:
         return
     known: cython.bint = refused.packet_type == PUBREC and c.session.stored != cython.NULL
     if c.version >= 5 and not (refused.undone and known):
         return
-    doom(r, c, refused.reason, FAULT_LIMIT)
-    for index in range(r.acknowledgements.size()):
-        later: cython.pointer[Promise] = cython.address(r.acknowledgements[index])
-        if later.connection == refused.connection and later.message != cython.NULL and not later.recorded:
-            later.reason = refused.reason
+    doom(r, c, refused.reason, FAULT_STORE)
+    if s != cython.NULL and s.stored != cython.NULL:
+        s.stored.severed = refused.connection
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _refuse_repeated(r: cython.pointer[Reactor], refused: cython.pointer[Promise]) -> cython.void:
+def _refuse_repeated(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], refused: cython.pointer[Promise]
+) -> cython.void:
     """What was sent again while it was open whether it would be kept has the same fate."""
-    index: cython.size_t
-    for index in range(r.acknowledgements.size()):
-        promise: cython.pointer[Promise] = cython.address(r.acknowledgements[index])
-        if promise.again and promise.number == refused.number and promise.packet_id == refused.packet_id:
+    slot: uint32_t = refused.next
+    while slot:
+        count_steps(1)
+        promise: cython.pointer[Promise] = promise_at(r, slot)
+        if promise.again and promise.packet_id == refused.packet_id:
             promise.reason = refused.reason
             promise.undone = refused.undone
-            promise.section = 0
             if promise.undone:
-                _disconnect(r, promise)
+                _disconnect(r, s, promise)
+        slot = promise.next
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _undo_published(
-    r: cython.pointer[Reactor], promise: cython.pointer[Promise], reason: uint8_t
-) -> cython.void:
+def _undo_published(r: cython.pointer[Reactor], slot: uint32_t, reason: uint8_t) -> cython.void:
     """The store has not taken the message; that it came is forgotten before it can be sent again."""
+    promise: cython.pointer[Promise] = promise_at(r, slot)
     promise.section = 0
+    r.ledger.ready.push_back(slot)
     if promise.undone:
         return
     promise.reason = reason
     promise.undone = True
+    s: cython.pointer[Session] = _publisher_of(r, promise)
     if promise.packet_type == PUBREC:
-        s: cython.pointer[Session] = _publisher_of(r, promise)
         if s != cython.NULL:
             forget_received(r, s, promise.packet_id)
-        _refuse_repeated(r, promise)
-    _disconnect(r, promise)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def record_offers(r: cython.pointer[Reactor]) -> cython.void:
-    """Records the offers that all reactors have answered, in the order in which the messages came: none of a
-    publisher's goes before one that may still be refused.
-    """
-    first: uint64_t = r.promised - r.acknowledgements.size()
-    r.recorded = max(r.recorded, first)
-    while r.recorded < r.promised:
-        promise: cython.pointer[Promise] = cython.address(r.acknowledgements[r.recorded - first])
-        if promise.answers:
-            return
-        if promise.message != cython.NULL:
-            record_offer(r, _publisher_of(r, promise), promise)
-        r.recorded += 1
+        _refuse_repeated(r, s, promise)
+    _disconnect(r, s, promise)
 
 
 @cython.cfunc
@@ -145,21 +145,22 @@ def record_offers(r: cython.pointer[Reactor]) -> cython.void:
 @cython.exceptval(check=False)
 def answer_kept(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
     """Another reactor has kept, or refused, what was mailed to it; or it says who takes what was offered."""
-    place: uint64_t = mail.number - 1 - (r.promised - r.acknowledgements.size())
-    if place >= r.acknowledgements.size():
-        return
-    promise: cython.pointer[Promise] = cython.address(r.acknowledgements[place])
+    slot: uint32_t = slot_of_token(mail.number)
+    promise: cython.pointer[Promise] = promise_at(r, slot)  # it stays until all have answered
+    s: cython.pointer[Session] = _publisher_of(r, promise)
     promise.answers -= 1
     if mail.reason:
         promise.reason = mail.reason
-    if mail.reason == _STORE_FAILED:
-        _disconnect(r, promise)
+    if mail.reason == STORE_FAILED:
+        _disconnect(r, s, promise)
     if promise.message != cython.NULL:
         if mail.letter != cython.NULL:
             accept_offer(r, promise, mail.letter.data, mail.hops)
-    if promise.answers == 0:
-        record_offers(r)
-    keep_promises(r)
+    if promise.answers:
+        return
+    if s != cython.NULL and s.stored != cython.NULL:
+        record_offers(r, s)
+    r.ledger.ready.push_back(slot)
 
 
 @cython.cfunc
@@ -207,7 +208,7 @@ def _settle_refused(
     if c == cython.NULL or c.doomed:
         return
     if c.version < 5 and not untold:
-        doom(r, c, reason, FAULT_LIMIT)
+        doom(r, c, reason, FAULT_STORE if reason == STORE_FAILED else FAULT_LIMIT)
     else:
         write_ack(r, c, packet_type, packet_id, reason)
 
@@ -229,17 +230,25 @@ def _settle_debt(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _keep_published(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+def _keep_published(
+    r: cython.pointer[Reactor], promise: cython.pointer[Promise], slot: uint32_t
+) -> cython.void:
+    """``slot``: where the promise was."""
     c: cython.pointer[Connection] = connection_of(r, promise.connection)
     s: cython.pointer[Session] = _publisher_of(r, promise)
+    if s != cython.NULL and s.stored != cython.NULL and s.stored.unrecorded == slot:
+        s.stored.unrecorded = promise.next
     if promise.message != cython.NULL:
         close_offer(r, promise)
         if s != cython.NULL:
             s.offers -= 1
+    if promise.packet_type == 0:
+        settle_will(r, s, promise, token_of(r, slot))
+        return
     if promise.again or promise.undone:
         s = cython.NULL  # what is known of the identifier now is another's
     elif promise.reason >= 0x80 and promise.packet_type == PUBREC:
-        _refuse_repeated(r, promise)
+        _refuse_repeated(r, s, promise)
     settle_published(r, c, s, promise.packet_type, promise.packet_id, promise.reason)
     if c != cython.NULL:
         _settle_debt(r, c)
@@ -266,7 +275,7 @@ def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) ->
     if promise.kind == PROMISE_VOID:
         return
     if promise.kind == PROMISE_KEPT:
-        mail_kept(r, reactor_of(promise.connection), promise.number, promise.reason, promise.packet)
+        mail_kept(r, promise.number, promise.reason, promise.packet)
         return
     c: cython.pointer[Connection] = connection_of(r, promise.connection)
     if c != cython.NULL and not c.doomed:
@@ -288,19 +297,45 @@ def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) ->
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def keep_promises(r: cython.pointer[Reactor]) -> cython.void:
-    """Keeps every promise whose section is committed."""
+def _keep_from(r: cython.pointer[Reactor], slot: uint32_t, left: cython.pointer[uint32_t]) -> cython.void:
+    """Keeps what its publisher is owed from this slot on, in order, as far as that can be kept now."""
     promise: Promise
-    while not r.acknowledgements.empty():
-        promise = r.acknowledgements.front()
-        if promise.section > r.committed or promise.answers:
-            break
-        r.acknowledgements.pop_front()
-        _keep_published(r, cython.address(promise))
-    while not r.promises.empty() and r.promises.front().section <= r.committed:
+    while take_promise(r, slot, cython.address(promise)):
+        count_steps(1)
+        _keep_published(r, cython.address(promise), slot)
+        slot = promise.next
+        left[0] -= 1
+        if left[0] == 0:
+            r.ledger.ready.push_back(slot)
+            return
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def keep_promises(r: cython.pointer[Reactor]) -> cython.bint:
+    """Keeps promises whose section is committed, and ends what that leaves behind: so much that nobody
+    waits long for it. True: there is more.
+    """
+    promise: Promise
+    left: uint32_t = _KEPT_A_TURN
+    while left and not r.ledger.due.empty() and r.ledger.due.front().section <= r.committed:
+        slot: uint32_t = r.ledger.due.front().slot
+        r.ledger.due.pop_front()
+        _keep_from(r, slot, cython.address(left))
+    while left and not r.ledger.ready.empty():
+        slot = r.ledger.ready.back()
+        r.ledger.ready.pop_back()
+        _keep_from(r, slot, cython.address(left))
+    while left and not r.promises.empty() and r.promises.front().section <= r.committed:
+        count_steps(1)
         promise = r.promises.front()
         r.promises.pop_front()
         _keep_other(r, cython.address(promise))
+        left -= 1
+    removing: cython.bint = end_removals(r)
+    r.keeping = free_spent(r) or removing or left == 0
+    return r.keeping
 
 
 @cython.cfunc
@@ -332,6 +367,28 @@ def _undo_added(r: cython.pointer[Reactor], record: cython.pointer[Record], numb
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _break_promise(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+    """What its section holds is tried again, and nobody knows for how long: a client that waits for SUBACK,
+    UNSUBACK or CONNACK is disconnected, so that it knows that it has none. PUBREL and PUBCOMP come late,
+    for there is nothing else that could be said in their place.
+    """
+    if promise.kind == PROMISE_KEPT:
+        mail_kept(r, promise.number, STORE_FAILED, promise.packet)
+        promise.packet = cython.NULL
+        promise.kind = PROMISE_VOID
+        return
+    c: cython.pointer[Connection] = connection_of(r, promise.connection)
+    if c == cython.NULL or c.doomed:
+        return
+    if promise.kind == PROMISE_PACKET:
+        doom(r, c, STORE_FAILED, FAULT_STORE)
+    elif promise.kind == PROMISE_CONNACK:
+        refuse_late(r, c, RC_SERVER_UNAVAILABLE, FAULT_STORE)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _section_failed(
     r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
 ) -> cython.void:
@@ -341,18 +398,15 @@ def _section_failed(
         record: cython.pointer[Record] = cython.address(section.records[index])
         if record.kind == RECORD_ADD and not record.offered and not record.moved:
             _undo_added(r, record, section.number)
-    for index in range(r.acknowledgements.size()):
-        published: cython.pointer[Promise] = cython.address(r.acknowledgements[index])
-        if published.kept and section.number in (published.section, published.early):
-            _undo_published(r, published, reason)
-        elif published.again and published.section == section.number:
-            published.section = 0
+    for index in range(r.ledger.slots.size()):
+        published: cython.pointer[Promise] = cython.address(r.ledger.slots[index])
+        if published.kind == PROMISE_VOID or not published.kept:
+            continue
+        if section.number in (published.section, published.early):
+            _undo_published(r, cython.cast(uint32_t, index + 1), reason)
     for index in range(r.promises.size()):
-        promise: cython.pointer[Promise] = cython.address(r.promises[index])
-        if promise.section == section.number and promise.kind == PROMISE_KEPT:
-            mail_kept(r, reactor_of(promise.connection), promise.number, _STORE_FAILED, promise.packet)
-            promise.packet = cython.NULL
-            promise.kind = PROMISE_VOID
+        if r.promises[index].section == section.number:
+            _break_promise(r, cython.address(r.promises[index]))
     # all else of it waits for the next section, which has to be committed even if nothing more comes
     ask_store(r, RECORD_VOID, 0)
 
@@ -363,11 +417,11 @@ def _section_failed(
 def section_answered(
     r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
 ) -> cython.void:
-    """The store has a section, and all before it; or with ``reason`` it has not. Frees the section."""
+    """The store has a section, and all before it; or with ``reason`` it has not. Takes the section over."""
     if reason:
+        keep_promises(r)  # those of sections before it
         _section_failed(r, section, reason)
     else:
         r.committed = section.number
-        end_removals(r)
-    free_section(r, section)
+    spend_section(r, section)
     keep_promises(r)

@@ -7,4 +7,4 @@ cdef Connection* connection_of(const Reactor* r, uint64_t handle) noexcept nogil
 
 # The connection's handle; never 0, because generations begin with 1. Inline: it is needed for every message.
 cdef inline uint64_t handle_of(const Reactor* r, const Connection* c) noexcept nogil:
-    return <uint64_t>r.index << 48 | <uint64_t>(c.generation & 0xFFFFFF) << 24 | c.slot
+    return <uint64_t>r.index << 56 | <uint64_t>c.generation << 24 | c.slot

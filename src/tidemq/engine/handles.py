@@ -1,6 +1,8 @@
-"""Numbers that name a connection for as long as it lives: reactor (16 bits), generation (24), slot (24).
+"""Numbers that name a connection for as long as it lives: reactor (8 bits, of which the first is never set),
+generation (32), slot (24).
 
-Other threads hold handles, never pointers; a stale one names nothing.
+Other threads hold handles, never pointers; a stale one names nothing: a slot would have to be used four
+billion times more, which takes days at the rate at which a reactor accepts, while somebody still holds it.
 """
 
 import cython
@@ -13,7 +15,7 @@ from cython.cimports.tidemq.engine.state import Connection, Reactor
 @cython.exceptval(check=False)
 def reactor_of(handle: uint64_t) -> uint16_t:
     """The index of the reactor that the handle was made on."""
-    return cython.cast(uint16_t, handle >> 48)
+    return cython.cast(uint16_t, handle >> 56)
 
 
 @cython.cfunc
@@ -25,6 +27,6 @@ def connection_of(r: cython.pointer[cython.const[Reactor]], handle: uint64_t) ->
     if slot >= r.connections.size():
         return cython.NULL
     c: cython.pointer[Connection] = r.connections[slot]
-    if c == cython.NULL or c.generation & 0xFFFFFF != (handle >> 24 & 0xFFFFFF):
+    if c == cython.NULL or c.generation != cython.cast(uint32_t, handle >> 24):
         return cython.NULL
     return c

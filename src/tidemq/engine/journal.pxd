@@ -3,12 +3,20 @@ from libcpp cimport bool
 from libcpp.string cimport string
 
 from tidemq.engine.state cimport Entry, Message, MessageId, Reactor, Record, Section, Session
+from tidemq.engine.system cimport RELAXED, load_int
 
 cdef enum:
     NO_RECORD = 0xFFFFFFFF        # what an entry's row was last changed by is not in the open section any more
+    STORE_FAILED = 0x83           # the reason of what could not be stored; that a queue was full has another
+
+# Whether the last write failed and none has succeeded since.
+cdef inline bint store_fails(Reactor* r) noexcept nogil:
+    return load_int(&r.shared.store_refuses, RELAXED) == STORE_FAILED
 
 cdef void open_journal(Reactor* r) noexcept nogil
 cdef void free_section(Reactor* r, Section* section) noexcept nogil
+cdef void spend_section(Reactor* r, Section* section) noexcept nogil
+cdef bint free_spent(Reactor* r) noexcept nogil
 cdef MessageId next_id(Reactor* r) noexcept nogil
 cdef bint precedes(const MessageId* a, const MessageId* b) noexcept nogil
 

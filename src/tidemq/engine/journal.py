@@ -43,6 +43,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
     Unmarked,
 )
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.system import (
     RELAXED,
     SEQ_CST,
@@ -55,6 +56,7 @@ from cython.cimports.tidemq.engine.system import (
 
 _LATE_MS = cython.declare(int64_t, 3)
 _LIVE_MAX = cython.declare(uint32_t, 32768)  # records
+_FREED_A_TURN = cython.declare(cython.size_t, 4096)  # records
 _CLOCK_STEP = cython.declare(uint64_t, 64)  # ns between two ids of one reactor: the low bits name the reactor
 
 
@@ -90,17 +92,55 @@ def _clear_record(r: cython.pointer[Reactor], record: cython.pointer[Record]) ->
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _free_records(
+    r: cython.pointer[Reactor], section: cython.pointer[Section], count: cython.size_t
+) -> cython.void:
+    while count and not section.records.empty():
+        _clear_record(r, cython.address(section.records.back()))
+        section.records.pop_back()
+        count -= 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def free_section(r: cython.pointer[Reactor], section: cython.pointer[Section]) -> cython.void:
-    """Frees a section that nobody reads any more."""
-    index: cython.size_t
-    for index in range(section.records.size()):
-        _clear_record(r, cython.address(section.records[index]))
+    """Frees a section that nobody reads any more, whole."""
+    _free_records(r, section, section.records.size())
     r.captured_bytes -= section.captured.size()
     r.tally[MEMORY_BUFFERS] -= section.captured.size()
-    if section.captured.capacity() > r.spare_captured.capacity():
-        section.captured.clear()
-        r.spare_captured.swap(section.captured)
     del section
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def spend_section(r: cython.pointer[Reactor], section: cython.pointer[Section]) -> cython.void:
+    """A section that the store has: it is freed over this turn and the next."""
+    r.captured_bytes -= section.captured.size()
+    r.tally[MEMORY_BUFFERS] -= section.captured.size()
+    section.captured.clear()
+    if section.captured.capacity() > r.spare_captured.capacity():
+        r.spare_captured.swap(section.captured)
+    r.spent.push_back(section)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def free_spent(r: cython.pointer[Reactor]) -> cython.bint:
+    """Frees a part of what is spent; true: there is more."""
+    left: cython.size_t = _FREED_A_TURN
+    while left and not r.spent.empty():
+        section: cython.pointer[Section] = r.spent.front()
+        part: cython.size_t = min(left, section.records.size())
+        count_steps(part)
+        _free_records(r, section, part)
+        left -= part
+        if section.records.empty():
+            r.spent.pop_front()
+            free_section(r, section)
+    return not r.spent.empty()
 
 
 @cython.cfunc

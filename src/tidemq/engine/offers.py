@@ -17,6 +17,7 @@ from cython.cimports.tidemq.engine.message import hold_message, release_message
 from cython.cimports.tidemq.engine.outbox import copy_identifiers
 from cython.cimports.tidemq.engine.rows import append_u32, append_u64
 from cython.cimports.tidemq.engine.state import Message, Offer, Reactor, Session, Taker
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.operator import dereference, preincrement
 
 
@@ -43,6 +44,7 @@ def note_offer(
     taker.retain = retain
     taker.subscription_ids = copy_identifiers(ids, ids_count)
     offer.takers.push_back(taker)
+    s.stored.offered += 1
 
 
 @cython.cfunc
@@ -58,6 +60,7 @@ def describe_offer(r: cython.pointer[Reactor], clock: uint64_t) -> cython.pointe
     takers: cython.pointer[string] = owner.release()
     offer: cython.pointer[Offer] = cython.address(r.offers[clock])
     for index in range(offer.told, offer.takers.size()):
+        count_steps(1)
         taker: Taker = offer.takers[index]
         append_u64(takers, taker.queue)
         takers.push_back(cython.cast(cython.char, taker.qos))
@@ -73,27 +76,20 @@ def describe_offer(r: cython.pointer[Reactor], clock: uint64_t) -> cython.pointe
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def is_offered(r: cython.pointer[Reactor], clock: uint64_t, queue: uint64_t) -> cython.bint:
-    """Whether a row of the queue is of an offer of which it is not known here yet that it is committed."""
+def is_offered(
+    r: cython.pointer[Reactor], s: cython.pointer[cython.const[Session]], clock: uint64_t
+) -> cython.bint:
+    """Whether a row of the session's queue is of an offer of which it is not known here yet that it is
+    committed.
+    """
     index: cython.size_t
-    found: cython.bint = False
-    if r.offers.count(clock):
-        offer: cython.pointer[Offer] = cython.address(r.offers[clock])
-        for index in range(offer.takers.size()):
-            found = found or offer.takers[index].queue == queue
-    return found
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_awaited(r: cython.pointer[Reactor], queue: uint64_t) -> cython.bint:
-    """Whether any message is offered to the queue. Cost: all offers that are open."""
-    item = r.offers.begin()
-    while item != r.offers.end():
-        if is_offered(r, dereference(item).first, queue):
+    if s.stored.offered == 0 or not r.offers.count(clock):
+        return False
+    offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+    for index in range(offer.takers.size()):
+        count_steps(1)
+        if offer.takers[index].queue == s.number:
             return True
-        preincrement(item)
     return False
 
 

@@ -1,8 +1,8 @@
 from libc.stdint cimport int64_t, uint64_t
 
-from tidemq.engine.state cimport Connection, Reactor
+from tidemq.engine.state cimport Connection, Mail, Reactor
 
 cdef void consider_moving(Reactor* r, Connection* c, uint64_t reactors) noexcept nogil
-cdef void welcome(Reactor* r, Connection* c) noexcept nogil
+cdef void welcome(Reactor* r, const Mail* mail) noexcept nogil
 cdef void work_out_load(Reactor* r, int64_t now_ns) noexcept nogil
 cdef void go_home(Reactor* r, Connection* c) noexcept nogil

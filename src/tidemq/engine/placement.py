@@ -15,6 +15,7 @@ from cython.cimports.tidemq.engine.backpressure import is_waited_for
 from cython.cimports.tidemq.engine.closing import place_connection
 from cython.cimports.tidemq.engine.counters import C_PUBLISHERS_MOVED
 from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.ledger import is_owed
 from cython.cimports.tidemq.engine.mail import new_mail
 from cython.cimports.tidemq.engine.output import touch
 from cython.cimports.tidemq.engine.state import MAIL_MOVED, Connection, Mail, Reactor, Session
@@ -49,7 +50,7 @@ def work_out_load(r: cython.pointer[Reactor], now_ns: int64_t) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _may_move(c: cython.pointer[Connection]) -> cython.bint:
+def _may_move(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
     """Whether nothing ties the client to this reactor: no subscriptions, nothing waited for, nothing owed to
     it.
     """
@@ -60,6 +61,8 @@ def _may_move(c: cython.pointer[Connection]) -> cython.bint:
         return False
     if s.stored != cython.NULL and (s.stored.waiting or s.stored.reading):
         return False
+    if c.owed == 0 and is_owed(r, s):
+        return False  # what an earlier connection is owed names this reactor
     return not (c.asked or c.doomed or c.leaving or c.pause_count or is_waited_for(s) or c.replays)
 
 
@@ -84,7 +87,7 @@ def consider_moving(
         return
     there: cython.int = load_int(cython.address(r.shared.reactors[target].load), RELAXED)
     here: cython.int = load_int(cython.address(r.load), RELAXED)
-    if (there < _BUSY or there <= here + _BUSIER) and _may_move(c):
+    if (there < _BUSY or there <= here + _BUSIER) and _may_move(r, c):
         if c.owed:  # what it is owed names this reactor: first it gets that
             c.homing = cython.cast(cython.uchar, target + 1)
             c.pause_count += 1
@@ -103,7 +106,7 @@ def go_home(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
     target: uint16_t = c.homing - 1
     c.homing = 0
     c.away = 0
-    if _may_move(c) and not r.stopping:
+    if _may_move(r, c) and not r.stopping:
         _move(r, c, target)
 
 
@@ -115,6 +118,7 @@ def _move(r: cython.pointer[Reactor], c: cython.pointer[Connection], target: uin
     mail: Mail = new_mail(MAIL_MOVED)
     mail.hops = cython.cast(cython.uchar, target)
     mail.pointer = c
+    mail.number = r.clock
     pthread_mutex_lock(cython.address(r.shared.registry_lock))
     c.session.reactor = target
     c.session.moving = True
@@ -134,8 +138,13 @@ def _move(r: cython.pointer[Reactor], c: cython.pointer[Connection], target: uin
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def welcome(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
-    """A connection that comes with its session goes on here."""
+def welcome(r: cython.pointer[Reactor], mail: cython.pointer[cython.const[Mail]]) -> cython.void:
+    """A connection that comes with its session goes on here. Its messages get ids above those that it was
+    given where it comes from, whatever the clocks of both reactors say.
+    """
+    c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
+    r.clock = max(r.clock, mail.number)
+    c.session.last_owed = 0  # a slot of the other reactor
     pthread_mutex_lock(cython.address(r.shared.registry_lock))
     c.session.moving = False
     pthread_mutex_unlock(cython.address(r.shared.registry_lock))

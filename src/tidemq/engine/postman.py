@@ -10,7 +10,7 @@ from cython.cimports.tidemq.engine.backpressure import pause_feeder, resume_feed
 from cython.cimports.tidemq.engine.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.connecting import admit, answer_auth, answer_connect
 from cython.cimports.tidemq.engine.delivery import send_waiting
-from cython.cimports.tidemq.engine.fulfilment import answer_kept, section_answered
+from cython.cimports.tidemq.engine.fulfilment import answer_kept, keep_promises, section_answered
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.mail import free_letter
 from cython.cimports.tidemq.engine.message import release_message
@@ -207,13 +207,15 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
         return
     c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
     if mail.kind == MAIL_MOVED:
-        welcome(r, c)
+        welcome(r, mail)
         close_connection(r, c)
         del c  # for `welcome` has left that to the end of a turn
     if mail.kind == MAIL_SHARD:
         adopt_shard(r, cython.cast(cython.pointer[Session], mail.pointer))
     if mail.kind == MAIL_COMMITTED:
         section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
+        while keep_promises(r):
+            pass
     if mail.kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED):
         free_rows(r, cython.cast(cython.pointer[StoredRows], mail.pointer))
     if mail.kind == MAIL_RULES:
@@ -255,7 +257,7 @@ def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     elif kind == MAIL_CONNECTION:
         _adopt(r, mail)
     elif kind == MAIL_MOVED:
-        welcome(r, cython.cast(cython.pointer[Connection], mail.pointer))
+        welcome(r, mail)
     elif kind == MAIL_REPLAYED:
         deliver_replayed(r, mail)
     elif kind == MAIL_DISCONNECT:

@@ -1,8 +1,8 @@
 """What is said only when the store has it: acknowledgements, and QoS 2 messages on their way out.
 
-A promise names the section that has to be committed first. Those to publishers stand in a queue of their own,
-in the order of what they published, since some also wait for other reactors to keep the message; all others
-are kept in the order of their sections (``fulfilment``).
+A promise names the section that has to be committed first. Those to publishers stand in the ``ledger``,
+since some also wait for other reactors to keep the message; all others are kept in the order of their
+sections (``fulfilment``).
 """
 
 import cython
@@ -10,8 +10,9 @@ from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.handles import handle_of, reactor_of
+from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.journal import last_section
+from cython.cimports.tidemq.engine.ledger import enter_promise, reactor_of_token
 from cython.cimports.tidemq.engine.mail import new_letter, new_mail
 from cython.cimports.tidemq.engine.message import hold_message, release_message
 from cython.cimports.tidemq.engine.offers import describe_offer
@@ -31,6 +32,7 @@ from cython.cimports.tidemq.engine.state import (
     Passage,
     Promise,
     Reactor,
+    Session,
 )
 from cython.cimports.tidemq.wire.protocol import Span
 
@@ -56,9 +58,25 @@ def _new_promise(r: cython.pointer[Reactor], c: cython.pointer[Connection], kind
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def next_token(r: cython.pointer[cython.const[Reactor]]) -> uint64_t:
-    """What the next promise to a publisher will be known by to other reactors; never 0."""
-    return r.promised + 1
+def _enter(
+    r: cython.pointer[Reactor],
+    s: cython.pointer[Session],
+    promise: cython.pointer[Promise],
+    p: cython.pointer[cython.const[Passage]],
+) -> cython.void:
+    """Into the ledger, with all that the message of ``p``, or NULL, waits for."""
+    promise.number = s.number
+    if p != cython.NULL:
+        promise.kept = p.kept
+        promise.early = promise.section if p.kept else 0
+        promise.answers = p.answers
+        if p.offered:
+            promise.message = p.message
+            hold_message(p.message)
+            s.offers += 1
+    if not promise.kept:
+        promise.section = 0
+    enter_promise(r, s, promise)
 
 
 @cython.cfunc
@@ -73,27 +91,27 @@ def promise_published(
     reason: uint8_t,
     again: cython.bint,
 ) -> cython.void:
-    """PUBACK or PUBREC, once everybody has kept the message. A publisher that is owed as many as it may have
-    under way is not read from until half of them have gone out.
+    """PUBACK or PUBREC, once everybody has kept the message, and what its publisher was owed before is
+    kept. A publisher that is owed as many as it may have under way is not read from until half of them have
+    gone out.
     """
     promise: Promise = _new_promise(r, c, PROMISE_PUBLISHED)
     promise.packet_type = packet_type
     promise.packet_id = packet_id
     promise.reason = reason
     promise.again = again
-    promise.number = c.session.number
-    if p != cython.NULL:
-        promise.kept = p.kept
-        promise.early = promise.section if p.kept else 0
-        promise.answers = p.answers
-        if p.offered:
-            promise.message = p.message
-            hold_message(p.message)
-            c.session.offers += 1
-    if not promise.kept and not again:
-        promise.section = 0
-    r.acknowledgements.push_back(promise)
-    r.promised += 1
+    _enter(r, c.session, cython.address(promise), p)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def promise_will(
+    r: cython.pointer[Reactor], s: cython.pointer[Session], p: cython.pointer[cython.const[Passage]]
+) -> cython.void:
+    """The will itself goes once everybody has kept it as a message."""
+    promise: Promise = _new_promise(r, cython.NULL, PROMISE_PUBLISHED)
+    _enter(r, s, cython.address(promise), p)
 
 
 @cython.cfunc
@@ -176,7 +194,6 @@ def promise_sending(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
 @cython.exceptval(check=False)
 def mail_kept(
     r: cython.pointer[Reactor],
-    reactor: uint16_t,
     token: uint64_t,
     reason: uint8_t,
     takers: cython.pointer[string],
@@ -192,7 +209,7 @@ def mail_kept(
     if takers != cython.NULL:
         mail.letter = new_letter()
         mail.letter.data = takers
-    r.outgoing[reactor].push_back(mail)
+    r.outgoing[reactor_of_token(token)].push_back(mail)
 
 
 @cython.cfunc
@@ -208,10 +225,9 @@ def promise_kept(
     if p.offered:
         takers = describe_offer(r, p.id.clock)
     if not p.kept:
-        mail_kept(r, reactor_of(p.feeder), token, p.refused, takers)
+        mail_kept(r, token, p.refused, takers)
         return
     promise: Promise = _new_promise(r, cython.NULL, PROMISE_KEPT)
-    promise.connection = p.feeder
     promise.number = token
     promise.reason = p.refused
     promise.kept = True
@@ -227,9 +243,9 @@ def free_promises(r: cython.pointer[Reactor]) -> cython.void:
     index: cython.size_t
     for index in range(r.promises.size()):
         del r.promises[index].packet
-    for index in range(r.acknowledgements.size()):
-        if r.acknowledgements[index].message != cython.NULL:
-            release_message(r.acknowledgements[index].message, r.tally)
-        del r.acknowledgements[index].takers
+    for index in range(r.ledger.slots.size()):
+        if r.ledger.slots[index].message != cython.NULL:
+            release_message(r.ledger.slots[index].message, r.tally)
+        del r.ledger.slots[index].takers
     r.promises.clear()
-    r.acknowledgements.clear()
+    r.ledger.slots.clear()

@@ -5,6 +5,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.agreement import record_offers
 from cython.cimports.tidemq.engine.authorising import find_judgement, judge_topic, message_bit, remember
 from cython.cimports.tidemq.engine.backpressure import is_waited_for, refused_by_memory
 from cython.cimports.tidemq.engine.cache import find_receivers
@@ -16,20 +17,22 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.drops import note_drop
-from cython.cimports.tidemq.engine.fulfilment import record_offers, settle_published
+from cython.cimports.tidemq.engine.fulfilment import settle_published
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.journal import (
+    STORE_FAILED,
     is_committed,
     last_section,
     next_id,
     note_released,
     remove_row,
 )
+from cython.cimports.tidemq.engine.ledger import is_owed, next_token
 from cython.cimports.tidemq.engine.message import close_passage, empty_passage, passage_message
 from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, place_of, release_payload
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.placement import consider_moving
-from cython.cimports.tidemq.engine.promises import next_token, promise_ack, promise_published
+from cython.cimports.tidemq.engine.promises import promise_ack, promise_published
 from cython.cimports.tidemq.engine.queueing import request_rows
 from cython.cimports.tidemq.engine.received import forget_received, is_received, note_received, store_received
 from cython.cimports.tidemq.engine.replies import span_of, write_ack
@@ -59,6 +62,7 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_NONE,
     FAULT_PROPERTY_VALUE,
     FAULT_RECEIVE_MAXIMUM,
+    FAULT_STORE,
     FAULT_TOPIC_ALIAS,
     FAULT_TOPIC_EMPTY,
     FAULT_TOPIC_LEVELS,
@@ -144,7 +148,7 @@ def handle_publish(
         fault = _check_publish(r, c, cython.address(publish))
     if fault == FAULT_NONE and publish.qos == 2 and is_received(c.session, publish.packet_id):
         # sent again, not a new message [MQTT-4.3.3-10]
-        if c.session.stored != cython.NULL:
+        if is_owed(r, c.session):  # it may be what it is owed the answer to
             promise_published(r, c, cython.NULL, PUBREC, publish.packet_id, RC_SUCCESS, True)
         else:
             write_ack(r, c, PUBREC, publish.packet_id, RC_SUCCESS)
@@ -246,7 +250,7 @@ def _deny_publish(
         reason = RC_SUCCESS
         if publish.qos == 2:
             note_received(c.session, publish.packet_id)
-    if c.owed:
+    if is_owed(r, c.session):
         promise_published(r, c, cython.NULL, packet_type, publish.packet_id, reason, False)
     else:
         write_ack(r, c, packet_type, publish.packet_id, reason)
@@ -269,8 +273,8 @@ def _refuse_publish(
         return
     packet_type: uint8_t = PUBACK if publish.qos == 1 else PUBREC
     if c.version < 5 or (publish.dup and publish.qos == 2 and c.session.stored != cython.NULL):
-        doom(r, c, reason, FAULT_LIMIT)
-    elif c.owed:
+        doom(r, c, reason, FAULT_STORE if reason == STORE_FAILED else FAULT_LIMIT)
+    elif is_owed(r, c.session):
         promise_published(r, c, cython.NULL, packet_type, publish.packet_id, reason, False)
     else:
         write_ack(r, c, packet_type, publish.packet_id, reason)
@@ -359,8 +363,8 @@ def _acknowledge(
         passage_message(p, r.tally)
         promise_published(r, c, p, packet_type, packet_id, reason, False)
         if p.answers == 0:
-            record_offers(r)
-    elif p.kept or p.answers or c.owed:
+            record_offers(r, c.session)
+    elif p.kept or p.answers or is_owed(r, c.session):
         p.offered = False
         promise_published(r, c, p, packet_type, packet_id, reason, False)
     else:
@@ -437,7 +441,7 @@ def _handle_pubrel(
     """
     known: cython.bint = is_received(c.session, packet_id)
     stored: cython.bint = forget_received(r, c.session, packet_id)
-    if not stored and c.session.stored != cython.NULL:
+    if not stored and not known and c.session.stored != cython.NULL:
         stored = last_section(r) > r.committed  # said again while the store still has to forget it
     if stored:
         promise_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS)

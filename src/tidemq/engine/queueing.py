@@ -412,7 +412,7 @@ def accept_rows(
         if q.late.clock and not precedes(cython.address(row.id), cython.address(q.late)):
             again = True
             break
-        if is_offered(r, row.id.clock, s.number):
+        if is_offered(r, s, row.id.clock):
             offered = True
             break
         q.edge = row.id

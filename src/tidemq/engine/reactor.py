@@ -41,7 +41,7 @@ from cython.cimports.tidemq.engine.gathering import begin_gathering, gather, not
 from cython.cimports.tidemq.engine.groups import free_groups
 from cython.cimports.tidemq.engine.handbacks import HANDBACK_SLICE, continue_handbacks, end_handbacks
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.journal import free_section, hand_over, is_late
+from cython.cimports.tidemq.engine.journal import free_section, free_spent, hand_over, is_late
 from cython.cimports.tidemq.engine.lingering import drain_lingering, end_lingering, is_lingering
 from cython.cimports.tidemq.engine.listening import accept_connections, is_listening, watch, watch_listening
 from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
@@ -168,6 +168,8 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     free_groups(r)
     free_promises(r)
     free_offers(r)
+    while free_spent(r):
+        pass
     if r.section != cython.NULL:
         free_section(r, r.section)
     free_cache(r)
@@ -438,7 +440,7 @@ def _publish_tally(r: cython.pointer[Reactor]) -> cython.void:
 @cython.exceptval(check=False)
 def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
-    if r.resumed.size() or r.backlog_ready or r.backlog_left or r.review_left or r.ending.size():
+    if r.resumed.size() or r.backlog_ready or r.backlog_left or r.review_left or r.ending.size() or r.keeping:
         return 0
     if r.strained_left or r.released.size() or r.due_groups.size() or r.handbacks.size():
         return 0
@@ -486,7 +488,7 @@ def _all_written(r: cython.pointer[Reactor]) -> cython.bint:
     """Whether the peers have everything: to close a socket with input unread discards what is unsent."""
     index: cython.size_t
     unsent: cython.int = 0
-    if not (r.acknowledgements.empty() and r.promises.empty()):
+    if r.ledger.count or not r.promises.empty():
         return False
     for index in range(r.connections.size()):
         c: cython.pointer[Connection] = r.connections[index]

@@ -11,3 +11,4 @@ cdef void write_disconnect(Reactor* r, Connection* c, uint8_t reason) noexcept n
 cdef void write_auth(Reactor* r, Connection* c, uint8_t reason, const string* data) noexcept nogil
 cdef void append_packet(Reactor* r, Connection* c, const string* packet) noexcept nogil
 cdef void encode_reasons(uint8_t version, uint8_t packet_type, uint16_t packet_id, string* reasons, string* packet) noexcept nogil
+cdef void refuse_late(Reactor* r, Connection* c, uint8_t reason, uint8_t fault) noexcept nogil

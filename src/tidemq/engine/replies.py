@@ -115,6 +115,24 @@ def encode_connack(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def refuse_late(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, fault: uint8_t
+) -> cython.void:
+    """A CONNACK that refuses, where the session has begun already: it ends with the connection, its will
+    too.
+    """
+    packet: string
+    properties: string
+    encode_connack(c, False, reason, cython.address(properties), cython.address(packet))
+    append_packet(r, c, cython.address(packet))
+    c.session.expiry_s = 0
+    c.clean_disconnect = True
+    doom(r, c, 0, fault)  # no DISCONNECT follows
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def write_disconnect(
     r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t
 ) -> cython.void:

@@ -13,7 +13,6 @@ from cython.cimports.tidemq.engine.counters import C_DROPPED_NO_GROUP_MEMBER, C_
 from cython.cimports.tidemq.engine.delivery import deliver
 from cython.cimports.tidemq.engine.drops import note_drop
 from cython.cimports.tidemq.engine.groups import draw, draw_any, draw_ready, is_waiting
-from cython.cimports.tidemq.engine.handles import connection_of
 from cython.cimports.tidemq.engine.journal import next_id
 from cython.cimports.tidemq.engine.mail import send_message_mail
 from cython.cimports.tidemq.engine.message import (
@@ -203,7 +202,7 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
         entry = find_receivers(r, cython.address(p.topic))
     if p.offered and not entry.stored_reactors and entry.groups.empty():
         # nobody is to be asked; but it must not overtake one of the client's that somebody is asked about
-        p.offered = connection_of(r, p.feeder).session.offers != 0
+        p.offered = r.sessions[p.publisher].offers != 0
     _deliver_plain(r, p, entry)
     others: uint64_t = entry.reactors
     p.only_reactors = others if p.receivers == 0 and entry.groups.empty() else 0

@@ -245,11 +245,12 @@ def append_session(
     append_u64(out, s.number)
     append_u32(out, s.expiry_s)
     append_u64(out, wall_ms(shared, s.ends_ms))
-    append_u64(out, wall_ms(shared, s.will_ms))
-    if s.will != cython.NULL:
+    there: cython.bint = s.will != cython.NULL and not s.will.recorded
+    append_u64(out, wall_ms(shared, s.will_ms) if there else 0)
+    if there:
         append_message(shared, s.will.message, cython.address(will))
-    append_u32(out, s.will.delay_s if s.will != cython.NULL else 0)
-    append_u64(out, s.will.expiry_s if s.will != cython.NULL else 0)
+    append_u32(out, s.will.delay_s if there else 0)
+    append_u64(out, s.will.expiry_s if there else 0)
     append_u32(out, cython.cast(uint32_t, will.size()))
     out.append(will)
 

@@ -14,7 +14,7 @@ cdef struct Found:
 cdef Found find_session(Reactor* r, const string* client_id, bint create) noexcept nogil
 cdef Session* new_session(Reactor* r) noexcept nogil
 cdef void store_session(Reactor* r, Session* s) noexcept nogil
-cdef void end_removals(Reactor* r) noexcept nogil
+cdef bint end_removals(Reactor* r) noexcept nogil
 cdef void end_session(Reactor* r, Session* s) noexcept nogil
 cdef void continue_ending(Reactor* r, size_t subscriptions_max) noexcept nogil
 cdef void set_online(Reactor* r, Session* s, bint online) noexcept nogil

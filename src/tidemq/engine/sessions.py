@@ -81,6 +81,7 @@ from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
 from cython.operator import dereference, preincrement
 
 _WITHDRAWN_AT_ONCE = cython.declare(cython.size_t, 512)  # subscriptions of a session that ends
+_REMOVALS_A_TURN = cython.declare(cython.int, 1024)
 _SESSION_BYTES = cython.declare(int64_t, 768)  # about, with its places in tables; its identifier comes to it
 
 
@@ -209,19 +210,25 @@ def _begin_removal(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cy
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def end_removals(r: cython.pointer[Reactor]) -> cython.void:
-    """The store has forgotten the sessions whose removal is committed."""
+def end_removals(r: cython.pointer[Reactor]) -> cython.bint:
+    """The store has forgotten the sessions whose removal is committed: some of them, so that the others do
+    not wait long for the lock. True: there are more.
+    """
     shared: cython.pointer[Shared] = r.shared
+    left: cython.int = _REMOVALS_A_TURN
     if r.removed.empty():
-        return
+        return False
     pthread_mutex_lock(cython.address(shared.registry_lock))
-    while not r.removed.empty():
+    while left and not r.removed.empty():
         if shared.removals.count(r.removed.front()):
             if shared.removals[r.removed.front()].section > r.committed:
                 break
             shared.removals.erase(r.removed.front())
         r.removed.pop_front()
+        count_steps(1)
+        left -= 1
     pthread_mutex_unlock(cython.address(shared.registry_lock))
+    return left == 0
 
 
 @cython.cfunc

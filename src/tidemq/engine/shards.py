@@ -25,7 +25,6 @@ from cython.cimports.tidemq.engine.groups import (
 from cython.cimports.tidemq.engine.journal import last_section, next_id, put_value, remove_row
 from cython.cimports.tidemq.engine.mail import new_mail
 from cython.cimports.tidemq.engine.message import close_passage, copy_passage, open_passage
-from cython.cimports.tidemq.engine.offers import is_awaited
 from cython.cimports.tidemq.engine.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.queueing import evict_waiting, make_stored, request_rows
 from cython.cimports.tidemq.engine.rows import append_u64
@@ -34,6 +33,7 @@ from cython.cimports.tidemq.engine.state import (
     DONE,
     FAMILY_SHARED,
     MAIL_SHARD,
+    RECORD_ADD,
     ROW_NONE,
     Entry,
     LocalGroup,
@@ -138,6 +138,7 @@ def _give(
 ) -> cython.void:
     """The shard's oldest entry goes to a member; its row stays, unless the member keeps it as its own."""
     passage: Passage
+    index: cython.size_t
     s: cython.pointer[Session] = member.session
     # the entry's own may be what another member was granted
     qos: cython.uchar = min(member.qos, entry.message.qos)
@@ -156,9 +157,11 @@ def _give(
         own: Passage = copy_passage(cython.address(passage), next_id(r))
         remove_row(r, shard, entry)
         forget_entry(cython.address(shard.outbox), entry, r.tally)
+        before: cython.size_t = r.section.records.size()
         deliver(r, s, cython.address(own), qos, retain, cython.address(member.subscription_id), ids_count)
-        if own.kept:
-            r.section.records.back().moved = True
+        for index in range(before, r.section.records.size()):
+            if r.section.records[index].kind == RECORD_ADD:
+                r.section.records[index].moved = True
         close_passage(cython.address(own), r.tally)
     else:
         if qos == 1:
@@ -277,7 +280,7 @@ def _move_shard(
 ) -> cython.void:
     """Sends a shard to another reactor, once nothing of it is on its way to or from the store, or offered."""
     if shard.stored != cython.NULL:
-        if is_awaited(r, shard.number):
+        if shard.stored.offered:
             return
         evict_waiting(r, shard)
         if shard.stored.leaving == 0:

@@ -22,6 +22,10 @@ from tidemq.engine.hashing cimport SeededHash
 from tidemq.engine.listener cimport Listener, ListeningSocket
 from tidemq.engine.marks cimport MARKS_OF_TOPIC
 from tidemq.engine.message cimport Message, MessageId, Passage
+from tidemq.engine.promised cimport (
+    PROMISE_ACK, PROMISE_BACKLOG, PROMISE_CONNACK, PROMISE_KEPT, PROMISE_PACKET, PROMISE_PUBLISHED, PROMISE_SEND,
+    PROMISE_VOID, Due, Ledger, Promise,
+)
 from tidemq.engine.retained cimport RetainedIndex, RetainedWalk
 from tidemq.engine.rules cimport Judgement, Policy, RuleSet
 from tidemq.engine.strain cimport Drop, Feeders, Strain
@@ -92,6 +96,9 @@ cdef struct StoredQueue:
     uint64_t leaving             # of a shard that is to move: the section that holds its last rows; 0: it is not
     uint32_t doubtful            # after a crash: so many rows may have been sent, and go out with DUP
     uint32_t trims               # rows to be dropped once the window that is being read is there
+    uint32_t offered             # rows of offers that are open, see offers
+    uint32_t unrecorded          # the first promise to it that was not looked at for an offer to record; 0: none
+    uint64_t severed             # the connection that was ended because the store failed; 0: none was
     bool reading                 # a window is on its way from the store
 
 cdef struct SessionSubscription:
@@ -107,6 +114,8 @@ cdef cppclass Will:
     Message* message
     uint32_t delay_s
     int64_t expiry_s             # of the message, from its publication; -1: none
+    uint64_t token               # it is published, and goes when that is kept, see wills; 0: it is not
+    bool recorded                # the session's row without it is in a section
 
 cdef cppclass Session:
     string client_id
@@ -130,6 +139,7 @@ cdef cppclass Session:
     uint32_t received_count
     uint32_t offers              # QoS 2 messages from this client that are offered and not closed
     Memberships* memberships     # NULL: it never had a shared subscription
+    uint32_t last_owed           # the last promise to this publisher, see ledger; it may be kept by now
     BacklogMap* backlog          # by filter; NULL: none
     SubscriptionMap* subscriptions   # by whole filter, $share included; NULL: none
 
@@ -160,7 +170,7 @@ cdef cppclass Handback:          # an outbox that is taken apart, from its newes
     Session* session             # whose outbox it is; NULL: it has ended, or this is void
     Outbox box                   # what a session that has ended has left
     uint64_t place               # what is below it is still to be looked at
-    uint64_t number              # of the session that has ended, and its name, for what is dropped
+    uint64_t number              # of the session that has ended, and `owner`, its name, for what is dropped
     string owner
     uint8_t counter              # of that
     vector[uint64_t] groups      # they wait for it
@@ -325,7 +335,7 @@ cdef enum:   # the kind of a Mail
     MAIL_GROUP                   # for one member here of group `number`
     MAIL_PUBLISH                 # from the control plane: route it
     MAIL_CONNECTION              # `pointer`: a Connection whose CONNECT is to be applied here
-    MAIL_MOVED                   # `pointer`: a Connection that comes with its session
+    MAIL_MOVED                   # `pointer`: a Connection that comes with its session; `number`: Reactor.clock
     MAIL_PAUSE                   # `number`: connection that feeds a slow receiver
     MAIL_RESUME
     MAIL_ANSWER_CONNECT          # `number`: connection; `reason`; `text`: client id, `data`: auth data, and the user
@@ -359,7 +369,7 @@ cdef struct Mail:
     uint8_t reason, hops
     bool offered                 # a message, see offers
     uint64_t number
-    uint64_t token               # of a message whose publisher waits until it is kept; 0: nobody waits
+    uint64_t token               # of a message whose publisher waits until it is kept, see ledger; 0: nobody waits
     Message* message
     void* pointer
     Letter* letter
@@ -438,16 +448,6 @@ cdef cppclass StoredRows:
     vector[StoredRow] rows
     bool more                    # rows were left
 
-cdef enum:   # the kind of a Promise
-    PROMISE_PUBLISHED            # PUBACK or PUBREC
-    PROMISE_ACK                  # PUBREL or PUBCOMP
-    PROMISE_CONNACK              # a whole packet, before which the client is not read from
-    PROMISE_PACKET               # a whole packet: SUBACK, UNSUBACK
-    PROMISE_BACKLOG              # the retained messages of a subscription: `packet`: filter, `reason`: QoS, `packet_id`: its turn
-    PROMISE_SEND                 # what the connection's outbox has
-    PROMISE_KEPT                 # MAIL_KEPT
-    PROMISE_VOID                 # it was broken, and that was said
-
 cdef struct Taker:               # of an offered message, see offers
     uint64_t queue
     uint8_t qos
@@ -458,25 +458,6 @@ cdef cppclass Offer:
     Message* message             # held
     vector[Taker] takers         # queues of this reactor: of sessions, and of shared groups
     size_t told                  # so many of them the publisher's reactor knows
-
-cdef struct Promise:             # what is done when a section is committed
-    uint8_t kind                 # PromiseKind
-    uint8_t packet_type
-    uint8_t reason
-    bool kept                    # it is about something in the section, and fails with it
-    bool again                   # PUBREC for a message that came before
-    uint16_t packet_id
-    uint16_t answers             # MAIL_KEPT that are still to come
-    uint64_t section
-    uint64_t connection
-    uint64_t number              # session of the publisher; token
-    string* packet
-    Message* message             # of an offer, held; NULL: it is none, or it is closed
-    string* takers               # of the offer, on other reactors
-    uint64_t reactors            # bit mask of those
-    uint64_t early               # of an offer: the section that holds what was kept before the answers; 0: none
-    bool undone                  # the store did not take it
-    bool recorded                # of an offer: its rows are in `section`
 
 cdef struct Unmarked:            # a QoS 1 message that was sent and whose row still says idle
     uint64_t queue
@@ -574,10 +555,10 @@ cdef cppclass Reactor:
     int unhanded                 # atomic: the open section waits to be handed over
     deque[string] removed        # client ids of removals under way, in the order of their sections
     uint64_t clock               # the last that was given to a message
-    deque[Promise] acknowledgements   # to publishers, in their order; the last has the number `promised`
-    uint64_t promised            # how many were ever put into it
-    uint64_t recorded            # so many of them are not, or not any more, offers that wait to be recorded
-    deque[Promise] promises      # all others
+    Ledger ledger                # promises to publishers
+    deque[Promise] promises      # all others, in the order of their sections
+    deque[Section*] spent        # sections that the store has: they are freed a part at a time
+    bool keeping                 # there is more of these to be done at once
     deque[Unmarked] unmarked     # oldest first; it may be acknowledged by now, or its session be elsewhere
     unordered_map[uint64_t, Offer] offers   # by the clock of the message's id
     int64_t tally[COUNTER_COUNT]

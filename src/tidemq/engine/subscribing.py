@@ -4,8 +4,13 @@ import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.authorising import judge_filter, judge_filters
-from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED, C_REFUSED_SUBSCRIPTIONS
+from cython.cimports.tidemq.engine.counters import (
+    C_REFUSED_NOT_AUTHORISED,
+    C_REFUSED_STORE,
+    C_REFUSED_SUBSCRIPTIONS,
+)
 from cython.cimports.tidemq.engine.handles import handle_of
+from cython.cimports.tidemq.engine.journal import STORE_FAILED, store_fails
 from cython.cimports.tidemq.engine.output import doom, touch
 from cython.cimports.tidemq.engine.promises import promise_backlog, promise_packet
 from cython.cimports.tidemq.engine.replaying import asks_for_stream, names_stream, report_unsubscribed
@@ -19,6 +24,7 @@ from cython.cimports.tidemq.wire.packets import Subscribe, next_filter, parse_su
 from cython.cimports.tidemq.wire.properties import has_property
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_NONE,
+    FAULT_STORE,
     PROP_SUBSCRIPTION_ID,
     RC_NO_SUBSCRIPTION_EXISTED,
     RC_QUOTA_EXCEEDED,
@@ -105,9 +111,13 @@ def _apply_one(
     filter: Span,
     options: uint8_t,
     subscription_id: uint32_t,
+    fails: cython.bint,
     wants_retained: cython.pointer[cython.bint],
 ) -> uint8_t:
-    """Subscribes to one filter; returns its reason code and whether its retained messages are to be sent."""
+    """Subscribes to one filter; returns its reason code and whether its retained messages are to be sent.
+
+    ``fails``: it would have to be stored, and the store takes nothing.
+    """
     wants_retained[0] = False
     if filter.size > r.shared.limits.topic_bytes_max:
         return RC_TOPIC_FILTER_INVALID
@@ -117,6 +127,9 @@ def _apply_one(
     if wildcard_ways(split_shared(filter).filter) > r.shared.limits.wildcard_ways_max:
         r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
         return RC_TOPIC_FILTER_INVALID
+    if fails:
+        r.tally[C_REFUSED_STORE] += 1
+        return STORE_FAILED
     reason: uint8_t = add_subscription(r, c.session, filter, options, subscription_id, wants_retained)
     if wants_retained[0]:
         end_backlog(r, c.session, filter)  # it begins anew
@@ -132,11 +145,12 @@ def _answer(
     packet_type: uint8_t,
     packet_id: uint16_t,
     reasons: cython.pointer[string],
+    stored: cython.bint,
 ) -> cython.void:
-    """SUBACK or UNSUBACK: of a session that is stored once the store has what it says."""
+    """SUBACK or UNSUBACK; ``stored``: once the store has what it says."""
     packet: string
     encode_reasons(c.version, packet_type, packet_id, reasons, cython.address(packet))
-    if c.session.stored != cython.NULL and packet.size() <= c.packet_bytes_max:
+    if stored and packet.size() <= c.packet_bytes_max:
         promise_packet(r, c, cython.address(packet))
     else:
         append_packet(r, c, cython.address(packet))
@@ -162,6 +176,8 @@ def _apply_subscribe(
     rest: Span = packet.filters
     index: uint32_t = 0
     retained: cython.bint
+    stored: cython.bint = c.session.stored != cython.NULL
+    fails: cython.bint = stored and store_fails(r)
     while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
         reason: uint8_t = RC_SUCCESS
         retained = False
@@ -175,13 +191,12 @@ def _apply_subscribe(
             reason = RC_QUOTA_EXCEEDED
             r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
         else:
-            reason = _apply_one(r, c, filter, options, subscription_id, cython.address(retained))
+            reason = _apply_one(r, c, filter, options, subscription_id, fails, cython.address(retained))
         reasons.push_back(cython.cast(cython.char, reason))
         wanted.push_back(retained)
         index += 1
         count_steps(1)
-    stored: cython.bint = c.session.stored != cython.NULL
-    _answer(r, c, SUBACK, packet.packet_id, cython.address(reasons))
+    _answer(r, c, SUBACK, packet.packet_id, cython.address(reasons), stored and not fails)
     rest = packet.filters
     index = 0
     while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
@@ -195,6 +210,23 @@ def _apply_subscribe(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _drop_one(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], filter: Span, fails: cython.bint
+) -> uint8_t:
+    """Unsubscribes from one filter; returns its reason code. ``fails`` as for `_apply_one`."""
+    if c.replays and names_stream(filter):
+        report_unsubscribed(r, c, filter)
+        return RC_SUCCESS
+    if fails:
+        r.tally[C_REFUSED_STORE] += 1
+        return STORE_FAILED
+    end_backlog(r, c.session, filter)
+    return RC_SUCCESS if drop_subscription(r, c.session, filter) else RC_NO_SUBSCRIPTION_EXISTED
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def handle_unsubscribe(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
@@ -202,7 +234,9 @@ def handle_unsubscribe(
     body: cython.pointer[cython.const[uint8_t]],
     size: uint32_t,
 ) -> cython.void:
-    """An UNSUBSCRIBE: filters are compared as they were written [MQTT-3.10.4-1]."""
+    """An UNSUBSCRIBE: filters are compared as they were written [MQTT-3.10.4-1]. Where the store takes
+    nothing it is refused; 3.x knows no refusal, and is disconnected.
+    """
     packet: Subscribe
     filter: Span
     options: uint8_t
@@ -213,12 +247,13 @@ def handle_unsubscribe(
     if fault != FAULT_NONE:
         doom(r, c, fault_reason(fault), fault)
         return
+    stored: cython.bint = c.session.stored != cython.NULL
+    fails: cython.bint = stored and store_fails(r)
+    if fails and c.version < 5:
+        r.tally[C_REFUSED_STORE] += 1
+        doom(r, c, STORE_FAILED, FAULT_STORE)
+        return
     rest: Span = packet.filters
     while next_filter(cython.address(rest), False, cython.address(filter), cython.address(options)):
-        end_backlog(r, c.session, filter)
-        found: cython.bint = drop_subscription(r, c.session, filter)
-        if c.replays and names_stream(filter):
-            report_unsubscribed(r, c, filter)
-            found = True
-        reasons.push_back(RC_SUCCESS if found else RC_NO_SUBSCRIPTION_EXISTED)
-    _answer(r, c, UNSUBACK, packet.packet_id, cython.address(reasons))
+        reasons.push_back(_drop_one(r, c, filter, fails))
+    _answer(r, c, UNSUBACK, packet.packet_id, cython.address(reasons), stored and not fails)

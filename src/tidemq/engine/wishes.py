@@ -26,6 +26,18 @@ from cython.cimports.tidemq.wire.protocol import (
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def wanted_expiry_s(connect: cython.pointer[cython.const[Connect]]) -> uint32_t:
+    """How long the client wants its session to outlive the connection; FOR_EVER, or 0 for not at all."""
+    if connect.version < 5:
+        return 0 if connect.clean_start else FOR_EVER
+    if has_property(cython.address(connect.properties), PROP_SESSION_EXPIRY):
+        return connect.properties.session_expiry_s
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def apply_wishes(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
@@ -36,12 +48,8 @@ def apply_wishes(
     """What the client asked for within our limits; what we changed, and what we expect, goes into CONNACK."""
     limits: cython.pointer[EngineLimits] = cython.address(r.shared.limits)
     keep_alive_s: uint32_t = connect.keep_alive_s
-    wanted_s: uint32_t = 0
+    wanted_s: uint32_t = wanted_expiry_s(connect)
     c.send_max = limits.inflight_max
-    if c.version < 5:
-        wanted_s = 0 if connect.clean_start else FOR_EVER
-    elif has_property(cython.address(connect.properties), PROP_SESSION_EXPIRY):
-        wanted_s = connect.properties.session_expiry_s
     s.expiry_s = wanted_s if wanted_s < limits.session_expiry_s_max else limits.session_expiry_s_max
     if limits.keep_alive_s_max and (keep_alive_s == 0 or keep_alive_s > limits.keep_alive_s_max):
         if c.version == 5:

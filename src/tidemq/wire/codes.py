@@ -159,6 +159,7 @@ class Fault(IntEnum):
     OUTPUT_STALLED = 45
     FLAPPING = 46
     ACK_OF_OTHER_QOS = 47
+    STORE = 48
 
 
 class ConnectReturnCode(IntEnum):

@@ -139,6 +139,7 @@ _TAGS_AND_TEXTS: dict[Fault, tuple[tuple[str, ...], str]] = {
         "an acknowledgement is of another QoS than its message: PUBACK is of QoS 1, PUBREC and PUBCOMP of 2",
     ),
     Fault.FLAPPING: ((), "the client connects too often; it is let in again after a while"),
+    Fault.STORE: ((), "the store fails, and this would have to be stored"),
 }
 
 EXPLANATIONS: dict[Fault, Explanation] = {

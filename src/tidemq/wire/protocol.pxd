@@ -145,7 +145,8 @@ cdef enum Fault:
     FAULT_OUTPUT_STALLED = 45          # the client takes nothing of what it is sent
     FAULT_FLAPPING = 46                # connects too often
     FAULT_ACK_OF_OTHER_QOS = 47        # PUBACK for QoS 2, PUBREC or PUBCOMP for QoS 1
-    FAULT_COUNT = 48
+    FAULT_STORE = 48                   # the store fails, and this would have to be stored
+    FAULT_COUNT = 49
 
 cdef enum:
     REMAINING_MAX = 268435455          # what a remaining length can say; some clients take no larger number for a size

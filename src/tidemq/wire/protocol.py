@@ -24,6 +24,7 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_RECEIVE_MAXIMUM,
     FAULT_REMOTE,
     FAULT_RESERVED_BIT,
+    FAULT_STORE,
     FAULT_TOPIC_ALIAS,
     FAULT_TOPIC_FILTER,
     FAULT_TOPIC_LEVELS,
@@ -35,6 +36,7 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_WILL_FLAGS,
     RC_CLIENT_IDENTIFIER_NOT_VALID,
     RC_CONNECTION_RATE_EXCEEDED,
+    RC_IMPLEMENTATION_SPECIFIC_ERROR,
     RC_KEEP_ALIVE_TIMEOUT,
     RC_MALFORMED_PACKET,
     RC_NOT_AUTHORIZED,
@@ -99,6 +101,8 @@ def fault_reason(fault: Fault) -> uint8_t:
         return RC_CONNECTION_RATE_EXCEEDED
     if fault in (FAULT_LIMIT, FAULT_PACKET_LATE, FAULT_OUTPUT_STALLED):
         return RC_QUOTA_EXCEEDED
+    if fault == FAULT_STORE:
+        return RC_IMPLEMENTATION_SPECIFIC_ERROR
     if fault == FAULT_REMOTE:
         return RC_NOT_AUTHORIZED
     return RC_PROTOCOL_ERROR
