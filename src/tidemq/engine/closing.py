@@ -48,12 +48,14 @@ from cython.cimports.tidemq.engine.system import (
     EPOLLOUT,
     IPPROTO_TCP,
     RELAXED,
+    RELEASE,
     TCP_NODELAY,
     add_i64,
     close,
     epoll_ctl,
     epoll_event,
     setsockopt,
+    store_u64,
 )
 from cython.cimports.tidemq.engine.timers import time_connection, time_session
 from cython.cimports.tidemq.engine.wills import (
@@ -71,8 +73,8 @@ from cython.cimports.tidemq.engine.wrapping import (
 from cython.cimports.tidemq.net.transport import fault_name
 from cython.cimports.tidemq.wire.protocol import FAULT_TRANSPORT
 
-
 _WILL_AGAIN_MS = cython.declare(int64_t, 1000)  # while the store takes nothing
+
 
 @cython.cfunc
 @cython.nogil

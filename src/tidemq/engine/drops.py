@@ -60,7 +60,9 @@ def _add(
         drop.counter = counter
         drop.messages = 0
     drop.messages += messages
-    return cython.NULL if known or number == 0 else drop
+    if known or number == 0:
+        return cython.NULL
+    return drop
 
 
 @cython.cfunc

@@ -19,6 +19,7 @@ from cython.cimports.libcpp.memory import (
     unique_ptr,
 )
 from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.string_view import string_view
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.conversion import (
     event_of,
@@ -489,7 +490,8 @@ class Engine:
     def disconnect(self, client_id: str, reason: int) -> bool:
         """Ends a client's connection; a 5.0 client is told the reason code. False: it has none now."""
         self._check_open()
-        name: string = client_id.encode()
+        named: string = client_id.encode()
+        name: string_view = string_view(named.data(), named.size())
         online: cython.bint = False
         pthread_mutex_lock(cython.address(self.shared.registry_lock))
         if self.shared.registry.count(name):

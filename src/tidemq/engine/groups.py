@@ -20,6 +20,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
+from cython.cimports.tidemq.engine.strain import Strain
 from cython.cimports.tidemq.engine.subscribers import OPTION_QOS, OPTION_RETAIN_AS_PUBLISHED
 from cython.operator import dereference, preincrement
 
@@ -326,8 +327,10 @@ def draw_any(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) -> c
     for tried in range(min(count, _ANY_TRIES_MAX)):
         member: cython.pointer[Membership] = group.members[(start + tried) % count]
         c: cython.pointer[Connection] = member.session.connection
+        strain: cython.pointer[Strain] = member.session.strain
+        keeps_up: cython.bint = strain == cython.NULL or not strain.slow
         if member.session.internal or (
-            not c.doomed and not c.slow and pending_output(c) <= r.shared.limits.output_high_bytes
+            not c.doomed and keeps_up and pending_output(c) <= r.shared.limits.output_high_bytes
         ):
             return member
     return group.members[start % count]

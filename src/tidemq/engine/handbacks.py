@@ -227,9 +227,7 @@ def continue_handbacks(r: cython.pointer[Reactor]) -> cython.void:
         box: cython.pointer[Outbox] = (
             cython.address(rest.box) if ended else cython.address(rest.session.outbox)
         )
-        done: cython.bint = _take_apart(
-            r, box, cython.address(rest.place), ended, cython.address(dropped)
-        )
+        done: cython.bint = _take_apart(r, box, cython.address(rest.place), ended, cython.address(dropped))
         note_drop_of(r, rest.number, cython.address(rest.owner), rest.counter, dropped)
         if not done:
             break

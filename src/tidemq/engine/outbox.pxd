@@ -11,6 +11,7 @@ cdef void forget_entry(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil
 cdef void release_payload(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil
 cdef void trim_outbox(Outbox* box) noexcept nogil
 cdef void rewind_outbox(Outbox* box) noexcept nogil
+cdef void free_outbox(Outbox* box, int64_t* tally) noexcept nogil
 
 # Inline, as what is done for every message and smaller than its call:
 

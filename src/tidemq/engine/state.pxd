@@ -404,10 +404,7 @@ cdef enum:   # the kind of a Record
     RECORD_CAPTURED              # the section has messages for streams
 
 cdef enum:   # families that RECORD_PUT and RECORD_DELETE name, in the order of the façade's names
-    FAMILY_SESSION
-    FAMILY_SUBSCRIPTION
-    FAMILY_RECEIVED
-    FAMILY_SHARED
+    FAMILY_SESSION, FAMILY_SUBSCRIPTION, FAMILY_RECEIVED, FAMILY_SHARED
 
 cdef struct Record:
     uint8_t kind                 # RecordKind
