@@ -33,7 +33,7 @@ class Access:
         self.unreadable = set()  # keys that no load_... can read
         self.rests = {}  # of a work, by its id
 
-    def open(self, incarnation, clock):
+    def open(self, incarnation, clock, *, as_of_ms):
         self.told.append(("open", incarnation, clock))
 
     def _load(self, what, key):

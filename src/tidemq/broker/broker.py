@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 from tidemq import wire
 from tidemq.broker.acl_file import AclFile
 from tidemq.broker.builtin import LocalOnly
+from tidemq.broker.clock_watch import ClockWatch
 from tidemq.broker.completion import complete
 from tidemq.broker.decisions import Decisions
 from tidemq.broker.fault_log import Comings, DropLog, FaultLog
@@ -126,6 +127,7 @@ class Broker:
         self._phase: Literal["new", "starting", "running", "stopping", "stopped"] = "new"
         self._changing = asyncio.Lock()  # the phase: a stop waits for a start
         self._stopping: asyncio.Task[None] | None = None
+        self._clock = ClockWatch()
         self._stopped = asyncio.Event()  # the engine said so
         self._failure = ""  # why it cannot go on
         self._failed = asyncio.Event()
@@ -210,6 +212,7 @@ class Broker:
 
     def _begin_tasks(self, listeners: Listeners) -> None:
         listeners.watch()
+        self._tasks.append(asyncio.create_task(self._clock.watch()))
         if self.config.sys_interval_s:
             publishing = publish_sys_topics(self.counters, self._publish_sys, self.config.sys_interval_s)
             self._tasks.append(asyncio.create_task(publishing))
@@ -381,7 +384,7 @@ class Broker:
         for part in (self._decisions, self._replays, self._acl):
             if part is not None:
                 counters.update(part.counts)
-        for provider in (*self._providers, self._store):
+        for provider in (*self._providers, self._store, self._clock):
             for name, count in counts_of(provider).items():
                 counters[name] = counters.get(name, 0) + count
         return counters

@@ -25,13 +25,12 @@ class Expiry:
     def __init__(self, store: Store, access: StoreAccess) -> None:
         self._store = store
         self._access = access
-        self._wall_offset_s = time.time() - time.monotonic()  # as the engine has it: of the start
         self._after = b""  # where the next sweep begins
         self._reported: dict[bytes, float] = {}  # idle rows: when
 
     def sweep(self) -> None:
         """Tells the engine of some; StoreError when they cannot be read."""
-        end = struct.pack(">Q", int((time.monotonic() + self._wall_offset_s) * 1000))
+        end = struct.pack(">Q", int(time.time() * 1000))
         by_queue: dict[bytes, list[bytes]] = {}
         done: list[Write] = []
         last = b""

@@ -17,6 +17,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -50,6 +51,9 @@ SWEEP_S = 1.0  # between two looks for what has expired, and at the store's size
 PURGE_ROWS = 250  # deleted between two pieces of work
 PURGE_PAUSE_S = 0.001  # for other work to come in between
 COUNTS_MAX = 200_000  # reference counts remembered
+DATE_S = 1.0  # between two times that the store is told the time
+CLOCK_TOLERANCE_MS = 60_000  # that the clock may be behind after a restart without a word
+SANE_CLOCK_MS = 1_735_689_600_000  # 2025: no clock that is right says less
 RETRY_S = 0.1  # after a failure
 DRAINED = 2  # works without new messages, after a failure, until publishers are not refused any more
 LOG_S = 10.0  # between two lines about a failure that goes on
@@ -113,6 +117,7 @@ class Keeper:
         self._expiry = Expiry(store, access)
         self._swept = self._synced = time.monotonic()
         self._logged: dict[str, float] = {}  # when each kind of failure was last reported
+        self._dated = 0.0  # when the store was last told the time
         self._full = False
         self.counts: Counter[str] = Counter(dict.fromkeys(STORE_COUNTERS, 0))
         self._drained = 0  # so many works in a row had nothing that was to be undone
@@ -128,7 +133,7 @@ class Keeper:
             incarnation = secrets.token_bytes(8)
             store.write([("meta", b"incarnation", incarnation)], sync=True)
         clock = store.get("meta", b"clock") or bytes(8)
-        access.open(int.from_bytes(incarnation), int.from_bytes(clock))
+        access.open(int.from_bytes(incarnation), int.from_bytes(clock), as_of_ms=self._find_date_ms())
         self._load_each("session", access.load_session)
         self._load_each("subscription", access.load_subscription)
         self._load_received()
@@ -140,6 +145,17 @@ class Keeper:
         if clean:
             store.write([("meta", b"clean", None)], sync=True)
         access.loaded(crashed=not clean)
+
+    def _find_date_ms(self) -> int:
+        """The date as of which what is stored has its time left: now, or, where the clock was or is wrong,
+        that of the last write, as if no time had passed since.
+        """
+        now, last = time.time_ns() // 1_000_000, int.from_bytes(self._store.get("meta", b"wall") or b"")
+        if last and (now < last - CLOCK_TOLERANCE_MS or last < SANE_CLOCK_MS):
+            text = "the clock says %s, and at the last write it said %s: what is stored goes on from there"
+            _log.warning(text, *(datetime.fromtimestamp(each / 1000, UTC) for each in (now, last)))
+            return last
+        return now
 
     def _load_each(self, family: str, load: Callable[[bytes, bytes], bool]) -> None:
         corrupt = [key for key, value in self._store.scan(family) if not load(key, value)]
@@ -310,6 +326,10 @@ class Keeper:
             self._store.write([("meta", b"probe", b"")], sync=False)
         counts = self._count(self._left_references + references)
         batch = self._left_writes() + writes + count_writes(counts)
+        now = time.time()
+        if not 0 <= now - self._dated < DATE_S:
+            self._dated = now
+            batch.append(("meta", b"wall", int(now * 1000).to_bytes(8)))
         self._store.write(batch, sync=sync)
         self._left.clear()
         self._left_references.clear()

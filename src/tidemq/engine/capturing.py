@@ -26,6 +26,7 @@ from cython.cimports.tidemq.engine.state import (
     Reactor,
     Section,
 )
+from cython.cimports.tidemq.engine.wall_clock import wall_offset
 from cython.cimports.tidemq.wire.protocol import Span
 
 
@@ -56,7 +57,7 @@ def capture(r: cython.pointer[Reactor], p: cython.pointer[Passage], streams: uin
         ask_store(r, RECORD_CAPTURED, 0)
     head.streams = streams
     head.clock = p.id.clock if p.id.clock else next_id(r).clock
-    head.received_us = (r.now_ns + r.shared.wall_offset_ns) // 1000
+    head.received_us = (r.now_ns + wall_offset(r.shared)) // 1000
     head.payload_size = p.payload.size
     head.properties_size = p.properties.size
     head.topic_size = cython.cast(uint16_t, p.topic.size)

@@ -7,7 +7,6 @@ Python asked for it. All methods belong to one thread; only ``close`` blocks.
 from __future__ import annotations
 
 import threading
-import time
 
 import cython
 from cython.cimports.libc.stdint import (
@@ -108,8 +107,8 @@ from cython.cimports.tidemq.engine.system import (
 )
 from cython.cimports.tidemq.engine.timers import (
     clock_ms,
-    clock_ns,
 )
+from cython.cimports.tidemq.engine.wall_clock import read_wall_offset
 from cython.cimports.tidemq.net.exhaustion import end_when_exhausted
 from cython.cimports.tidemq.net.transport import ServerScheme
 from cython.cimports.tidemq.wire.protocol import span_of
@@ -156,7 +155,7 @@ class Engine:
         self.shared.reserve = eventfd(0, EFD_CLOEXEC)
         pthread_mutex_init(cython.address(self.shared.events_lock), cython.NULL)
         self.shared.event_wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-        self.shared.wall_offset_ns = time.time_ns() - clock_ns()
+        self.shared.wall_offset_ns = self.shared.id_offset_ns = read_wall_offset()
         self.shared.queue_full = QUEUE_FULL[queue_full]
         init_journal(self.shared)
         index: cython.int

@@ -53,6 +53,7 @@ from cython.cimports.tidemq.engine.system import (
     pthread_mutex_unlock,
     store_int,
 )
+from cython.cimports.tidemq.engine.wall_clock import id_offset
 
 _LATE_MS = cython.declare(int64_t, 3)
 _LIVE_MAX = cython.declare(uint32_t, 32768)  # records
@@ -150,7 +151,7 @@ def next_id(r: cython.pointer[Reactor]) -> MessageId:
     """An id that is larger than every one before it on this reactor, and than those that a publisher which
     has moved here was given elsewhere: each message takes longer than a step of the clock.
     """
-    now: uint64_t = cython.cast(uint64_t, r.now_ns + r.shared.wall_offset_ns)
+    now: uint64_t = cython.cast(uint64_t, r.now_ns + id_offset(r.shared))
     now -= now % _CLOCK_STEP
     if now <= r.clock:
         now = r.clock + _CLOCK_STEP

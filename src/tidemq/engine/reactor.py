@@ -105,6 +105,7 @@ from cython.cimports.tidemq.engine.system import (
     store_int,
 )
 from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns, take_timer, time_connection
+from cython.cimports.tidemq.engine.wall_clock import continue_dating, follow_clock
 from cython.cimports.tidemq.engine.wrapping import check_transport, has_ended
 from cython.cimports.tidemq.net.buffer import release
 from cython.cimports.tidemq.wire.protocol import (
@@ -442,7 +443,7 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
     if r.resumed.size() or r.backlog_ready or r.backlog_left or r.review_left or r.ending.size() or r.keeping:
         return 0
-    if r.strained_left or r.released.size() or r.due_groups.size() or r.handbacks.size():
+    if r.strained_left or r.released.size() or r.due_groups.size() or r.handbacks.size() or r.dated.size():
         return 0
     watching: cython.bint = r.strained.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
     watching = watching or r.group_list.size() > 0 or r.drops.size() > 0 or r.lingering.size() > 0
@@ -526,6 +527,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         r.tally[C_TURNS] += 1
         begin_turn()
         r.handback_left = HANDBACK_SLICE
+        follow_clock(r)
         _read_mail(r)
         for index in range(count):
             _handle_event(r, cython.address(events[index]))
@@ -539,6 +541,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         continue_ending(r, _ENDED_MAX)
         continue_handbacks(r)
         continue_groups(r)
+        continue_dating(r)
         _end_turn(r)
         ended_ns: int64_t = clock_ns()
         r.busy_ns += ended_ns - began_ns

@@ -49,6 +49,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
+from cython.cimports.tidemq.engine.wall_clock import wall_offset
 from cython.cimports.tidemq.wire.protocol import Span
 from cython.operator import dereference, preincrement
 
@@ -127,7 +128,7 @@ def _is_over(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cy
     ttl_ms: int64_t = r.shared.limits.retained_ttl_ms
     if ttl_ms == 0 or message.id.clock == 0:
         return False
-    now_ns: int64_t = r.now_ns + r.shared.wall_offset_ns
+    now_ns: int64_t = r.now_ns + wall_offset(r.shared)
     return now_ns - cython.cast(int64_t, message.id.clock) >= ttl_ms * 1000000
 
 

@@ -30,6 +30,7 @@ from cython.cimports.tidemq.engine.state import (
     SessionSubscription,
     Shared,
 )
+from cython.cimports.tidemq.engine.wall_clock import wall_offset
 from cython.cimports.tidemq.wire.protocol import Span
 
 
@@ -107,7 +108,7 @@ def read_id(at: cython.pointer[cython.const[uint8_t]]) -> MessageId:
 @cython.exceptval(check=False)
 def wall_ms(shared: cython.pointer[cython.const[Shared]], monotonic_ms: int64_t) -> int64_t:
     """A time of the monotonic clock on the wall clock; 0 (never) stays 0."""
-    return monotonic_ms + shared.wall_offset_ns // 1000000 if monotonic_ms else 0
+    return monotonic_ms + wall_offset(shared) // 1000000 if monotonic_ms else 0
 
 
 @cython.cfunc
@@ -117,7 +118,7 @@ def monotonic_ms(shared: cython.pointer[cython.const[Shared]], wall: int64_t) ->
     """The reverse; what is past becomes 1, for 0 means never."""
     if wall == 0:
         return 0
-    left: int64_t = wall - shared.wall_offset_ns // 1000000
+    left: int64_t = wall - wall_offset(shared) // 1000000
     return left if left > 0 else 1
 
 

@@ -82,9 +82,7 @@ cdef struct Outbox:
     uint64_t bytes               # of the messages held
 
 cdef enum:   # the status in a queue row's key
-    ROW_NONE = 0
-    ROW_IDLE = 1
-    ROW_INFLIGHT = 2
+    ROW_NONE, ROW_IDLE, ROW_INFLIGHT
 
 # The part of a session's queue that is only in the store. All those rows have an id above `edge`, and everything
 # in the outbox is older for its publisher than they are.
@@ -336,8 +334,7 @@ cdef enum:   # the kind of a Mail
     MAIL_PUBLISH                 # from the control plane: route it
     MAIL_CONNECTION              # `pointer`: a Connection whose CONNECT is to be applied here
     MAIL_MOVED                   # `pointer`: a Connection that comes with its session; `number`: Reactor.clock
-    MAIL_PAUSE                   # `number`: connection that feeds a slow receiver
-    MAIL_RESUME
+    MAIL_PAUSE, MAIL_RESUME      # `number`: connection that feeds a slow receiver
     MAIL_ANSWER_CONNECT          # `number`: connection; `reason`; `text`: client id, `data`: auth data, and the user
     MAIL_ANSWER_AUTH
     MAIL_ANSWER_SUBSCRIBE        # `data`: a reason for each filter
@@ -395,8 +392,7 @@ cdef enum:   # the kind of a Record
     RECORD_RELEASE               # PUBREC came for the row
     RECORD_REMOVE                # the row goes, and the payload with the last of its rows
     RECORD_RETAIN                # whatever is retained now for the message's topic
-    RECORD_PUT                   # `status`: family; key and value
-    RECORD_DELETE
+    RECORD_PUT, RECORD_DELETE    # `status`: family; key and value
     RECORD_READ                  # `sequence` rows of the queue after `id`, once all before is in the store
     RECORD_TRIM                  # `sequence` oldest idle rows of the queue after `id` go
     RECORD_EXPIRE                # the idle row of the queue with `id` goes, if it is still there
@@ -525,6 +521,9 @@ cdef cppclass Reactor:
     int inbox_count              # atomic: mails in the inbox, for senders that should wait
     vector[uint64_t] flooding    # publishers that wait for another reactor's inbox
     Policy* policy               # all rules, held; NULL: there are none, and everything is allowed
+    int64_t wall_ns              # when the wall clock was last looked at
+    int64_t clock_steps          # that this reactor has followed
+    vector[uint64_t] dated       # numbers of sessions whose rows have dates of a clock that was set since
     size_t review_left           # connections in slots below this one may have the rules of before
     Matches matches              # scratch for a look-up
     uint64_t searched            # nodes and subscriptions that look-ups have gone through
@@ -582,7 +581,9 @@ cdef cppclass Shared:
     bool durable                 # there is a store; set before the reactors run
     uint8_t queue_full           # FULL_*
     int store_refuses            # atomic: the reason that what would have to be stored is refused for; 0: none
-    int64_t wall_offset_ns       # wall clock less monotonic clock, as of the start
+    int64_t wall_offset_ns       # atomic: wall clock less monotonic clock
+    int64_t id_offset_ns         # atomic: the same for ids, which never goes back
+    int64_t clock_steps          # atomic: how often the wall clock was set
     uint64_t incarnation
     uint64_t failures            # of the store; the store's thread only
     uint64_t highest_clock       # of all ids that went to the store; the store's thread only

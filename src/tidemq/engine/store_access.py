@@ -7,7 +7,7 @@ here are only bytes.
 from __future__ import annotations
 
 import cython
-from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.columns import CapturedRows, Columns, captured_rows
 from cython.cimports.tidemq.engine.dismantling import settle_all_mail
@@ -50,6 +50,8 @@ from cython.cimports.tidemq.engine.subscriptions import (
     unlock_exclusive,
 )
 from cython.cimports.tidemq.engine.system import RELAXED, pthread_mutex_lock, pthread_mutex_unlock, store_int
+from cython.cimports.tidemq.engine.timers import clock_ns
+from cython.cimports.tidemq.engine.wall_clock import raise_ids
 from cython.cimports.tidemq.wire.protocol import Span, span_of
 
 from tidemq.errors import UsageError
@@ -75,9 +77,10 @@ class StoreAccess:
         if self.engine.started or self.engine.closed:
             raise UsageError("a store is loaded before the engine starts")
 
-    def open(self, incarnation: int, clock: int) -> None:
+    def open(self, incarnation: int, clock: int, *, as_of_ms: int) -> None:
         """From now on the engine keeps a journal. ``incarnation``: of this server, 64 bits; ``clock``: the
-        highest that an id was ever given, in ns of the wall clock.
+        highest that an id was ever given, in ns of the wall clock. What is loaded has the time left that it
+        has at ``as_of_ms``, of the wall clock; dates are those of the clock from the first turn on.
         """
         self._check()
         index: cython.size_t
@@ -85,6 +88,8 @@ class StoreAccess:
         shared.durable = True
         shared.incarnation = incarnation
         shared.highest_clock = clock
+        shared.wall_offset_ns = cython.cast(int64_t, as_of_ms) * 1000000 - clock_ns()
+        raise_ids(shared, cython.cast(int64_t, clock) - clock_ns())
         for index in range(shared.reactors.size()):
             shared.reactors[index].clock = cython.cast(uint64_t, clock) // 64 * 64
 

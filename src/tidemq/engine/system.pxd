@@ -104,6 +104,7 @@ cdef extern from "<time.h>" nogil:
         long tv_nsec
     int clock_gettime(int clock, timespec* result)
     int CLOCK_MONOTONIC
+    int CLOCK_REALTIME
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
