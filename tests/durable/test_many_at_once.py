@@ -61,8 +61,8 @@ def test_messages_that_a_session_holds_when_it_ends(servers: Servers) -> None:
     publish_all(publisher, COUNT)
     assert server.count("live_entries") == COUNT
     connected(server, client_id=absent.client_id, clean=True).ping()
-    assert server.count("dropped_session_ended") == COUNT
     wait_until(lambda: server.count("live_messages") == 0, "they are let go of", WAIT_S)
+    assert server.count("dropped_session_ended") == COUNT
     assert server.count("live_entries") == 0
 
 

@@ -29,6 +29,7 @@ from tidemq.config import (
 )
 from tidemq.engine.counters import NAMES
 from tidemq.limits import Limits
+from tidemq.store.interface import DAMAGE_COUNTERS
 from tidemq.stream.streams import STREAM_COUNTERS
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +134,14 @@ def test_every_counter_is_documented():
         Path(decisions.__file__).with_name(f"{name}.py") for name in ("decisions", "broker", "acl_file")
     ]
     control_plane = re.findall(r'counts\["(\w+)"\]', "".join(source.read_text() for source in sources))
-    named = (*STORE_COUNTERS, *STREAM_COUNTERS, *REPLAY_COUNTERS, *WEBHOOK_COUNTERS, *JWKS_COUNTERS)
+    named = (
+        *STORE_COUNTERS,
+        *DAMAGE_COUNTERS,
+        *STREAM_COUNTERS,
+        *REPLAY_COUNTERS,
+        *WEBHOOK_COUNTERS,
+        *JWKS_COUNTERS,
+    )
     assert len(documented) == len(set(documented))
     assert set(documented) == {*NAMES, "retained", "subscriptions", *control_plane, *named}
 
