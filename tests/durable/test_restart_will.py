@@ -27,8 +27,9 @@ def watch(server: Server) -> Client:
     return client
 
 
+@pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
-def test_a_delayed_will_comes_after_the_restart(servers: Servers, crash: bool) -> None:
+def test_a_delayed_will_comes_after_the_restart(servers: Servers, crash: bool, qos: int) -> None:
     """With all that it is made of, when its time has come; the message too is kept for an absent client."""
     server = servers("rocksdb", 2)
     watcher = watch(server)
@@ -38,7 +39,7 @@ def test_a_delayed_will_comes_after_the_restart(servers: Servers, crash: bool) -
         ("content_type", "text/plain"),
         ("user", ("a", "b")),
     ]
-    client = connected(server, will=Will("will", b"gone", 1, True, properties), **kept(5))
+    client = connected(server, will=Will("will", b"gone", qos, True, properties), **kept(5))
     client.drop()
     server.wait_for("connections_closed")
     dropped_at = time.monotonic()
@@ -46,7 +47,7 @@ def test_a_delayed_will_comes_after_the_restart(servers: Servers, crash: bool) -
     server = servers.restart(server, crash)
     server.wait_for_rows("queue", 1)
     assert time.monotonic() >= dropped_at + 0.9
-    message = server.back(watcher.client_id).expect_message("will", b"gone", 1)
+    message = server.back(watcher.client_id).expect_message("will", b"gone", qos)
     assert message.all("content_type") == ["text/plain"]
     assert message.all("user") == [("a", "b")]
     assert 48 <= message.get("message_expiry") <= 50

@@ -85,6 +85,7 @@ def publish_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
         return
     open_passage(cython.address(passage), s.will.message)
     own: Passage = copy_passage(cython.address(passage), next_id(r))
+    own.publisher = s.number  # the store does not know it
     if s.will.expiry_s >= 0:
         own.expires_ms = r.now_ms + s.will.expiry_s * 1000
     if own.qos:
