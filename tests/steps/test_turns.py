@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/adversity").glob("test_steps_*.py"))
+TESTS = [
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/adversity").glob("test_steps_*.py")),
+    "tests/durable/test_many_at_once.py",
+]
 
 pytestmark = pytest.mark.timeout(1500)
 
