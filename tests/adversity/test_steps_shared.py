@@ -164,7 +164,7 @@ def test_what_members_held_goes_back_in_order_and_at_once(start_engine: StartEng
 @pytest.mark.parametrize("clean", [False, True], ids=["its session goes on", "a new session"])
 def test_a_member_that_comes_back_while_its_messages_go_back(start_engine: StartEngine, clean: bool) -> None:
     """Nothing is lost, and nothing is left of it."""
-    engine = start_engine(1, inflight_max=MANY, queued_messages_max=10 * MANY)
+    engine = start_engine(1, inflight_max=min(MANY, 65_535), queued_messages_max=10 * MANY)
     count = min(MANY, 60_000)
     member = client(engine, client_id="m", **kept(5))
     member.subscribe(FILTER, 1)
