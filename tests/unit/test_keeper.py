@@ -210,7 +210,7 @@ def test_work_is_answered_when_it_is_written(store, access, start):
     keeper = start()
     assert do(access, ("session", b"a", b"1"), ("session", b"b", b"2")) == 0
     assert store.rows("session") == {b"a": b"1", b"b": b"2"}
-    assert (keeper.counts["store_batches"], keeper.counts["store_writes"]) == (1, 2)
+    assert (keeper.counts["store_batches"], keeper.counts["store_writes"]) == (1, 3)  # and the date
 
 
 @pytest.mark.parametrize(("durability", "sync"), [("sync", True), ("interval", False), ("os", False)])

@@ -5,6 +5,7 @@ refused, and whatever bytes a damaged store holds, the engine neither fails nor 
 from __future__ import annotations
 
 import struct
+import time
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ class Loading:
     def __enter__(self):
         self.engine = Engine(Limits(), reactors=2)
         self.access = StoreAccess(self.engine)
-        self.access.open(7, 0)
+        self.access.open(7, 0, as_of_ms=time.time_ns() // 1_000_000)
         return self
 
     def __exit__(self, *_):
