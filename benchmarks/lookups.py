@@ -20,7 +20,6 @@ import random
 import re
 import socket
 import statistics
-import struct
 import subprocess
 import sys
 import threading
@@ -30,6 +29,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from new_rules import received
+
+from tidemq.bench.frames import encode_packet, encode_string
+
 START_S = 30.0
 TOPICS = 10_000
 ROUND_S = 1.0
@@ -37,42 +40,22 @@ LEVELS = 60
 FILTERS = 10_000
 
 
-def packet(first: int, body: bytes) -> bytes:
-    """A control packet."""
-    size, head = len(body), bytes([first])
-    while size > 127:
-        head, size = head + bytes([size & 127 | 128]), size >> 7
-    return head + bytes([size]) + body
-
-
-def text(value: bytes) -> bytes:
-    """A UTF-8 string as MQTT has it (5.0 section 1.5.4)."""
-    return struct.pack(">H", len(value)) + value
-
-
 def connected(port: int, name: str) -> socket.socket:
     """A client of 3.1.1 with a clean session."""
     client = socket.create_connection(("127.0.0.1", port), START_S)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    client.sendall(packet(0x10, text(b"MQTT") + b"\x04\x02\0\0" + text(name.encode())))
+    client.sendall(
+        encode_packet(0x10, encode_string(b"MQTT") + b"\x04\x02\0\0" + encode_string(name.encode()))
+    )
     received(client, 4)
     return client
 
 
-def received(client: socket.socket, size: int) -> bytes:
-    """So many bytes."""
-    got = b""
-    while len(got) < size:
-        more = client.recv(size - len(got))
-        if not more:
-            raise ConnectionError("the broker has closed a connection")
-        got += more
-    return got
-
-
 def subscribe(client: socket.socket, filters: list[bytes]) -> int:
     """One SUBSCRIBE; how many filters were granted."""
-    client.sendall(packet(0x82, b"\0\1" + b"".join(text(filter) + b"\0" for filter in filters)))
+    client.sendall(
+        encode_packet(0x82, b"\0\1" + b"".join(encode_string(filter) + b"\0" for filter in filters))
+    )
     head = received(client, 2)
     while head[-1] & 0x80:
         head += received(client, 1)
@@ -121,7 +104,9 @@ class Flow:
         self.subscriber = connected(port, "subscriber")
         subscribe(self.subscriber, [b"t/+/v"])
         self.publisher = connected(port, "publisher")
-        messages = [packet(0x30, text(b"t/%d/v" % number).ljust(62, b"x")) for number in range(TOPICS)]
+        messages = [
+            encode_packet(0x30, encode_string(b"t/%d/v" % number).ljust(62, b"x")) for number in range(TOPICS)
+        ]
         random.Random(1).shuffle(messages)
         self.round = b"".join(messages)
         self.message_bytes = len(self.round) / TOPICS
@@ -228,7 +213,7 @@ def measure_hard(clients: int, messages: int) -> None:
 
         pinger = threading.Thread(target=ping)
         pinger.start()
-        publisher.sendall(b"".join(packet(0x30, text(topic)) for topic in topics) + b"\xc0\0")
+        publisher.sendall(b"".join(encode_packet(0x30, encode_string(topic)) for topic in topics) + b"\xc0\0")
         publisher.settimeout(600)
         received(publisher, 2)
         over.set()
