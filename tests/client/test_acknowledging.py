@@ -103,8 +103,10 @@ class Sent:
             if isinstance(packet, Pubrec) and packet.reason < 0x80:
                 peer.send(Pubrel(packet_id=packet.packet_id))
 
-    async def acknowledged(self) -> list[int]:
-        """What has come once everything under way has."""
+    async def acknowledged(self, *expected: int) -> list[int]:
+        """What has come, a moment after all of `expected` has."""
+        while not set(expected) <= {packet_id for packet_id, _ in self.answers}:
+            await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
         return [packet_id for packet_id, _ in self.answers]
 
@@ -117,15 +119,15 @@ async def test_each_way_of_taking_acknowledges_when_the_next_is_asked_for(qos):
             await anext(client.messages)
             assert await sent.acknowledged() == []
             await client.messages.take(2)
-            assert await sent.acknowledged() == [1]
+            assert await sent.acknowledged(1) == [1]
             async for _ in client.messages:
-                assert await sent.acknowledged() == [1]  # what `take` gave may be at work elsewhere
+                assert await sent.acknowledged(1) == [1]  # what `take` gave may be at work elsewhere
                 break
             assert len(client.messages.take_nowait(1)) == 1
-            assert sorted(await sent.acknowledged()) == [1, 2, 3, 4]
+            assert sorted(await sent.acknowledged(1, 2, 3, 4)) == [1, 2, 3, 4]
             assert len(client.messages.take_nowait()) == 1
             assert client.messages.take_nowait() == []
-            assert sorted(await sent.acknowledged()) == [1, 2, 3, 4, 5, 6]
+            assert sorted(await sent.acknowledged(1, 2, 3, 4, 5, 6)) == [1, 2, 3, 4, 5, 6]
 
 
 async def test_a_callback_acknowledges_when_it_has_ended_and_says_that_it_failed():
@@ -172,9 +174,9 @@ async def test_loops_of_several_tasks_acknowledge_each_its_own():
             tasks = [asyncio.create_task(slow()), asyncio.create_task(quick())]
             while len(sent.answers) < 3:
                 await asyncio.sleep(0.005)
-            assert await sent.acknowledged() == [2, 3, 4]
+            assert await sent.acknowledged(2, 3, 4) == [2, 3, 4]
         # somebody else's end of the client does not acknowledge what is at work
-        assert await sent.acknowledged() == [2, 3, 4]
+        assert await sent.acknowledged(2, 3, 4) == [2, 3, 4]
         busy.set()
         await asyncio.gather(*tasks)
 
@@ -193,7 +195,8 @@ async def test_a_clean_end_acknowledges_what_its_task_has_taken(clean):
                     raise ValueError("the work failed")
         except ValueError:
             pass
-        assert await sent.acknowledged() == ([1, 2] if clean else [1])
+        expected = [1, 2] if clean else [1]
+        assert await sent.acknowledged(*expected) == expected
 
 
 async def test_a_callback_that_ends_its_client_has_done_its_work():
@@ -210,7 +213,7 @@ async def test_a_callback_that_ends_its_client_has_done_its_work():
         waiting = asyncio.create_task(client.subscribe("t", callback=handle))
         await ended.wait()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert await sent.acknowledged() == [1]
+        assert await sent.acknowledged(1) == [1]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -226,7 +229,7 @@ async def test_a_program_says_it_itself_with_a_reason_code(mode, qos):
             with pytest.raises(UsageError, match="0x82"):
                 client.acknowledge(first, reason_code=ReasonCode.PROTOCOL_ERROR)
             client.acknowledge(first)
-            assert await sent.acknowledged() == [2, 1]
+            assert await sent.acknowledged(2, 1) == [2, 1]
             client.acknowledge(third)
     assert sent.answers == [(2, ReasonCode.QUOTA_EXCEEDED), (1, 0), (3, 0)]
 
@@ -253,8 +256,8 @@ async def test_threads_acknowledge_when_they_ask_for_their_next():
     def work() -> list[list[int]]:
         steps: list[list[int]] = []
 
-        def look() -> None:
-            steps.append(asyncio.run_coroutine_threadsafe(sent.acknowledged(), loop).result())
+        def look(*expected: int) -> None:
+            steps.append(asyncio.run_coroutine_threadsafe(sent.acknowledged(*expected), loop).result())
 
         with sync.Client(server.url) as client:
             client.messages.get(WAIT_S)
@@ -264,9 +267,9 @@ async def test_threads_acknowledge_when_they_ask_for_their_next():
             other.join()
             look()
             client.messages.get(WAIT_S)
-            look()
+            look(1)
             client.messages.get(WAIT_S)
-        look()
+        look(1, 3, 4)
         return steps
 
     loop = asyncio.get_running_loop()

@@ -307,3 +307,30 @@ async def test_a_handshake_that_stops_ends_at_the_connect_timeout(broker_at, ser
                 pass  # it ends either way
         assert broker.counters()["faults"] == 1
         writer.close()
+
+
+async def test_tls_where_none_is_spoken_and_the_reverse_are_named_with_the_listener(
+    broker_at, authority, server_files, caplog
+):
+    plain, secure = {"name": "plain"}, {"name": "secure", "tls": server_files.tls}
+    async with broker_at(plain, secure) as broker:
+        ports = {name: address.rpartition(":")[2] for name, address in broker.addresses.items()}
+        for client in (
+            Client(f"mqtts://localhost:{ports['plain']}", tls=trusting(authority), reconnect=False),
+            Client(f"mqtt://localhost:{ports['secure']}", reconnect=False),
+        ):
+            with pytest.raises(ConnectError):
+                async with asyncio.timeout(WAIT_S), client:
+                    pass
+        async with asyncio.timeout(WAIT_S):
+            while broker.counters()["faults"] < 2:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+    lines = [record.getMessage() for record in caplog.records if "client" in record.getMessage()]
+    assert any(
+        "listener 'plain'" in line and "the client speaks TLS, and this listener does not" in line
+        for line in lines
+    ), lines
+    assert any("listener 'secure'" in line and "the client does not speak TLS" in line for line in lines), (
+        lines
+    )

@@ -279,7 +279,7 @@ async def test_each_fault_is_one_line(broker_on_fake, caplog):
         await until(lambda: caplog.records, "a line")
     (record,) = caplog.records
     assert record.name == "tidemq"
-    assert r"client 'c\n1' (10.0.0.1:5)" in record.message
+    assert r"client 'c\n1' (10.0.0.1:5, listener 'default')" in record.message
 
 
 async def test_what_is_dropped_is_logged_with_the_client(broker_on_fake, caplog):

@@ -59,8 +59,10 @@ class FaultLog(Lines):
         """Logs the event unless this second's lines are used up."""
         if self.take(now_s):
             # %r: a client identifier may hold control characters
-            detail = f" ({event.detail})" if event.detail else ""
-            _log.warning("client %r (%s): %s%s", event.client_id, event.peer, fault_text(event.fault), detail)
+            text = fault_text(event.fault)
+            if event.detail:
+                text += f" ({event.detail})"
+            _log.warning("client %r (%s, listener %r): %s", event.client_id, event.peer, event.listener, text)
 
 
 class Comings(Lines):

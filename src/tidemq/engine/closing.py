@@ -313,6 +313,7 @@ def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
         event: cython.pointer[Event] = connection_event(r, c, EVENT_DISCONNECTED)
         event.reason = c.doom_reason
         event.fault = c.doom_fault
+        event.listener = c.listener.name
         if c.doom_fault == FAULT_TRANSPORT and c.transport != cython.NULL:
             event.text.assign(fault_name(c.transport))
         post_report(r, event)

@@ -118,6 +118,7 @@ def event_of(event: cython.pointer[Event]):
             event.reason,
             event.fault,
             event.text.decode(),
+            event.listener.decode(),
         )
     if event.kind == EVENT_RECEIVED:
         return up.Received(

@@ -117,7 +117,8 @@ class Connected:
 @dataclass(frozen=True, slots=True)
 class Disconnected:
     """A connection has ended. ``fault`` is the number of a `tidemq.wire` Fault, 0 for none; ``reason`` the
-    5.0 code; ``detail`` what the fault text leaves open, where something is known.
+    5.0 code; ``detail`` what the fault text leaves open, where something is known; ``listener`` where it came
+    in.
     """
 
     connection: int
@@ -126,6 +127,7 @@ class Disconnected:
     reason: int
     fault: int
     detail: str = ""
+    listener: str = "default"
 
 
 @dataclass(frozen=True, slots=True)

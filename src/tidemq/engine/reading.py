@@ -54,6 +54,7 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_PACKET_TOO_LARGE,
     FAULT_PACKET_TYPE,
     FAULT_SESSION_EXPIRY,
+    FAULT_TLS,
     PINGREQ,
     PROP_SESSION_EXPIRY,
     PUBACK,
@@ -158,6 +159,17 @@ def _handle_packet(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+@cython.inline
+def _is_tls(data: cython.pointer[cython.const[uint8_t]], size: uint32_t) -> cython.bint:
+    """Whether a connection begins with a record of a TLS handshake (RFC 8446 section 5.1). As a CONNECT it
+    would have three bytes.
+    """
+    return size > 1 and data[0] == 22 and data[1] == 3
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _parse(
     r: cython.pointer[Reactor],
     c: cython.pointer[Connection],
@@ -198,6 +210,8 @@ def _parse_packets(
         fault: Fault = parse_fixed_header(data + at, size - at, cython.address(header))
         if c.state == CONNECTING and data[at] >> 4 != CONNECT:
             fault = FAULT_BEFORE_CONNECT  # said at once: what is no MQTT may never look whole [MQTT-3.1.0-1]
+        elif c.state == CONNECTING and _is_tls(data + at, size - at):
+            fault = FAULT_TLS
         if fault == FAULT_NEED_MORE:
             break
         if fault == FAULT_NONE and header.header_size + header.body_size > r.shared.limits.packet_bytes_max:

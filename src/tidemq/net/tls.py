@@ -256,7 +256,9 @@ def reason_name(code: cython.ulong) -> cython.p_const_char:
 @cython.nogil
 @cython.exceptval(check=False)
 def tls_fault_name(tls: cython.pointer[cython.const[Tls]]) -> cython.p_const_char:
-    """OpenSSL's words for why it failed; they live for ever."""
+    """OpenSSL's words for why it failed, or ours; they live for ever."""
+    if tls.in_clear and tls.record_head and not CHANGE_CIPHER_SPEC <= tls.record_kind <= APPLICATION_DATA:
+        return cython.cast(cython.p_const_char, b"the client does not speak TLS")
     if tls.message_left > MESSAGE_BYTES_MAX:
         return cython.cast(cython.p_const_char, b"a message of the handshake is too long")
     if tls.verify_fault:

@@ -160,6 +160,7 @@ class Fault(IntEnum):
     FLAPPING = 46
     ACK_OF_OTHER_QOS = 47
     STORE = 48
+    TLS = 49
 
 
 class ConnectReturnCode(IntEnum):

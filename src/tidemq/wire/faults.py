@@ -140,6 +140,7 @@ _TAGS_AND_TEXTS: dict[Fault, tuple[tuple[str, ...], str]] = {
     ),
     Fault.FLAPPING: ((), "the client connects too often; it is let in again after a while"),
     Fault.STORE: ((), "the store fails, and this would have to be stored"),
+    Fault.TLS: ((), "the client speaks TLS, and this listener does not"),
 }
 
 EXPLANATIONS: dict[Fault, Explanation] = {

@@ -146,7 +146,8 @@ cdef enum Fault:
     FAULT_FLAPPING = 46                # connects too often
     FAULT_ACK_OF_OTHER_QOS = 47        # PUBACK for QoS 2, PUBREC or PUBCOMP for QoS 1
     FAULT_STORE = 48                   # the store fails, and this would have to be stored
-    FAULT_COUNT = 49
+    FAULT_TLS = 49                     # a TLS handshake where MQTT is spoken in clear
+    FAULT_COUNT = 50
 
 cdef enum:
     REMAINING_MAX = 268435455          # what a remaining length can say; some clients take no larger number for a size
