@@ -45,7 +45,7 @@ def cpu_model() -> str:
     return f"{name}, family {fields.get('cpu family', '?')}, model {fields.get('model', '?')}"
 
 
-def commit() -> str:
-    """This checkout's commit, with a + where files differ from it."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+def commit(checkout: Path = Path()) -> str:
+    """A checkout's commit, with a + where files differ from it."""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--exclude=*"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"

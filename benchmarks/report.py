@@ -253,6 +253,35 @@ def subscription_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list
     return rows
 
 
+def before_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list[str]]:
+    """This checkout beside an earlier one; the ratio is the median of the rounds' ratios."""
+    rows = []
+    for scenario in chosen:
+        for reactors in samples.reactors:
+            now, before = (samples.of(scenario.name, each, reactors) for each in ("tidemq", "before"))
+            ratios = sorted(
+                after.per_cpu_s / earlier.per_cpu_s for after, earlier in zip(now, before, strict=False)
+            )
+            if ratios:
+                spread = f"{median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+                name = f"{scenario.text}, {'one reactor' if reactors else 'default'}"
+                figures = [
+                    samples.spread(scenario.name, each, reactors, read)
+                    for read in (cost_rate, wall_rate)
+                    for each in ("before", "tidemq")
+                ]
+                rows.append([name, *figures[:2], spread, *figures[2:]])
+    return rows
+
+
+def before_part(samples: Samples, kinds: Mapping[str, Sequence[Scenario]]) -> list[str]:
+    rows = before_rows(samples, [*kinds.get("rate", ()), *kinds.get("paced", ())])
+    if not rows:
+        return []
+    head = ["workload", "before / CPU-s", "now / CPU-s", "now to before", "before / s", "now / s"]
+    return ["## Before and now", "", *table(head, rows)]
+
+
 def markdown(runs: Sequence[Sample], failures: Sequence[str], preface: Sequence[str]) -> str:
     """The whole page."""
     samples = Samples(runs)
@@ -298,6 +327,7 @@ def markdown(runs: Sequence[Sample], failures: Sequence[str], preface: Sequence[
         lines += ["## Subscriptions", "", f"CPU a message in microseconds, one reactor. Goal: {goal}.", ""]
         head = ["held by 100 connections", "TideMQ", "to the first", "Mosquitto", "to the first", ""]
         lines += table(head, subscription_rows(samples, kinds["subscriptions"]))
+    lines += before_part(samples, kinds)
     return "\n".join(lines + remarked(runs, failures))
 
 

@@ -21,6 +21,7 @@ import report
 from measurement import Sample, measure, sized
 from peers import PEERS
 from peers.peer import Conditions, PeerMissingError, Running
+from peers.tidemq import TideMQ
 from workloads import SCENARIOS, Scenario, named
 
 from tidemq.bench.frames import encode_publish
@@ -167,6 +168,9 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--workloads", default="", help=f"with commas, of {names}; all, if none is given")
     parser.add_argument("--brokers", default=",".join(BROKERS), help=f"with commas, of {', '.join(PEERS)}")
+    parser.add_argument(
+        "--before", type=Path, metavar="CHECKOUT", help="another checkout, built: the broker `before`"
+    )
     parser.add_argument("--reactors", default="1,0", help="numbers, with commas; 0 is the broker's default")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
@@ -187,6 +191,9 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse_options(arguments)
+    if options.before:
+        PEERS["before"] = TideMQ("before", "memory", options.before.resolve())
+        options.brokers = options.brokers.replace("tidemq", "tidemq,before", 1)
     plan = Plan(
         scenarios=chosen_scenarios(options.workloads, options.quick),
         brokers=options.brokers.split(","),
