@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from adversity.doors import UPGRADE
 from conformance.kit import Client, connected
-from conformance.packets import CONNACK, PUBACK, PUBLISH, acknowledge, connect, publish, subscribe
+from conformance.packets import (
+    CONNACK,
+    PING,
+    PINGRESP,
+    PUBACK,
+    PUBLISH,
+    acknowledge,
+    connect,
+    publish,
+    subscribe,
+)
 
 from tidemq.engine import Engine
 from tidemq.engine.listeners import ListenerSettings, tcp_sockets
@@ -110,3 +120,19 @@ def test_a_client_that_ends_within_its_connect_is_closed_wherever_its_session_is
     engine.close()
     assert engine.counters()["connections_moved"] > 0
     assert not any(engine.live_objects().values())
+
+
+def test_what_comes_behind_the_connect_that_takes_over_is_handled(start_engine: StartEngine) -> None:
+    """Though the broker throws away what the earlier connection had not been read of, in the same moment."""
+    engine = start_engine(1, output_high_bytes=4096)
+    earlier = connected(engine, 4, client_id="one")
+    earlier.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    earlier.socket.settimeout(0.3)
+    with pytest.raises(TimeoutError):  # it reads no answer, so that in the end it is not read from either
+        earlier.socket.sendall(b"\xc0\x00" * (16 << 20))
+    client = Client(engine.port, 4)
+    client.send(connect("one", version=4) + publish("t", b"important", 1, 7) + PING)
+    client.expect(CONNACK, reason=0)
+    client.expect(PUBACK, packet_id=7)
+    client.expect(PINGRESP)
+    client.expect_nothing()

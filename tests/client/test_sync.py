@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from tidemq.client import (
     Subscription,
     sync,
 )
+from tidemq.client.loop_thread import LoopThread
 from tidemq.client.receipt import Receipt
 from tidemq.errors import UsageError
 from tidemq.testing.ports import free_port
@@ -348,3 +350,57 @@ def test_what_is_not_sent_in_time_is_taken_back(own_server, topic):
                 client.publish(topic, qos=qos, timeout_s=0.05)
             assert raised.value.withdrawn
         assert client.held_messages == 0
+
+
+def test_what_finds_no_room_in_time_was_never_held(topic):
+    """A server that reads nothing: the buffer stays full."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        url = f"mqtt://127.0.0.1:{door.getsockname()[1]}"
+        client = sync.Client(url, version=4, buffer_messages_max=4, close_timeout_s=0)
+        with ThreadPoolExecutor() as pool:
+            connecting = pool.submit(client.connect)
+            server, _ = door.accept()
+            server.recv(4096)
+            server.sendall(b"\x20\x02\x00\x00")
+            connecting.result(WAIT_S)
+        receipts = [client.publish_nowait(topic, b"", qos=1) for _ in range(4)]
+        for qos in range(3):
+            with pytest.raises(AnswerTimeoutError) as raised:
+                client.publish(topic, b"", qos=qos, timeout_s=0.05)
+            assert raised.value.withdrawn
+            assert client.held_messages == 4
+        server.sendall(b"".join(b"\x40\x02\x00" + bytes([number]) for number in range(1, 5)))
+        for receipt in receipts:
+            receipt.acknowledged(WAIT_S)
+        assert client.held_messages == 0
+        client.flush(WAIT_S)
+        client.disconnect(wait=False)
+        server.close()
+
+
+def test_who_asks_while_two_end_the_loop_is_answered():
+    loop = LoopThread()
+    loop.start()
+    begun, ready, ended = (threading.Event() for _ in range(3))
+
+    async def answer() -> str:
+        return "heard"
+
+    loop.post(begun.set)
+    loop.post(ready.wait, WAIT_S)
+    assert begun.wait(WAIT_S)
+    time.sleep(0.05)
+    with ThreadPoolExecutor() as pool:
+        stops = [pool.submit(loop.stop)]
+        while not loop._ends:
+            time.sleep(0.001)
+        loop.post(ended.wait, WAIT_S)  # in the turn in which the loop is stopped
+        ready.set()
+        time.sleep(0.05)
+        stops.append(pool.submit(loop.stop))
+        time.sleep(0.05)
+        asked = loop.submit(answer())
+        ended.set()
+        assert asked.result(WAIT_S) == "heard"
+        for stop in stops:
+            stop.result(WAIT_S)

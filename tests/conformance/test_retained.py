@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.kit import connected, kept, unique
-from conformance.packets import PUBLISH, SUBACK, options, publish, subscribe
+from conformance.kit import Silence, connected, kept, unique
+from conformance.packets import PUBACK, PUBLISH, SUBACK, acknowledge, options, publish, subscribe
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 
@@ -230,3 +230,24 @@ def test_queued_while_away(broker):
         connected(broker, version).publish(topic, b"x", 1, retain=True)
         client = connected(broker, version, name, **kept(version))
         client.expect_message(topic, b"x", 1, retain=False)
+
+
+def test_more_than_an_outbox_holds_come_as_they_are_acknowledged(start_broker):
+    """Though the client sends nothing but acknowledgements, and the broker nothing but these messages."""
+    broker = start_broker("[limits]\noutput_high_bytes = 16384\n")
+    sender, later = connected(broker), connected(broker, 4)
+    topics = [f"many/{number:03d}" for number in range(200)]
+    for topic in topics:
+        sender.publish(topic, bytes(700), 1, retain=True)
+    later.subscribe("many/#", 1)
+    came = []
+    while len(came) < len(topics):
+        batch = [later.expect(PUBLISH, retain=True)]
+        try:
+            while len(came) + len(batch) < len(topics):
+                batch.append(later.receive(0.2))
+        except Silence:
+            pass
+        came += [message.topic for message in batch]
+        later.send(*(acknowledge(PUBACK, message.packet_id) for message in batch))
+    assert sorted(came) == topics

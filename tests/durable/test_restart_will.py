@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conformance.kit import Client, connected, kept
-from conformance.packets import Will
+from conformance.packets import Will, publish
 from durable.server import wait_until
 
 from tidemq.broker import keeper
@@ -216,3 +216,28 @@ def test_a_will_waits_for_a_store_that_fails(
         while qos == 1 and len(set(got)) < 2:
             got.append(watcher.receive().payload)  # one that is published again may come twice
         assert set(got) == {b"gone 0", b"gone 1"}
+
+
+@pytest.mark.parametrize("delay_s", [0, 1])
+def test_a_due_will_that_waits_for_the_store_goes_out_when_its_client_is_back(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, delay_s: int
+) -> None:
+    """To whom needs no store: its client's return comes too late to cancel it [MQTT-3.1.2-8]."""
+    monkeypatch.setattr(keeper, "RETRY_S", 0.005)
+    server = servers("memory", 1)
+    leave_watcher(server, 0)
+    there = connected(server)
+    there.subscribe("will", 0)
+    will = Will("will", b"gone", 1, properties=[("will_delay", delay_s)])
+    client = connected(server, will=will, **kept(5))
+    server.store.failure = StoreError("the store cannot be written: Input/output error")
+    connected(server).send(publish("poke", b"", 1, 1, retain=True))  # finds out that the store fails
+    wait_until(lambda: server.store.failed > 1, "the store fails, and that is known")
+    closed = server.count("connections_closed")
+    client.drop()
+    server.wait_for("connections_closed", closed + 1)
+    time.sleep(delay_s * 1.5)
+    there.expect_nothing()
+    server.back(client.client_id)
+    there.expect_message("will", b"gone")
+    server.store.failure = None

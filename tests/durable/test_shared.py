@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conformance.kit import connected, kept
-from conformance.packets import PUBACK, PUBLISH, publish
+from conformance.packets import PUBACK, PUBLISH, acknowledge, publish
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
@@ -58,3 +58,45 @@ def test_very_many_held_go_back_whole_and_in_order(servers: Servers, there: int)
         other.expect_message("t", b"%d" % number, 1)
     other.expect_nothing()
     ended.expect_nothing()
+
+
+def test_who_leaves_a_group_takes_nothing_from_others(servers: Servers) -> None:
+    """The end of the group's queue, and the acknowledgement of what was in flight, count a message's
+    reference once: it is still there for the client that was away.
+    """
+    server = servers("memory", 1)
+    absent = connected(server, **kept(5))
+    absent.subscribe("t", 2)
+    absent.disconnect()
+    member = connected(server, **kept(5))
+    member.subscribe(FILTER, 1)
+    publisher = connected(server, **kept(5))
+    publisher.publish("t", b"for both", 2)
+    message = member.expect(PUBLISH)
+    member.unsubscribe(FILTER)
+    server.wait_for_rows("shared", 0)
+    member.send(acknowledge(PUBACK, message.packet_id))
+    member.ping()
+    publisher.publish("t", b"next", 1)  # what came before is in the store then
+    server.wait_for_rows("queue", 2)
+    server = servers.restart(server, crash=True)
+    back = server.back(absent.client_id)
+    back.expect_message("t", b"for both", 2)
+    back.expect_message("t", b"next", 1)
+    assert server.count("store_corrupt_rows") == 0
+    server.wait_until_empty()
+
+
+def test_what_a_member_holds_goes_with_its_session(servers: Servers) -> None:
+    """Though the group ended before."""
+    server = servers("memory", 1)
+    member = connected(server, **kept(5))
+    member.subscribe(FILTER, 1)
+    connected(server).publish("t", b"1", 1)
+    member.expect(PUBLISH)
+    member.unsubscribe(FILTER)
+    server.wait_for_rows("shared", 0)
+    member.drop()
+    connected(server, client_id=member.client_id, clean=True).disconnect()
+    server.wait_for_rows("queue", 0)
+    server.wait_until_empty()

@@ -444,7 +444,7 @@ def test_a_queue_is_purged_bit_by_bit_between_other_work(store, access, start, m
     for at in range(1, 10):
         shared = {"flags": 4, "status": 1 + at % 2}
         do(access, *queue_row(1, at, expires=1 << 50, **shared), references=[(message_id(at), at % 3 + 1)])
-    do(access, *queue_row(2, 100), ("received", struct.pack(">QH", 1, 5), b""), purges=[1])
+    do(access, *queue_row(2, 100), ("received", struct.pack(">QH", 1, 5), b""), purges=[struct.pack(">Q", 1)])
     assert do(access, ("session", b"a", b"1")) == 0
     wait_until(lambda: len(store.rows("queue")) == 1)
     wait_until(lambda: not store.rows("received"))
@@ -459,7 +459,7 @@ def test_a_purge_that_fails_counts_nothing_twice(store, access, start):
     for at in range(1, 4):
         do(access, *queue_row(1, at, flags=4), references=[(message_id(at), 2)])
     store.failures = [BROKEN, BROKEN]
-    access.works.put(work(purges=[1]))
+    access.works.put(work(purges=[struct.pack(">Q", 1)]))
     wait_until(lambda: not store.rows("queue"))
     wait_until(lambda: not store.failures)
     assert store.rows("reference") == {message_id(at): struct.pack(">I", 1) for at in range(1, 4)}

@@ -109,7 +109,7 @@ class Keeper:
         # of batches that failed, by family and key, to go before the next: the last value of a key counts
         self._left: dict[tuple[str, bytes], bytes | None] = {}
         self._left_references: list[tuple[bytes, int]] = []
-        self._purges: list[int] = []
+        self._purges: list[bytes] = []  # how the keys of rows begin that go
         self._scans_off = 0  # windows whose payloads are not looked for by a scan
         self._trims: list[tuple[int, bytes, int]] = []
         self._expired: dict[bytes, None] = {}  # keys of rows, each once
@@ -165,7 +165,7 @@ class Keeper:
         """Those of a session that is gone, of which a crash left them, go like its queue."""
         rows = [(key, self._access.load_received(key)) for key, _ in self._store.scan("received")]
         self._set_aside("received", [key for key, state in rows if state is None])
-        self._purges += sorted({int.from_bytes(key[:8]) for key, state in rows if state is False})
+        self._purges += sorted({key[:8] for key, state in rows if state is False})
 
     def _load_queues(self) -> None:
         orphans: set[int] = set()
@@ -183,7 +183,8 @@ class Keeper:
                 if payload is None or not self._access.load_inflight(key, value, payload):
                     corrupt.append(key)
         self._set_aside("queue", corrupt)
-        self._purges += sorted(orphans.difference(self._purges))
+        numbers = {struct.pack(">Q", queue) for queue in orphans}
+        self._purges += sorted(numbers.difference(self._purges))
 
     def _set_aside(self, family: str, keys: list[bytes]) -> None:
         """Moves rows that nobody can read into a file, to report them once; StoreError if strict."""
@@ -542,13 +543,13 @@ class Keeper:
 
     def _purge(self) -> None:
         """Removes some rows of the first queue that goes; the rest when other work is done."""
-        number = struct.pack(">Q", self._purges[0])
-        rows = list(itertools.islice(self._store.scan("queue", number), PURGE_ROWS))
+        start = self._purges[0]
+        rows = list(itertools.islice(self._store.scan("queue", start), PURGE_ROWS))
         self._remove_rows(rows)
         if len(rows) < PURGE_ROWS:
-            received: list[Write] = [
-                ("received", key, None) for key, _ in self._store.scan("received", number)
-            ]
+            received: list[Write] = []
+            if len(start) == 8:  # a whole session goes
+                received += [("received", key, None) for key, _ in self._store.scan("received", start)]
             if received:
                 self._store.write(received, sync=False)
             self._purges.pop(0)

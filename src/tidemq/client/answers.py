@@ -84,7 +84,7 @@ class Answers:
         try:
             await self.wait(waiter)
         finally:
-            if waiter.cancelled():
+            if waiter.cancelled() and waiter in self._outgoing.room_waiters:
                 self._outgoing.room_waiters.remove(waiter)
 
     async def wait_done(self, group: Group, remaining: int) -> None:

@@ -34,6 +34,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None  # None: it has not begun, or has ended
         self._lock = threading.Lock()  # over `_loop`: whoever sees one is heard before its end
+        self._ends = False
         self._thread = threading.Thread(target=self._run, name="tidemq-client", daemon=True)
 
     def start(self) -> None:
@@ -49,7 +50,8 @@ class LoopThread:
         """Whoever waits for something in the loop gets its end, or `DisconnectedError`. From any thread, any
         number of times."""
         with self._lock:
-            if self._loop is not None:
+            if self._loop is not None and not self._ends:
+                self._ends = True  # a second one would stop what comes last, `_finish`
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._join()
 

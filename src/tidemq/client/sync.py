@@ -245,8 +245,9 @@ class Client:
             answer = concurrent.futures.Future()
             receipt.notify_acknowledged(answer)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        taken = False  # by the client's buffer
         try:
-            while not self._handover.offer(receipt):
+            while not (taken := self._handover.offer(receipt)):
                 if self.settings.buffer_full != "wait":
                     raise BufferFullError("the client's buffer is full")
                 self._call(self._async._answers.wait_room(), _left_s(deadline_s))
@@ -255,7 +256,7 @@ class Client:
             return wait_for(answer, _left_s(deadline_s), f"publishing to {topic!r}")
         except AnswerTimeoutError:
             error = late_error(topic, timeout_s or 0.0)
-            error.withdrawn = self._call(self._withdraw(receipt, error))
+            error.withdrawn = not taken or self._call(self._withdraw(receipt, error))
             raise error from None
 
     async def _withdraw(self, receipt: AsyncReceipt, error: AnswerTimeoutError) -> bool:

@@ -232,7 +232,7 @@ def settle_offer(r: cython.pointer[Reactor], clock: uint64_t, reason: uint8_t) -
             elif s.connection != cython.NULL:
                 send_waiting(r, s)
         else:
-            ask_store(r, RECORD_PURGE, taker.queue)  # it ended before the row came
+            ask_store(r, RECORD_PURGE, taker.queue).status = ROW_IDLE  # it ended before the row came
         free(taker.subscription_ids)
     release_message(offer.message, r.tally)
     r.offers.erase(clock)

@@ -178,7 +178,11 @@ def _note_taken(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
 def _has_taken(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.bint:
     """Whether it has taken enough since the last time to count as one who reads."""
     strain: cython.pointer[Strain] = s.strain
-    if s.outbox.head - strain.taken_messages >= _ENOUGH_MESSAGES:
+    # what members hand back to a shard lowers its head
+    taken_messages: int64_t = cython.cast(int64_t, s.outbox.head) - cython.cast(
+        int64_t, strain.taken_messages
+    )
+    if taken_messages >= _ENOUGH_MESSAGES:
         return True
     taken: uint64_t = _bytes_taken(s)
     least: uint64_t = r.shared.limits.output_high_bytes // _ENOUGH_BYTES

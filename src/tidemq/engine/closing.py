@@ -239,6 +239,7 @@ def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -
     ends: cython.bint = s.ends_ms and s.ends_ms <= r.now_ms
     if s.will != cython.NULL and s.will_ms and (s.will_ms <= r.now_ms or ends):
         if waits_for_store(r, s):
+            s.will.delay_s = 0  # is over
             s.will_ms = r.now_ms + _WILL_AGAIN_MS
             s.ends_ms = max(s.ends_ms, s.will_ms) if ends else s.ends_ms
             time_session(r, s)

@@ -95,7 +95,7 @@ from cython.cimports.tidemq.engine.visits import (
     count_visit,
     may_visit,
 )
-from cython.cimports.tidemq.engine.wills import discard_will, publish_last_will
+from cython.cimports.tidemq.engine.wills import leave_will, publish_last_will
 from cython.cimports.tidemq.engine.wishes import apply_wishes, keep_will, wanted_expiry_s
 from cython.cimports.tidemq.net.transport import certificate_of
 from cython.cimports.tidemq.wire.packets import (
@@ -552,7 +552,7 @@ def _attach(
     properties: string
     s: cython.pointer[Session] = found.session
     present: cython.bint = not found.created
-    discard_will(r, s)
+    leave_will(r, s)
     s.ends_ms = 0
     # atomic: the façade looks whether there is one
     store_u64(
@@ -576,7 +576,8 @@ def _attach(
             append_string_property(PROP_AUTH_DATA, span_of(auth_data), cython.address(properties))
     _answer_connack(r, c, present, cython.address(properties), found.removal)
     c.state = CONNECTED
-    c.clean_disconnect = c.doomed  # a client that takes no CONNACK was never there: no will
+    # a client that takes no CONNACK was never there, and of a broker that ends nobody is: no will
+    c.clean_disconnect = c.doomed or r.stopping
     if c.doomed:
         c.doom_reason = 0
     drop_packet(r, c.connect_packet)

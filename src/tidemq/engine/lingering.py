@@ -8,7 +8,7 @@ at most.
 
 import cython
 from cython.cimports.libc.errno import EAGAIN, EINTR, errno
-from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint64_t
 from cython.cimports.tidemq.engine.lingering import LINGER_MS, LINGERING_MAX
 from cython.cimports.tidemq.engine.listening import watch
 from cython.cimports.tidemq.engine.state import Lingering, Reactor
@@ -17,17 +17,20 @@ from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, SHUT_WR, close, r
 
 # of the key of its epoll events; the rest is the descriptor
 _MARK = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 62)
-_READS = cython.declare(cython.int, 4)  # of a socket in a turn
+_READS = cython.declare(cython.int, 16)  # of a socket in a turn
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _drain(r: cython.pointer[Reactor], fd: cython.int) -> cython.bint:
-    """Throws away what has come. False: the client has closed, too."""
+def _drain(fd: cython.int) -> cython.bint:
+    """Throws away what has come. False: the client has closed, too. In none of the reactor's buffers: packets
+    of the client that takes the session over may be in them, not handled yet.
+    """
+    unread: uint8_t[16384]
     reads: cython.int
     for reads in range(_READS):
-        got: cython.Py_ssize_t = recv(fd, r.read_buffer, r.read_capacity, MSG_DONTWAIT)
+        got: cython.Py_ssize_t = recv(fd, unread, cython.sizeof(unread), MSG_DONTWAIT)
         if got == 0 or (got < 0 and errno != EAGAIN and errno != EINTR):
             return False
         if got < 0:
@@ -50,7 +53,7 @@ def linger(r: cython.pointer[Reactor], fd: cython.int) -> cython.void:
     """Takes over the socket of a connection that is over and has left ``r.epoll``."""
     one: Lingering
     shutdown(fd, SHUT_WR)
-    if not _drain(r, fd):
+    if not _drain(fd):
         close(fd)
         return
     if r.lingering.size() >= LINGERING_MAX:
@@ -70,7 +73,7 @@ def drain_lingering(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
     for index in range(r.lingering.size()):
         count_steps(1)
         if r.lingering[index].fd == cython.cast(cython.int, key & ~_MARK):
-            if not _drain(r, r.lingering[index].fd):
+            if not _drain(r.lingering[index].fd):
                 _end(r, index)
             return
 

@@ -59,7 +59,7 @@ def _may_move(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cyth
         return False
     if s.outbox.head != s.outbox.tail or s.backlog != cython.NULL:
         return False
-    if s.stored != cython.NULL and (s.stored.waiting or s.stored.reading):
+    if s.stored != cython.NULL and (s.stored.waiting or s.stored.reading or s.stored.offered):
         return False
     if c.owed == 0 and is_owed(r, s):
         return False  # what an earlier connection is owed names this reactor

@@ -95,7 +95,7 @@ def _adopt(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.voi
 def _answer(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
     """The control plane's decision; one for a connection that is gone, or about to move, is dropped."""
     c: cython.pointer[Connection] = connection_of(r, mail.number)
-    if c == cython.NULL or c.doomed or c.leaving:
+    if c == cython.NULL or c.doomed or c.leaving or r.stopping:
         return
     touch(r, c)
     if r.review_left:

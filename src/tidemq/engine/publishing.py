@@ -529,7 +529,7 @@ def handle_ack(
         return
     remove_row(r, s, entry)
     forget_entry(cython.address(s.outbox), entry, r.tally)
-    if is_waited_for(s):
+    if is_waited_for(s) or s.backlog != cython.NULL:
         touch(r, c)  # it may be below its mark now
     if s.outbox.next < s.outbox.tail:
         send_waiting(r, s)

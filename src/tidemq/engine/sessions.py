@@ -43,7 +43,9 @@ from cython.cimports.tidemq.engine.state import (
     FAMILY_SHARED,
     FAMILY_SUBSCRIPTION,
     RECORD_PURGE,
+    ROW_IDLE,
     Reactor,
+    Record,
     Removal,
     Session,
     SessionSubscription,
@@ -190,7 +192,9 @@ def _unstore_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> 
         while item != s.subscriptions.end():
             _delete_subscription(r, s, cython.address(dereference(item).first))
             preincrement(item)
-    ask_store(r, RECORD_PURGE, s.number)
+    purge: cython.pointer[Record] = ask_store(r, RECORD_PURGE, s.number)
+    if s.group:
+        purge.status = ROW_IDLE  # what members hold is theirs, and goes when they are done with it
 
 
 @cython.cfunc

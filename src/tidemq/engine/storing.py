@@ -90,7 +90,7 @@ class StoreWork:
     references changes, for payloads that have such a count. ``reads``: who asks, queue, id after which,
     how many rows.
     ``trims``: the same, for rows that go. ``expired``: keys of rows that go if they are still there.
-    ``purges``: queues of which everything goes.
+    ``purges``: how the keys of a queue's rows begin that go, all or those of a status.
     ``adds``: there are new messages of clients in it. ``outdated``: some may be of publishers whose earlier
     messages were in a batch that failed, which their reactor did not know yet. ``streams``: a bit mask of
     those that it has messages for, which ``StoreAccess.captured_rows`` gives.
@@ -172,6 +172,16 @@ def wait_for_work(shared: cython.pointer[Shared], timeout_s: cython.double) -> S
 
 
 @cython.cfunc
+def _purged(record: cython.pointer[Record]) -> bytes:
+    """How the keys of the rows that go begin."""
+    text: string
+    append_u64(cython.address(text), record.queue)
+    if record.status:
+        text.push_back(record.status)
+    return text
+
+
+@cython.cfunc
 def _queue_key(record: cython.pointer[Record], status: uint8_t) -> bytes:
     key: string
     append_queue_key(record.queue, status, cython.address(record.id), cython.address(key))
@@ -231,7 +241,7 @@ def _convert_section(work: StoreWork, section: cython.pointer[Section]) -> uint6
                 work.adds = True
                 work.outdated = work.outdated or late
         elif record.kind == RECORD_PURGE:
-            work.purges.append(record.queue)
+            work.purges.append(_purged(record))
         elif record.kind == RECORD_READ:
             work.reads.append(
                 (section.reactor, record.queue, _id_bytes(cython.address(record.id)), record.sequence)

@@ -4,7 +4,7 @@ class StoreWork:
     reads: list[tuple[int, int, bytes, int]]
     trims: list[tuple[int, bytes, int]]
     expired: list[bytes]
-    purges: list[int]
+    purges: list[bytes]
     adds: bool
     outdated: bool
     streams: int

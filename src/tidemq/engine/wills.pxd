@@ -3,6 +3,7 @@ from libc.stdint cimport uint64_t
 from tidemq.engine.state cimport Promise, Reactor, Session
 
 cdef void discard_will(Reactor* r, Session* s) noexcept nogil
+cdef void leave_will(Reactor* r, Session* s) noexcept nogil
 cdef void publish_will(Reactor* r, Session* s) noexcept nogil
 cdef void publish_last_will(Reactor* r, Session* s) noexcept nogil
 cdef bint waits_for_store(Reactor* r, const Session* s) noexcept nogil

@@ -73,6 +73,19 @@ def publish_last_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) ->
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def leave_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+    """The client is back: its will is not wanted any more, unless it was due before and waits for the store
+    only.
+    """
+    if s.will != cython.NULL and s.will_ms and s.will.delay_s == 0 and s.will.token == 0:
+        publish_last_will(r, s)
+    else:
+        discard_will(r, s)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def publish_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
     """Publishes the will, if there is one, of a session that goes on. It is there still while it waits for
     the store.
