@@ -3,6 +3,7 @@ message.
 
     python benchmarks/client.py            # some minutes; writes a page to results/
     python benchmarks/client.py --quick    # a look, nothing written
+    python benchmarks/client.py --broker mosquitto
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pathlib import Path
 
 import machine
 from client_peers import HOST, PAYLOAD, TOPIC
-from peers.peer import await_listener
+from peers.mosquitto import Mosquitto
+from peers.peer import Conditions, await_listener
 
 from tidemq.client import Client
 from tidemq.testing.ports import free_port
@@ -32,10 +34,17 @@ from tidemq.testing.ports import free_port
 RESULTS = Path(__file__).parent / "results"
 PEERS = Path(__file__).with_name("client_peers.py")
 LIBRARIES = ("paho-mqtt", "gmqtt", "aiomqtt", "mqttools")
+WITNESS = Path(__file__).with_name("client_witness.py")
 WORKER_S = 120.0
 COUNT_MIN = 2000
 COUNT_MAX = 2_000_000
+BROKERS = {
+    "tidemq": "One TideMQ broker",
+    "mosquitto": "Mosquitto, and a subscriber that counts what is published,",
+}
 GOALS = {"paho-mqtt": 10.0, "fastest": 5.0}
+
+BARE = "a bare asyncio connection"  # what no client in Python can be cheaper than
 
 # activity: QoS, and who does it: the name in the table, the function in client_peers.py
 ACTIVITIES: dict[str, tuple[int, tuple[tuple[str, str], ...]]] = {
@@ -76,12 +85,13 @@ ACTIVITIES: dict[str, tuple[int, tuple[tuple[str, str], ...]]] = {
             ("gmqtt", "gmqtt_receive"),
             ("aiomqtt", "aiomqtt_receive"),
             ("mqttools", "mqttools_receive"),
+            (BARE, "asyncio_receive"),
         ),
     ),
 }
 ACTIVITIES["receive, QoS 1"] = (
     1,
-    tuple(each for each in ACTIVITIES["receive, QoS 0"][1] if each[0] != "mqttools"),
+    tuple(each for each in ACTIVITIES["receive, QoS 0"][1] if each[0] not in ("mqttools", BARE)),
 )
 ACTIVITIES["publish, QoS 1, one at a time"] = (
     1,
@@ -90,6 +100,7 @@ ACTIVITIES["publish, QoS 1, one at a time"] = (
         ("tidemq.sync publish", "tidemq_sync_one_by_one"),
         ("paho-mqtt", "paho_one_by_one"),
         ("aiomqtt", "aiomqtt_one_by_one"),
+        (BARE, "asyncio_one_by_one"),
     ),
 )
 
@@ -113,14 +124,32 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """TideMQ in a process of its own."""
+    """A broker in a process of its own. `GET /counters` at `admin_port` says how many messages it has
+    received.
+    """
 
     port: int
     admin_port: int
 
 
 @contextmanager
-def broker(cores: set[int]) -> Iterator[Broker]:
+def mosquitto(cores: set[int]) -> Iterator[Broker]:
+    """Runs until the block ends, with one subscriber that counts."""
+    peer = Mosquitto()
+    peer.install()
+    with peer.started(Conditions(cores=frozenset(cores))) as running:
+        command = [sys.executable, str(WITNESS), str(running.port), TOPIC]
+        witness = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert witness.stdout is not None
+            yield Broker(running.port, int(witness.stdout.readline()))
+        finally:
+            witness.kill()
+            witness.wait()
+
+
+@contextmanager
+def tidemq(cores: set[int]) -> Iterator[Broker]:
     """Runs until the block ends."""
     port, admin_port = free_port(), free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -217,19 +246,20 @@ def table(activity: str, samples: dict[str, list[Sample]]) -> str:
     return "\n".join(lines)
 
 
-def write_page(found: dict[str, dict[str, list[Sample]]], rounds: int, seconds: float) -> Path:
+def write_page(found: dict[str, dict[str, list[Sample]]], rounds: int, seconds: float, broker: str) -> Path:
     """The page and all samples, below results/."""
     described = machine.describe()
-    stem = f"{date.today()}-client-{described.commit.rstrip('+')}"
+    stem = f"{date.today()}-client-{'' if broker == 'tidemq' else broker + '-'}{described.commit.rstrip('+')}"
     versions = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     page = [
         "# The client library beside others",
         "",
-        f"`python benchmarks/client.py --rounds {rounds} --seconds {seconds:g}`, commit {described.commit}.",
+        f"`python benchmarks/client.py --broker {broker} --rounds {rounds} --seconds {seconds:g}`, commit "
+        f"{described.commit}.",
         f"{described.cpu}; {described.cores} cores, {described.memory_gib} GiB, {described.kernel}, "
         f"Python {described.python}. {versions}.",
         "",
-        "One TideMQ broker on one core, the client's process on another; 64 bytes, one topic, MQTT 5.0.",
+        f"{BROKERS[broker]} on one core, the client's process on another; 64 bytes, one topic, MQTT 5.0.",
         f"Medians of {rounds} runs of about {seconds:g} s, in turns, and their range. Publishing ends",
         "when the broker has counted the last message and, at QoS 1, the client has its acknowledgement;",
         "receiving goes from the first message to the last. mqttools has no QoS 1.",
@@ -259,6 +289,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run, about")
+    parser.add_argument("--broker", choices=list(BROKERS), default="tidemq")
     parser.add_argument("--quick", action="store_true", help="one short round; nothing is written")
     parser.add_argument("--only", default="", help="activities whose name has this in it; nothing is written")
     options = parser.parse_args(arguments)
@@ -266,10 +297,11 @@ def main(arguments: Sequence[str]) -> None:
     cores = sorted(os.sched_getaffinity(0))
     server_cores, client_cores = set(cores[1:2] or cores), {cores[0]}
     os.sched_setaffinity(0, server_cores)
-    with broker(server_cores) as running:
+    started = mosquitto(server_cores) if options.broker == "mosquitto" else tidemq(server_cores)
+    with started as running:
         found = measure(rounds, seconds, running, client_cores, options.only)
     if not options.quick and not options.only:
-        print(write_page(found, rounds, seconds))
+        print(write_page(found, rounds, seconds, options.broker))
 
 
 if __name__ == "__main__":

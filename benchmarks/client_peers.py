@@ -23,6 +23,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tidemq.client import Client, sync
+from tidemq.wire import Connect, Publish, Subscribe, Subscription, encode
 
 HOST = "127.0.0.1"
 TOPIC = "bench/client/0"
@@ -174,6 +175,62 @@ async def asyncio_wake(job: Job) -> None:
     watch = Watch()
     await asyncio.gather(*(wait() for _ in range(INFLIGHT)))
     watch.report(job.count)
+
+
+class Bare(asyncio.BufferedProtocol):
+    """No client: what asyncio alone does with a connection. Says when `wanted` bytes have come."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(1 << 18)
+        self._came = 0
+        self._wanted = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def get_buffer(self, _: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, size: int) -> None:
+        self._came += size
+        if self._waiter is not None and self._came >= self._wanted:
+            self._waiter.set_result(None)
+            self._waiter = None
+
+    async def bytes_of(self, wanted: int) -> None:
+        """So many more have come."""
+        self._came, self._wanted = self._came - self._wanted, wanted
+        if self._came < wanted:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    @classmethod
+    async def connected(cls, job: Job) -> tuple[asyncio.WriteTransport, Bare]:
+        """After CONNACK, of MQTT 3.1.1: the shortest there is."""
+        transport, bare = await asyncio.get_running_loop().create_connection(cls, HOST, job.port)
+        transport.write(encode(Connect(version=4, clean_start=True, keep_alive_s=0), 4))
+        await bare.bytes_of(4)
+        return transport, bare
+
+
+async def asyncio_one_by_one(job: Job) -> None:
+    transport, bare = await Bare.connected(job)
+    packet = encode(Publish(topic=TOPIC, payload=PAYLOAD, qos=1, packet_id=1), 4)
+    watch = Watch()
+    for _ in range(job.count):
+        transport.write(packet)
+        await bare.bytes_of(4)
+    watch.report(job.count)
+
+
+async def asyncio_receive(job: Job) -> None:
+    transport, bare = await Bare.connected(job)
+    transport.write(encode(Subscribe(packet_id=1, subscriptions=(Subscription(filter=TOPIC),)), 4))
+    await bare.bytes_of(5)
+    say_ready()
+    size = len(encode(Publish(topic=TOPIC, payload=PAYLOAD), 4))
+    await bare.bytes_of(size)
+    watch = Watch()
+    await bare.bytes_of(size * (job.count - 1))
+    watch.report(job.count - 1)
 
 
 async def _tidemq_received(job: Job, receive: Callable[[Client, int], Awaitable[Watch]]) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.kit import Client, connected
-from conformance.packets import PUBACK, Will, publish
+from conformance.packets import PING, PINGRESP, PUBACK, Will, publish, subscribe
+from conformance.packets import PUBLISH as PUBLISH_PACKET
 
 from tidemq.engine.events import PublishRequest
 from tidemq.engine.rule_row import PUBLISH, SUBSCRIBE, RuleRow
@@ -113,3 +114,23 @@ def test_the_memory_of_rules_is_counted_and_shared(start_engine: StartEngine) ->
         client.ping()  # it has the rules of now, or it has been given them
     assert policy + 2 * one < engine.count("memory_rules") < policy + 2.2 * one
     assert engine.count("live_rules") == 3
+
+
+def test_retained_messages_stop_with_their_subscription(start_engine: StartEngine) -> None:
+    """Of a client that had not read them yet, what is not written stays where it is."""
+    count = 10_000
+    engine = start_engine(1, output_high_bytes=16_384)
+    publisher, reader = connected(engine), connected(engine)
+    for number in range(count):
+        publisher.send(publish(f"shut/{number}", bytes(1000), 0, retain=True))
+    publisher.ping()
+    reader.send(subscribe(1, ("shut/#", 0)))
+    publisher.ping()
+    engine.engine.set_rules([RuleRow(True, ALL, b"open/#")])
+    engine.wait_for("subscriptions_revoked")
+    got = 0
+    reader.send(PING)
+    while (packet := reader.receive()).kind != PINGRESP:
+        got += packet.kind == PUBLISH_PACKET
+    assert 0 < got < count
+    reader.expect_nothing()
