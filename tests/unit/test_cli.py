@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from importlib.metadata import version
 
@@ -161,6 +164,49 @@ def test_keep_alive_is_kept(tidemq):
     time.sleep(2.5)
     assert tidemq.run("pub", "-t", "a", "-m", "still here")[0] == 0
     assert end(sub) == (0, b"still here\n")
+
+
+def flood_subscriber(door, seen):
+    """A server that always has one more message for its client; notes what else than CONNECT it gets."""
+    server, _ = door.accept()
+    server.recv(4096)
+    server.sendall(b"\x20\x02\x00\x00")
+    server.recv(4096)
+    server.sendall(b"\x90\x03\x00\x01\x00")
+    server.settimeout(RUN_S)
+    try:
+        while True:
+            server.sendall(b"\x30\x04\x00\x01ax" * 1000)
+            if select.select([server], [], [], 0)[0]:
+                seen.append(server.recv(4096))
+                server.sendall(b"\xd0\x00" * (seen[-1] == b"\xc0\x00"))
+    except OSError:
+        server.close()
+
+
+def test_a_steady_stream_leaves_time_for_pings_and_ends_in_time():
+    seen = []
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        server = threading.Thread(target=flood_subscriber, args=(door, seen), daemon=True)
+        server.start()
+        sub = Tidemq(door.getsockname()[1]).start(
+            "sub", "-t", "a", "-V", "mqttv311", "-k", "1", "-W", "3", stdin=subprocess.DEVNULL
+        )
+        code, out = end(sub)
+        server.join(RUN_S)
+    assert code == 27
+    assert out.startswith(b"x\nx\n")
+    assert seen[0] == b"\xc0\x00"
+
+
+def test_a_publisher_that_is_interrupted_says_so():
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        pub = Tidemq(door.getsockname()[1]).start("pub", "-t", "a", "-m", "x", "-q", "1")
+        server, _ = door.accept()
+        server.recv(1)
+        pub.send_signal(signal.SIGINT)
+        assert end(pub)[0] == 130
+        server.close()
 
 
 def test_a_reader_that_leaves_ends_the_subscriber(tidemq):

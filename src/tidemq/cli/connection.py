@@ -116,6 +116,8 @@ class Connection:
                     text = f"The server disconnected: {reason_text(packet.reason)}."
                     raise ServerRefusedError(text, packet.reason)
                 if not isinstance(packet, Pingresp):
+                    if self._keep_alive_s and time.monotonic() >= self._sent_s + self._keep_alive_s:
+                        self._ping()  # it is silent who only receives, however much that is
                     return packet
                 self._awaits_pingresp = False
                 continue

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidemq.client import Authentication
 
 EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130  # by Ctrl-C, as shells have it
 VERSIONS = {"mqttv31": 3, "31": 3, "mqttv311": 4, "311": 4, "mqttv5": 5, "5": 5}
 TLS_VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 NEVER_EXPIRES_S = 0xFFFFFFFF
@@ -247,12 +248,12 @@ def _connect_properties(given: Mapping[str, Any], version: int, properties: Prop
     return replace(properties, session_expiry_s=NEVER_EXPIRES_S if expiry_s == -1 else expiry_s)
 
 
-def run(command: Callable[[], int], *, quiet: bool) -> int:
+def run(command: Callable[[], int], *, quiet: bool, interrupted: int = EXIT_INTERRUPTED) -> int:
     """Gives the command's exit code; an error becomes one line on stderr and mosquitto's code for it."""
     try:
         return command()
     except KeyboardInterrupt:
-        return 0
+        return interrupted
     except ServerRefusedError as error:
         text, code = str(error), error.code
     except TideMQError as error:

@@ -219,7 +219,7 @@ def sub(
     quiet: options.Quiet = False,
 ) -> None:
     """Subscribe to topic filters and print the messages that come."""
-    raise typer.Exit(options.run(partial(_subscribe, context.params), quiet=quiet))
+    raise typer.Exit(options.run(partial(_subscribe, context.params), quiet=quiet, interrupted=0))
 
 
 def _subscribe(params: Mapping[str, Any]) -> int:
@@ -281,10 +281,12 @@ def _print_messages(
     code = 0
     try:
         while not printer.done and not (exit_after_suback and subscriber.acknowledged):
-            packet = connection.receive(until_s=0.0)
-            if packet is None:
-                printer.flush()
-                packet = connection.receive(until_s)
+            packet = None
+            if until_s is None or time.monotonic() < until_s:  # also where there is always one more
+                packet = connection.receive(until_s=0.0)
+                if packet is None:
+                    printer.flush()
+                    packet = connection.receive(until_s)
             if packet is None:
                 print("Timed out", file=sys.stderr)
                 code = EXIT_TIMEOUT
