@@ -7,11 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.kit import Client, ConnectionEnded, connected
 from conformance.packets import DISCONNECT, PUBACK, PUBLISH, acknowledge, publish
+
+if TYPE_CHECKING:
+    from adversity.conftest import StartEngine
 
 PAYLOAD = bytes(300)
 
@@ -89,3 +92,16 @@ def test_what_was_written_is_sent_before_the_end(start_broker: Callable[..., Any
     with pytest.raises(ConnectionEnded):
         receiver.receive()
     assert broker.process.wait(60) == 0
+
+
+def test_the_end_may_come_while_retained_messages_are_looked_through(start_engine: StartEngine) -> None:
+    """For expired ones: some of very many a tick, the first time after five seconds."""
+    engine = start_engine(1)
+    began = time.monotonic()
+    publisher = connected(engine)
+    for first in range(0, 60_000, 500):
+        numbers = range(first, first + 500)
+        publisher.send(*(publish(f"retained/{number}", b"x", 0, retain=True) for number in numbers))
+    publisher.ping()
+    time.sleep(max(0.0, began + 6 - time.monotonic()))
+    engine.close()

@@ -40,7 +40,7 @@ ENDS = {
     "tls-1.3-hello": "the TLS handshake",
     "tls-claims-behind-a-fault": "TLS failed: packet length too long",
     "tls-claims-too-much": "TLS failed: a message of the handshake is too long",
-    "tls-no-tls": "TLS failed: wrong version number",
+    "tls-no-tls": "TLS failed: the client does not speak TLS",
     "tls-other-protocol": "TLS failed: no application protocol",
     "tls-proxied": "the TLS handshake",
     "websocket": "the client closed the WebSocket (code 1000)",

@@ -163,7 +163,6 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     r.tally[MEMORY_BUFFERS] -= cython.cast(int64_t, r.spare_blocks.size()) * OUTPUT_BLOCK
     r.spare_blocks.clear()
     end_lingering(r, True)
-    end_sweep(r)
     free_released(r)
     end_handbacks(r)
     free_groups(r)
@@ -548,6 +547,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         work_out_load(r, ended_ns)
         note_turn(r, began_ns, ended_ns)
     end_turn()  # the last one is about everything
+    end_sweep(r)  # as long as there is an index
     end_handbacks(r)
     for index in range(cython.cast(cython.int, r.connections.size())):
         if r.connections[index] != cython.NULL:
