@@ -29,8 +29,15 @@ copy_sources() { # for sanitizers the load tools stay out: what they measure is 
         cp --update --recursive --preserve=timestamps --no-target-directory build/cython "$tree/build/cython-$kind"
 }
 
+reuse_modules() { # those that know nothing of steps are as they are in the build that is there
+    mkdir -p "$tree/build/lib-$kind"
+    (cd src && find . -name '*.so' -not -path './tidemq/engine/*' -print0 | xargs -0 --no-run-if-empty \
+        cp --update --parents --preserve=timestamps --target-directory="$tree/build/lib-$kind")
+}
+
 build() {
     copy_sources
+    [ "$kind" != steps ] || reuse_modules
     cd "$tree"
     TIDEMQ_BUILD=$kind "$python" setup.py --quiet build_ext --inplace --parallel 2 >build/build.log 2>&1 || {
         tail -n 40 build/build.log

@@ -64,7 +64,7 @@ from cython.operator import dereference
 
 _TICK_MS = cython.declare(int64_t, 100)  # a receiver with less patience than this has none
 _STEADY = cython.declare(int64_t, 5)  # parts of backpressure_s, each of which it has to take enough in:
-_ENOUGH_MESSAGES = cython.declare(uint64_t, 32)  # so many messages of its queue
+_ENOUGH_MESSAGES = cython.declare(int64_t, 32)  # so many messages of its queue
 _ENOUGH_BYTES = cython.declare(uint64_t, 32)  # or this part of output_high_bytes
 _RECOVERY = cython.declare(int64_t, 20)  # a part of the time in which it keeps up comes back as patience
 _MERCY_MS = cython.declare(int64_t, 200)  # of patience, with which a slow receiver is waited for again
