@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given, settings
@@ -158,6 +159,29 @@ def test_acknowledgements_of_nothing_are_passed_over():
     assert [(type(each).__name__, each.packet_id, each.reason) for each in core.sent()] == [
         ("Pubcomp", 5, 0x92)
     ]
+
+
+class Late(Future):
+    """Of a thread that gives up right after the loop's look at it."""
+
+    def done(self) -> bool:
+        before = super().done()
+        self.cancel()
+        return before
+
+
+@pytest.mark.parametrize("reason", [0, 0x87])
+def test_who_gives_up_while_being_told_harms_nobody(reason):
+    core = Core()
+    receipt = core.outgoing.publish("t", b"", 1, False, None)
+    late, other = Late(), Future()
+    for waiter in (late, other):
+        receipt.notify_acknowledged(waiter)
+    core.incoming.feed(encode(Puback(packet_id=1, reason=reason), 5))
+    core.parse()
+    assert late.cancelled()
+    assert (other.exception(0) is None) == (reason == 0)
+    assert core.outgoing.held_messages == 0
 
 
 def test_aliases_are_as_many_as_both_allow():

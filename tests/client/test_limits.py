@@ -113,6 +113,70 @@ async def test_a_full_buffer_drops_the_oldest_of_qos_0(own_server, topic):
     assert sorted(got) == [b"4", b"5", b"first", b"second"]
 
 
+async def acknowledging(peer: Peer) -> None:
+    """Accepts, and acknowledges what comes."""
+    await peer.accept()
+    while (packet := await peer.receive()) is not None:
+        if isinstance(packet, Publish) and packet.qos:
+            peer.send(Puback(packet_id=packet.packet_id))
+
+
+@pytest.mark.parametrize("buffer_full", ["wait", "reject", "drop_oldest"])
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("buffer_messages_max", [1, 100_000])
+async def test_many_wait_for_room_of_their_size(buffer_full, qos, buffer_messages_max):
+    """The buffer has room for nine."""
+    options = {"buffer_messages_max": buffer_messages_max, "buffer_bytes_max": 100_000}
+    async with asyncio.timeout(WAIT_S), ScriptedServer(acknowledging) as server:
+        async with Client(server.url, buffer_full=buffer_full, **options) as client:
+            assert await client.publish_many([("t", b"x" * 10_000)] * 50, qos=qos) == 50
+            assert client._outgoing.dropped == 0
+
+
+async def test_many_go_on_behind_one_that_never_fits():
+    messages = [("t", b"x" * 600), ("t", b"x" * 2000), ("t", b"x" * 600)]
+    got: list[int] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        while isinstance(packet := await peer.receive(), Publish):
+            got.append(len(packet.payload))
+            peer.send(Puback(packet_id=packet.packet_id))
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server:
+        async with Client(server.url, buffer_bytes_max=1024) as client:
+            with pytest.raises(BufferFullError, match="2000 bytes"):
+                await client.publish_many(messages, qos=1)
+    assert got == [600, 600]
+
+
+@pytest.mark.parametrize("buffer_full", ["wait", "reject", "drop_oldest"])
+@pytest.mark.parametrize("options", [{"qos": 0}, {"qos": 1}, {"qos": 1, "timeout_s": WAIT_S}])
+async def test_what_no_buffer_has_room_for_is_refused_at_once(buffer_full, options):
+    text = r"2000 bytes takes 2064 .* accepted: 2000 \(buffer_bytes_max\)"
+    async with asyncio.timeout(WAIT_S), ScriptedServer(acknowledging) as server:
+        async with Client(server.url, buffer_full=buffer_full, buffer_bytes_max=2000) as client:
+            with pytest.raises(BufferFullError, match=text):
+                await client.publish("t", b"x" * 2000, **options)
+            with pytest.raises(BufferFullError, match=text):
+                client.publish_nowait("t", b"x" * 2000)
+            await client.publish("t", b"x" * (2000 - 64), **options)
+
+
+async def test_what_never_fits_drops_nothing(own_server, topic):
+    async with asyncio.timeout(WAIT_S):
+        async with Client(
+            own_server.url, buffer_full="drop_oldest", buffer_bytes_max=2000, close_timeout_s=0
+        ) as client:
+            own_server.kill()
+            while client.is_connected:
+                await asyncio.sleep(0.01)
+            kept = client.publish_nowait(topic, "kept")
+            with pytest.raises(BufferFullError):
+                client.publish_nowait(topic, b"x" * 2000)
+            assert not kept.done
+
+
 async def test_65535_in_flight_and_no_more():
     """All packet identifiers are in use at once, the rest waits; then all is acknowledged, backwards."""
     ids: list[int] = []

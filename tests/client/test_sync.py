@@ -26,7 +26,8 @@ from tidemq.client import (
     Subscription,
     sync,
 )
-from tidemq.client.loop_thread import LoopThread
+from tidemq.client.handover import Handover
+from tidemq.client.loop_thread import LoopThread, wait_for
 from tidemq.client.receipt import Receipt
 from tidemq.errors import UsageError
 from tidemq.testing.ports import free_port
@@ -224,6 +225,48 @@ def test_a_full_buffer_waits(server, topic):
         assert len({each.payload for each in client.messages.each(0.3)}) == 200
 
 
+def test_a_full_buffer_of_bytes_holds_back_while_the_loop_is_busy(server, topic):
+    """What is handed over counts before the loop has it."""
+    busy = threading.Event()
+    with sync.Client(server.url, buffer_bytes_max=100_000) as client:
+        client.subscribe(topic, qos=1)
+        client._loop.post(busy.wait, WAIT_S)
+        try:
+            receipts = [client.publish_nowait(topic, b"x" * 10_000) for _ in range(9)]
+            with pytest.raises(BufferFullError):
+                client.publish_nowait(topic, b"x" * 10_000)
+        finally:
+            busy.set()
+        for receipt in receipts:
+            receipt.acknowledged(WAIT_S)
+        for _ in range(30):
+            client.publish(topic, b"x" * 10_000)
+        client.flush(WAIT_S)
+        for _ in range(39):
+            client.messages.get(WAIT_S)
+
+
+@pytest.mark.parametrize("limits", [{"buffer_messages_max": 3}, {"buffer_bytes_max": 3500}])
+def test_room_that_a_thread_was_given_is_nobody_elses(limits):
+    """The loop's own publishers wait until it is free, and are woken where what had it is refused."""
+    client = sync.Client("mqtt://host", **limits)
+    client._handover.open(lambda: None)
+    outgoing = client._async._outgoing
+    outgoing.connect(5, 10, 10_000, 2, False, 0)  # no retained messages
+    receipts = [outgoing.prepare("t", b"x" * 1000, 1, True, None) for _ in range(4)]
+    assert [client._handover.offer(each) for each in receipts] == [True, True, True, False]
+    assert not outgoing.has_room(1000)
+    with pytest.raises(BufferFullError):
+        outgoing.publish("t", b"x" * 1000, 0, False, None)
+    waiter: Future[None] = Future()
+    outgoing.room_waiters.append(waiter)
+    client._handover.accept()
+    assert [each.done for each in receipts] == [True, True, True, False]
+    assert waiter.done()
+    assert outgoing.has_room(1000)
+    assert client.held_messages == 0
+
+
 def within(function: Callable[[], object], seconds: float = 10.0) -> object:
     """What it returns; where it hangs, the test fails and leaves it."""
     answer: Future[object] = Future()
@@ -236,6 +279,67 @@ def within(function: Callable[[], object], seconds: float = 10.0) -> object:
 
     threading.Thread(target=work, daemon=True).start()
     return answer.result(seconds)
+
+
+class Slow:
+    """A handover whose threads learn that there is no room only when there is."""
+
+    def __init__(self, handover: Handover, busy: threading.Event) -> None:
+        self._handover, self._busy = handover, busy
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._handover, name)
+
+    def offer(self, receipt: Receipt) -> bool:
+        if self._handover.offer(receipt):
+            return True
+        self._busy.set()
+        deadline_s = time.monotonic() + WAIT_S
+        while self._handover.held_messages and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        return False
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_who_learns_too_late_of_no_room_is_woken_all_the_same(server, topic, qos):
+    client = sync.Client(server.url, buffer_messages_max=5)
+    client.connect()
+    busy = threading.Event()
+    client._loop.post(busy.wait, WAIT_S)
+    for _ in range(5):
+        client.publish_nowait(topic, qos=qos)
+    client._handover = Slow(client._handover, busy)
+    try:
+        assert within(lambda: client.publish(topic, qos=qos)) < 0x80
+    finally:
+        client.disconnect(wait=False)
+
+
+@pytest.mark.parametrize("buffer_full", ["wait", "reject", "drop_oldest"])
+def test_what_no_buffer_has_room_for_is_refused_at_once(server, topic, buffer_full):
+    client = sync.Client(server.url, buffer_full=buffer_full, buffer_bytes_max=2000)
+    client.connect()
+    text = r"2000 bytes takes 2064 .* accepted: 2000 \(buffer_bytes_max\)"
+    try:
+        for publish in (client.publish, client.publish_nowait):
+            with pytest.raises(BufferFullError, match=text):
+                within(lambda call=publish: call(topic, b"x" * 2000))
+    finally:
+        client.disconnect(wait=False)
+
+
+class Answered(Future):
+    """Has its answer when the one who waited for it gives up."""
+
+    def cancel(self) -> bool:
+        self.set_result("heard")
+        return super().cancel()
+
+
+def test_an_answer_in_the_last_moment_counts():
+    assert wait_for(Answered(), 0.01, "no answer") == "heard"
+    with pytest.raises(AnswerTimeoutError, match=r"no answer: nothing within 0\.01 s"):
+        wait_for(Future(), 0.01, "no answer")
 
 
 @pytest.mark.parametrize("waits", ["iterate", "subscribe", "publish", "flush", "request", "nothing"])

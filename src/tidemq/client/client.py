@@ -369,7 +369,7 @@ class Client:
             outgoing.publish(topic, payload, qos, retain, properties)
             return ReasonCode.SUCCESS
         if not outgoing.has_room(len(payload)):
-            await self._room_for(payload)
+            await self._room_for(outgoing.prepare(topic, payload, qos, retain, properties))
         receipt = outgoing.publish(topic, payload, qos, retain, properties)
         if qos == 0:
             await asyncio.sleep(0)  # lets what was written leave, and others have their turn
@@ -380,8 +380,8 @@ class Client:
         finally:
             self._answers.end()
 
-    async def _room_for(self, payload: bytes) -> None:
-        while self.settings.buffer_full == "wait" and not self._outgoing.has_room(len(payload)):
+    async def _room_for(self, receipt: Receipt) -> None:
+        while self.settings.buffer_full == "wait" and not self._outgoing.has_room_for(receipt):
             await self._answers.wait_room()
 
     async def _publish_within(
@@ -396,7 +396,7 @@ class Client:
         receipt: Receipt | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                await self._room_for(payload)
+                await self._room_for(self._outgoing.prepare(topic, payload, qos, retain, properties))
                 receipt = self._outgoing.publish(topic, payload, qos, retain, properties)
                 return await self._answers.wait(receipt.acknowledged)
         except TimeoutError as cause:
@@ -437,7 +437,7 @@ class Client:
             if group.remaining >= pace.ahead:
                 await self._answers.wait_done(group, pace.ahead // 2)
                 pace.look(group.count - group.remaining, asyncio.get_running_loop().time())
-            elif self._outgoing.has_room(0):
+            elif group.roomless is None or self._outgoing.has_room_for(group.roomless):
                 await asyncio.sleep(0)
             else:
                 await self._answers.wait_room()

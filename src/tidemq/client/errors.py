@@ -48,6 +48,14 @@ class BufferFullError(RefusedError):
     """The client holds as much unsent and unacknowledged as it may. Caught by the publisher, who may wait."""
 
 
+def full_error(held: tuple[int, int], accepted: tuple[int, int]) -> BufferFullError:
+    """Pairs of messages and bytes."""
+    return BufferFullError(
+        f"the client holds {held[0]} messages of {held[1]} bytes; accepted: {accepted[0]} messages "
+        f"(buffer_messages_max) and {accepted[1]} bytes (buffer_bytes_max)"
+    )
+
+
 class ReasonError(RefusedError):
     """The server answered with a reason code of 0x80 or above; `reason` is it, `reason_string` its text, if
     any."""

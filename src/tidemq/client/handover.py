@@ -19,9 +19,8 @@ if not cython.compiled:
 @cython.final
 @cython.cclass
 class Handover:
-    def __init__(self, outgoing: Outgoing, messages_max: int, drops_oldest: bool) -> None:
+    def __init__(self, outgoing: Outgoing) -> None:
         self.outgoing = outgoing
-        self.messages_max, self.drops_oldest = messages_max, drops_oldest
         self.receipts = deque()
 
     def open(self, wake) -> None:
@@ -39,11 +38,9 @@ class Handover:
             raise self.outgoing.closed_error
         if self.wake is None:
             raise DisconnectedError("the client is not connected")
-        if not self.drops_oldest and (
-            not self.outgoing.has_room(len(receipt.payload))
-            or self.outgoing.held_messages + len(self.receipts) >= self.messages_max
-        ):
+        if not self.outgoing.drops_oldest and not self.outgoing.has_room_for(receipt):
             return False
+        self.promise(receipt, 1)
         self.receipts.append(receipt)
         if not self.woken:
             self.woken = True
@@ -56,7 +53,18 @@ class Handover:
         self.woken = False
         while self.receipts:
             receipt = self.receipts.popleft()
+            self.promise(receipt, -1)
             try:
                 self.outgoing.admit(receipt)
             except TideMQError as error:
                 receipt.refuse(error)
+        if self.outgoing.room_waiters and self.outgoing.is_half_empty():
+            self.outgoing.wake_room_waiters()  # what was refused has left the room that it was promised
+
+    @cython.cfunc
+    def promise(self, receipt: Receipt, sign: cython.int) -> cython.void:
+        """Nobody else gets its room, for many a publisher has gone on and could not be told. -1: takes it
+        back. What drops the oldest makes room by itself."""
+        if not self.outgoing.drops_oldest:
+            self.outgoing.promised_messages += sign
+            self.outgoing.promised_bytes += sign * receipt.size()

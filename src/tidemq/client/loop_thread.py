@@ -22,9 +22,8 @@ def wait_for(answer: concurrent.futures.Future[T], timeout_s: float | None, what
     except concurrent.futures.CancelledError:
         raise DisconnectedError("the client is closed") from None
     except concurrent.futures.TimeoutError as error:
-        if answer.done():
-            raise
-        answer.cancel()
+        if not answer.cancel():
+            return answer.result()  # it came in this moment; or the work itself ran out of time
         raise AnswerTimeoutError(f"{what}: nothing within {timeout_s:g} s") from error
 
 

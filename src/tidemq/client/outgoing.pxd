@@ -3,8 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp.string cimport string
 
 from tidemq.client.identifiers cimport Identifiers
-from tidemq.client.message cimport Message
-from tidemq.client.receipt cimport Progress, Receipt
+from tidemq.client.receipt cimport Group, Progress, Receipt
 from tidemq.wire.packets cimport PublishHead
 
 cdef class Outgoing:
@@ -27,6 +26,8 @@ cdef class Outgoing:
     cdef readonly int64_t held_bytes
     cdef int64_t held_messages_max
     cdef int64_t held_bytes_max
+    cdef int64_t promised_messages  # room for what threads have published and the loop has not taken yet
+    cdef int64_t promised_bytes
     cdef bint drops_oldest
     cdef readonly uint64_t dropped
     # topic aliases that this connection has set
@@ -50,9 +51,10 @@ cdef class Outgoing:
     cpdef void refill(self)
 
     cdef int admit(self, Receipt receipt) except? -1
-    cdef Receipt receipt_of(self, Message message)
+    cdef bint admit_next(self, Receipt receipt, Group group) except? -1
     cpdef bint has_room(self, Py_ssize_t size) noexcept
-    cdef int make_room(self, Receipt receipt, Py_ssize_t size) except? -1
+    cpdef bint has_room_for(self, Receipt receipt) noexcept
+    cdef int make_room(self, Receipt receipt) except? -1
     cdef int objection(self, Receipt receipt) except? -1
     cdef Py_ssize_t packet_size(self, Receipt receipt) except? -1
     cdef void queue(self, Receipt receipt)
@@ -68,4 +70,3 @@ cdef class Outgoing:
     cdef bint is_half_empty(self) noexcept
     cdef void wake_room_waiters(self)
     cdef void record(self, str step, Receipt receipt)
-    cdef void restore_id(self, Receipt receipt, uint16_t packet_id)

@@ -11,10 +11,10 @@ from contextlib import suppress
 
 import cython
 from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.client.identifiers import IDENTIFIERS_MAX, Identifiers
-from cython.cimports.tidemq.client.message import Message, property_block
+from cython.cimports.tidemq.client.message import property_block
 from cython.cimports.tidemq.client.receipt import (
     DONE,
     RECEIVED,
@@ -23,7 +23,9 @@ from cython.cimports.tidemq.client.receipt import (
     Group,
     Progress,
     Receipt,
+    check_size,
     make_receipt,
+    receipt_of,
 )
 from cython.cimports.tidemq.wire.packets import (
     PublishHead,
@@ -45,7 +47,7 @@ from cython.cimports.tidemq.wire.protocol import (
     span_of,
 )
 
-from tidemq.client.errors import BufferFullError, DisconnectedError, PublishError
+from tidemq.client.errors import BufferFullError, DisconnectedError, PublishError, full_error
 from tidemq.errors import UsageError
 
 if not cython.compiled:
@@ -139,7 +141,10 @@ class Outgoing:
 
     def prepare(self, topic, payload, qos: cython.int, retain: cython.bint, properties) -> Receipt:
         """A message checked and not accepted yet. May be called by any thread."""
-        return make_receipt(self.progress, topic, payload, qos, retain, property_block(properties))
+        block: bytes = property_block(properties)
+        receipt: Receipt = make_receipt(self.progress, topic, payload, qos, retain, block)
+        check_size(receipt, self.held_bytes_max)
+        return receipt
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -148,15 +153,14 @@ class Outgoing:
             raise UsageError("only MQTT 5.0 has properties")
         if self.closed_error is not None:
             raise self.closed_error
-        size: cython.Py_ssize_t = receipt.size()
-        if self.held_messages >= self.held_messages_max or self.held_bytes + size > self.held_bytes_max:
-            self.make_room(receipt, size)
+        if not self.has_room_for(receipt):
+            self.make_room(receipt)
         if self.connected:
             reason: cython.int = self.objection(receipt)
             if reason:
                 raise PublishError(f"publishing to {receipt.topic!r}", reason)
         self.held_messages += 1
-        self.held_bytes += size
+        self.held_bytes += receipt.size()
         if receipt.qos == 0:
             if self.connected and not self.paused and not self.waiting_qos0:
                 self.send_qos0(receipt)
@@ -178,57 +182,62 @@ class Outgoing:
         ahead: cython.Py_ssize_t,
     ) -> cython.bint:
         """Accepts messages of an iterator: pairs of topic and payload, or `Message`. False when it has ended,
-        True when there is enough output, no more room, or `ahead` of them are not done."""
+        True when there is enough output, no room for the next, or `ahead` of them are not done."""
         block: bytes = property_block(properties)
-        receipt: Receipt
+        if group.roomless is not None and not self.admit_next(group.roomless, group):
+            return True
         for each in messages:
-            if type(each) is Message:
-                receipt = self.receipt_of(each)
-            else:
-                topic, payload = each
-                receipt = make_receipt(self.progress, topic, payload, qos, retain, block)
-            receipt.group = group
-            group.count += 1
-            group.remaining += 1
-            try:
-                self.admit(receipt)
-            except PublishError as error:
-                receipt.finish(error.reason, error)
-            if self.output.size() >= _FLUSH_BYTES or group.remaining >= ahead or not self.has_room(0):
+            if not self.admit_next(receipt_of(self.progress, each, qos, retain, block), group):
+                return True
+            if self.output.size() >= _FLUSH_BYTES or group.remaining >= ahead:
                 return True
         return False
 
     @cython.cfunc
-    def receipt_of(self, message: Message) -> Receipt:
-        return make_receipt(
-            self.progress, message.topic, message.payload, message.qos, message.retain, message.block
-        )
+    @cython.exceptval(-1)
+    def admit_next(self, receipt: Receipt, group: Group) -> cython.bint:
+        """False where the group has to keep it until there is room."""
+        group.roomless = None
+        if not self.has_room_for(receipt) and receipt.size() <= self.held_bytes_max:
+            group.roomless = receipt
+            return False
+        receipt.group = group
+        group.count += 1
+        group.remaining += 1
+        try:
+            self.admit(receipt)
+        except PublishError as error:
+            receipt.finish(error.reason, error)
+        except BufferFullError as error:
+            receipt.finish(-1, error)
+        return True
 
     @cython.ccall
     @cython.exceptval(check=False)
     def has_room(self, size: cython.Py_ssize_t) -> cython.bint:
         """A message with a payload of `size` would be accepted."""
-        return (
-            self.held_messages < self.held_messages_max and self.held_bytes + size + 64 <= self.held_bytes_max
-        )
+        bytes_max: int64_t = self.held_bytes_max - self.promised_bytes
+        messages: int64_t = self.held_messages + self.promised_messages
+        return messages < self.held_messages_max and self.held_bytes + size + 64 <= bytes_max
+
+    @cython.ccall
+    @cython.exceptval(check=False)
+    def has_room_for(self, receipt: Receipt) -> cython.bint:
+        return self.has_room(receipt.size() - 64)
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def make_room(self, receipt: Receipt, size: cython.Py_ssize_t) -> cython.int:
+    def make_room(self, receipt: Receipt) -> cython.int:
         """By dropping the oldest messages of QoS 0 that wait, where that is the policy."""
+        check_size(receipt, self.held_bytes_max)
         oldest: Receipt
-        while self.drops_oldest and self.waiting_qos0 and not self.has_room(size - 64):
+        while self.drops_oldest and self.waiting_qos0 and not self.has_room_for(receipt):
             oldest = self.waiting_qos0.popleft()
             self.dropped += 1
-            self.finish(
-                oldest, -1, BufferFullError("dropped for newer messages: the client's buffer is full")
-            )
-        if not self.has_room(size - 64):
-            raise BufferFullError(
-                f"the client holds {self.held_messages} messages of {self.held_bytes} bytes; "
-                f"accepted: {self.held_messages_max} messages (buffer_messages_max) and "
-                f"{self.held_bytes_max} bytes (buffer_bytes_max)"
-            )
+            self.finish(oldest, -1, BufferFullError("dropped for newer messages: the buffer is full"))
+        if not self.has_room_for(receipt):
+            held: tuple = (self.held_messages, self.held_bytes)
+            raise full_error(held, (self.held_messages_max, self.held_bytes_max))
         return 0
 
     def withdraw(self, receipt: Receipt, error) -> cython.bint:
@@ -581,20 +590,11 @@ class Outgoing:
             receipt.row = self.rows = row
             self.held_messages += 1
             self.held_bytes += receipt.size()
-            if packet_id:
+            if packet_id and self.identifiers.occupy(packet_id, receipt):
                 receipt.packet_id = packet_id
                 receipt.state = RECEIVED if received else WRITTEN
-                self.restore_id(receipt, packet_id)
-            else:
+                self.inflight += 1
+                self.serial += 1
+                receipt.serial = self.serial
+            else:  # an identifier that another has as well was of an earlier session
                 self.waiting.append(receipt)
-
-    @cython.cfunc
-    def restore_id(self, receipt: Receipt, packet_id: uint16_t) -> cython.void:
-        """It is in flight under that identifier; one that another has as well was of an earlier session."""
-        if not self.identifiers.occupy(packet_id, receipt):
-            receipt.state, receipt.packet_id = WAITING, 0
-            self.waiting.append(receipt)
-            return
-        self.inflight += 1
-        self.serial += 1
-        receipt.serial = self.serial

@@ -19,6 +19,8 @@ cdef class Progress:
     cdef void lose(self)           # the connection ended
     cdef void settle(self, object error)
 
+cdef class Receipt
+
 # Messages of one call, counted down as they are done.
 cdef class Group:
     cdef public Py_ssize_t count
@@ -26,6 +28,7 @@ cdef class Group:
     cdef public object first_error
     cdef public object waiter       # of one who waits until
     cdef public Py_ssize_t wake_at  # so many remain
+    cdef readonly Receipt roomless  # the next, which found no room; None: it has not come yet
 
 cdef class Receipt:
     cdef readonly str topic
@@ -56,3 +59,5 @@ cdef class Receipt:
     cdef void settle_stored(self, object error)
 
 cdef Receipt make_receipt(Progress progress, topic, payload, int qos, bint retain, bytes block)
+cdef int check_size(Receipt receipt, Py_ssize_t bytes_max) except? -1
+cdef Receipt receipt_of(Progress progress, item, int qos, bint retain, bytes block)

@@ -3,16 +3,18 @@
 Futures are made only when somebody asks. Needs the GIL; one thread at a time.
 """
 
-from asyncio import Future, get_running_loop
+from asyncio import Future, InvalidStateError, get_running_loop
+from concurrent.futures import InvalidStateError as ThreadInvalidStateError
 
 import cython
 from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.tidemq.client.message import Message
 from cython.cimports.tidemq.client.receipt import DONE, WAITING
 from cython.cimports.tidemq.wire.protocol import FAULT_NONE, FAULT_TOPIC_EMPTY, Fault, Span
 from cython.cimports.tidemq.wire.topics import check_topic_text
 
-from tidemq.client.errors import DisconnectedError
+from tidemq.client.errors import BufferFullError, DisconnectedError
 from tidemq.errors import UsageError
 from tidemq.wire.codes import ReasonCode
 from tidemq.wire.faults import fault_text
@@ -77,10 +79,13 @@ class Group:
 def settle_future(waiter: object, value: object, error: object) -> cython.void:
     if waiter.done():
         return  # its owner was cancelled
-    if error is None:
-        waiter.set_result(value)
-    else:
-        waiter.set_exception(error)
+    try:
+        if error is None:
+            waiter.set_result(value)
+        else:
+            waiter.set_exception(error)
+    except (InvalidStateError, ThreadInvalidStateError):
+        pass  # its owner, another thread, has given up since the look
 
 
 @cython.final
@@ -220,6 +225,30 @@ def make_receipt(
     receipt.reason_code = -1
     receipt.progress = progress
     return receipt
+
+
+@cython.cfunc
+def receipt_of(
+    progress: Progress, item: object, qos: cython.int, retain: cython.bint, block: bytes
+) -> Receipt:
+    """Of a pair of topic and payload, with these options; or of a `Message`, with its own."""
+    if type(item) is not Message:
+        topic, payload = item
+        return make_receipt(progress, topic, payload, qos, retain, block)
+    message: Message = item
+    return make_receipt(progress, message.topic, message.payload, message.qos, message.retain, message.block)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def check_size(receipt: Receipt, bytes_max: cython.Py_ssize_t) -> cython.int:
+    """Nobody waits, and nothing is dropped, for what even an empty buffer has no room for."""
+    if receipt.size() > bytes_max:
+        raise BufferFullError(
+            f"a payload of {len(receipt.payload)} bytes takes {receipt.size()} of the client's buffer; "
+            f"accepted: {bytes_max} (buffer_bytes_max)"
+        )
+    return 0
 
 
 @cython.cfunc

@@ -11,6 +11,8 @@ class Group:
     first_error: Exception | None
     waiter: Future[None] | None
     wake_at: int
+    @property
+    def roomless(self) -> Receipt | None: ...
 
 class Receipt:
     """Returned by `publish_nowait`; its two awaitables may be awaited any number of times, or not at all."""

@@ -112,11 +112,7 @@ class Client:
     def _begin(self) -> None:
         """All that a client has from its connection to its end."""
         self._loop = LoopThread()
-        self._handover = Handover(
-            self._async._outgoing,
-            self.settings.buffer_messages_max,
-            self.settings.buffer_full == "drop_oldest",
-        )
+        self._handover = Handover(self._async._outgoing)
         self._messages: Messages | None = None
         self._queues: list[Messages] = []
         self._workers: list[threading.Thread] = []
@@ -250,7 +246,7 @@ class Client:
             while not (taken := self._handover.offer(receipt)):
                 if self.settings.buffer_full != "wait":
                     raise BufferFullError("the client's buffer is full")
-                self._call(self._async._answers.wait_room(), _left_s(deadline_s))
+                self._call(self._wait_room(receipt), _left_s(deadline_s))
             if answer is None:
                 return ReasonCode.SUCCESS
             return wait_for(answer, _left_s(deadline_s), f"publishing to {topic!r}")
@@ -258,6 +254,12 @@ class Client:
             error = late_error(topic, timeout_s or 0.0)
             error.withdrawn = not taken or self._call(self._withdraw(receipt, error))
             raise error from None
+
+    async def _wait_room(self, receipt: AsyncReceipt) -> None:
+        """Looks again, in the loop: what the thread saw may be done by now, and wakes nobody."""
+        self._handover.accept()
+        if not self._async._outgoing.has_room_for(receipt):
+            await self._async._answers.wait_room()
 
     async def _withdraw(self, receipt: AsyncReceipt, error: AnswerTimeoutError) -> bool:
         return self._async._outgoing.withdraw(receipt, error)
