@@ -12,7 +12,7 @@ from client.scripted import Peer, ScriptedServer
 
 from tidemq.client import Client, Message, ReasonCode, sync
 from tidemq.errors import UsageError
-from tidemq.wire import Puback, Publish, Pubrec, Pubrel
+from tidemq.wire import Connack, Packet, Puback, Publish, Pubrec, Pubrel
 
 pytestmark = pytest.mark.timeout(30)
 WAIT_S = 20.0
@@ -179,6 +179,48 @@ async def test_loops_of_several_tasks_acknowledge_each_its_own():
         assert await sent.acknowledged(2, 3, 4) == [2, 3, 4]
         busy.set()
         await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_work_of_a_forgotten_session_does_not_acknowledge_the_new_ones_message(connected):
+    """Both are of QoS 2 and have the same identifier. It may end while there is a connection, or while there
+    is none."""
+    taken, done = asyncio.Event(), asyncio.Event()
+    answers: list[Packet] = []
+
+    async def script(peer: Peer) -> None:
+        if server.connections == 3:
+            await done.wait()
+        await peer.accept(Connack(session_present=server.connections == 3))
+        which = b"old" if server.connections == 1 else b"new"
+        peer.send(Publish(topic="t", payload=which, qos=2, packet_id=1, dup=server.connections == 3))
+        if server.connections == 1 or (server.connections == 2 and not connected):
+            await taken.wait()
+            taken.clear()
+            return
+        while (packet := await peer.receive()) is not None:
+            answers.append(packet)
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server:
+        async with Client(server.url, acknowledge="manual", backoff_s_min=0.01, backoff_s_max=0.05) as client:
+            (old,) = await client.messages.take()
+            taken.set()
+            (new,) = await client.messages.take()
+            if not connected:
+                taken.set()
+                while client.is_connected:
+                    await asyncio.sleep(0.005)
+            client.acknowledge(old)
+            done.set()
+            await client.wait_connected()
+            client.publish_nowait("behind it")
+            while not answers:
+                await asyncio.sleep(0.005)
+            assert isinstance(answers[0], Publish)
+            client.acknowledge(new)
+            while len(answers) < 2:
+                await asyncio.sleep(0.005)
+            assert isinstance(answers[1], Pubrec)
 
 
 @pytest.mark.parametrize("clean", [True, False])

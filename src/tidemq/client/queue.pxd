@@ -9,6 +9,7 @@ cdef class Intake:
     cdef Outgoing outgoing
     cdef readonly bint manual           # the program acknowledges
     cdef uint32_t connection            # the number of the present connection
+    cdef uint32_t session_began         # the number of the connection that the server's session began with
     cdef readonly int64_t messages
     cdef readonly int64_t size_bytes
     cdef int64_t messages_max

@@ -63,6 +63,7 @@ class Intake:
         self.connection += 1
         self.unacknowledged = 0
         if not session_present:
+            self.session_began = self.connection
             memset(self.received, 0, 8192)
             memset(self.answered, 0, 8192)
 
@@ -99,19 +100,19 @@ class Intake:
 
     @cython.cfunc
     def answer(self, message: Message, reason: uint8_t) -> cython.void:
-        """PUBACK or PUBREC. A QoS 1 message of an earlier connection comes again, and is answered then."""
+        """PUBACK or PUBREC. A QoS 1 message of an earlier connection comes again, and is answered then; in
+        another session its identifier is another message's."""
         packet_id: uint16_t = message.packet_id
         message.packet_id = 0
-        if not self.outgoing.connected:
-            if message.qos == 2 and has_bit(self.received, packet_id):
-                set_bit(self.answered, packet_id, True)  # answered when it comes again
-        elif message.qos == 2:
-            if has_bit(self.received, packet_id):
-                set_bit(self.answered, packet_id, True)
+        if message.qos == 2:
+            if message.connection < self.session_began or not has_bit(self.received, packet_id):
+                return
+            set_bit(self.answered, packet_id, True)
+            if self.outgoing.connected:  # otherwise answered when it comes again
                 self.outgoing.acknowledge(PUBREC, packet_id, reason)
                 if reason >= _FAILURE and self.outgoing.version == 5:
                     self.forget(packet_id)
-        elif message.connection == self.connection:
+        elif self.outgoing.connected and message.connection == self.connection:
             if self.unacknowledged:
                 self.unacknowledged -= 1
             self.outgoing.acknowledge(PUBACK, packet_id, reason)
