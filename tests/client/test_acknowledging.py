@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -12,7 +13,18 @@ from client.scripted import Peer, ScriptedServer
 
 from tidemq.client import Client, Message, ReasonCode, sync
 from tidemq.errors import UsageError
-from tidemq.wire import Connack, Packet, Puback, Publish, Pubrec, Pubrel
+from tidemq.wire import (
+    Connack,
+    Packet,
+    Puback,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
 
 pytestmark = pytest.mark.timeout(30)
 WAIT_S = 20.0
@@ -290,6 +302,133 @@ async def test_a_message_of_two_subscriptions_is_acknowledged_when_both_are_done
         assert client._intake.unacknowledged == before
         queues[1].finish()
         assert client._intake.unacknowledged < before
+
+
+class Rounds:
+    """A server that answers every SUBSCRIBE with messages of QoS 1 on the topic of its filter, and never has
+    more than `receive_max` of them unacknowledged."""
+
+    def __init__(self, receive_max: int, messages: int) -> None:
+        self.receive_max, self.messages = receive_max, messages
+        self.unacknowledged: set[int] = set()
+
+    async def __call__(self, peer: Peer) -> None:
+        await peer.accept()
+        waiting: list[str] = []
+        while (packet := await peer.receive()) is not None:
+            if isinstance(packet, Puback):
+                self.unacknowledged.remove(packet.packet_id)
+            elif isinstance(packet, Subscribe):
+                peer.send(Suback(packet_id=packet.packet_id, reasons=(1,)))
+                waiting += [packet.subscriptions[0].filter] * self.messages
+            elif isinstance(packet, Unsubscribe):
+                waiting.clear()
+                peer.send(Unsuback(packet_id=packet.packet_id, reasons=(0,)))
+            free = sorted(set(range(1, self.receive_max + 1)) - self.unacknowledged)
+            for number in free[: len(waiting)]:
+                self.unacknowledged.add(number)
+                peer.send(Publish(topic=waiting.pop(), qos=1, packet_id=number))
+
+    async def all_acknowledged(self) -> None:
+        while self.unacknowledged:
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("way", ["async for", "take", "nothing"])
+async def test_what_a_dropped_subscription_held_is_done_with(way):
+    rounds = Rounds(receive_max=4, messages=3)
+    async with asyncio.timeout(WAIT_S), ScriptedServer(rounds) as server:
+        async with Client(server.url, receive_max=4, queue_messages_max=5) as client:
+            for n in range(6):
+                subscription = await client.subscribe(f"t/{n}", qos=1)
+                await subscription.messages.wait()
+                if way == "take":
+                    await subscription.messages.take(2)
+                elif way == "async for":
+                    async for _ in subscription:
+                        break
+                await client.unsubscribe(subscription)
+                assert rounds.unacknowledged
+                del subscription
+                await rounds.all_acknowledged()
+            assert (client._intake.messages, client._intake.size_bytes) == (0, 0)
+
+
+async def test_a_dropped_subscription_in_a_cycle_is_done_with_as_well():
+    rounds = Rounds(receive_max=4, messages=3)
+    async with asyncio.timeout(WAIT_S), ScriptedServer(rounds) as server, Client(server.url) as client:
+        subscription = await client.subscribe("t", qos=1)
+        loop = aiter(subscription)
+        await anext(loop)
+        await client.unsubscribe(subscription)
+        cycle = [subscription, loop]
+        cycle.append(cycle)
+        del subscription, loop, cycle
+        await asyncio.to_thread(gc.collect)  # any thread may be the one that collects
+        await rounds.all_acknowledged()
+        assert client._intake.messages == 0
+
+
+async def test_what_a_dropped_subscription_shared_is_acknowledged(server, topic):
+    async with asyncio.timeout(WAIT_S), Client(server.url) as client:
+        one = await client.subscribe(f"{topic}/a", qos=1)
+        two = await client.subscribe(f"{topic}/+", qos=1)
+        queues = [one.messages, two.messages]
+        await client.publish(f"{topic}/a", qos=1)
+        await asyncio.gather(*(each.wait() for each in queues))
+        before = client._intake.unacknowledged
+        while queues[1].take_nowait():
+            pass
+        assert client._intake.unacknowledged == before
+        await client.unsubscribe(one)
+        del one, queues[0]
+        while client._intake.unacknowledged == before:
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("way", ["get", "nothing", "callback"])
+async def test_the_blocking_client_keeps_nothing_of_dropped_subscriptions(way):
+    rounds = Rounds(receive_max=4, messages=3)
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        with sync.Client(server.url, receive_max=4, queue_messages_max=5) as client:
+            for n in range(6):
+                came = threading.Event()
+                callback = (lambda _, came=came: came.set()) if way == "callback" else None
+                subscription = client.subscribe(f"t/{n}", qos=1, callback=callback)
+                if way == "get":
+                    subscription.messages.get(WAIT_S)
+                elif way == "callback":
+                    came.wait(WAIT_S)
+                else:
+                    assert subscription.messages
+                client.unsubscribe(subscription)
+                del subscription
+                asyncio.run_coroutine_threadsafe(rounds.all_acknowledged(), loop).result(WAIT_S)
+            for worker in list(client._workers):
+                worker.join(WAIT_S)
+            assert not client._workers
+            assert not client._queues
+            assert client._async._intake.messages == 0
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(rounds) as server:
+        await asyncio.to_thread(work)
+
+
+async def test_a_clean_end_acknowledges_what_its_thread_took_of_an_ended_subscription():
+    rounds = Rounds(receive_max=4, messages=1)
+
+    def work() -> None:
+        with sync.Client(server.url) as client:
+            subscription = client.subscribe("t", qos=1)
+            subscription.messages.get(WAIT_S)
+            client.unsubscribe(subscription)
+            assert rounds.unacknowledged
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(rounds) as server:
+        await asyncio.to_thread(work)
+        await rounds.all_acknowledged()
 
 
 async def test_threads_acknowledge_when_they_ask_for_their_next():

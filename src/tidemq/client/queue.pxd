@@ -18,6 +18,7 @@ cdef class Intake:
     cdef readonly uint32_t unacknowledged   # QoS 1 and 2, towards our Receive Maximum
     cdef uint8_t[8192] received         # a bit for each packet identifier of QoS 2: PUBLISH came
     cdef uint8_t[8192] answered         # the same: PUBREC went
+    cdef object loop                    # the event loop that the connection belongs to; None: none yet
     cdef object takers                  # queues and loops over them, as long as they are there
 
     cdef void answer(self, Message message, uint8_t reason)
@@ -31,7 +32,7 @@ cdef class MessageQueue:
     cdef list messages      # from `head` on
     cdef Py_ssize_t head
     cdef object waiter      # of one who waits for a message
-    cdef bint ended
+    cdef readonly bint ended
     cdef object error       # what iterating raises at the end; None: it just ends
     cdef list given         # to the program, which has not asked for more since
     cdef readonly object task   # that took them

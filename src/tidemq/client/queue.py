@@ -5,6 +5,7 @@ says so itself. Needs the GIL; one thread at a time.
 """
 
 import asyncio
+from contextlib import suppress
 from weakref import WeakSet
 
 import cython
@@ -61,6 +62,7 @@ class Intake:
     def connect(self, session_present: cython.bint) -> None:
         """A new connection begins; messages of earlier ones are acknowledged no more, but for QoS 2."""
         self.connection += 1
+        self.loop = this_loop()
         self.unacknowledged = 0
         if not session_present:
             self.session_began = self.connection
@@ -86,6 +88,21 @@ class Intake:
         message.owed -= 1
         if not message.owed and message.packet_id:
             self.answer(message, RC_SUCCESS)
+
+    def give(self, messages: list) -> None:
+        """The program has been given these, and is done with them."""
+        message: Message
+        for each in messages:
+            message = each
+            self.taken(message)
+            if not self.manual:
+                self.done(message)
+
+    def drop(self, given: list, left: list) -> None:
+        """Nobody has their queue any more: it gave the program the first, and never will the others."""
+        for message in given:
+            self.done(message)
+        self.give(left)
 
     def finish(self, task) -> None:
         """A task ends the client, and so is done with what it took."""
@@ -139,6 +156,15 @@ def this_task() -> object:
     """The task that calls; None outside of any."""
     try:
         return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+@cython.cfunc
+def this_loop() -> object:
+    """The event loop that runs; None outside of any."""
+    try:
+        return asyncio.get_running_loop()
     except RuntimeError:
         return None
 
@@ -265,12 +291,11 @@ class MessageQueue:
 
     def give(self, messages: list) -> None:
         """The program has been given these, which `fetch` returned, and is done with them."""
-        message: Message
-        for each in messages:
-            message = each
-            self.intake.taken(message)
-            if not self.intake.manual:
-                self.intake.done(message)
+        self.intake.give(messages)
+
+    def leave(self, messages: list) -> None:
+        """These, which `fetch` returned, have nobody who takes them: they end with the queue."""
+        self.messages.extend(messages)
 
     @cython.cfunc
     def pop(self) -> Message:
@@ -319,3 +344,11 @@ class MessageQueue:
         self.error = error
         if self.waiter is not None:
             self.wake()
+
+    def __del__(self) -> None:
+        # nobody can ask for more: what is here would count, unacknowledged, for ever. The collector may call
+        # this in any thread, and before the loops over the queue put what they gave into the same list
+        intake: Intake = self.intake
+        if self.ended and intake.loop is not None and intake.outgoing.closed_error is None:
+            with suppress(RuntimeError):  # the event loop has been closed
+                intake.loop.call_soon_threadsafe(intake.drop, self.given, self.messages[self.head :])

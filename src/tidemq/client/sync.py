@@ -12,6 +12,7 @@ import contextlib
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -114,7 +115,8 @@ class Client:
         self._loop = LoopThread()
         self._handover = Handover(self._async._outgoing)
         self._messages: Messages | None = None
-        self._queues: list[Messages] = []
+        self._queues: list[Messages] = []  # of subscriptions that there are
+        self._ended: list[weakref.ref[Messages]] = []  # of others, which the program may have
         self._workers: list[threading.Thread] = []
         self._changes: queue.SimpleQueue[ConnectionChange | None] = queue.SimpleQueue()
 
@@ -176,7 +178,8 @@ class Client:
         calling thread has taken is acknowledged as well. A callback may call it, for it waits for callbacks
         only where none does."""
         if wait:
-            for messages in list(self._queues):
+            ended = [messages for each in self._ended if (messages := each()) is not None]
+            for messages in (*self._queues, *ended):
                 messages.finish()
         try:
             with contextlib.suppress(DisconnectedError):  # it has ended, or another thread ends it
@@ -198,8 +201,16 @@ class Client:
         return self._loop.run(work, timeout_s)
 
     def _start_worker(self, work: Callable[[], None]) -> None:
-        worker = threading.Thread(target=work, name="tidemq-callback", daemon=True)
-        self._workers.append(worker)
+        workers = self._workers
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                workers.remove(worker)
+
+        worker = threading.Thread(target=run, name="tidemq-callback", daemon=True)
+        workers.append(worker)
         worker.start()
 
     def _call_back(self, callback: Callable[[T], object], value: T) -> bool:
@@ -351,7 +362,17 @@ class Client:
     ) -> tuple[ReasonCode, ...]:
         """Ends subscriptions, by filter or whole; returns the reason codes (none below 5.0)."""
         names = [name for each in filters for name in ([each] if isinstance(each, str) else each.filters)]
-        return self._call(self._async.unsubscribe(*names, properties=properties), timeout_s)
+        try:
+            return self._call(self._async.unsubscribe(*names, properties=properties), timeout_s)
+        finally:
+            self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """Queues that get no more are the program's: dropped when it drops them."""
+        with self._lock:
+            self._ended = [each for each in self._ended if each() is not None]
+            self._ended += [weakref.ref(each) for each in self._queues if each.ended]
+            self._queues = [each for each in self._queues if not each.ended]
 
     def acknowledge(self, message: Message, *, reason_code: int = ReasonCode.SUCCESS) -> None:
         """Acknowledges a message of QoS 1 or 2 now, as of the asynchronous client."""

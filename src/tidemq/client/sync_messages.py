@@ -55,6 +55,15 @@ class Messages:
             self._done.append(message)
         return message
 
+    @property
+    def ended(self) -> bool:
+        """Nothing comes any more; what is there may still be taken."""
+        return self._queue.ended
+
+    def __del__(self) -> None:
+        # the queue is done with it; what threads hold is in the hands of nobody who could end it
+        self._queue.leave([*self._fetched, *self._held.values(), *self._done])
+
     def finish(self) -> None:
         """The calling thread is done with what it has."""
         self._report_done(threading.current_thread())
