@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from tidemq.client.message import Message
 from tidemq.client.queue import Intake, MessageQueue
+from tidemq.errors import TideMQError
 from tidemq.wire import Connack, ReasonCode
 
 T = TypeVar("T")
@@ -44,7 +45,12 @@ class Callbacks:
         self._spawn(self._give(queue, callback))
 
     async def _give(self, queue: MessageQueue, callback: Callback) -> None:
-        async for message in queue:
+        messages = aiter(queue)
+        while True:
+            try:
+                message = await anext(messages)
+            except (StopAsyncIteration, TideMQError):  # `on_connection` is told why the client has ended
+                return
             if not await self._call(callback, message) and not self._intake.manual:
                 # MQTT cannot hand it back, but can say what became of it
                 self._intake.acknowledge(message, ReasonCode.UNSPECIFIED_ERROR)

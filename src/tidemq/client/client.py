@@ -117,7 +117,11 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.disconnect(wait=kind is None)
+        try:
+            await self.disconnect(wait=kind is None)
+        except BaseException:  # cancelled, while it waited: it would stay connected for ever
+            await self.disconnect(wait=False)
+            raise
 
     @property
     def is_connected(self) -> bool:
@@ -150,10 +154,11 @@ class Client:
         if self._first is not None:
             raise UsageError("the client is connected, or connects")
         self._first = asyncio.get_running_loop().create_future()
-        if self.settings.outbox is not None:
-            await self._open_outbox(Path(self.settings.outbox))
-        self._supervisor = asyncio.create_task(self._supervise(), name=f"tidemq-client-{self._client_id}")
         try:
+            if self.settings.outbox is not None:
+                await self._open_outbox(Path(self.settings.outbox))
+            name = f"tidemq-client-{self._client_id}"
+            self._supervisor = asyncio.create_task(self._supervise(), name=name)
             await asyncio.shield(self._first)
         except BaseException:
             await self.disconnect(wait=False)
@@ -291,6 +296,7 @@ class Client:
         self._subscribing.close(error, None if clean else error)
         if self._first is not None and not self._first.done():
             self._first.set_exception(error)
+            self._first.exception()  # whoever connected may be gone
 
     async def disconnect(
         self, *, wait: bool = True, reason: int = ReasonCode.SUCCESS, properties: Properties = NO_PROPERTIES
@@ -374,11 +380,12 @@ class Client:
         if qos == 0:
             await asyncio.sleep(0)  # lets what was written leave, and others have their turn
             return ReasonCode.SUCCESS
-        self._answers.begin()
+        answers = self._answers  # until then the client may be in another life
+        answers.begin()
         try:
             return await receipt.acknowledged
         finally:
-            self._answers.end()
+            answers.end()
 
     async def _room_for(self, receipt: Receipt) -> None:
         while self.settings.buffer_full == "wait" and not self._outgoing.has_room_for(receipt):

@@ -138,7 +138,11 @@ async def _open(route: Route, owner: Owner) -> Link:
         _, socket_link = await loop.create_connection(
             lambda: WebSocketLink(owner, address, route.headers), **where
         )
-        await socket_link.open()
+        try:
+            await socket_link.open()
+        except BaseException:  # nobody else has it
+            socket_link.abort()
+            raise
         return socket_link
     _, link = await loop.create_connection(lambda: Link(owner), **where)
     return link
