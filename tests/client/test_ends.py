@@ -153,3 +153,40 @@ async def test_a_client_whose_outbox_could_not_be_opened_tries_again(tmp_path: P
         await client.connect()
         assert client.is_connected
         await client.disconnect()
+
+
+async def test_flush_waits_until_the_system_has_everything():
+    may_read = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await may_read.wait()
+        while await peer.receive() is not None:
+            pass
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server, Client(server.url) as client:
+        await client.publish("t", b"x" * (20 << 20))  # more than a socket's buffers hold
+        flushing = asyncio.create_task(client.flush())
+        await asyncio.sleep(0.2)
+        assert not flushing.done()
+        may_read.set()
+        await flushing
+
+
+async def test_flush_ends_with_the_connection_that_took_the_output_along():
+    may_end = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        if server.connections == 1:
+            await may_end.wait()
+        else:
+            await peer.receive()
+
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server:
+        async with Client(server.url, **QUICK) as client:
+            await client.publish("t", b"x" * (20 << 20))
+            flushing = asyncio.create_task(client.flush())
+            await asyncio.sleep(0.1)
+            may_end.set()
+            await flushing

@@ -271,11 +271,11 @@ async def test_topic_aliases_both_ways(server, topic):
     names = [f"{topic}/{n}/" + "long" * 20 for n in range(6)]
     async with Client(server.url, topic_aliases_max=3) as client:
         await client.subscribe(f"{topic}/#", qos=1)
-        sent = client._outgoing.progress_bytes
+        sent = client._outgoing.progress.written
         for _ in range(3):
             await client.publish_many((name, name) for name in names)
         messages = await take(client.messages, 18)
-        sent = client._outgoing.progress_bytes - sent
+        sent = client._outgoing.progress.written - sent
     assert [each.topic for each in messages] == [each.payload.decode() for each in messages] == names * 3
     assert sent < 18 * (len(names[0]) * 2), "topics that have an alias are not sent again"
 

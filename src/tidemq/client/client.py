@@ -330,9 +330,9 @@ class Client:
                 await self.flush()
 
     async def flush(self) -> None:
-        """Returns when every message published so far is acknowledged and has left; the client's error where
-        it ends before."""
-        while self._outgoing.held_messages or self._outgoing.output_bytes:
+        """Returns when every message published so far is acknowledged and has left (the operating system has
+        it), or a broken connection took it along, at QoS 0; the client's error where it ends before."""
+        while self._outgoing.held_messages or self._outgoing.unsent_bytes:
             await self._answers.wait_room()
             if self._outgoing.closed_error is not None:
                 raise self._outgoing.closed_error

@@ -75,8 +75,7 @@ class Outgoing:
         self.drops_oldest = drops_oldest
         self.alias_limit = alias_limit
         self.identifiers = Identifiers()
-        self.waiting, self.waiting_qos0 = deque(), deque()
-        self.room_waiters = deque()
+        self.waiting, self.waiting_qos0, self.room_waiters = deque(), deque(), deque()
         self.progress = Progress()
         self.version = 5
         self.inflight_max = 0
@@ -108,8 +107,8 @@ class Outgoing:
         return self.output.size()
 
     @property
-    def progress_bytes(self) -> int:
-        return self.progress.written
+    def unsent_bytes(self) -> int:
+        return self.progress.written - self.progress.gone
 
     def gone(self) -> None:
         """Everything that was taken has been handed to the operating system."""
@@ -518,6 +517,7 @@ class Outgoing:
         self.connected = False
         self.output.clear()
         self.progress.lose()
+        self.wake_room_waiters()
 
     def close(self, error) -> None:
         """Nothing is accepted or sent any more: `error` for all that is not done, and for further

@@ -3,7 +3,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from tidemq.client.message import Message
-from tidemq.client.receipt import Group, Receipt
+from tidemq.client.receipt import Group, Progress, Receipt
 from tidemq.wire import Payload, Properties
 
 FLUSH_BYTES: int
@@ -20,6 +20,7 @@ class Outgoing:
     dropped: int
     closed_error: Exception | None
     room_waiters: deque[Future[None]]
+    progress: Progress
     journal: list[Step] | None
     on_journal: Callable[[], None] | None
 
@@ -37,7 +38,7 @@ class Outgoing:
     @property
     def output_bytes(self) -> int: ...
     @property
-    def progress_bytes(self) -> int: ...
+    def unsent_bytes(self) -> int: ...
     def gone(self) -> None: ...
     def pause(self) -> None: ...
     def proceed(self) -> None: ...

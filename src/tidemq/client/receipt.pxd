@@ -9,10 +9,10 @@ cdef enum State:
 
 # How far the output of a client has come, in bytes since the client was made.
 cdef class Progress:
-    cdef uint64_t written      # appended to the output
-    cdef uint64_t gone         # handed to the operating system, or lost
-    cdef list lost             # pairs (from, to): written, but the connection ended before they were gone
-    cdef list asked            # receipts with somebody waiting for `sent`
+    cdef readonly uint64_t written   # appended to the output
+    cdef uint64_t gone               # handed to the operating system, or lost
+    cdef list lost                   # pairs (from, to): written, but the connection ended before they were gone
+    cdef list asked                  # receipts with somebody waiting for `sent`
 
     cdef bint was_lost(self, uint64_t offset)
     cdef void advance(self)        # all that was written has gone

@@ -3,7 +3,8 @@ from concurrent.futures import Future as ThreadFuture
 
 from tidemq.wire import ReasonCode
 
-class Progress: ...
+class Progress:
+    written: int
 
 class Group:
     count: int
