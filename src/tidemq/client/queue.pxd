@@ -33,6 +33,7 @@ cdef class MessageQueue:
     cdef Py_ssize_t head
     cdef object waiter      # of one who waits for a message
     cdef readonly bint ended
+    cdef bint dropped       # nobody has it any more
     cdef object error       # what iterating raises at the end; None: it just ends
     cdef list given         # to the program, which has not asked for more since
     cdef readonly object task   # that took them
@@ -43,6 +44,7 @@ cdef class MessageQueue:
     cdef Message pop(self)
     cdef void compact(self)
     cdef void wake(self)
+    cdef void drop(self)
 
 cdef class MessageIterator:
     cdef MessageQueue queue

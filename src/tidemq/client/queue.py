@@ -204,6 +204,8 @@ class MessageIterator:
         # the loop has ended, but nobody said how
         if self.given is not None:
             self.queue.keep(self.given, self.task)
+            if self.queue.dropped:  # the collector came to it first
+                self.queue.drop()
 
 
 @cython.cclass
@@ -296,6 +298,8 @@ class MessageQueue:
     def leave(self, messages: list) -> None:
         """These, which `fetch` returned, have nobody who takes them: they end with the queue."""
         self.messages.extend(messages)
+        if self.dropped:
+            self.drop()
 
     @cython.cfunc
     def pop(self) -> Message:
@@ -346,9 +350,18 @@ class MessageQueue:
             self.wake()
 
     def __del__(self) -> None:
-        # nobody can ask for more: what is here would count, unacknowledged, for ever. The collector may call
-        # this in any thread, and before the loops over the queue put what they gave into the same list
+        # nobody can ask for more: what is here would count, unacknowledged, for ever
+        if self.ended:
+            self.dropped = True
+            self.drop()
+
+    @cython.cfunc
+    def drop(self) -> cython.void:
+        """In any thread, for that of the collector may be one; the rest is done in the event loop."""
         intake: Intake = self.intake
-        if self.ended and intake.loop is not None and intake.outgoing.closed_error is None:
+        given: list = self.given
+        left: list = self.messages[self.head :]
+        self.given, self.messages, self.head = [], [], 0
+        if (given or left) and intake.loop is not None and intake.outgoing.closed_error is None:
             with suppress(RuntimeError):  # the event loop has been closed
-                intake.loop.call_soon_threadsafe(intake.drop, self.given, self.messages[self.head :])
+                intake.loop.call_soon_threadsafe(intake.drop, given, left)
