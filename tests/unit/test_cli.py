@@ -190,7 +190,7 @@ def test_a_steady_stream_leaves_time_for_pings_and_ends_in_time():
         server = threading.Thread(target=flood_subscriber, args=(door, seen), daemon=True)
         server.start()
         sub = Tidemq(door.getsockname()[1]).start(
-            "sub", "-t", "a", "-V", "mqttv311", "-k", "1", "-W", "3", stdin=subprocess.DEVNULL
+            "sub", "-t", "a", "-V", "mqttv311", "-k", "1", "-W", "8", stdin=subprocess.DEVNULL
         )
         code, out = end(sub)
         server.join(RUN_S)
