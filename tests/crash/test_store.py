@@ -42,6 +42,18 @@ while len(sys.argv) == 3:
     number += 1
 store.close()
 """
+# waits for a line before it opens the file again
+WAITING_WRITER = WRITER.replace(
+    "number = len(keys)",
+    """
+mend = store._open_mending
+def wait():
+    print("closed", flush=True)
+    sys.stdin.readline()
+    return mend()
+store._open_mending = wait
+number = len(keys)""",
+)
 WORK_S = 0.25
 WAIT_S = 30
 
@@ -49,10 +61,12 @@ WAIT_S = 30
 class Writer:
     """A process that writes numbered batches, each of two rows, and says so when one is durable."""
 
-    def __init__(self, engine: str, disk: Disk, *, only_look: bool = False) -> None:
-        arguments = [sys.executable, "-c", WRITER, engine, str(disk.data), *["look"] * only_look]
+    def __init__(self, engine: str, disk: Disk, *, only_look: bool = False, script: str = WRITER) -> None:
+        arguments = [sys.executable, "-c", script, engine, str(disk.data), *["look"] * only_look]
         environment = os.environ | disk.environment
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         self.said: list[list[str]] = []
         self._disk = disk
 
@@ -155,3 +169,21 @@ def test_a_disk_that_fails_for_a_while(engine: str, disk: Disk, fault: dict[str,
     writer.kill()
     disk.lose_power(random.Random(1), kept=False)
     assert held(engine, disk) >= writer.wrote > before
+
+
+def test_a_disk_that_works_again_while_the_file_is_opened(disk: Disk) -> None:
+    """What the failed write left in the system's memory looks as if it were on the disk, and is not."""
+    writer = Writer("sqlite", disk, script=WAITING_WRITER)
+    writer.work()
+    disk.tell(fsync_failures=-1)
+    assert writer.hear_until("error")
+    assert writer.hear_until("closed")
+    disk.heal()
+    assert writer.process.stdin is not None
+    writer.process.stdin.write("\n")
+    writer.process.stdin.flush()
+    assert writer.hear_until("wrote")
+    writer.work()
+    writer.kill()
+    disk.lose_power(random.Random(1), kept=False)
+    assert held("sqlite", disk) >= writer.wrote
