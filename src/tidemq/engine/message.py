@@ -6,11 +6,11 @@ in the sum over all of them.
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t
+from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.counters import LIVE_MESSAGES, MEMORY_MESSAGES
 from cython.cimports.tidemq.engine.message import Message, MessageId, Passage, hold_message, message_bytes
-from cython.cimports.tidemq.engine.spares import let_go, spare_bytes, take_spare
 from cython.cimports.tidemq.engine.system import ACQ_REL, add_int
 from cython.cimports.tidemq.wire.protocol import Span
 
@@ -67,10 +67,7 @@ def new_message(
     size += passage.topic.size
     size += passage.properties.size
     size += passage.payload.size
-    block: cython.p_void = take_spare(size)
-    if block == cython.NULL:
-        block = obtain(spare_bytes(size))
-    message: cython.pointer[Message] = cython.cast(cython.pointer[Message], block)
+    message: cython.pointer[Message] = cython.cast(cython.pointer[Message], obtain(size))
     message.references = 1
     message.qos = passage.qos
     message.retain = passage.retain
@@ -116,9 +113,8 @@ def release_message(message: cython.pointer[Message], tally: cython.pointer[int6
     """One holder less; the last one frees it."""
     if add_int(cython.address(message.references), -1, ACQ_REL) == 0:
         tally[LIVE_MESSAGES] -= 1
-        size: int64_t = message_bytes(message)
-        tally[MEMORY_MESSAGES] -= size
-        let_go(message, size)
+        tally[MEMORY_MESSAGES] -= message_bytes(message)
+        free(message)
 
 
 @cython.cfunc
