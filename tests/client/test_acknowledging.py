@@ -11,7 +11,8 @@ import threading
 import pytest
 from client.scripted import Peer, ScriptedServer
 
-from tidemq.client import Client, Message, ReasonCode, sync
+from tidemq.client import Client, Message, ReasonCode, Subscription, sync
+from tidemq.client.queue import MessageQueue
 from tidemq.errors import UsageError
 from tidemq.wire import (
     Connack,
@@ -288,13 +289,18 @@ async def test_a_program_says_it_itself_with_a_reason_code(mode, qos):
     assert sent.answers == [(2, ReasonCode.QUOTA_EXCEEDED), (1, 0), (3, 0)]
 
 
+async def shared_message(client: Client, topic: str) -> tuple[Subscription, list[MessageQueue]]:
+    """One message that two subscriptions have: the first of them, and the queues of both."""
+    one, two = [await client.subscribe(f"{topic}/{each}", qos=1) for each in ("a", "+")]
+    queues = [one.messages, two.messages]
+    await client.publish(f"{topic}/a", qos=1)
+    await asyncio.gather(*(each.wait() for each in queues))
+    return one, queues
+
+
 async def test_a_message_of_two_subscriptions_is_acknowledged_when_both_are_done(server, topic):
     async with asyncio.timeout(WAIT_S), Client(server.url) as client:
-        one = await client.subscribe(f"{topic}/a", qos=1)
-        two = await client.subscribe(f"{topic}/+", qos=1)
-        queues = [one.messages, two.messages]
-        await client.publish(f"{topic}/a", qos=1)
-        await asyncio.gather(*(each.wait() for each in queues))
+        _, queues = await shared_message(client, topic)
         before = client._intake.unacknowledged
         for each in queues:
             await anext(each)
@@ -371,11 +377,7 @@ async def test_a_dropped_subscription_in_a_cycle_is_done_with_as_well():
 
 async def test_what_a_dropped_subscription_shared_is_acknowledged(server, topic):
     async with asyncio.timeout(WAIT_S), Client(server.url) as client:
-        one = await client.subscribe(f"{topic}/a", qos=1)
-        two = await client.subscribe(f"{topic}/+", qos=1)
-        queues = [one.messages, two.messages]
-        await client.publish(f"{topic}/a", qos=1)
-        await asyncio.gather(*(each.wait() for each in queues))
+        one, queues = await shared_message(client, topic)
         before = client._intake.unacknowledged
         while queues[1].take_nowait():
             pass

@@ -109,6 +109,7 @@ class Connection:
         """
         descriptors = [self._socket.fileno()] if stdin is None else [self._socket.fileno(), stdin]
         while True:
+            ping_s = self._sent_s + self._keep_alive_s if self._keep_alive_s else None
             packet = next(self._decoder, None)
             if packet is not None:
                 self._say("received", packet)
@@ -116,12 +117,11 @@ class Connection:
                     text = f"The server disconnected: {reason_text(packet.reason)}."
                     raise ServerRefusedError(text, packet.reason)
                 if not isinstance(packet, Pingresp):
-                    if self._keep_alive_s and time.monotonic() >= self._sent_s + self._keep_alive_s:
+                    if ping_s is not None and time.monotonic() >= ping_s:
                         self._ping()  # it is silent who only receives, however much that is
                     return packet
                 self._awaits_pingresp = False
                 continue
-            ping_s = self._sent_s + self._keep_alive_s if self._keep_alive_s else None
             wake_s = min((moment for moment in (until_s, ping_s) if moment is not None), default=None)
             timeout_s = None if wake_s is None else max(0.0, wake_s - time.monotonic())
             readable, _, _ = select.select(descriptors, [], [], timeout_s)
