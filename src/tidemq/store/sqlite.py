@@ -25,6 +25,7 @@ FILE = "tidemq.db"
 PAGE_ROWS = 512  # that a scan reads at once; between two pages it holds no transaction
 PAGE_BYTES = 1 << 20
 CACHE_KIB = 32 << 10
+LOG_PIECE_BYTES = 1 << 20
 KEYS_MAX = 500  # of one SELECT
 
 log = logging.getLogger("tidemq")
@@ -203,6 +204,7 @@ class SQLiteStore:
                 lines += self._replace_file()
             else:
                 lines += self._read_log()
+            self._write_log_again()
         except OSError as error:
             raise explain(f"the store in {self._directory.path} cannot be opened", error) from error
         try:
@@ -240,6 +242,19 @@ class SQLiteStore:
             return [f"{verdict.line}; {lost}"]
         place = self._directory.set_aside(path, keep=not verdict.drop)
         return [f"{verdict.line}; {'moved' if verdict.drop else 'copied'} to {place}; {lost}"]
+
+    def _write_log_again(self) -> None:
+        """Makes what can be read of the log durable, so that no later page stands behind one that is not.
+
+        The bytes of a sync that failed are in the system's memory, where they look as if they were on the
+        disk: a later sync that succeeds does not bring them there (Rebello et al., "Can Applications Recover
+        from fsync Failures?", USENIX ATC 2020).
+        """
+        with suppress(FileNotFoundError), Path(f"{self._file}-wal").open("r+b", buffering=0) as file:
+            at = 0
+            while piece := os.pread(file.fileno(), LOG_PIECE_BYTES, at):
+                at += os.pwrite(file.fileno(), piece, at)
+            os.fdatasync(file.fileno())
 
     def _save_rows(self) -> str:
         """Makes a file of what can be read of the damaged one."""
@@ -291,10 +306,12 @@ class SQLiteStore:
         if database is None:
             return
         try:
+            if self._failure is not None:  # what is brought into the file must be whole in the log
+                self._write_log_again()
             # closing removes the log: by then it must be noted that nothing in it is needed
             database.execute("PRAGMA wal_checkpoint(PASSIVE)")
             self._note_written(synced=False)
-        except sqlite3.Error as error:  # nothing is lost: it is in the log
+        except (OSError, sqlite3.Error) as error:  # nothing is lost: it is in the log
             log.warning("the store's log cannot be brought into its file: %s", error)
         if self._index >= 0:
             os.close(self._index)
