@@ -1,4 +1,5 @@
-"""Crash tests by seed: `python tests/crash --seed 1 --runs 300`.
+"""Crash tests by seed: `python tests/crash --seed 1 --runs 300`; with wills that are due when the broker is
+killed: `python tests/crash --wills 300 --seed 1 --runs 20`.
 
 Ends with one line of summary, and with status 1 where a run has failed; a failure is printed at once, with
 the command that repeats it.
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -20,10 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from crash.chaos import FAULTS
 from crash.disk import compile_layer
 from crash.run import Choice, Outcome, play
+from crash.wills import play_wills, summary_of_wills
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Crash tests by seed.")
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
@@ -31,27 +34,32 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--store", default="rocksdb")
     parser.add_argument("--durability", choices=("sync", "interval", "os"), default="")
     parser.add_argument("--reactors", type=int, default=0)
+    parser.add_argument("--wills", type=int, default=0, help="kill while so many wills are due, instead")
+    parser.add_argument("--kills", type=int, default=Choice.kills, help="of each run with wills")
     return parser.parse_args()
 
 
 def main() -> int:
     given = parse_arguments()
-    if not shutil.which("gcc"):
+    if not given.wills and not shutil.which("gcc"):
         sys.exit("the disk layer needs gcc")
-    library = compile_layer(Path(tempfile.mkdtemp(prefix="tidemq-disk-")))
-    settings = {name: getattr(given, name) for name in ("faults", "store", "durability", "reactors")}
+    library = None if given.wills else compile_layer(Path(tempfile.mkdtemp(prefix="tidemq-disk-")))
+    names = ("faults", "store", "durability", "reactors", "wills", "kills")
+    settings = {name: getattr(given, name) for name in names}
     choices = [Choice(seed=seed, **settings) for seed in range(given.seed, given.seed + given.runs)]
     started_s = time.monotonic()
     outcomes: list[Outcome] = []
     with ProcessPoolExecutor(given.jobs) as pool:
-        for outcome in pool.map(play, choices, [library] * len(choices)):
+        played = pool.map(play_wills if given.wills else partial(play, library=library), choices)
+        for outcome in played:
             outcomes.append(outcome)
             if outcome.kinds:
                 print(outcome.report, flush=True)
             else:
                 print(f"ok: {outcome.choice.arguments()} ({outcome.took_s:.1f} s)", flush=True)
-    shutil.rmtree(library.parent)
-    print(summary(outcomes, time.monotonic() - started_s))
+    if library is not None:
+        shutil.rmtree(library.parent)
+    print((summary_of_wills if given.wills else summary)(outcomes, time.monotonic() - started_s))
     return 1 if any(each.kinds for each in outcomes) else 0
 
 

@@ -33,6 +33,7 @@ from tidemq.wire import (
     Subscription,
     Unsuback,
     Unsubscribe,
+    Will,
     encode,
 )
 
@@ -100,6 +101,7 @@ class Setting:
     port: Callable[[], int]
     clean: bool = False
     receive_maximum: int = 65_535
+    will: Will | None = None
 
 
 class Client:
@@ -177,6 +179,7 @@ class Client:
             client_id=self.client_id,
             clean_start=self.clean,
             keep_alive_s=0,
+            will=self.setting.will,
             properties=properties,
         )
         link.send(connect)

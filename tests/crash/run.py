@@ -13,6 +13,7 @@ import time
 import traceback
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from crash.actors import FILTERS, Course, PublishingActor, SubscribingActor, random_of
 from crash.chaos import FAULTS, WITH_DISK, Chaos
@@ -40,6 +41,8 @@ class Choice:
     store: str = "rocksdb"
     durability: str = ""
     reactors: int = 0
+    wills: int = 0  # of clients, due around each kill: another kind of run, see `wills`
+    kills: int = 4  # of such a run
 
     def resolved(self) -> Choice:
         """With all that the seed decides."""
@@ -47,6 +50,8 @@ class Choice:
         faults = self.faults or choose.choice(FAULTS)
         durability = choose.choice(("sync", "sync", "interval", "os"))
         reactors = choose.choice((1, 2))
+        if self.wills:
+            faults, reactors = "kill", 2
         if faults in ("eio", "power"):  # of these, `interval` and `os` promise nothing
             durability = "sync"
         return replace(
@@ -55,7 +60,9 @@ class Choice:
 
     def arguments(self) -> str:
         """As the command line takes it."""
-        names = ("seed", "faults", "store", "durability", "reactors")
+        names = ["seed", "faults", "store", "durability", "reactors"]
+        if self.wills:
+            names[1:2] = ["wills", "kills"]
         return " ".join(f"--{name} {getattr(self, name)}" for name in names)
 
 
@@ -69,6 +76,7 @@ class Outcome:
     folder: Path | None = None  # the files of a run that failed
     messages: int = 0
     deliveries: int = 0
+    repeated: int = 0  # wills at QoS 1 that a session got more than once
     starts: int = 0
     took_s: float = 0.0
 
@@ -192,7 +200,18 @@ class Run:
             self.history.fail("came back", text, delivery.message, delivery.subscriber)
 
 
-async def bounded(run: Run) -> None:
+class Playable(Protocol):
+    """What `conclude` plays."""
+
+    choice: Choice
+    history: History
+    server: Server
+    disk: Disk | None
+
+    async def play(self) -> None: ...
+
+
+async def bounded(run: Playable) -> None:
     """Plays it; TimeoutError after `RUN_S`."""
     task = asyncio.create_task(run.play())
     if not (await asyncio.wait({task}, timeout=RUN_S))[0]:
@@ -206,8 +225,12 @@ def play(choice: Choice, library: Path | None) -> Outcome:
     """Plays one run and reports; its files stay where it failed. `library`: the disk layer, if any."""
     choice = choice.resolved()
     folder = Path(tempfile.mkdtemp(prefix=f"tidemq-crash-{choice.seed}-"))
+    return conclude(Run(choice, folder, library if choice.faults in WITH_DISK else None), folder)
+
+
+def conclude(run: Playable, folder: Path) -> Outcome:
+    """Plays a run to its end; its files go unless it failed."""
     started_s = time.monotonic()
-    run = Run(choice, folder, library if choice.faults in WITH_DISK else None)
     try:
         asyncio.run(bounded(run))
     except* (BrokerError, TimeoutError) as group:
@@ -222,7 +245,7 @@ def play(choice: Choice, library: Path | None) -> Outcome:
         if run.disk:
             run.disk.close()
     outcome = Outcome(
-        choice=choice,
+        choice=run.choice,
         kinds=[each.kind for each in run.history.failures],
         messages=len(run.history.messages),
         deliveries=len(run.history.deliveries),
@@ -236,7 +259,7 @@ def play(choice: Choice, library: Path | None) -> Outcome:
     return outcome
 
 
-def report(run: Run, folder: Path) -> str:
+def report(run: Playable, folder: Path) -> str:
     """How to run it again, and the history of what went wrong."""
     failures = run.history.failures
     lines = [f"FAILED: python tests/crash {run.choice.arguments()}", f"  files: {folder}"]

@@ -15,6 +15,7 @@ import pytest
 from crash.chaos import FAULTS
 from crash.disk import compile_layer
 from crash.run import Choice, Outcome, play
+from crash.wills import play_wills
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -55,6 +56,13 @@ def test_nothing_acknowledged_is_lost(library: Path) -> None:
     assert not any(each.kinds for each in outcomes), "\n".join(each.report for each in outcomes)
     assert sum(each.starts for each in outcomes) > 2 * len(outcomes)
     assert all(each.deliveries > 100 for each in outcomes)
+
+
+def test_wills_that_are_due_when_the_broker_is_killed_come_once() -> None:
+    outcome = play_wills(Choice(seed=SEED, wills=60, kills=1))
+    assert not outcome.kinds, outcome.report
+    assert outcome.starts == 2
+    assert outcome.deliveries >= 360
 
 
 def test_a_broker_that_forgets_is_found_out() -> None:
