@@ -13,6 +13,9 @@ from conformance.kit import QUIET_S, WAIT_S, Client, Silence, connected, kept
 from conformance.packets import PUBACK, PUBLISH, Packet, publish
 from durable.server import wait_until
 
+from tidemq.broker import keeper
+from tidemq.errors import StoreError
+
 if TYPE_CHECKING:
     from durable.conftest import Servers
     from durable.server import Server
@@ -174,3 +177,28 @@ def test_retained_messages_that_had_not_all_gone_out(servers: Servers, crash: bo
     assert topics == {f"t/{number}" for number in range(30)}
     server.wait_until_empty()
     client.ping()  # nothing else has come
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not written", "written all the same"])
+def test_one_that_was_refused_is_what_the_store_has(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    """Whoever subscribes may see it though its publisher was refused, and sees the same after a crash."""
+    monkeypatch.setattr(keeper, "RETRY_S", 0.005)
+    server = servers("memory", 2)
+    absent = connected(server, **kept(5))
+    absent.subscribe("kept", 1)  # so that the message waits for the store
+    absent.disconnect()
+    publisher = connected(server)
+    publisher.publish("kept", b"1", 1, retain=True)
+    server.store.applied = applied
+    server.store.failure = StoreError("the store cannot be written: Input/output error")
+    publisher.send(publish("kept", b"2", 1, 11, retain=True))
+    assert publisher.expect(PUBACK, packet_id=11).reason >= 0x80
+    server.store.failure = None
+    wait_until(lambda: not server.keeper.failure, "the store works again")
+    publisher.publish("another", b"", 1, retain=True)  # what came before it is stored
+    before = retained_messages(server, "kept", 1)["kept"].payload
+    server = servers.restart(server, crash=True)
+    assert retained_messages(server, "kept", 1)["kept"].payload == before
+    server.back(absent.client_id).expect_message("kept", b"1", 1)
