@@ -27,7 +27,7 @@ SHORT = [
 WHOLE = ["unit", "conformance", "clients", "adversity", "bench", "testing"]
 ABOUT_THE_SOURCE = "--ignore=unit/test_docs.py"
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(2400)
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -95,7 +95,8 @@ def test_its_behaviour(wheel: Path, tmp_path: Path) -> None:
     for folder in ("tests", "examples"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)  # its settings of pytest
-    said = run(python, "-m", "pytest", *(WHOLE if whole else SHORT), ABOUT_THE_SOURCE, cwd=tmp_path / "tests")
+    tests = ["-n", "4", *WHOLE] if whole else SHORT
+    said = run(python, "-m", "pytest", *tests, ABOUT_THE_SOURCE, cwd=tmp_path / "tests")
     assert " passed" in said
     print(said)
     command = environment / "bin" / "tidemq"
