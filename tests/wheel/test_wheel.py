@@ -92,7 +92,7 @@ def test_its_behaviour(wheel: Path, tmp_path: Path) -> None:
     place = run(python, "-c", "import tidemq.engine.reactor as m; print(m.__file__)", cwd=tmp_path).strip()
     assert Path(place).is_relative_to(environment)
     assert place.endswith(".so")
-    for folder in ("tests", "examples"):
+    for folder in ("tests", "examples", "docs"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)  # its settings of pytest
     tests = ["-n", "4", *WHOLE] if whole else SHORT
