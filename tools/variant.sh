@@ -29,10 +29,14 @@ copy_sources() { # for sanitizers the load tools stay out: what they measure is 
         cp --update --recursive --preserve=timestamps --no-target-directory build/cython "$tree/build/cython-$kind"
 }
 
-reuse_modules() { # those that know nothing of steps are as they are in the build that is there
+counting_modules() { # the beginnings of their paths, in src
+    grep --recursive --files-with-matches --include='*.py' -E 'engine\.(steps|work) import' . | sed 's/py$//'
+}
+
+reuse_modules() { # those that count no steps are as they are in the build that is there
     mkdir -p "$tree/build/lib-$kind"
-    (cd src && find . -name '*.so' -not -path './tidemq/engine/*' -print0 | xargs -0 --no-run-if-empty \
-        cp --update --parents --preserve=timestamps --target-directory="$tree/build/lib-$kind")
+    (cd src && find . -name '*.so' | grep --invert-match --fixed-strings --file=<(counting_modules) |
+        xargs --no-run-if-empty cp --update --parents --preserve=timestamps --target-directory="$tree/build/lib-$kind")
 }
 
 build() {
