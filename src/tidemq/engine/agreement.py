@@ -37,7 +37,7 @@ from cython.cimports.tidemq.engine.state import (
     Session,
     Taker,
 )
-from cython.cimports.tidemq.engine.steps import count_steps
+from cython.cimports.tidemq.engine.steps import allow_receivers, count_steps
 from cython.cimports.tidemq.wire.protocol import PUBREC, RC_QUOTA_EXCEEDED
 
 # of one taker in an answer: queue (8), QoS, retain, count of identifiers (4); then these
@@ -76,6 +76,7 @@ def accept_offer(
 def _record_takers(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
     ids: vector[uint32_t]
     each: uint32_t
+    allow_receivers(promise.takers.size() // _TAKER_BYTES)
     at: cython.pointer[cython.const[uint8_t]] = span_of(promise.takers).data
     end: cython.pointer[cython.const[uint8_t]] = at + promise.takers.size()
     while at < end:
@@ -216,6 +217,7 @@ def settle_offer(r: cython.pointer[Reactor], clock: uint64_t, reason: uint8_t) -
     if not r.offers.count(clock):
         return
     offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+    allow_receivers(offer.takers.size())
     for index in range(offer.takers.size()):
         count_steps(1)
         taker: Taker = offer.takers[index]

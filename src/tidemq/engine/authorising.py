@@ -6,13 +6,15 @@ stands what an authoriser has answered, by a number of the connection's own, for
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.authorising import find_judgement, message_bit
+from cython.cimports.tidemq.engine.buckets import filters_in
 from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED, C_SUBSCRIPTIONS_REVOKED
+from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.message import topic_of
 from cython.cimports.tidemq.engine.replaying import names_stream
 from cython.cimports.tidemq.engine.replies import span_of
@@ -45,8 +47,10 @@ from cython.cimports.tidemq.engine.state import (
     Reactor,
     Session,
 )
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.system import AF_INET, AF_INET6, RELAXED, add_i64, inet_pton
 from cython.cimports.tidemq.engine.timers import clock_ns
+from cython.cimports.tidemq.engine.turning import Review
 from cython.cimports.tidemq.engine.wills import discard_will
 from cython.cimports.tidemq.wire.packets import Connect, next_filter
 from cython.cimports.tidemq.wire.protocol import (
@@ -56,9 +60,11 @@ from cython.cimports.tidemq.wire.protocol import (
     Span,
 )
 from cython.cimports.tidemq.wire.topics import SLASH, split_shared
-from cython.operator import dereference, preincrement
 
 _REVIEW_NS = cython.declare(int64_t, 2_000_000)  # of a turn, for clients to be held to new rules
+_REVIEWED_A_TURN = cython.declare(cython.int, 4096)  # clients, and buckets of their subscriptions
+_REVIEWED_IN_A_ROW = cython.declare(cython.int, 256)  # of these buckets, before the next look at the clock
+_REVIEWED_AT_ONCE = cython.declare(cython.size_t, 512)  # buckets of a client; where it has more, in parts
 
 
 @cython.cfunc
@@ -314,30 +320,77 @@ def judge_filters(c: cython.pointer[Connection], filters: Span) -> string:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def review_subscriptions(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
-    """Ends those of the connection's session that the rules do not allow. A QoS above what they allow stays
-    until the client subscribes again.
-    """
-    s: cython.pointer[Session] = c.session
-    if c.rules == cython.NULL or s.subscriptions == cython.NULL:
-        return
-    refused: vector[string]
-    item = s.subscriptions.begin()
-    while item != s.subscriptions.end():
-        options: uint8_t = 2
-        if judge_filter(c, span_of(cython.address(dereference(item).first)), cython.address(options)):
-            refused.push_back(dereference(item).first)
-        preincrement(item)
+def _begin_review(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], review: cython.pointer[Review]
+) -> cython.void:
+    """From the first bucket of its table on."""
+    review.connection = handle_of(r, c)
+    review.at = 0
+    review.buckets = c.session.subscriptions.bucket_count()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _review_next(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], review: cython.pointer[Review]
+) -> cython.void:
+    """Ends those of one bucket that the rules do not allow."""
+    filters: vector[string]
     index: cython.size_t
-    for index in range(refused.size()):
-        end_backlog(r, s, span_of(cython.address(refused[index])))
-        drop_subscription(r, s, span_of(cython.address(refused[index])))
+    filters_in(c.session.subscriptions[0], review.at, filters)
+    review.at += 1
+    for index in range(filters.size()):
+        count_steps(1)
+        options: uint8_t = 2
+        filter: Span = span_of(cython.address(filters[index]))
+        if judge_filter(c, filter, cython.address(options)) == 0:
+            continue
+        end_backlog(r, c.session, filter)
+        drop_subscription(r, c.session, filter)
         r.tally[C_SUBSCRIPTIONS_REVOKED] += 1
-    if not refused.empty():
+        if review.revoked == 0:
+            review.first = filters[index]
+        review.revoked += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _end_review(
+    r: cython.pointer[Reactor], c: cython.pointer[Connection], review: cython.pointer[Review]
+) -> cython.void:
+    """All were looked at."""
+    c.reviewing = 0
+    if review.revoked:
         event: cython.pointer[Event] = connection_event(r, c, EVENT_REVOKED)
-        event.text = refused[0]
-        event.packet_bytes_max = cython.cast(uint32_t, refused.size())
+        event.text = review.first
+        event.packet_bytes_max = review.revoked
         post_report(r, event)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def review_subscriptions(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+    """Ends those of the connection's session that the rules do not allow; where they are very many, in the
+    next turns. A QoS above what they allow stays until the client subscribes again.
+    """
+    review: Review
+    if c.reviewing:
+        c.reviewing = 2
+        return
+    if c.rules == cython.NULL or c.session.subscriptions == cython.NULL:
+        return
+    review.revoked = 0
+    _begin_review(r, c, cython.address(review))
+    if review.buckets > _REVIEWED_AT_ONCE:
+        c.reviewing = 1
+        r.reviews.push_back(review)
+        return
+    while review.at < review.buckets:
+        _review_next(r, c, cython.address(review))
+    _end_review(r, c, cython.address(review))
 
 
 @cython.cfunc
@@ -386,13 +439,63 @@ def bring_up_to_date(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _continue_one(
+    r: cython.pointer[Reactor],
+    c: cython.pointer[Connection],
+    review: cython.pointer[Review],
+    left: cython.pointer[cython.int],
+) -> cython.bint:
+    """Goes on with a client's subscriptions; whether that is done."""
+    buckets: cython.size_t = c.session.subscriptions.bucket_count()
+    if c.reviewing > 1 or buckets != review.buckets:
+        c.reviewing = 1  # other rules, or others in each bucket
+        _begin_review(r, c, review)
+    if c.rules == cython.NULL:
+        review.at = buckets
+    while left[0] and review.at < review.buckets:
+        count_steps(1)
+        left[0] -= 1
+        _review_next(r, c, review)
+    return review.at == review.buckets
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _continue_reviews(
+    r: cython.pointer[Reactor], until_ns: int64_t, left: cython.pointer[cython.int]
+) -> cython.void:
+    """Goes on with clients that have very many subscriptions; those of one that has gone are looked at when
+    it is back.
+    """
+    while left[0] and not r.reviews.empty() and clock_ns() < until_ns:
+        review: cython.pointer[Review] = cython.address(r.reviews.front())
+        part: cython.int = min(left[0], _REVIEWED_IN_A_ROW)
+        left[0] -= part
+        c: cython.pointer[Connection] = connection_of(r, review.connection)
+        if c != cython.NULL and not _continue_one(r, c, review, cython.address(part)):
+            continue
+        if c != cython.NULL:
+            _end_review(r, c, review)
+        r.reviews.pop_front()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def continue_review(r: cython.pointer[Reactor]) -> cython.void:
-    """Once a turn, after new rules, for a part of the connections: the turn stays short."""
-    if r.review_left == 0:
+    """Once a turn, after new rules, for a part of the connections and of their subscriptions: the turn stays
+    short.
+    """
+    if r.review_left == 0 and r.reviews.empty():
         return
+    left: cython.int = _REVIEWED_A_TURN
     until_ns: int64_t = clock_ns() + _REVIEW_NS
-    while r.review_left and clock_ns() < until_ns:
+    while left and r.review_left and clock_ns() < until_ns:
+        count_steps(1)
+        left -= 1
         r.review_left -= 1
         c: cython.pointer[Connection] = r.connections[r.review_left]
         if c != cython.NULL:  # doomed or not: a will may go out at the end of the turn
             bring_up_to_date(r, c)
+    _continue_reviews(r, until_ns, cython.address(left))

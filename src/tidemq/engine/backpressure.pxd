@@ -18,6 +18,7 @@ cdef void wait_for_inbox(Reactor* r, uint16_t target, uint64_t feeder) noexcept 
 cdef void hold_feeder(Reactor* r, uint64_t feeder) noexcept nogil
 cdef void check_flooding(Reactor* r) noexcept nogil
 cdef void check_memory(Reactor* r) noexcept nogil
+cdef void continue_overloaded(Reactor* r) noexcept nogil
 cdef bint refused_by_memory(Reactor* r, Connection* c) noexcept nogil
 
 # Inline, as what is done for every message and smaller than its call:

@@ -93,6 +93,7 @@ def pause_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
 @cython.exceptval(check=False)
 def resume_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
     """Takes one pause back; the last one lets the publisher go on with what it has sent meanwhile."""
+    count_steps(1)
     if reactor_of(feeder) != r.index:
         send_number_mail(r, reactor_of(feeder), MAIL_RESUME, feeder)
         return
@@ -427,8 +428,8 @@ def hold_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def check_flooding(r: cython.pointer[Reactor]) -> cython.void:
-    """Once a turn: publishers go on when every reactor's inbox, and what the disk has to take for streams, is
-    below half of its mark.
+    """Once a turn: publishers go on, who have waited longest first, when every reactor's inbox, and what the
+    disk has to take for streams, is below half of its mark.
     """
     index: cython.size_t
     if r.flooding.empty() or r.captured_bytes > CAPTURED_BYTES_MAX // 2:
@@ -437,9 +438,11 @@ def check_flooding(r: cython.pointer[Reactor]) -> cython.void:
         waiting: cython.int = load_int(cython.address(r.shared.reactors[index].inbox_count), RELAXED)
         if waiting > r.shared.limits.inbox_messages_max // 2:
             return
-    for index in range(r.flooding.size()):
+    count: cython.size_t = min(r.flooding.size(), _SLICE)
+    for index in range(count):
+        count_steps(1)
         resume_feeder(r, r.flooding[index])
-    r.flooding.clear()
+    r.flooding.erase(r.flooding.begin(), r.flooding.begin() + count)
 
 
 @cython.cfunc
@@ -461,11 +464,7 @@ def tree_bytes(shared: cython.pointer[Shared]) -> int64_t:
 @cython.nogil
 @cython.exceptval(check=False)
 def check_memory(r: cython.pointer[Reactor]) -> cython.void:
-    """Once a tick: says whether the ceiling is passed, and lets publishers go on when it is not.
-
-    One that has waited for ``backpressure_s`` goes on as well, for its acknowledgements may be what frees
-    memory; but what it publishes is refused as long as the ceiling is passed.
-    """
+    """Once a tick: says whether the ceiling is passed; who waits is looked at in the next turns."""
     index: cython.size_t = 0
     r.tally[MEMORY_CACHES] = cache_bytes(cython.address(r.cache))
     store_i64(cython.address(r.published[MEMORY_CACHES]), r.tally[MEMORY_CACHES], RELAXED)
@@ -484,19 +483,46 @@ def check_memory(r: cython.pointer[Reactor]) -> cython.void:
     if passed:
         shrink_cache(r)
     store_int(cython.address(r.shared.overloaded), passed, RELAXED)
-    index = 0
-    while index < r.overloaded.size():
-        c: cython.pointer[Connection] = connection_of(r, r.overloaded[index])
-        if c != cython.NULL:
-            late: cython.bint = r.now_ms - c.overloaded_ms > r.shared.limits.backpressure_ms
-            if passed and not late:
-                index += 1
-                continue
-            c.overloaded = False
-            c.refused = passed
-            resume_feeder(r, r.overloaded[index])
-        r.overloaded[index] = r.overloaded.back()
-        r.overloaded.pop_back()
+    if r.overloaded_left == 0:
+        r.overloaded_left = r.overloaded.size()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _may_go_on(r: cython.pointer[Reactor], publisher: uint64_t) -> cython.bint:
+    """Lets a publisher go on when the ceiling is not passed.
+
+    One that has waited for ``backpressure_s`` goes on as well, for its acknowledgements may be what frees
+    memory; but what it publishes is refused as long as the ceiling is passed.
+    """
+    c: cython.pointer[Connection] = connection_of(r, publisher)
+    if c == cython.NULL:
+        return True  # it is gone
+    passed: cython.bint = load_int(cython.address(r.shared.overloaded), RELAXED) != 0
+    if passed and r.now_ms - c.overloaded_ms <= r.shared.limits.backpressure_ms:
+        return False
+    c.overloaded = False
+    c.refused = passed
+    resume_feeder(r, publisher)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def continue_overloaded(r: cython.pointer[Reactor]) -> cython.void:
+    """Looks at some of those that the ceiling has stopped, from the last on: what takes the place of one that
+    goes on has been looked at.
+    """
+    left: cython.size_t = _SLICE
+    while left and r.overloaded_left:
+        count_steps(1)
+        left -= 1
+        r.overloaded_left -= 1
+        if _may_go_on(r, r.overloaded[r.overloaded_left]):
+            r.overloaded[r.overloaded_left] = r.overloaded.back()
+            r.overloaded.pop_back()
 
 
 @cython.cfunc

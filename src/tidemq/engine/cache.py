@@ -43,6 +43,7 @@ from cython.cimports.tidemq.engine.subscriptions import (
     read_version,
     unlock_shared,
 )
+from cython.cimports.tidemq.engine.work import take_work
 from cython.cimports.tidemq.wire.protocol import Span
 
 _SLOTS_FIRST = cython.declare(uint32_t, 256)  # of the table; it doubles
@@ -267,6 +268,7 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
         _add_group(r, entry, r.matches.groups[index])
     unlock_shared(r.shared.subscriptions)
     r.searched += r.matches.frontier.size() + r.matches.subscriptions.size()
+    take_work(r, r.matches.subscriptions.size() + r.matches.groups.size())
     for index in range(r.matches.subscriptions.size()):
         subscription: cython.pointer[Subscription] = cython.address(r.matches.subscriptions[index])
         stored: cython.bint = subscription.options & OPTION_STORED
@@ -282,9 +284,6 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
                 entry.stored_reactors |= cython.cast(uint64_t, 1) << subscription.reactor
     _place_identifiers(entry, cython.address(identifiers))
     r.cache.weight += _weigh(entry)
-    # to deliver to many is the message's own work; what is merged away is not
-    if r.matches.subscriptions.size() > entry.receivers.size():
-        count_steps(r.matches.subscriptions.size() - entry.receivers.size())
 
 
 @cython.cfunc

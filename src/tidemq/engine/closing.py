@@ -146,6 +146,7 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
     r.free_slots.push_back(c.slot)
     c.timer_ms = 0
     c.overloaded = False
+    c.reviewing = 0
     c.backlogged = False
     end_hold(r, c)
     c.pause_count = 0

@@ -53,10 +53,11 @@ def settle_all_mail(shared: cython.pointer[Shared]):
         for index in range(shared.reactors.size()):
             r: cython.pointer[Reactor] = shared.reactors[index]
             take_inbox(r)
-            for each in range(r.reading.size()):
+            for each in range(r.mail_at, r.reading.size()):
                 waiting = True
                 settle_mail(r, cython.address(r.reading[each]))
             r.reading.clear()
+            r.mail_at = 0
             post_outgoing(r)
 
 

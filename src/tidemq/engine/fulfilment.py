@@ -51,7 +51,7 @@ from cython.cimports.tidemq.engine.state import (
     Section,
     Session,
 )
-from cython.cimports.tidemq.engine.steps import count_steps
+from cython.cimports.tidemq.engine.steps import allow_receivers, count_steps
 from cython.cimports.tidemq.engine.wills import settle_will
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_LIMIT,
@@ -109,6 +109,8 @@ def _refuse_repeated(
 ) -> cython.void:
     """What was sent again while it was open whether it would be kept has the same fate."""
     slot: uint32_t = refused.next
+    if r.ledger.again == 0:
+        return  # nothing of anybody was
     while slot:
         count_steps(1)
         promise: cython.pointer[Promise] = promise_at(r, slot)
@@ -389,24 +391,77 @@ def _break_promise(r: cython.pointer[Reactor], promise: cython.pointer[Promise])
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _first_due(r: cython.pointer[Reactor], section: uint64_t) -> cython.size_t:
+    """Where in ``ledger.due``, which is in the order of sections, those of this one begin."""
+    low: cython.size_t = 0
+    high: cython.size_t = r.ledger.due.size()
+    while low < high:
+        middle: cython.size_t = (low + high) // 2
+        if r.ledger.due[middle].section < section:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _first_promise(r: cython.pointer[Reactor], section: uint64_t) -> cython.size_t:
+    """The same in ``promises``."""
+    low: cython.size_t = 0
+    high: cython.size_t = r.promises.size()
+    while low < high:
+        middle: cython.size_t = (low + high) // 2
+        if r.promises[middle].section < section:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fails_with(r: cython.pointer[Reactor], slot: uint32_t, section: uint64_t) -> cython.bint:
+    """Whether what a slot holds now is about something in this section. It may hold something else by now."""
+    if slot > r.ledger.slots.size():
+        return False
+    promise: cython.pointer[Promise] = promise_at(r, slot)
+    if promise.kind == PROMISE_VOID or not promise.kept:
+        return False
+    return section in (promise.section, promise.early)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _section_failed(
     r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
 ) -> cython.void:
+    """Messages in it are undone, and whoever waits for it is told: at once, for nothing may happen to them
+    meanwhile.
+    """
     index: cython.size_t
     r.doubted = r.section.number
+    allow_receivers(section.records.size())
     for index in range(section.records.size()):
+        count_steps(1)
         record: cython.pointer[Record] = cython.address(section.records[index])
         if record.kind == RECORD_ADD and not record.offered and not record.moved:
             _undo_added(r, record, section.number)
-    for index in range(r.ledger.slots.size()):
-        published: cython.pointer[Promise] = cython.address(r.ledger.slots[index])
-        if published.kind == PROMISE_VOID or not published.kept:
-            continue
-        if section.number in (published.section, published.early):
-            _undo_published(r, cython.cast(uint32_t, index + 1), reason)
-    for index in range(r.promises.size()):
-        if r.promises[index].section == section.number:
-            _break_promise(r, cython.address(r.promises[index]))
+    index = _first_due(r, section.number)
+    while index < r.ledger.due.size() and r.ledger.due[index].section == section.number:
+        count_steps(1)
+        slot: uint32_t = r.ledger.due[index].slot
+        if _fails_with(r, slot, section.number):
+            _undo_published(r, slot, reason)
+        index += 1
+    index = _first_promise(r, section.number)
+    while index < r.promises.size() and r.promises[index].section == section.number:
+        count_steps(1)
+        _break_promise(r, cython.address(r.promises[index]))
+        index += 1
     # all else of it waits for the next section, which has to be committed even if nothing more comes
     ask_store(r, RECORD_VOID, 0)
 
@@ -417,11 +472,13 @@ def _section_failed(
 def section_answered(
     r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
 ) -> cython.void:
-    """The store has a section, and all before it; or with ``reason`` it has not. Takes the section over."""
+    """The store has a section, and all before it; or with ``reason`` it has not. Takes the section over.
+
+    What was promised for it is kept at the end of the turn, once for all that was answered in that.
+    """
     if reason:
         keep_promises(r)  # those of sections before it
         _section_failed(r, section, reason)
     else:
         r.committed = section.number
     spend_section(r, section)
-    keep_promises(r)

@@ -70,6 +70,7 @@ def enter_promise(
         r.ledger.slots.push_back(promise[0])
         slot = cython.cast(uint32_t, r.ledger.slots.size())
     r.ledger.count += 1
+    r.ledger.again += promise.again
     promise_at(r, slot).next = 0
     promise_at(r, slot).first = not owed
     if owed:
@@ -113,6 +114,7 @@ def take_promise(r: cython.pointer[Reactor], slot: uint32_t, promise: cython.poi
     found.next = r.ledger.free
     r.ledger.free = slot
     r.ledger.count -= 1
+    r.ledger.again -= found.again
     if r.ledger.count == 0 and r.ledger.slots.size() > _SLOTS_KEPT:
         r.ledger.slots.swap(nothing)
         r.ledger.free = 0

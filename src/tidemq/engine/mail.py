@@ -142,7 +142,9 @@ def post_departing(r: cython.pointer[Reactor]) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def take_inbox(r: cython.pointer[Reactor]) -> cython.void:
-    """Moves the inbox to ``r.reading``."""
+    """Moves the inbox to ``r.reading``, once all that is there has been acted on."""
+    if not r.reading.empty():
+        return
     pthread_mutex_lock(cython.address(r.inbox_lock))
     r.reading.swap(r.inbox)
     store_int(cython.address(r.inbox_count), 0, RELAXED)

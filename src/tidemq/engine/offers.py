@@ -17,7 +17,7 @@ from cython.cimports.tidemq.engine.message import hold_message, release_message
 from cython.cimports.tidemq.engine.outbox import copy_identifiers
 from cython.cimports.tidemq.engine.rows import append_u32, append_u64
 from cython.cimports.tidemq.engine.state import Message, Offer, Reactor, Session, Taker
-from cython.cimports.tidemq.engine.steps import count_steps
+from cython.cimports.tidemq.engine.steps import allow_receivers, count_steps
 from cython.operator import dereference, preincrement
 
 
@@ -59,6 +59,7 @@ def describe_offer(r: cython.pointer[Reactor], clock: uint64_t) -> cython.pointe
     owner: unique_ptr[string] = make_unique[string]()
     takers: cython.pointer[string] = owner.release()
     offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+    allow_receivers(offer.takers.size() - offer.told)
     for index in range(offer.told, offer.takers.size()):
         count_steps(1)
         taker: Taker = offer.takers[index]

@@ -47,5 +47,6 @@ cdef cppclass Ledger:            # the promises to publishers, see ledger
     vector[Promise] slots        # slot N is slots[N - 1]
     uint32_t free                # the first that is free; 0: none
     uint32_t count               # of those that are taken
+    uint32_t again               # of these, for messages that came before
     deque[Due] due               # slots that may be kept once a section is committed, in the order of sections
     vector[uint32_t] ready       # slots that may be kept now

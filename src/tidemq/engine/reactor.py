@@ -12,6 +12,7 @@ from cython.cimports.tidemq.engine.backpressure import (
     check_flooding,
     check_memory,
     check_strained,
+    continue_overloaded,
     continue_released,
     continue_strained,
     free_released,
@@ -106,6 +107,7 @@ from cython.cimports.tidemq.engine.system import (
 )
 from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns, take_timer, time_connection
 from cython.cimports.tidemq.engine.wall_clock import continue_dating, follow_clock
+from cython.cimports.tidemq.engine.work import begin_work, is_enough
 from cython.cimports.tidemq.engine.wrapping import check_transport, has_ended
 from cython.cimports.tidemq.net.buffer import release
 from cython.cimports.tidemq.wire.protocol import (
@@ -323,7 +325,8 @@ def _connection_due(
 @cython.exceptval(check=False)
 def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
     left: cython.int = _TIMERS_MAX
-    while left > 0 and r.timers.size() and r.timers[0].due_ms <= r.now_ms:
+    begin_work(r)
+    while left > 0 and r.timers.size() and r.timers[0].due_ms <= r.now_ms and not is_enough(r):
         count_steps(1)
         left -= 1
         timer: Timer = take_timer(r)
@@ -418,6 +421,7 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     _publish_tally(r)
     post_outgoing(r)
     while index < r.touched.size():
+        begin_work(r)  # its will, with which it cannot wait
         _settle(r, r.touched[index])
         index += 1
     r.touched.clear()
@@ -442,7 +446,9 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
     if r.resumed.size() or r.backlog_ready or r.backlog_left or r.review_left or r.ending.size() or r.keeping:
         return 0
-    if r.strained_left or r.released.size() or r.due_groups.size() or r.handbacks.size() or r.dated.size():
+    if r.strained_left or r.released.size() or r.due_groups.size() or r.handbacks.size():
+        return 0
+    if r.overloaded_left or r.reviews.size() or r.reading.size() or r.dating_at < r.dating_buckets:
         return 0
     watching: cython.bint = r.strained.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
     watching = watching or r.group_list.size() > 0 or r.drops.size() > 0 or r.lingering.size() > 0
@@ -473,12 +479,16 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
 @cython.nogil
 @cython.exceptval(check=False)
 def _read_mail(r: cython.pointer[Reactor]) -> cython.void:
-    index: cython.size_t
+    """Acts on the inbox, in order. Where that does very much, the rest of it comes in the next turn."""
     take_inbox(r)
-    allow_steps(r.reading.size())
-    for index in range(r.reading.size()):
-        handle_mail(r, cython.address(r.reading[index]))
-    r.reading.clear()
+    begin_work(r)
+    while r.mail_at < r.reading.size() and not is_enough(r):
+        allow_steps(1)
+        r.mail_at += 1
+        handle_mail(r, cython.address(r.reading[r.mail_at - 1]))
+    if r.mail_at == r.reading.size():
+        r.reading.clear()
+        r.mail_at = 0
 
 
 @cython.cfunc
@@ -514,7 +524,6 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
             count = epoll_wait(r.epoll, events, _EVENTS_MAX, 0)
             if count == 0 and hand_over(r):
                 begin_turn()
-                keep_promises(r)
                 _end_turn(r)
                 continue  # what was promised may have led to more
         if count == 0:
@@ -534,6 +543,7 @@ def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
         check_flooding(r)
         _run_timers(r)
         continue_strained(r)
+        continue_overloaded(r)
         continue_released(r)
         continue_backlogs(r)
         continue_review(r)

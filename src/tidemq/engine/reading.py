@@ -34,6 +34,7 @@ from cython.cimports.tidemq.engine.steps import allow_steps
 from cython.cimports.tidemq.engine.subscribing import handle_subscribe, handle_unsubscribe
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
 from cython.cimports.tidemq.engine.timers import time_connection
+from cython.cimports.tidemq.engine.work import begin_work, is_enough
 from cython.cimports.tidemq.engine.wrapping import check_transport, receive_wrapped
 from cython.cimports.tidemq.net.transport import RECORD_BYTES_MAX
 from cython.cimports.tidemq.wire.packets import (
@@ -197,11 +198,12 @@ def _parse_packets(
     size: uint32_t,
 ) -> uint32_t:
     """Handles all whole packets; returns the bytes used. Stops when a decision or a slow receiver is waited
-    for, or where its messages were hard to look up.
+    for, or where its messages were hard to look up or went to very many.
     """
     header: FixedHeader
     at: uint32_t = 0
     searched_max: uint64_t = r.searched + _SEARCHED_MAX
+    begin_work(r)
     while at < size and not (c.doomed or c.asked or c.leaving or c.pause_count):
         if pending_output(c) > r.shared.limits.output_high_bytes:
             c.stalled = True
@@ -226,7 +228,7 @@ def _parse_packets(
         c.last_read_ms = r.now_ms
         _handle_packet(r, c, cython.address(header), data + at)
         at += header.header_size + header.body_size
-        if r.searched > searched_max and at < size:
+        if (r.searched > searched_max or is_enough(r)) and at < size:
             r.resumed.push_back(handle_of(r, c))  # others first
             break
     return at

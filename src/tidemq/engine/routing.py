@@ -38,6 +38,7 @@ from cython.cimports.tidemq.engine.state import (
     Receiver,
     Session,
 )
+from cython.cimports.tidemq.engine.work import take_work
 
 
 @cython.cfunc
@@ -48,6 +49,7 @@ def _deliver_plain(
 ) -> cython.void:
     """To this reactor's plain subscribers."""
     index: cython.size_t
+    take_work(r, entry.receivers.size())
     for index in range(entry.receivers.size()):
         receiver: cython.pointer[Receiver] = cython.address(entry.receivers[index])
         own: cython.bint = receiver.session.number == p.publisher
@@ -222,6 +224,7 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
         others >>= 1
         target += 1
     index: cython.size_t
+    take_work(r, entry.groups.size())
     for index in range(entry.groups.size()):
         _deliver_to_group(r, p, cython.address(entry.groups[index]))
     if entry.streams and p.offered:

@@ -31,6 +31,7 @@ from tidemq.engine.rules cimport Judgement, Policy, RuleSet
 from tidemq.engine.strain cimport Drop, Feeders, Strain
 from tidemq.engine.subscriptions cimport Matches, SubscriptionIndex
 from tidemq.engine.system cimport pthread_cond_t, pthread_mutex_t
+from tidemq.engine.turning cimport Gathering, Lingering, Review
 from tidemq.net.buffer cimport Buffer
 from tidemq.net.transport cimport Transport
 from tidemq.wire.protocol cimport Span
@@ -212,7 +213,6 @@ cdef enum:   # the state of a Connection
     CLOSING                      # doomed: nothing more is read; freed at the end of the turn
 
 # There may be a million: fields are in an order that leaves no gaps, what few have is behind a pointer.
-# There may be a million: fields are in an order that leaves no gaps, what few have is behind a pointer.
 cdef cppclass Connection:
     int fd
     uint32_t slot                # in Reactor.connections
@@ -240,6 +240,7 @@ cdef cppclass Connection:
     bool throttled               # waits for a bucket, see rates
     bool placed                  # counted in Guard.addresses
     bool in_debt                 # it is owed so many that it is not read from
+    uint8_t reviewing            # 1: in Reactor.reviews; 2: and under rules that came since
     bool replays                 # has asked for what a stream keeps: it stays on this reactor
     bool delivered               # replayed messages are in its output: the control plane waits until they are out
     uint8_t homing               # 1 + the reactor that it moves to once it is owed nothing; 0: none
@@ -459,20 +460,6 @@ cdef struct Unmarked:            # a QoS 1 message that was sent and whose row s
 
 # ---------------------------------------------------------------- a reactor, an engine
 
-cdef struct Lingering:           # a socket of a connection that is over, see lingering
-    int fd
-    int64_t until_ms
-
-cdef struct Gathering:           # whether turns wait a little before they read, see gathering
-    bool on
-    int spans                    # so many in a row spoke for it; or since it is on
-    int slower                   # of these, the last so many in a row brought less than before
-    double before                # messages a nanosecond, when it was off
-    int64_t began_ns             # of the span that is counted now
-    int64_t busy_ns              # of it that went by in turns
-    int64_t messages, packets, turns   # counts as they were at its beginning
-    int64_t rests_until_ns       # it has slowed the inflow: not again before then
-
 cdef cppclass Reactor:
     uint16_t index
     Shared* shared
@@ -503,6 +490,7 @@ cdef cppclass Reactor:
     unordered_map[uint64_t, Drop] drops   # by session and counter
     int64_t drops_ms             # when they were last reported
     vector[uint64_t] overloaded  # publishers stopped by the memory ceiling
+    size_t overloaded_left       # of these, so many are still to be looked at
     vector[uint64_t] backlogged  # connections with retained messages still to be sent
     bool backlog_ready           # one of them can take more now
     size_t backlog_at            # the one that is looked at next
@@ -523,10 +511,14 @@ cdef cppclass Reactor:
     Policy* policy               # all rules, held; NULL: there are none, and everything is allowed
     int64_t wall_ns              # when the wall clock was last looked at
     int64_t clock_steps          # that this reactor has followed
-    vector[uint64_t] dated       # numbers of sessions whose rows have dates of a clock that was set since
+    size_t dating_at             # after the clock was set: sessions in buckets below this one have dates of it
+    size_t dating_buckets        # that `sessions` had then; no more than `dating_at`: all have
     size_t review_left           # connections in slots below this one may have the rules of before
+    deque[Review] reviews        # of those with very many subscriptions
     Matches matches              # scratch for a look-up
     uint64_t searched            # nodes and subscriptions that look-ups have gone through
+    uint64_t work                # these, and receivers that messages have gone to, see work.pxd
+    uint64_t work_max            # where others come first
     vector[Session*] ending      # see Session.ending
     uint16_t subscribes          # the last SessionSubscription.turn
     vector[void*] found          # scratch for retained messages
@@ -542,6 +534,7 @@ cdef cppclass Reactor:
     vector[vector[Mail]] outgoing   # by reactor
     vector[Mail] departing       # MAIL_CONNECTION and MAIL_MOVED: posted after everything else; `hops` is the target
     vector[Mail] reading         # the inbox as taken
+    size_t mail_at               # of these, so many were acted on
     pthread_mutex_t inbox_lock
     vector[Mail] inbox           # under inbox_lock
     Section* section             # open: only this reactor knows it; NULL without a store

@@ -21,11 +21,12 @@ cdef extern from *:
 cdef enum:
     STEPS_MAX = 20000            # of a turn that is given nothing to do
     STEPS_PER_PACKET = 64        # more, for each packet and each mail that it handles
+    STEPS_PER_RECEIVER = 8       # more, for each receiver of these, up to so many, see work.pxd
 
 cdef void begin_counting() noexcept nogil
 cdef void end_counting() noexcept nogil
 cdef void take_steps(uint64_t count) noexcept nogil
-cdef void grant_steps(uint64_t packets) noexcept nogil
+cdef void grant_steps(uint64_t count) noexcept nogil
 
 cdef inline void begin_turn() noexcept nogil:
     if COUNTS_STEPS:
@@ -43,4 +44,9 @@ cdef inline void count_steps(uint64_t count) noexcept nogil:
 # For packets and mails that the turn handles.
 cdef inline void allow_steps(uint64_t packets) noexcept nogil:
     if COUNTS_STEPS:
-        grant_steps(packets)
+        grant_steps(packets * STEPS_PER_PACKET)
+
+# For those who get a message, or are asked about it: that is one piece of work, and is not spread over turns.
+cdef inline void allow_receivers(uint64_t receivers) noexcept nogil:
+    if COUNTS_STEPS:
+        grant_steps(receivers * STEPS_PER_RECEIVER)

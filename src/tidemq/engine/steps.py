@@ -2,9 +2,13 @@
 
 A step is one round of a loop over things of which there can be many: members of a group, entries of a queue,
 filters under a wildcard, retained messages, sessions that end. In a build that counts them (``make steps``) a
-turn may take ``STEPS_MAX``, and ``STEPS_PER_PACKET`` for each packet or mail that it handles. One that takes
-more ends the process with a trace: ``addr2line -fe FILE OFFSET`` names the loop. So a turn that is given much
-to do may be long, and one that does much for little may not; and any test may find one.
+turn may take ``STEPS_MAX``, ``STEPS_PER_PACKET`` for each packet or mail that it handles, and
+``STEPS_PER_RECEIVER`` for each receiver of these. One that takes more ends the process with a trace:
+``addr2line -fe FILE OFFSET`` names the loop. So a turn that is given much to do may be long, and one that
+does much for little may not; and any test may find one.
+
+Not counted are the rules of a policy, of which there are as many as who runs the broker wants, nor what is
+bounded by the protocol (65,535 packet identifiers) or by ``output_high_bytes``.
 """
 
 import cython
@@ -14,7 +18,6 @@ from cython.cimports.libc.stdlib import abort
 from cython.cimports.tidemq.engine.steps import (
     COUNTS_STEPS,
     STEPS_MAX,
-    STEPS_PER_PACKET,
     StepCount,
     begin_turn,
     count_steps,
@@ -46,9 +49,9 @@ def end_counting() -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def grant_steps(packets: uint64_t) -> cython.void:
-    """The turn handles so many packets or mails more."""
-    own_step_count().allowed += packets * STEPS_PER_PACKET
+def grant_steps(count: uint64_t) -> cython.void:
+    """The turn is given more to do."""
+    own_step_count().allowed += count
 
 
 @cython.cfunc

@@ -13,9 +13,12 @@ dates only as far as it is not.
 from __future__ import annotations
 
 import cython
-from cython.cimports.libc.stdint import int64_t
+from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.buckets import sessions_in
 from cython.cimports.tidemq.engine.sessions import store_session
 from cython.cimports.tidemq.engine.state import Reactor, Session, Shared
+from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.system import (
     CLOCK_REALTIME,
     RELAXED,
@@ -26,11 +29,12 @@ from cython.cimports.tidemq.engine.system import (
     timespec,
 )
 from cython.cimports.tidemq.engine.timers import clock_ns
-from cython.operator import dereference, preincrement
 
 _LOOK_NS = cython.declare(int64_t, 100000000)
 _STEP_NS = cython.declare(int64_t, 50000000)  # less is how exactly two clocks can be read one after the other
 _SLICE_NS = cython.declare(int64_t, 1000000)
+_SLICE = cython.declare(cython.int, 4096)  # buckets of the table of sessions, in one turn
+_IN_A_ROW = cython.declare(cython.int, 64)  # of these, before the next look at the time
 
 
 @cython.cfunc
@@ -93,20 +97,32 @@ def follow_clock(r: cython.pointer[Reactor]) -> cython.void:
     steps: int64_t = load_i64(cython.address(shared.clock_steps), RELAXED)
     if steps != r.clock_steps:
         r.clock_steps = steps
-        _find_dated(r)
+        _begin_dating(r)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _find_dated(r: cython.pointer[Reactor]) -> cython.void:
-    """All numbers at once, 0.01 µs each: the table may change before the last of them has had its turn."""
-    r.dated.clear()
-    item = r.sessions.begin()
-    while item != r.sessions.end():
-        if dereference(item).second.ends_ms or dereference(item).second.will_ms:
-            r.dated.push_back(dereference(item).first)
-        preincrement(item)
+def _begin_dating(r: cython.pointer[Reactor]) -> cython.void:
+    """The reactor's sessions are gone through, from the first bucket of their table on."""
+    r.dating_at = 0
+    r.dating_buckets = r.sessions.bucket_count()
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _date_next(r: cython.pointer[Reactor]) -> cython.void:
+    """Sessions of one bucket."""
+    numbers: vector[uint64_t]
+    index: cython.size_t
+    sessions_in(r.sessions, r.dating_at, numbers)
+    r.dating_at += 1
+    for index in range(numbers.size()):
+        count_steps(1)
+        s: cython.pointer[Session] = r.sessions[numbers[index]]
+        if s.ends_ms or s.will_ms:
+            store_session(r, s)
 
 
 @cython.cfunc
@@ -114,12 +130,15 @@ def _find_dated(r: cython.pointer[Reactor]) -> cython.void:
 @cython.exceptval(check=False)
 def continue_dating(r: cython.pointer[Reactor]) -> cython.void:
     """Once a turn, after a step: writes rows of some sessions again, with dates of the clock as it is now."""
-    if r.dated.empty():
+    if r.dating_at >= r.dating_buckets:
         return
+    left: cython.int = _SLICE
     until_ns: int64_t = clock_ns() + _SLICE_NS
-    while not r.dated.empty() and clock_ns() < until_ns:
-        if r.sessions.count(r.dated.back()):
-            s: cython.pointer[Session] = r.sessions[r.dated.back()]
-            if s.ends_ms or s.will_ms:
-                store_session(r, s)
-        r.dated.pop_back()
+    while left and r.dating_at < r.dating_buckets:
+        if left % _IN_A_ROW == 0 and clock_ns() >= until_ns:
+            return
+        count_steps(1)
+        left -= 1
+        if r.sessions.bucket_count() != r.dating_buckets:
+            _begin_dating(r)
+        _date_next(r)
