@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from durable.server import StoreDouble
 
 from tidemq.client import Client
 
@@ -47,7 +48,7 @@ class FakedBroker:
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
 
     def set_clock(self, offset_s: float) -> None:
@@ -59,21 +60,21 @@ class FakedBroker:
         self.set_clock(offset_s)
         with self.log.open("ab") as log:
             at = log.tell()
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, env=self._environment, cwd=self.log.parent
             )
         deadline = time.monotonic() + START_S
         while not (found := re.search(r"is ready on \S*:(\d+)", self.log.read_text()[at:])):
-            assert self._process.poll() is None, self.log.read_text()
+            assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
         self.port = int(found[1])
 
     def end(self, how: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(START_S)
-            self._process = None
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait(START_S)
+            self.process = None
 
     def wait_said(self, text: str) -> None:
         deadline = time.monotonic() + START_S
@@ -175,3 +176,36 @@ async def test_a_step_is_a_line_with_the_date(broker):
     broker.wait_said("the clock was set forward by 8640")
     tomorrow = datetime.fromtimestamp(time.time() + DAY_S, UTC)
     assert f", to {tomorrow:%Y-%m-%d}" in broker.log.read_text()
+
+
+def size_of(folder: Path) -> int:
+    """Bytes that RocksDB has written to its log there."""
+    return sum(path.stat().st_size for path in folder.glob("*.log"))
+
+
+async def test_very_many_sessions_have_new_dates(broker, tmp_path):
+    """Over turns that are short, as the build that counts steps finds out: it would end."""
+    count = 100_000
+    broker.start()
+    await leave(broker, DAY_S)
+    broker.end(signal.SIGTERM)
+    store = StoreDouble("rocksdb", tmp_path / "data")
+    assert store.open() == []
+    (row,) = store.rows("session").values()
+    copies = [("session", b"c%d" % n, (1_000_000 + n).to_bytes(8) + row[8:]) for n in range(count)]
+    store.write(copies, sync=True)
+    store.close()
+    broker.start()
+    before = size_of(tmp_path / "data" / "rocksdb")
+    broker.set_clock(YEARS_S)
+    deadline = time.monotonic() + START_S
+    while size_of(tmp_path / "data" / "rocksdb") < before + count * len(row):
+        assert time.monotonic() < deadline, "not all rows are written again"
+        await asyncio.sleep(0.1)
+    broker.end(signal.SIGTERM)
+    store = store.reopened()
+    assert store.open() == []
+    ends_ms = [int.from_bytes(row[12:20]) for row in store.rows("session").values()]
+    store.close()
+    assert len(ends_ms) == count + 1
+    assert min(ends_ms) > (time.time() + YEARS_S) * 1000

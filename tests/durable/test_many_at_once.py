@@ -9,11 +9,14 @@ import time
 from typing import TYPE_CHECKING
 
 from conformance.kit import Client, connected, kept
-from conformance.packets import Will, publish
+from conformance.packets import PING, PUBACK, PUBREC, Will, publish
 from durable.server import wait_until
+
+from tidemq.errors import StoreError
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
+    from durable.server import Server
 
 COUNT = 100_000
 PIECE = 1000
@@ -50,6 +53,74 @@ def test_sessions_that_expire_and_wills_that_are_due(servers: Servers) -> None:
     wait_until(lambda: server.count("sessions_ended") == COUNT, "all sessions have ended", WAIT_S)
     assert server.count("messages_unrouted") == COUNT, "wills were lost"
     wait_until(lambda: len(server.rows("session")) == 1, "they have left the store", WAIT_S)
+
+
+def make_subscribers(servers: Servers, **settings: int) -> Server:
+    """A server, on two reactors, with so many sessions whose clients are away and subscribe to `t`."""
+    server = servers("memory", 2, **settings)
+    client = connected(server, **kept(5))
+    client.subscribe("t", 2)
+    client.disconnect()
+    (session,) = server.rows("session").values()
+    (subscription,) = server.rows("subscription").values()
+    copies = []
+    for n in range(COUNT):
+        name = b"c%d" % n
+        row = struct.pack(">Q", 1_000_000 + n) + session[8:]
+        copies.append(("session", name, row))
+        copies.append(("subscription", struct.pack(">H", len(name)) + name + b"t", subscription))
+    server.store.write(copies, sync=False)
+    return servers.restart(server, crash=True)
+
+
+def test_messages_for_as_many_subscribers(servers: Servers) -> None:
+    """A few fill a turn; those that come with them, or are in the mail, wait for the next ones."""
+    server = make_subscribers(servers)
+    publisher = connected(server)
+    publisher.send(*(publish("t", b"%d" % n) for n in range(20)), PING)
+    publisher.expect_bytes(b"\xd0\x00")
+    wait_until(lambda: server.count("dropped_offline_qos_0") == 20 * (COUNT + 1), "all came", WAIT_S)
+    publisher.publish("t", b"1", 1)
+    publisher.publish("t", b"2", 2)
+    assert len(server.rows("queue")) == 2 * (COUNT + 1)
+    client = server.back("c5")
+    client.expect_message("t", b"1", 1)
+    client.expect_message("t", b"2", 2)
+
+
+def test_a_message_for_as_many_subscribers_that_cannot_be_stored(servers: Servers) -> None:
+    server = make_subscribers(servers)
+    publisher = connected(server)
+    server.store.failure = StoreError("the store cannot be written")
+    publisher.send(publish("t", b"1", 1, 1))
+    publisher.expect(PUBACK, packet_id=1, reason=0x83)
+    wait_until(lambda: server.count("dropped_store_failed") == COUNT + 1, "all is undone", WAIT_S)
+    server.store.failure = None
+    wait_until(lambda: not server.keeper.failure, "the store works again")
+    publisher.publish("t", b"2", 1)
+    client = server.back("c5")
+    client.expect_message("t", b"2", 1)
+
+
+def test_as_many_messages_that_cannot_be_stored(servers: Servers) -> None:
+    """What one publisher sent is undone in a time that is not the square of their number."""
+    count = 60_000  # a publisher has no more packet identifiers than 65,535
+    server = servers("memory", receive_max=65_535)
+    absent = connected(server, **kept(5))
+    absent.subscribe("t", 2)
+    absent.disconnect()
+    publisher = connected(server)
+    server.store.hold()
+    for first in range(1, count, PIECE):
+        publisher.send(*(publish("t", b"x", 2, n) for n in range(first, first + PIECE)))
+    wait_until(lambda: server.count("messages_received") >= count, "all came", WAIT_S)
+    server.store.failure = StoreError("the store cannot be written")
+    server.store.let_go()
+    for number in range(1, count + 1):
+        publisher.expect(PUBREC, packet_id=number, reason=0x83)
+    server.store.failure = None
+    wait_until(lambda: not server.keeper.failure, "the store works again")
+    assert server.count("dropped_store_failed") == count
 
 
 def test_messages_that_a_session_holds_when_it_ends(servers: Servers) -> None:
