@@ -83,7 +83,7 @@ race: setup ## load with the thread sanitizer (SECONDS=30)
 	PYTHON=$(BIN)/python tools/variant.sh thread tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
 
 steps: setup ## tests of behaviour in a build that ends when a turn takes too many steps (the first build takes minutes)
-	PYTHON=$(BIN)/python tools/variant.sh steps -m pytest -n 4 -p no:cacheprovider $(STEPS_TESTS)
+	PYTHON=$(BIN)/python tools/variant.sh steps -m pytest -n 4 --capture=sys -p no:cacheprovider $(STEPS_TESTS)
 
 fuzz: setup ## fuzzing of the parser, of TLS, WebSocket and PROXY, and of whole connections (SECONDS=30 each, SEED=1)
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $(SECONDS) --seed $(SEED)

@@ -6,6 +6,7 @@ race``), ``steps`` with the steps of turns counted (``make steps``), ``symbols``
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import sys
@@ -23,6 +24,9 @@ BUILD = os.environ.get("TIDEMQ_BUILD", "")
 VARIANT = "-" + BUILD if BUILD else ""
 TRANSLATED = Path("build", "cython" + VARIANT)  # the C++ files
 PLACES = {"build_lib": f"build/lib{VARIANT}", "build_temp": f"build/objects{VARIANT}"}
+
+# translating processes; where they would run this file again there are none
+THREADS = (os.cpu_count() or 1) if multiprocessing.get_start_method() == "fork" else 0
 
 # -g0: Python's own flags ask for symbols, which are nine tenths of a module
 FLAGS = {"": ["-O2", "-g0"], "symbols": ["-O2", "-g"], "steps": ["-O0", "-g1", "-DTIDEMQ_STEPS"]}
@@ -90,6 +94,7 @@ with hints_refused():
     extensions = cythonize(
         compiled_modules(),
         build_dir=str(TRANSLATED),
+        nthreads=THREADS,
         show_all_warnings=False,
         quiet=True,
         compiler_directives={

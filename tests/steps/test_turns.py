@@ -46,6 +46,6 @@ def test_a_turn_with_too_many_steps_ends_the_process(count: int, status: int) ->
 
 def test_many_of_everything() -> None:
     assert len(TESTS) > 2
-    done = run_counted("-m", "pytest", "-p", "no:cacheprovider", *TESTS)
+    done = run_counted("-m", "pytest", "--capture=sys", "-p", "no:cacheprovider", *TESTS)
     assert done.returncode == 0, done.stdout[-6000:]
     assert " passed" in done.stdout

@@ -15,7 +15,7 @@ from cython.cimports.tidemq.engine.state import Lingering, Reactor
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, SHUT_WR, close, recv, shutdown
 
-# of the key of its epoll events; the rest is the descriptor
+# of the key of its epoll events; the rest is the socket's number among those that have ever lingered here
 _MARK = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 62)
 _READS = cython.declare(cython.int, 16)  # of a socket in a turn
 
@@ -43,7 +43,12 @@ def _drain(fd: cython.int) -> cython.bint:
 @cython.exceptval(check=False)
 def _end(r: cython.pointer[Reactor], index: cython.size_t) -> cython.void:
     close(r.lingering[index].fd)
-    r.lingering.erase(r.lingering.begin() + index)
+    r.lingering[index].fd = -1
+    r.lingering_count -= 1
+    while not r.lingering.empty() and r.lingering.front().fd < 0:
+        count_steps(1)
+        r.lingering.pop_front()
+        r.lingering_first += 1
 
 
 @cython.cfunc
@@ -56,12 +61,13 @@ def linger(r: cython.pointer[Reactor], fd: cython.int) -> cython.void:
     if not _drain(fd):
         close(fd)
         return
-    if r.lingering.size() >= LINGERING_MAX:
+    if r.lingering_count >= LINGERING_MAX:
         _end(r, 0)
     one.fd = fd
     one.until_ms = r.now_ms + LINGER_MS
+    watch(r, fd, _MARK | (r.lingering_first + r.lingering.size()), 0)
     r.lingering.push_back(one)
-    watch(r, fd, _MARK | cython.cast(uint64_t, fd), 0)
+    r.lingering_count += 1
 
 
 @cython.cfunc
@@ -69,13 +75,10 @@ def linger(r: cython.pointer[Reactor], fd: cython.int) -> cython.void:
 @cython.exceptval(check=False)
 def drain_lingering(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
     """More has come, or the client has closed."""
-    index: cython.size_t
-    for index in range(r.lingering.size()):
-        count_steps(1)
-        if r.lingering[index].fd == cython.cast(cython.int, key & ~_MARK):
-            if not _drain(r.lingering[index].fd):
-                _end(r, index)
-            return
+    count_steps(1)
+    index: uint64_t = (key & ~_MARK) - r.lingering_first  # very high where it has gone since
+    if index < r.lingering.size() and r.lingering[index].fd >= 0 and not _drain(r.lingering[index].fd):
+        _end(r, index)
 
 
 @cython.cfunc

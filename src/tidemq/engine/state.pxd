@@ -479,7 +479,9 @@ cdef cppclass Reactor:
     bool stopping
     int64_t stop_ms              # when the last writes end
     vector[ListeningSocket] listening
-    vector[Lingering] lingering  # oldest first
+    deque[Lingering] lingering   # oldest first; the oldest is open
+    uint64_t lingering_first     # its number
+    size_t lingering_count       # of those that are open
     vector[Connection*] connections
     vector[uint32_t] free_slots
     vector[uint32_t] generations

@@ -4,7 +4,7 @@ from libcpp cimport bool
 from libcpp.string cimport string
 
 cdef struct Lingering:           # a socket of a connection that is over, see lingering
-    int fd
+    int fd                       # -1: closed already
     int64_t until_ms
 
 cdef struct Gathering:           # whether turns wait a little before they read, see gathering
