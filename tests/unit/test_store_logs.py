@@ -263,6 +263,70 @@ def test_a_store_that_crashes_again_and_again_says_nothing(tmp_path, engine):
     store.close()
 
 
+def write_two_logs(data: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Files of a RocksDB that synced nothing, as a crash leaves them; how many rows of "session" are in the
+    older log, which they need: those of the other family are in a table.
+    """
+    monkeypatch.setattr("tidemq.store.rocksdb.MEMTABLE_BYTES", 256 << 10)
+    store = RocksDBStore(data)
+    store.open()
+    rows = 0
+    while len(list(data.glob("rocksdb/*.log"))) < 2:
+        batch = [("session", b"%05d" % rows, b"1"), ("payload", b"%05d" % rows, os.urandom(5000))]
+        store.write(batch, sync=False)
+        rows += 1
+    store._families["payload"].flush()
+    store.write([("session", b"behind", b"1")], sync=False)
+    store._database.cancel_all_background(True)
+    crash(store, data, copy)
+    return rows
+
+
+def zero_the_last_tenth(text: bytearray) -> None:
+    text[len(text) * 9 // 10 :] = bytes(len(text) - len(text) * 9 // 10)
+
+
+def cut_behind_a_batch(text: bytearray) -> None:
+    """Leaves nothing that could not be read."""
+    ends = [end for part, _, end in read_parts(bytes(text)) if part in (Part.WHOLE, Part.LAST)]
+    del text[ends[len(ends) // 2] :]
+
+
+OLDER_DAMAGES = [
+    (cut, r"its last \d+ rows are missing"),
+    (cut_behind_a_batch, r"its last \d+ rows are missing"),
+    (zero_the_last_tenth, r"its last \d+ rows are missing"),
+    (zero_all, "nothing of it can be read"),
+    (empty, "nothing of it can be read"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), OLDER_DAMAGES)
+def test_an_older_log_whose_end_is_missing_is_said_though_nothing_was_synced(
+    tmp_path, monkeypatch, damage, said
+):
+    data = tmp_path / "copy"
+    rows = write_two_logs(tmp_path / "data", data, monkeypatch)
+    (data / "rocksdb/synced").unlink()  # the row of the format was synced
+    older, *_ = sorted(data.glob("rocksdb/*.log"))
+    whole = Path(shutil.copytree(data, tmp_path / "whole"))
+    change(older, damage)
+    with pytest.raises(StoreError, match=f"{older.name} is damaged: {said}, and the next log goes on"):
+        RocksDBStore(data, strict=True).open()
+    store = RocksDBStore(data)
+    assert "acknowledged is not known" in store.open()[0]
+    left = sum(1 for _ in store.scan("session"))
+    assert 0 < left < rows + 1
+    if said.startswith("its"):
+        assert store.counts["store_log_lost"] >= rows + 1 - left
+    assert store.get("session", b"behind") == b"1"
+    store.close()
+    for path in (data, whole):
+        strict = RocksDBStore(path, strict=True)
+        assert strict.open() == []
+        strict.close()
+
+
 def test_sqlite_puts_no_old_pages_in_the_place_of_newer_ones(tmp_path):
     """All of the log is in the file; a bit in it would have an older part of it read again."""
     store = SQLiteStore(tmp_path / "data")

@@ -19,6 +19,7 @@ from tidemq.store.manifest import Part, find_manifest, parse_manifest, read_part
 from tidemq.store.sync_note import Synced
 
 _BATCH = struct.Struct("<QI")
+_DOUBT = "whether what is lost was ever acknowledged is not known"
 
 
 @dataclass
@@ -28,13 +29,17 @@ class LogReading:
     size: int  # of the file
     end: int = 0  # of the last batch before the first break
     last: int = 0  # number of the last row that can be read, wherever
+    rows: int = 0  # that can be read, wherever
     broken: bool = False  # at the break there is more than the beginning of a record, or zeros
     behind: int = 0  # rows that can be read behind the first break
     missing: int = 0  # rows whose numbers are passed over, before those
+    before: int = 0  # rows of the log before it that are missing at that one's end
 
 
-def read_log(path: Path, known: int = 0) -> LogReading:
-    """Reads a log as RocksDB does when it passes over what is damaged. `known`: number of a row before it."""
+def read_log(path: Path, known: int = 0, *, follows: bool = False) -> LogReading:
+    """Reads a log as RocksDB does when it passes over what is damaged. `known`: number of a row before it;
+    where it follows a log, of the last one that could be read.
+    """
     reading = LogReading(path.stat().st_size)
     if not reading.size:
         return reading
@@ -48,12 +53,15 @@ def read_log(path: Path, known: int = 0) -> LogReading:
         if batch is None:
             continue
         first, count = batch
-        if not expected and not whole:
+        if not expected and whole and follows:
+            reading.before = max(0, first - known - 1)
+        elif not expected and not whole:
             reading.missing += max(0, first - known - 1)
         elif expected and first > expected:
             whole, reading.missing = False, reading.missing + first - expected
         expected = first + count
         reading.last = expected - 1
+        reading.rows += count
         if whole:
             reading.end = end
         else:
@@ -101,22 +109,30 @@ class LogVerdict:
 def judge_logs(files: Path, synced: Synced) -> LogVerdict:
     """Reads all logs whose rows are in no table yet and holds them against what is known to be synced."""
     found = {int(path.stem): path for path in files.glob("*.log") if re.fullmatch(r"\d+", path.stem)}
-    first, known, wanted = _ask_manifest(files)
+    first, in_tables, wanted = _ask_manifest(files)
     verdict = LogVerdict([])
+    last = 0  # number of the last row that a log has
+    before, line = "", None  # the log before, and what is wrong with it
     for number in sorted(found.keys() | (synced.lengths.keys() if wanted else set())):
         if number < first:
             continue
         if number not in found:
-            verdict.lines.append(f"the write-ahead log {number:06}.log is missing")
+            before = f"{number:06}.log"
+            line = f"the write-ahead log {before} is missing"
+            verdict.lines.append(line)
             continue
-        reading = read_log(found[number], known)
-        verdict.lost += reading.missing
-        known = max(known, reading.last)
-        line = _judge(found[number].name, reading, synced.lengths.get(number, 0))
+        # tables may have later rows than a log before this one, of other families: so its own last row counts
+        reading = read_log(found[number], last or in_tables, follows=bool(before))
+        if before and not line and (reading.before or (reading.rows and not last)):
+            verdict.lines.append(_describe_gap(before, reading.before if last else 0))
+        verdict.lost += reading.before + reading.missing
+        last = max(last, reading.last)
+        before = found[number].name
+        line = _judge(before, reading, synced.lengths.get(number, 0))
         verdict.lines += [line] if line else []
         verdict.cut_off = reading.broken and not line
     if verdict.lines:
-        verdict.lost += max(0, synced.position - known)
+        verdict.lost += max(0, synced.position - max(last, in_tables))
     return verdict
 
 
@@ -139,6 +155,13 @@ def _judge(name: str, reading: LogReading, synced: int) -> str | None:
         size = f"of {synced} bytes that were on the disk"
         return f"the write-ahead log {name} is damaged: {size} only {reading.end} can be read{behind}"
     if reading.behind:
-        doubt = "whether what is lost was ever acknowledged is not known"
-        return f"the write-ahead log {name} is damaged: it breaks off at byte {reading.end}{behind}; {doubt}"
+        return f"the write-ahead log {name} is damaged: it breaks off at byte {reading.end}{behind}; {_DOUBT}"
     return None
+
+
+def _describe_gap(name: str, rows: int) -> str:
+    """The line for a log of which only the next one says that its end is missing, or all of it (`rows` is 0):
+    RocksDB begins no log behind an empty one.
+    """
+    missing = f"its last {rows} rows are missing" if rows else "nothing of it can be read"
+    return f"the write-ahead log {name} is damaged: {missing}, and the next log goes on behind that; {_DOUBT}"
