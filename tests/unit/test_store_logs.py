@@ -347,6 +347,65 @@ def test_sqlite_puts_no_old_pages_in_the_place_of_newer_ones(tmp_path):
     store.close()
 
 
+@pytest.fixture
+def copied(tmp_path) -> Path:
+    """Of a log that was never synced as a whole, all is in the file; and then it was killed."""
+    store = SQLiteStore(tmp_path / "data")
+    store.open()
+    for index in range(30):
+        put(store, index, sync=False)
+    store._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    store._note_written(synced=False)
+    return crash(store, tmp_path / "data", tmp_path / "copy")
+
+
+@pytest.mark.parametrize("starts", [0, 2])
+@pytest.mark.parametrize("damage", [flip_a_bit, zero_the_end, cut])
+def test_a_damaged_log_of_sqlite_that_is_in_the_file_is_dropped_though_it_was_not_synced(
+    copied, tmp_path, damage, starts
+):
+    """Also when SQLite has forgotten that it is in the file, as it does at a start after a crash."""
+    for index in range(starts):
+        store = SQLiteStore(copied, strict=True)
+        store.open()
+        copied = crash(store, copied, tmp_path / f"start{index}")
+    change(log_of(copied), damage)
+    with pytest.raises(StoreError, match="is in the file already"):
+        SQLiteStore(copied, strict=True).open()
+    store = SQLiteStore(copied)
+    (line,) = store.open()
+    assert "moved to" in line
+    assert len(list(store.scan("retained"))) == 30 * BATCH
+    assert store.counts["store_log_lost"] == 0
+    store.close()
+
+
+@pytest.mark.parametrize("synced", [False, True])
+@pytest.mark.parametrize("early", [False, True])
+def test_of_a_log_of_sqlite_of_which_a_part_is_in_the_file_no_old_page_is_read(
+    copied, tmp_path, early, synced
+):
+    """Damage before the end of that part costs what is behind it; behind it, what is behind the damage."""
+    store = SQLiteStore(copied)
+    store.open()
+    size = log_of(copied).stat().st_size
+    for index in range(30, 60):
+        put(store, index, sync=synced)
+    data = crash(store, copied, tmp_path / "longer")
+    size = size if early else log_of(data).stat().st_size
+    change(log_of(data), lambda text: text.__setitem__(size * 3 // 4, text[size * 3 // 4] ^ 4))
+    store = SQLiteStore(data)
+    (line,) = store.open()
+    assert ("moved to" if early else "copied to") in line
+    left = [key for key, _ in store.scan("retained")]
+    assert left == [b"%05d-%d" % (index // BATCH, index % BATCH) for index in range(len(left))]
+    assert len(left) == 30 * BATCH if early else 30 * BATCH < len(left) < 60 * BATCH
+    assert store.counts["store_log_lost"] > 0
+    assert ("acknowledged is not known" in line) is not synced
+    assert store._database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    store.close()
+
+
 def test_a_note_is_read_back_though_its_last_writing_was_cut_off(tmp_path):
     path = tmp_path / "synced"
     note = SyncNote(path)

@@ -173,19 +173,19 @@ class SQLiteStore:
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
-        self._synced = written
-        self._note_written(synced=False)
+        self._note_frames(written, synced=True)
 
     def _note_written(self, *, synced: bool) -> None:
         """Notes how far the log is on the disk, which with `synced` is all of it."""
-        if self._index < 0:
-            return  # it is a file that is being made
-        written = read_index(self._index)
-        if synced:
-            self._synced = written
-        elif self._synced.salts != written.salts:  # begun anew
-            self._synced = Frames(written.salts)
-        self._note.write(written.copied, {written.salts: self._synced.count})
+        if self._index >= 0:  # else it is a file that is being made
+            self._note_frames(read_index(self._index), synced=synced)
+
+    def _note_frames(self, written: Frames, *, synced: bool) -> None:
+        # after a crash SQLite knows no more what of the log is in the file: what was known of it stays true
+        before = self._synced if self._synced.salts == written.salts else Frames()
+        count = written.count if synced else before.count
+        self._synced = Frames(written.salts, count, max(written.copied, before.copied))
+        self._note.write(self._synced.copied, {written.salts: count})
 
     def _explain(self, what: str, error: sqlite3.Error) -> StoreError:
         """The StoreError for an error of SQLite's; that the file is damaged is remembered."""
@@ -210,7 +210,7 @@ class SQLiteStore:
         try:
             self._database = self._connect(self._file)
             self._index = os.open(f"{self._file}-shm", os.O_RDONLY | os.O_CLOEXEC)
-            self._note.open()
+            self._note.open(self._synced.copied, {self._synced.salts: 0})
             self._sync_log()
         except OSError as error:
             self._close_database()
@@ -227,7 +227,9 @@ class SQLiteStore:
         """What is wrong with the log, of which SQLite says nothing; StoreError where the store is strict."""
         path = Path(f"{self._file}-wal")
         try:
-            verdict = judge_log(path, self._note.read())
+            noted = self._note.read()
+            verdict = judge_log(path, noted)
+            self._synced = Frames(next(iter(noted.lengths), 0), 0, noted.position)
         except StoreError as error:
             if self._strict:
                 raise

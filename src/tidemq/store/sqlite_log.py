@@ -32,6 +32,7 @@ class Frames:
     count: int = 0  # committed, and readable one after the other
     copied: int = 0  # of them in the file, durably
     behind: int = 0  # of whole commits behind the first one that cannot be read
+    last: int = 0  # number of the last one that ends a commit, though it may not be readable
 
 
 def read_index(descriptor: int) -> Frames:
@@ -65,6 +66,8 @@ def read_log(path: Path) -> Frames:
         if whole and its_salts == salts:
             sums = sum_words(frame[_FRAME.size :], big, *sum_words(frame[:8], big, *sums))
         whole = whole and its_salts == salts and _SUMS.pack(*sums) == said
+        if commits and its_salts == salts:
+            found.last = number
         if whole and commits:
             found.count = number
         elif not whole and commits and its_salts == salts:
@@ -91,18 +94,21 @@ def judge_log(path: Path, synced: Synced) -> LogVerdict:
     salts, frames = next(iter(synced.lengths.items()), (0, 0))
     if found.salts and 0 < (found.salts >> 32) - (salts >> 32) & 0xFFFFFFFF < 1 << 31:
         frames = 0  # it was begun anew since, so all of the old one is in the file
-    readable = found.count if found.salts == salts else 0
-    kept = max(readable, synced.position)
+    same = found.salts == salts
+    readable, copied = found.count if same else 0, synced.position
+    kept = max(readable, copied)
+    # SQLite would read what is left of the log, and take it for newer than what the file has
+    drop = same and readable < copied
     damaged = f"the write-ahead log {path.name} is damaged"
     if frames > kept:
         text = f"{damaged}: of {frames} pages that were on the disk only {kept} can be read"
-        return LogVerdict(text, frames - kept, found.salts == salts and readable < kept)
-    if frames > readable and found.salts == salts:
-        return LogVerdict(f"{damaged}; all of it that was on the disk is in the file already", 0, True)
-    if found.behind:
-        text = (
-            f"{damaged}: it breaks off after {found.count} pages, with {found.behind} of whole writes behind"
-        )
-        doubt = "whether what is lost was ever acknowledged is not known"
-        return LogVerdict(f"{text}; {doubt}", found.behind)
-    return LogVerdict()
+        return LogVerdict(text, frames - kept, drop)
+    if drop and found.last <= copied:
+        return LogVerdict(f"{damaged}; all of it that was on the disk is in the file already", 0, drop)
+    where, behind = f"breaks off after {found.count} pages", found.behind
+    if drop:
+        where, behind = f"{where}, where {copied} are in the file already", found.last - copied
+    if not behind:
+        return LogVerdict()
+    doubt = "whether what is lost was ever acknowledged is not known"
+    return LogVerdict(f"{damaged}: it {where}, with {behind} of whole writes behind; {doubt}", behind, drop)

@@ -58,11 +58,11 @@ class SyncNote:
         self._counter, synced = max(found, key=lambda each: each[0])
         return synced
 
-    def open(self) -> None:
-        """Begins anew: nothing is known to be on the disk."""
+    def open(self, position: int = 0, lengths: Mapping[int, int] | None = None) -> None:
+        """Begins anew: no more than this is known to be on the disk."""
         self.close()
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.write(0, {})
+        self.write(position, lengths or {})
 
     def write(self, position: int, lengths: Mapping[int, int]) -> None:
         """Replaces the note. Where it cannot be written there is an older one, and that is true as well."""
