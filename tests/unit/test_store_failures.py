@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,47 @@ def test_a_disk_that_cannot_be_forced_is_said_and_overcome(make, tmp_path, monke
     store.sync()
     store.write([("queue", b"b", b"2")], sync=True)
     assert [key for key, _ in store.scan("queue")] == [b"a", b"b"]
+    store.close()
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    """As on a disk with too little room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_without_room_for_a_copy_of_it_a_damaged_file_is_still_read(tmp_path):
+    store = make_sqlite_store(Config(data=tmp_path), {})
+    store.open()
+    for number in range(40):
+        write_batch(store, number)
+    store.write([("session", b"%04d" % row, bytes(50)) for row in range(2000)], sync=True)
+    store.close()
+    file = tmp_path / "sqlite/tidemq.db"
+    text = bytearray(file.read_bytes())
+    at = text.index(b"%08d" % 2000) // 4096 * 4096
+    text[at : at + 4096] = b"\xff" * 4096
+    file.write_bytes(text)
+    assert store.open() == []
+    with files_no_larger_than(len(text) // 2):
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                list(store.scan("queue"))
+            with pytest.raises(StoreError):
+                store.write([("session", b"new", b"1")], sync=True)
+            assert len(list(store.scan("session"))) == 2000
+            assert store.get("queue", b"%08d" % 1) is not None
+            assert not (file.with_name("unfinished")).exists()
+    store.write([("session", b"new", b"1")], sync=True)
+    assert 40 * BATCH - 40 < len(list(store.scan("queue"))) < 40 * BATCH
+    assert len(list(store.scan("session"))) == 2001
+    store.close()
+    assert store.open() == []
     store.close()
 
 

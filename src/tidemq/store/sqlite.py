@@ -6,7 +6,7 @@ import logging
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -18,6 +18,7 @@ from tidemq.errors import StoreError
 from tidemq.store.directory import DataDirectory, explain, sync_directory
 from tidemq.store.interface import DAMAGE_COUNTERS, FAMILIES, Row, Write, check_format, prefix_end
 from tidemq.store.sqlite_log import Frames, judge_log, read_index
+from tidemq.store.sqlite_pages import read_rows
 from tidemq.store.sync_note import SyncNote
 
 ENGINE = "sqlite"
@@ -46,6 +47,7 @@ class SQLiteStore:
         self.counts = Counter(dict.fromkeys(DAMAGE_COUNTERS, 0))  # among the broker's
         self._failure: StoreError | None = None  # of the last write: the database must be opened anew
         self._damaged = False  # the file has a page that could not be read
+        self._unmended = False  # and what can be read of it could not be copied
 
     def open(self) -> list[str]:
         """Locks the directory and opens the file; gives a line for each thing set aside."""
@@ -63,16 +65,12 @@ class SQLiteStore:
         if self._failure is not None:
             self._repair()
         database = self._opened()
-        last: dict[str, dict[bytes, bytes | None]] = {family: {} for family in FAMILIES}
-        for family, key, value in batch:
-            last[family][key] = value
+        rows = _group(batch)
         try:
             # of commits only: in the other mode the file is forced to the disk by checkpoints alone
             database.execute(f"PRAGMA synchronous={'FULL' if sync else 'NORMAL'}")
             database.execute("BEGIN IMMEDIATE")
-            for family, rows in last.items():
-                if rows:
-                    _apply(database, family, rows)
+            _apply(database, rows)
             database.execute("COMMIT")
             self._note_written(synced=sync)
         except sqlite3.Error as error:
@@ -137,7 +135,7 @@ class SQLiteStore:
         """Closes the file, unlocks the directory."""
         self._close_database()
         self._note.close()
-        self._damaged = False
+        self._damaged = self._unmended = False
         self._directory.release()
 
     @property
@@ -162,7 +160,7 @@ class SQLiteStore:
                 return read(self._opened())
             except sqlite3.Error as error:
                 failure = self._explain("the store cannot be read", error)
-                if self._strict or not self._damaged:
+                if self._strict or not self._damaged or self._unmended:
                     raise failure from error
             self._open_anew()
 
@@ -177,7 +175,7 @@ class SQLiteStore:
 
     def _note_written(self, *, synced: bool) -> None:
         """Notes how far the log is on the disk, which with `synced` is all of it."""
-        if self._index >= 0:  # else it is a file that is being made
+        if self._index >= 0:  # else nothing is written
             self._note_frames(read_index(self._index), synced=synced)
 
     def _note_frames(self, written: Frames, *, synced: bool) -> None:
@@ -189,8 +187,7 @@ class SQLiteStore:
 
     def _explain(self, what: str, error: sqlite3.Error) -> StoreError:
         """The StoreError for an error of SQLite's; that the file is damaged is remembered."""
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        self._damaged = self._damaged or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        self._damaged = self._damaged or _is_damage(error)
         return explain(what, error)
 
     def _open_mending(self) -> list[str]:
@@ -199,7 +196,8 @@ class SQLiteStore:
         try:
             if self._damaged:
                 self._damaged = False
-                lines.append(self._save_rows())
+                if not self._mended.exists():
+                    lines.append(self._save_rows())
             if self._mended.exists():  # a crash may have come in between
                 lines += self._replace_file()
             else:
@@ -208,20 +206,25 @@ class SQLiteStore:
         except OSError as error:
             raise explain(f"the store in {self._directory.path} cannot be opened", error) from error
         try:
-            self._database = self._connect(self._file)
+            self._open_file()
+        except StoreError:
+            if self._strict or not self._damaged:
+                raise
+            return lines + self._open_mending()
+        self._failure = None
+        self._unmended = False
+        self.counts["store_damaged"] += len(lines)
+        return lines
+
+    def _open_file(self) -> None:
+        self._database = self._connect(self._file)
+        try:
             self._index = os.open(f"{self._file}-shm", os.O_RDONLY | os.O_CLOEXEC)
             self._note.open(self._synced.copied, {self._synced.salts: 0})
             self._sync_log()
         except OSError as error:
             self._close_database()
             raise explain(f"the store in {self._directory.path} cannot be opened", error) from error
-        except StoreError:
-            if self._strict or not self._damaged:
-                raise
-            return lines + self._open_mending()
-        self._failure = None
-        self.counts["store_damaged"] += len(lines)
-        return lines
 
     def _read_log(self) -> list[str]:
         """What is wrong with the log, of which SQLite says nothing; StoreError where the store is strict."""
@@ -261,19 +264,38 @@ class SQLiteStore:
     def _save_rows(self) -> str:
         """Makes a file of what can be read of the damaged one."""
         unfinished = self._file.with_name("unfinished")
-        for path in (unfinished, Path(f"{unfinished}-wal")):
-            path.unlink(missing_ok=True)
-        self._database = self._connect(unfinished)
-        self._failure = None
-        saved = 0
-        rows = _read_damaged(self._file)
-        while batch := list(islice(rows, PAGE_ROWS)):
-            self.write(batch, sync=False)
-            saved += len(batch)
-        self._close_database()  # which brings the log into the file, durably
-        unfinished.rename(self._mended)
+        unfinished.unlink(missing_ok=True)
+        try:
+            saved = _make_file(unfinished, read_rows(self._file, self._find_roots()))
+            unfinished.rename(self._mended)
+        except sqlite3.Error as error:
+            raise self._explain("the store cannot be written", error) from error
+        finally:
+            unfinished.unlink(missing_ok=True)  # it may have taken the last room there was
         sync_directory(self._directory.files)
         return f"{self._file} was damaged: {saved} rows of it could be read"
+
+    def _find_roots(self) -> dict[str, int]:
+        """Brings the log into the damaged file; gives the first pages of its tables.
+
+        Where the file's own first page is damaged they are where every file has them, and what is in the log
+        alone cannot be had.
+        """
+        database = sqlite3.connect(self._file, isolation_level=None)
+        try:
+            query = "SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"
+            roots = {name: page for name, page in database.execute(query) if name in FAMILIES}
+            busy, frames, copied = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if busy or frames != copied:
+                raise StoreError(f"{self._file} is damaged, and in use by another program")
+            self._note.remove()  # closing may remove the log, of which nothing is needed now
+            return roots
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            return {family: number for number, family in enumerate(FAMILIES, 2)}
+        finally:
+            database.close()
 
     def _replace_file(self) -> list[str]:
         lines = []
@@ -294,9 +316,7 @@ class SQLiteStore:
             database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
             database.execute("PRAGMA journal_mode=WAL")
-            for family in FAMILIES:
-                columns = "key BLOB PRIMARY KEY, value BLOB NOT NULL"
-                database.execute(f"CREATE TABLE IF NOT EXISTS {_table(family)} ({columns}) WITHOUT ROWID")
+            _make_tables(database)
             return database
         except sqlite3.Error as error:
             if database is not None:
@@ -332,19 +352,34 @@ class SQLiteStore:
         """Opens the file again, or one with what can be read of it where it is known to be damaged."""
         if self._damaged and self._strict:
             raise StoreError(f"the store in {self._directory.path} is damaged: {self._file}")
+        damaged = self._damaged
         self._close_database()
         try:
             lines = self._open_mending()
         except StoreError as error:
             self._failure = error
+            if damaged or self._damaged:
+                self._read_on()
             raise
         for line in lines:
             log.warning("%s", line)
+
+    def _read_on(self) -> None:
+        """Opens a damaged file as it is, only to be read: the next write tries again to mend it."""
+        self._damaged = self._unmended = True
+        if not self._mended.exists():
+            with suppress(StoreError):
+                self._open_file()
 
 
 def make_sqlite_store(config: Config, _: Mapping[str, Any]) -> SQLiteStore:
     """The entry point `sqlite`."""
     return SQLiteStore(config.data, strict=config.store_strict)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _table(family: str) -> str:
@@ -354,12 +389,29 @@ def _table(family: str) -> str:
     return f'"{family}"'
 
 
-def _apply(database: sqlite3.Connection, family: str, rows: dict[bytes, bytes | None]) -> None:
-    table = _table(family)
-    deleted = [(key,) for key, value in rows.items() if value is None]
-    database.executemany(f"DELETE FROM {table} WHERE key = ?", deleted)
-    put = ((key, value) for key, value in rows.items() if value is not None)
-    database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", put)
+def _make_tables(database: sqlite3.Connection) -> None:
+    for family in FAMILIES:
+        columns = "key BLOB PRIMARY KEY, value BLOB NOT NULL"
+        database.execute(f"CREATE TABLE IF NOT EXISTS {_table(family)} ({columns}) WITHOUT ROWID")
+
+
+def _group(batch: Iterable[Write]) -> dict[str, dict[bytes, bytes | None]]:
+    """The last write to each key, by family; KeyError on an unknown one."""
+    last: dict[str, dict[bytes, bytes | None]] = {family: {} for family in FAMILIES}
+    for family, key, value in batch:
+        last[family][key] = value
+    return last
+
+
+def _apply(database: sqlite3.Connection, written: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
+    for family, rows in written.items():
+        table = _table(family)
+        deleted = [(key,) for key, value in rows.items() if value is None]
+        put = [(key, value) for key, value in rows.items() if value is not None]
+        if deleted:
+            database.executemany(f"DELETE FROM {table} WHERE key = ?", deleted)
+        if put:
+            database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", put)
 
 
 def _fetch_all(database: sqlite3.Connection, query: str, values: Sequence[bytes]) -> list[Row]:
@@ -378,27 +430,21 @@ def _fetch_page(database: sqlite3.Connection, query: str, values: Sequence[bytes
     return rows, True
 
 
-def _read_damaged(path: Path) -> Iterator[Write]:
-    """What can be read of a damaged file: each table from both ends up to its first damaged page."""
+def _make_file(path: Path, rows: Iterator[Write]) -> int:
+    """Makes a file of these rows, durably, and without a log; how many they are."""
     database = sqlite3.connect(path, isolation_level=None)
+    count = 0
     try:
-        for family in FAMILIES:
-            last = None
-            for key, value in _read_until_damage(database, family, "ASC"):
-                yield family, key, value
-                last = key
-            for key, value in _read_until_damage(database, family, "DESC"):
-                if last is not None and key <= last:
-                    break
-                yield family, key, value
+        database.execute("PRAGMA journal_mode=OFF")
+        database.execute("PRAGMA synchronous=OFF")
+        _make_tables(database)
+        while batch := list(islice(rows, PAGE_ROWS)):
+            database.execute("BEGIN")
+            _apply(database, _group(batch))
+            database.execute("COMMIT")
+            count += len(batch)
     finally:
         database.close()
-
-
-def _read_until_damage(database: sqlite3.Connection, family: str, order: str) -> Iterator[Row]:
-    try:
-        for key, value in database.execute(f"SELECT key, value FROM {_table(family)} ORDER BY key {order}"):
-            if isinstance(key, bytes) and isinstance(value, bytes):
-                yield key, value
-    except sqlite3.DatabaseError:
-        return
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return count

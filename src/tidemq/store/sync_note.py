@@ -77,6 +77,11 @@ class SyncNote:
                 self._forced = now
                 os.fdatasync(self._file)
 
+    def remove(self) -> None:
+        """Until it is opened again nothing is known to be on the disk, or to have been there."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
     def close(self) -> None:
         """May be called twice."""
         if self._file >= 0:
