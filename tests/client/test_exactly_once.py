@@ -16,6 +16,7 @@ from client.servers import Server
 
 from tidemq.client import (
     ConnectError,
+    DisconnectedError,
     Message,
     PublishError,
     ServerRefusedError,
@@ -30,7 +31,7 @@ from tidemq.client.exactly_once import (
     _Session,
 )
 from tidemq.errors import UsageError
-from tidemq.wire import Pubrec
+from tidemq.wire import Pubcomp, Pubrec
 
 pytestmark = pytest.mark.timeout(120)
 BATCHES = 30
@@ -156,6 +157,31 @@ def test_whichever_request_was_its_last_the_next_one_goes_on(durable, received, 
             assert publisher.publish(2, whole[:1]) == 1
         expected += [message.payload for message in [*whole, whole[0]]]
     assert received() == expected
+
+
+@pytest.mark.parametrize("between", [0, 1])
+def test_a_batch_whose_end_was_not_released_swallows_nothing_of_later_ones(
+    durable, received, monkeypatch, between
+):
+    """The program goes on behind an error: the end of a batch was announced, and its release got lost."""
+    ask = _Session.ask
+
+    async def cut(self, data, kind, topics):
+        if kind is Pubcomp:
+            raise DisconnectedError("the line is cut")
+        return await ask(self, data, kind, topics)
+
+    with ExactlyOncePublisher(durable.url, "goes-on", retry_s=0) as publisher:
+        monkeypatch.setattr(_Session, "ask", cut)
+        with pytest.raises(DisconnectedError):
+            publisher.publish(1, messages(3, "first"))
+        monkeypatch.undo()
+        for batch in range(2, 2 + between):
+            assert publisher.publish(batch, []) == 0
+        for batch in (10, 11, 12):  # the chunk of batch 11 has the packet identifiers of the first
+            assert publisher.publish(batch, messages(3, f"{batch}")) == 3
+    texts = ("first", "10", "11", "12")
+    assert received() == [message.payload for text in texts for message in messages(3, text)]
 
 
 def test_what_is_not_the_same_again_is_refused(durable, received, monkeypatch):

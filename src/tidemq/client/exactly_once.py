@@ -86,7 +86,7 @@ class Progress:
     batch: int
     number: int  # of the chunk that follows, among all of the publisher
     rows: int
-    before: int  # messages of the chunk before it, in this batch: they may be not released yet
+    before: int  # messages of the chunk before it, of an earlier batch perhaps: may be not released yet
     size: int  # messages of the chunk that follows; 0: the batch is done
     digest: str  # of that chunk
 
@@ -219,8 +219,11 @@ class ExactlyOncePublisher:
 
     def _begin(self, batch: int, old: Progress | None) -> Progress:
         """What the broker is to be told first: what it has of this batch, or that there is a new one."""
-        if old is None or (old.batch < batch and not old.size):
-            return Progress(batch, old.number if old else 0, 0, 0, 0, "")
+        if old is None:
+            return Progress(batch, 0, 0, 0, 0, "")
+        if old.batch < batch and not old.size:
+            # the release of the last batch's end may have got lost, and nobody else would repeat it
+            return Progress(batch, old.number, 0, old.before, 0, "")
         if old.batch == batch:
             return old
         state = "has not finished" if old.batch < batch else "is at"
