@@ -6,10 +6,13 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from client.servers import Server
@@ -21,6 +24,7 @@ from tidemq.client import (
     PublishError,
     ServerRefusedError,
     SubscribeError,
+    exactly_once,
     sync,
 )
 from tidemq.client.exactly_once import (
@@ -182,6 +186,86 @@ def test_a_batch_whose_end_was_not_released_swallows_nothing_of_later_ones(
             assert publisher.publish(batch, messages(3, f"{batch}")) == 3
     texts = ("first", "10", "11", "12")
     assert received() == [message.payload for text in texts for message in messages(3, text)]
+
+
+SLOW_BYTES = 16_384  # at a time
+SLOW_S = 0.01
+
+
+@contextmanager
+def slow_line(port: int) -> Iterator[str]:
+    """The URL of a line to the broker that takes 1.6 MB a second; back it is fast."""
+    with socket.create_server(("127.0.0.1", 0)) as front:
+        front.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BYTES)
+        threading.Thread(target=take_slowly, args=(front, port), daemon=True).start()
+        yield f"mqtt://127.0.0.1:{front.getsockname()[1]}"
+        front.shutdown(socket.SHUT_RDWR)  # wakes the thread
+
+
+def take_slowly(front: socket.socket, port: int) -> None:
+    def pass_on(source: socket.socket, sink: socket.socket, pause_s: float) -> None:
+        with suppress(OSError):  # the other end has gone
+            while data := source.recv(SLOW_BYTES):
+                time.sleep(pause_s)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    with suppress(OSError):  # the test is over
+        while True:
+            client, broker = front.accept()[0], socket.create_connection(("127.0.0.1", port))
+            for source, sink, pause_s in ((client, broker, SLOW_S), (broker, client, 0)):
+                threading.Thread(target=pass_on, args=(source, sink, pause_s), daemon=True).start()
+
+
+@pytest.mark.parametrize("count", [4, 64])
+def test_a_slow_line_gets_on(durable, received, monkeypatch, count):
+    """A chunk takes several times as long as an answer may."""
+    monkeypatch.setattr(exactly_once, "ANSWER_S", 0.5)
+    size = 4_000_000 // count
+    whole = [Message("killed/a", b"%02d" % number * (size // 2)) for number in range(count)]
+    began = time.monotonic()
+    with slow_line(durable.port) as url, ExactlyOncePublisher(url, "slow", retry_s=0) as publisher:
+        assert publisher.publish(1, whole) == count
+    assert time.monotonic() - began > 1.5
+    assert received() == [message.payload for message in whole]
+
+
+def test_an_end_in_the_middle_of_a_message_completes_none(durable, received, monkeypatch):
+    """But for the length of a goodbye, the first piece is the whole packet."""
+    until = _Session._until
+    overhead = len(exactly_once.Chunk(0, [Message("killed/a", bytes(1 << 16))]).packets[0]) - (1 << 16)
+    message = Message("killed/a", b"x" * (exactly_once.PIECE_BYTES + 2 - overhead))
+
+    async def die(self, done):
+        if self._kind is Pubrec:
+            raise KilledError
+        await until(self, done)
+
+    with ExactlyOncePublisher(durable.url, "halves") as publisher:
+        monkeypatch.setattr(_Session, "_until", die)
+        with pytest.raises(KilledError):
+            publisher.publish(1, [message])
+        monkeypatch.undo()
+        assert publisher.publish(1, [message]) == 1
+    assert received() == [message.payload]
+
+
+def test_a_step_that_took_long_is_tried_again_too(durable, received, monkeypatch):
+    """The broker has been away for as long as it cannot be reached, not since the step began."""
+    calls = 0
+
+    async def break_late(self, old, now, chunk):
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await asyncio.sleep(0.5)
+            raise DisconnectedError("the line is cut")
+        await _advance(self, old, now, chunk)
+
+    monkeypatch.setattr(ExactlyOncePublisher, "_advance", break_late)
+    with ExactlyOncePublisher(durable.url, "late", retry_s=0.3) as publisher:
+        assert publisher.publish(1, messages(3)) == 3
+    assert received() == [message.payload for message in messages(3)]
 
 
 def test_what_is_not_the_same_again_is_refused(durable, received, monkeypatch):

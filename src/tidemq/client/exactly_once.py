@@ -18,9 +18,11 @@ import asyncio
 import hashlib
 import json
 import re
+import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -62,9 +64,10 @@ from tidemq.wire import (
 TOPIC = "tidemq/published"  # below it, PUBLISHER/PARTITION, is what a publisher has got to
 RETRY_S = 30.0  # for so long a broker that went away may be starting again
 RETRY_PAUSE_S = 0.2
-ANSWER_S = 30.0  # for all answers to a chunk
+ANSWER_S = 30.0  # without an answer, and without the line taking anything
 CHUNK_MESSAGES = 1000  # at most; the server's Receive Maximum may be less
 CHUNK_BYTES = 8 << 20  # a chunk ends with the message that passes it
+PIECE_BYTES = 1 << 16  # of a chunk, at a time: a slow line is told from a dead one by what it takes
 _PROGRESS_ID = 0xFFFF  # packet identifier of announcements; chunks have those up to 2 * CHUNK_MESSAGES
 _REQUEST_ID = 0xFFFE
 _NEVER = 0xFFFFFFFF  # session expiry
@@ -271,7 +274,7 @@ class ExactlyOncePublisher:
     async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
         """Connects where there is no connection, and works; again, where that is lost meanwhile. After any
         failure nothing of the connection is relied on: what the broker has is read again."""
-        deadline = time.monotonic() + self._retry_s
+        deadline: float | None = None
         while True:
             try:
                 if self._session is None:
@@ -281,7 +284,9 @@ class ExactlyOncePublisher:
                 session, self._session, self._progress = self._session, None, None
                 if session is not None:
                     await session.close()
-                if not _may_pass(error) or time.monotonic() > deadline:
+                now = time.monotonic()
+                deadline = now + self._retry_s if deadline is None else deadline
+                if not _may_pass(error) or now >= deadline:
                     raise
                 await asyncio.sleep(RETRY_PAUSE_S)
 
@@ -347,6 +352,14 @@ def _taken(messages: Iterator[Message], count: int, size_max: int) -> Iterator[M
             return
 
 
+def _keep_short(link: Link) -> None:
+    """What the system holds and has not sent: it may be megabytes, of which nothing is heard for minutes."""
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is not None:
+        with suppress(OSError):  # a Unix socket has none of it
+            link.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, option, PIECE_BYTES)
+
+
 class _Session:
     """One connection: a request at a time, each with all of its answers. Implements `transport.Owner`."""
 
@@ -359,7 +372,9 @@ class _Session:
         self._kind: type[Packet] = Connack  # of the answers that are awaited
         self._missing: dict[int, str] = {}  # their packet identifiers, with the topics
         self._refusal: TideMQError | None = None
-        self._answer: asyncio.Future[Packet] | None = None
+        self._answer: Packet | None = None  # the last of them
+        self._sending = self._blocked = False
+        self._moved = asyncio.Event()  # something was answered, or taken, or the connection has ended
         self._topic, self._retained = "", b""
         self.receive_maximum = 0xFFFF
         self._packet_bytes_max = 0xFFFFFFFF
@@ -371,6 +386,7 @@ class _Session:
                 self._link = await open_link(self._route, self)
         except TimeoutError:
             raise ConnectError(f"cannot connect to {self._address} within {ANSWER_S:g} s") from None
+        _keep_short(self._link)
         connack = await self.ask(encode(connect, 5), Connack, {})
         assert isinstance(connack, Connack)
         properties = connack.properties
@@ -409,22 +425,35 @@ class _Session:
 
         PublishError where any message was refused, after all were answered.
         """
+        self._kind, self._missing, self._refusal, self._answer = kind, dict(topics), None, None
+        await self._send(data)
+        await self._until(lambda: self._answer is not None)
+        assert self._answer is not None
+        if self._refusal is not None:
+            raise self._refusal
+        return self._answer
+
+    async def _send(self, data: bytes) -> None:
         if self._ended is not None:
             raise self._ended
         assert self._link is not None
-        self._kind, self._missing, self._refusal = kind, dict(topics), None
-        self._answer = asyncio.get_running_loop().create_future()
-        self._link.send(data)
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                packet = await self._answer
-        except TimeoutError:
-            self.ended(ConnectError(f"{self._address} did not answer within {ANSWER_S:g} s"))
-            assert self._ended is not None
-            raise self._ended from None
-        if self._refusal is not None:
-            raise self._refusal
-        return packet
+        self._sending = True
+        for at in range(0, len(data), PIECE_BYTES):
+            self._link.send(data[at : at + PIECE_BYTES])
+            await self._until(lambda: not self._blocked)
+        self._sending = False
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        """However long it takes, as long as something moves."""
+        while not done():
+            if self._ended is not None:
+                raise self._ended
+            self._moved.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    await self._moved.wait()
+            if not self._moved.is_set():
+                self.ended(ConnectError(f"{self._address} did not answer within {ANSWER_S:g} s"))
 
     def _dispatch(self, packet: Packet) -> None:
         if isinstance(packet, Disconnect):
@@ -433,14 +462,17 @@ class _Session:
         elif isinstance(packet, Publish):
             if packet.topic == self._topic:
                 self._retained = packet.payload
-        elif type(packet) is self._kind and self._answer is not None and not self._answer.done():
+        elif type(packet) is self._kind and self._answer is None:
             if isinstance(packet, Puback | Pubrec | Pubcomp) and self._acknowledged(packet):
                 return
-            self._answer.set_result(packet)
+            self._answer = packet
+            self._moved.set()
 
     def _acknowledged(self, packet: Puback | Pubrec | Pubcomp) -> bool:
         """True while others are missing."""
         topic = self._missing.pop(packet.packet_id, None)
+        if topic is not None:
+            self._moved.set()
         if topic and packet.reason >= 0x80 and self._refusal is None:  # a PUBCOMP names no topic
             text = packet.properties.reason_string
             self._refusal = PublishError(f"publishing to {topic!r}", packet.reason, text)
@@ -450,14 +482,14 @@ class _Session:
         """Says goodbye if there is somebody to say it to; `ends`: to the session as well."""
         if self._link is None:
             return
-        if self._ended is None:
+        if self._ended is None and not self._sending:  # else it would be taken for the rest of a packet
             self._link.send(
                 encode(Disconnect(properties=Properties(session_expiry_s=0 if ends else None)), 5)
             )
             self._link.close()
-            self._ended = DisconnectedError("the publisher is closed")
         else:
             self._link.abort()
+        self._ended = self._ended or DisconnectedError("the publisher is closed")
         await asyncio.sleep(0)  # the transport closes in the next turn of the loop
 
     # --- called by the link
@@ -479,7 +511,9 @@ class _Session:
             self.ended(ConnectError(f"{self._address} broke MQTT: {error}"))
 
     def writable(self, yes: bool) -> None:
-        pass  # a request is bounded, and the next one waits for its answers
+        self._blocked = not yes
+        if yes:
+            self._moved.set()
 
     def ended(self, error: Exception | None) -> None:
         """The first reason stays."""
@@ -488,5 +522,4 @@ class _Session:
                 text = "the server closed the connection" if error is None else error_text(error)
                 error = DisconnectedError(f"{self._address}: {text}")
             self._ended = error
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(self._ended)
+        self._moved.set()
