@@ -172,6 +172,35 @@ class DemandingBroker(FakeBroker):
             await super().take(first, body, writer)
 
 
+class StrictBroker(DemandingBroker):
+    """Demands a keep alive of a second, and ends a client that is silent for longer than half as much again.
+    The last of so many clients is let in late."""
+
+    def __init__(self, clients: int = 0, late_s: float = 0.0) -> None:
+        super().__init__(b"\x13\x00\x01")
+        self.clients, self.late_s = clients, late_s
+        self.ended = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                async with asyncio.timeout(1.5):
+                    first, body = await read_packet(reader)
+                await self.take(first, body, writer)
+        except TimeoutError:
+            self.ended += 1
+            writer.close()
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            writer.close()
+
+    async def take(self, first: int, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if first >> 4 == 1:
+            self.clients -= 1
+            if self.clients == 0:
+                await asyncio.sleep(self.late_s)
+        await super().take(first, body, writer)
+
+
 class PairBroker(FakeBroker):
     """Sends a message to the subscriber of its topic only."""
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from bench.fake_broker import StrictBroker, listening
 from bench.proxy import lose, proxied
 from conftest import RunningBroker
 
 from tidemq.bench.board import Board
-from tidemq.bench.catalogue import Plan, Terms, fan, mesh
+from tidemq.bench.catalogue import Plan, Terms, fan, many, mesh
 from tidemq.bench.coordinator import Coordinator
 from tidemq.bench.exchange import Clock, Comparison, Exchange, Status, Word, compare
 from tidemq.bench.measurement import waits_for_word
@@ -97,6 +98,15 @@ def test_what_is_lost_between_shares_is_counted(tidemq: RunningBroker) -> None:
     with proxied(tidemq.port, lose) as port:
         _, outcome = Shares(fan(Terms(messages=500), 1, 1), f"mqtt://127.0.0.1:{port}", timeout_s=2).run()
     assert (outcome.end, outcome.expected, outcome.lost) == ("stalled", 500, 50)
+
+
+def test_connections_are_kept_until_all_shares_have_theirs() -> None:
+    broker = StrictBroker(clients=2, late_s=2.5)
+    with listening(broker.serve) as port:
+        shares = Shares(many(Terms(mqtt="5.0", seconds=0.1), 2), f"mqtt://127.0.0.1:{port}")
+        connecting, outcome = shares.run()
+    assert connecting.connections == 2
+    assert (outcome.end, outcome.shares, broker.ended) == ("complete", 2, 0)
 
 
 def kill_when_it_runs(number: int) -> Callable[[Shares], None]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.fake_broker import DemandingBroker, FakeBroker, PairBroker, listening
+from bench.fake_broker import DemandingBroker, FakeBroker, PairBroker, StrictBroker, listening
 
 from tidemq.bench.frames import encode_publish
 from tidemq.bench.generator import Generator
@@ -499,6 +499,20 @@ def test_server_keep_alive_is_kept(properties: bytes, pings: int) -> None:
     assert (outcome.end, outcome.foreign) == ("complete", 0)
     assert abs(broker.pings - pings) <= (1 if pings else 0)
     assert 1.4 < outcome.seconds < 5
+
+
+def test_server_keep_alive_is_kept_while_others_connect() -> None:
+    broker = StrictBroker()
+    idle = Workload(
+        name="idle",
+        publishers=0,
+        subscribers=0,
+        idle_connections=25,
+        connect_rate_per_s=10,
+        version=5,
+        seconds=0.1,
+    )
+    assert (load_fake(broker, idle).end, broker.ended) == ("complete", 0)
 
 
 # ------------------------------------------------------------------ what bounces

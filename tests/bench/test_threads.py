@@ -9,10 +9,14 @@ import time
 
 import pytest
 from bench.conftest import Bench, Done
+from bench.fake_broker import StrictBroker, listening
 from bench.proxy import Change, cut_after, lose, proxied, repeat
 from bench.test_faults import SILENCE_S, await_load, struck
 from conftest import RunningBroker
 
+from tidemq.bench.catalogue import Terms, many
+from tidemq.bench.target import local_target
+from tidemq.bench.threads import Drive, GeneratorThreads
 from tidemq.testing.ports import free_port
 
 # command, its arguments, messages sent, deliveries, connections, threads that have something to do
@@ -56,6 +60,21 @@ def test_everything_is_counted(
     assert sum(interval["received"] for interval in done.result["intervals"]) == received
     timed = received // (2 if command == "ping" else 1)
     assert sum(bucket["count"] for bucket in done.result["latencies"]) == timed
+
+
+def test_a_thread_keeps_its_connections_while_another_makes_its_own() -> None:
+    broker = StrictBroker(clients=2, late_s=2.5)
+    workload = many(Terms(mqtt="5.0", seconds=0.1), 2).workload
+    with listening(broker.serve) as port:
+        threads = GeneratorThreads(workload, local_target(port), Drive(threads=2))
+        try:
+            connecting = threads.connect(20.0, lambda _: None)
+            threads.tend(2.0)
+            outcome = threads.run(5.0, lambda _: None)
+        finally:
+            threads.close()
+    assert connecting.connections == 2
+    assert (outcome.end, outcome.shares, broker.ended) == ("complete", 2, 0)
 
 
 def test_a_rate_is_that_of_all_threads(bench: Bench, tidemq: RunningBroker) -> None:

@@ -16,6 +16,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -28,6 +29,7 @@ PERIOD_S_EACH = 1e-6  # and so much for each publisher
 LENGTHS = struct.Struct("=II")
 FRAME_BYTES_MAX = 64 << 20
 GIVE_UP_S = 10.0  # for one answer
+TEND_S = 0.02  # at a time: far less than what is left until the start when all are told of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +207,6 @@ class Exchange:
         self._ready = False
         self._moved = (0, 0)
         self._answers, self._first_ns, self._last_ns = 0, 0, 0  # since it is known when to start
-        self._heard = threading.Condition()
         self._word: Word | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._ask_on, name="exchange", daemon=True)
@@ -216,16 +217,15 @@ class Exchange:
         """How old what is known of others is on average, at most: what they said last, and when it came."""
         return 2e-9 * (self._last_ns - self._first_ns) / max(self._answers - 1, 1)
 
-    def agree(self, fault: str = "") -> int:
+    def agree(self, fault: str = "", tend: Callable[[float], None] = time.sleep) -> int:
         """Say that all is connected here, or why not; once all others are, when to start, by this machine's
         CLOCK_MONOTONIC. ConnectionError where nobody runs.
+
+        Meanwhile `tend` is called again and again, for so many seconds, and may keep the connections.
         """
         self._fault, self._ready = fault, not fault
-        with self._heard:
-            self._heard.wait_for(
-                lambda: self._word is not None and bool(self._word.start_ns or self._word.fault)
-            )
-        assert self._word is not None
+        while self._word is None or not (self._word.start_ns or self._word.fault):
+            tend(TEND_S)
         if self._word.fault:
             raise ConnectionError(self._word.fault)
         return self._word.start_ns - self.clock.offset_ns
@@ -247,7 +247,7 @@ class Exchange:
             self._ask()
         except (OSError, ValueError) as error:
             self._board.end("share lost")
-            self._tell(replace(NOTHING, fault=f"the coordinator is gone: {error}"))
+            self._word = replace(NOTHING, fault=f"the coordinator is gone: {error}")
 
     def _ask(self) -> None:
         status = self._status()
@@ -258,12 +258,7 @@ class Exchange:
             self._answers, self._first_ns, self._last_ns = self._answers + 1, self._first_ns or now_ns, now_ns
         self.clock.take(compare(status.asked_ns, word, now_ns), bool(word.start_ns))
         self._take(word, now_ns)
-        self._tell(word)
-
-    def _tell(self, word: Word) -> None:
-        with self._heard:
-            self._word = word
-            self._heard.notify_all()
+        self._word = word
 
     def _status(self) -> Status:
         confirms = self._waits and len(self._share.subscribers) > 0

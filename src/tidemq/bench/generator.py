@@ -287,6 +287,15 @@ class Generator(Loop):
             latencies=buckets_of(cython.address(self.tally.connect_latency)),
         )
 
+    def tend(self, seconds: float) -> None:
+        """Wait between `connect` and `run`, and keep connections whose broker demands a keep alive."""
+        slice_ns: int64_t = int(seconds * 1e9)
+        if self.tally.keep_alive_s == 0:
+            time.sleep(seconds)
+            return
+        with cython.nogil:
+            self.tend_for(slice_ns)
+
     def _check_connecting(self, timeout_s: float, late: bool) -> None:
         url, version = self.target.url, self.workload.version
         if self.tally.refusal:

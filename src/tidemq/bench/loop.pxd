@@ -56,6 +56,7 @@ cdef class Loop:
     cdef void connect_for(self, int64_t slice_ns) noexcept nogil
     cdef void open_next(self) noexcept nogil
     cdef void publish_for(self, int64_t slice_ns) noexcept nogil
+    cdef void tend_for(self, int64_t slice_ns) noexcept nogil
     cdef void linger_for(self, int64_t limit_ns) noexcept nogil
     cdef void keep_alive(self) noexcept nogil
     cdef uint64_t deliveries(self) noexcept nogil

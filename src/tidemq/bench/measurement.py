@@ -108,7 +108,7 @@ def measure(
         connecting = generator.connect(timeout_s, observer.connected)
         growth = None
         if connecting.connections >= CONNECTIONS_MIN:
-            time.sleep(SETTLE_S)
+            generator.tend(SETTLE_S)
             growth = memory_growth(memory_bytes, memory_of(pid), connecting.connections)
         before, began_s = usage_of(pid), time.monotonic()
         outcome = generator.run(timeout_s, observer.interval)

@@ -115,7 +115,7 @@ class Task:
             except (TideMQError, OSError) as error:
                 exchange.agree(str(error))
                 raise
-            start_ns = exchange.agree()
+            start_ns = exchange.agree(tend=generator.tend)
             outcome = generator.run(self.timeout_s, None, start_ns, exchange.clock.offset_ns)
             end = outcome.end
         finally:

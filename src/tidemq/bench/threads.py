@@ -19,6 +19,7 @@ from tidemq.bench.target import Target
 from tidemq.bench.workload import Connecting, Outcome, Workload, check_workload
 
 TICK_S = 0.1
+TEND_S = 0.02  # for so long at a time connections are kept while others are made
 START_DELAY_NS = 2_000_000  # until all threads run
 T = TypeVar("T")
 
@@ -57,11 +58,21 @@ class GeneratorThreads:
         """As `Generator.connect`; `report` is told of all together."""
         check_descriptors(self._workload.connections)
         counts = [0] * len(self._generators)
+        connected: list[int] = []
 
         def connect(number: int) -> Connecting:
-            return self._generators[number].connect(timeout_s, partial(counts.__setitem__, number))
+            generator = self._generators[number]
+            connecting = generator.connect(timeout_s, partial(counts.__setitem__, number))
+            connected.append(number)
+            while len(connected) < len(self._generators) and not self._board.ended:
+                generator.tend(TEND_S)
+            return connecting
 
         return merge_connecting(self._together(connect, lambda: report(sum(counts))))
+
+    def tend(self, seconds: float) -> None:
+        """As `Generator.tend`."""
+        self._together(lambda number: self._generators[number].tend(seconds), lambda: None)
 
     def run(self, idle_limit_s: float, report: Callable[[Interval], None]) -> Outcome:
         """As `Generator.run`; `report` is told of all together."""
