@@ -64,6 +64,8 @@ async def goes_both_ways(url: str, topic: str, tls: ssl.SSLContext | None = None
         ("mqtt://user:se%40cret@host:77/", "mqtt://host:77"),
         ("ws://host", "ws://host:80/mqtt"),
         ("wss://[::1]/chat", "wss://[::1]:443/chat"),
+        ("mqtt://[fe80::1%25eth0]", "mqtt://[fe80::1%25eth0]:1883"),
+        ("mqtt://bücher.example.", "mqtt://bücher.example.:1883"),
         ("unix:///run/a%20b.sock", "unix:///run/a b.sock"),
     ],
 )
@@ -88,6 +90,13 @@ def test_user_and_password_of_a_url():
         ("mqtt://host?a=b", "a query"),
         ("unix://", "no file"),
         ("unix://host/file", "no file"),
+        ("unix:///a%00b", "no file"),
+        ("mqtt://[::1", "is no URL"),
+        (f"mqtt://{'x' * 64}.example", "no name of a host"),
+        (f"mqtt://{'abc.' * 80}example", "no name of a host"),
+        ("wss://a..example", "no name of a host"),
+        ("mqtts://.example", "no name of a host"),
+        ("mqtt://a\0b", "no name of a host"),
     ],
 )
 def test_a_wrong_url_is_named(url, text):

@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from tidemq.client import ConnectError
 from tidemq.client import sync as blocking
+from tidemq.client.stream_admin import declare_stream, list_streams
 from tidemq.client.streams import ChangedEpochError, MissingMessagesError, StreamReader, UnknownStreamError
 from tidemq.errors import UsageError
 from tidemq.testing.ports import free_port
@@ -181,12 +183,72 @@ async def test_a_connection_that_breaks_is_made_again_where_it_broke(streaming):
         assert await asyncio.to_thread(stop_to_cut) == list(range(2500))
 
 
+STATE = {"name": "all", "filters": ["#"], "epoch": 1, "first_offset": 0, "next_offset": 5, "bytes": 9}
+
+
+@pytest.mark.parametrize(
+    "said", [{"ok": True}, [], None, "text", STATE | {"next_offset": "many"}, STATE | {"filters": None}]
+)
+def test_an_answer_of_something_else_is_named(answering, said):
+    url = answering(said)
+    reader = StreamReader(url, "all")
+    calls = [
+        reader.describe,
+        lambda: reader.wait(1, 0),
+        lambda: list(reader.read(0, 5)),
+        lambda: list(reader.read(0, 5, epoch=1)),
+        lambda: reader.end_within(0, 5, 1),
+        lambda: reader.offset_at(datetime.now(UTC)),
+        lambda: declare_stream(url, "all", ["#"]),
+        lambda: list_streams(url),
+    ]
+    for call in calls[:-1] if said == [] else calls:
+        with pytest.raises(ConnectError, match=rf"^{url}: "):
+            call()
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[object], str]]:
+    """`answering(said)`: the URL of a server that answers everything with 200 and that, as JSON."""
+    servers = []
+
+    def start(said: object) -> str:
+        body = json.dumps(said).encode()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_PUT = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
 def test_who_is_no_broker_with_streams_is_named(streaming):
     nobody = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ConnectError, match=rf"^{nobody}: .*refused"):
         StreamReader(nobody, "all", retry_s=0.3).describe()
     with pytest.raises(ConnectError, match=r"404 /x/streams/all is unknown"):
         StreamReader(f"{streaming.url}/x", "all").describe()
-    for url in ("localhost:8883", "mqtt://localhost", "http://localhost:x"):
-        with pytest.raises(UsageError, match="URL"):
+    for url in (
+        "localhost:8883",
+        "mqtt://localhost",
+        "http://localhost:x",
+        "http://[::1",
+        f"http://{'x' * 64}.example",
+    ):
+        with pytest.raises(UsageError, match=r"URL|name of a host"):
             StreamReader(url, "all")

@@ -316,6 +316,13 @@ def test_a_server_that_is_not_there():
     assert Tidemq(1).run("sub", "-t", "a", "--quiet") == (1, b"", "")
 
 
+@pytest.mark.parametrize("arguments", [["pub", "-m", "b"], ["sub"]])
+def test_a_name_that_no_host_has(arguments):
+    command = [sys.executable, "-c", "from tidemq.cli import main; main()", *arguments, "-t", "a"]
+    done = subprocess.run([*command, "-h", "x" * 64], capture_output=True, text=True, timeout=RUN_S)
+    assert (done.returncode, done.stderr) == (1, f"Error: '{'x' * 64}' is not the name of a host\n")
+
+
 def serve_with_static_users(tmp_path):
     (tmp_path / "tidemq.toml").write_text(
         'host = "127.0.0.1"\nport = 0\nauthenticator = "static"\n[authenticator_options.users]\nann = "pw"\n'

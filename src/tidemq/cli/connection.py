@@ -58,7 +58,10 @@ class Server:
         """A connection within `CONNECT_S`; OSError."""
         if self.path is None:
             source = None if self.bind is None else (self.bind, 0)
-            made = socket.create_connection((self.host, self.port), CONNECT_S, source)
+            try:
+                made = socket.create_connection((self.host, self.port), CONNECT_S, source)
+            except UnicodeError as error:  # of a name that cannot be one: a label is empty or too long
+                raise OSError(f"{self.host!r} is not the name of a host") from error
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return made
         made = socket.socket(socket.AF_UNIX)

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from tidemq.errors import UsageError
 
 Scheme = Literal["mqtt", "mqtts", "ws", "wss", "unix"]
+_HOST_BYTES_MAX = 255  # RFC 1035 section 2.3.4; SOCKS has a byte for it
 _PORTS: dict[Scheme, int] = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443, "unix": 0}
 
 
@@ -47,7 +48,10 @@ class Address:
 
 def parse_url(url: str) -> Address:
     """The address that `url` names; `UsageError` says what is wrong with it."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"{url!r} is no URL: {error}") from error
     scheme: Scheme | None = next((each for each in _PORTS if each == parts.scheme), None)
     if scheme is None:
         raise UsageError(f"the URL {url!r} has no known scheme; accepted: {', '.join(_PORTS)}")
@@ -56,7 +60,7 @@ def parse_url(url: str) -> Address:
     user = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
     if scheme == "unix":
-        if not parts.path or parts.hostname:
+        if not parts.path or parts.hostname or "\0" in unquote(parts.path):
             raise UsageError(f"the URL {url!r} names no file; accepted: unix:///path/to/socket")
         return Address(
             scheme=scheme, host="", port=0, path=unquote(parts.path), username=user, password=password
@@ -67,6 +71,7 @@ def parse_url(url: str) -> Address:
         raise UsageError(f"the URL {url!r} has no valid port: {error}") from error
     if not parts.hostname:
         raise UsageError(f"the URL {url!r} names no host")
+    check_host(parts.hostname)
     path = (parts.path or "/mqtt") if scheme in ("ws", "wss") else ""
     if scheme in ("mqtt", "mqtts") and parts.path not in ("", "/"):
         raise UsageError(f"the URL {url!r} has a path, which means nothing to {scheme}")
@@ -79,3 +84,13 @@ def parse_url(url: str) -> Address:
         username=user,
         password=password,
     )
+
+
+def check_host(host: str) -> None:
+    """UsageError where it can be neither looked up nor asked for: what Python says to it is no OSError."""
+    try:
+        name = host.encode("idna")
+    except UnicodeError as error:
+        raise UsageError(f"{host!r} is no name of a host: {error.__cause__ or error}") from error
+    if len(name) > _HOST_BYTES_MAX or not host.isprintable():
+        raise UsageError(f"{host!r} is no name of a host: too long, or with characters that none has")

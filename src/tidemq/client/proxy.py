@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
+from tidemq.client.address import check_host
 from tidemq.client.errors import ConnectError
 from tidemq.errors import UsageError
 
 _ANSWER_BYTES_MAX = 16_384
+_SOCKS_BYTES_MAX = 255  # of a user name or password (RFC 1929)
 _PORTS = {"http": 3128, "socks5": 1080}
 _SOCKS_ERRORS = (
     "it succeeded",
@@ -53,13 +55,19 @@ def parse_proxy(url: str) -> Proxy:
         raise UsageError("the proxy's URL has no valid port") from None
     if parts.scheme not in _PORTS or not parts.hostname:
         raise UsageError("the proxy's URL names none; accepted: http://host:port and socks5://host:port")
-    return Proxy(
+    check_host(parts.hostname)
+    proxy = Proxy(
         scheme="http" if parts.scheme == "http" else "socks5",
         host=parts.hostname,
         port=port or _PORTS[parts.scheme],
         username=None if parts.username is None else unquote(parts.username),
         password=unquote(parts.password or ""),
     )
+    if proxy.scheme == "socks5":
+        for text in (proxy.username or "", proxy.password):
+            if len(text.encode()) > _SOCKS_BYTES_MAX:
+                raise UsageError("a user name or password for a SOCKS proxy has 255 bytes at most")
+    return proxy
 
 
 async def connect_through(proxy: Proxy, host: str, port: int) -> socket.socket:

@@ -25,7 +25,10 @@ def list_streams(url: str, *, token: str = "") -> list[StreamState]:
     """All streams. Like all here: ConnectError when no broker with streams answers at the `url`, StreamError
     when it wants another token.
     """
-    return [state_of(each) for each in _ask("GET", url, "/streams", token)]
+    found = _ask("GET", url, "/streams", token)
+    if not isinstance(found, list):
+        raise ConnectError(f"{url}: no broker with streams answers there: it has no list of them")
+    return [state_of(each, url) for each in found]
 
 
 def declare_stream(
@@ -42,7 +45,7 @@ def declare_stream(
     """
     given = {"filters": list(filters), "retention_s": retention_s, "retention_bytes": retention_bytes}
     body = {key: value for key, value in given.items() if value is not None}
-    return state_of(_ask("PUT", url, f"/streams/{quote(name, safe='')}", token, body))
+    return state_of(_ask("PUT", url, f"/streams/{quote(name, safe='')}", token, body), url)
 
 
 def delete_stream(url: str, name: str, *, token: str = "") -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from tidemq.client.address import check_host
 from tidemq.client.errors import ConnectError
 from tidemq.errors import RefusedError, UsageError
 
@@ -78,10 +79,27 @@ class StreamState:
     bytes: int  # on the broker's disk
 
 
-def state_of(said: dict[str, Any]) -> StreamState:
-    """A stream as the broker describes it in JSON."""
-    names = ("name", "epoch", "first_offset", "next_offset", "bytes")
-    return StreamState(filters=tuple(said["filters"]), **{name: said[name] for name in names})
+def state_of(said: Any, url: str) -> StreamState:
+    """A stream as the broker describes it in JSON; ConnectError where that is something else."""
+    names = ("epoch", "first_offset", "next_offset", "bytes")
+    numbers = {name: number_of(said, name, url) for name in names}
+    try:
+        return StreamState(name=said["name"], filters=tuple(said["filters"]), **numbers)
+    except (KeyError, TypeError) as error:
+        raise strange_answer(url, error) from error
+
+
+def number_of(said: Any, name: str, url: str) -> int:
+    """One that the broker gives in JSON, or in a header; ConnectError where it does not."""
+    try:
+        return int(said[name])
+    except (KeyError, TypeError, ValueError) as error:
+        raise strange_answer(url, error) from error
+
+
+def strange_answer(url: str, error: Exception) -> ConnectError:
+    """Of something that answers in the place of a broker with streams: a proxy, another server."""
+    return ConnectError(f"{url}: no broker with streams answers there: {error!r}")
 
 
 def find_token(file: str | Path = "") -> str:
@@ -120,13 +138,14 @@ class StreamReader:
     def __init__(
         self, url: str, stream: str, *, token: str = "", timeout_s: float = TIMEOUT_S, retry_s: float = 0.0
     ) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            self._port = parts.port
+        except ValueError as error:  # of brackets that hold no address, too
+            raise UsageError(f"the URL {url!r} has no valid port or host: {error}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"the URL {url!r} of a stream's broker is not of the form http://host:port")
-        try:
-            self._port = parts.port
-        except ValueError as error:
-            raise UsageError(f"the URL {url!r} has no valid port: {error}") from error
+        check_host(parts.hostname)
         self.url = url.rstrip("/")
         self.stream = stream
         self._secure = parts.scheme == "https"
@@ -156,7 +175,7 @@ class StreamReader:
         if at.tzinfo is None:
             raise UsageError(f"the time {at.isoformat()} has no time zone")
         time_us = max((at - _EPOCH) // timedelta(microseconds=1), 0)
-        found: int = self._json("/offset", {"time_us": time_us}, self._timeout_s)["offset"]
+        found = number_of(self._json("/offset", {"time_us": time_us}, self._timeout_s), "offset", self.url)
         # that is where a batch begins; the message is somewhere in it
         _, end = self._extent(found, found + 1, 1)
         for batch in self.read(found, end, on_missing=lambda *_: None):
@@ -230,7 +249,7 @@ class StreamReader:
 
         query = {"start": start, "end": end, "epoch": epoch}
         with self._answer("/messages", query, self._timeout_s) as answer:
-            announced = int(answer.headers["X-Next-Offset"])
+            announced = number_of(answer.headers, "X-Next-Offset", self.url)
             at = start
             try:
                 with pa.ipc.open_stream(answer) as batches:
@@ -248,7 +267,9 @@ class StreamReader:
         query = {"start": start, "end": end, "bytes_max": bytes_max}
         try:
             with self._answer("/messages", query, self._timeout_s) as answer:
-                return int(answer.headers["X-First-Offset"]), int(answer.headers["X-Next-Offset"])
+                names = ("X-First-Offset", "X-Next-Offset")
+                first, end = (number_of(answer.headers, name, self.url) for name in names)
+                return first, end
         except _ExpiredError:
             first = self.describe().first_offset
             return first, first
@@ -256,15 +277,14 @@ class StreamReader:
     # --- HTTP --------------------------------------------------------------------------------------
 
     def _state(self, query: dict[str, Any], timeout_s: float) -> StreamState:
-        return state_of(self._json("", query, timeout_s))
+        return state_of(self._json("", query, timeout_s), self.url)
 
-    def _json(self, path: str, query: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    def _json(self, path: str, query: dict[str, Any], timeout_s: float) -> Any:
         with self._answer(path, query, timeout_s) as answer:
             try:
-                said: dict[str, Any] = json.loads(answer.read())
+                return json.loads(answer.read())
             except (OSError, HTTPException, ValueError) as error:
                 raise ConnectError(f"{self.url}: the answer is not a stream's: {error}") from error
-            return said
 
     @contextmanager
     def _answer(self, path: str, query: dict[str, Any], timeout_s: float) -> Iterator[HTTPResponse]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tidemq.client.address import Address
+from tidemq.client.address import Address, check_host
 from tidemq.client.errors import ConnectError
 from tidemq.client.proxy import connect_through, parse_proxy
 from tidemq.errors import UsageError
@@ -34,6 +34,8 @@ class Route:
             raise UsageError(
                 f"tls and tls_server_name mean nothing to {address.scheme}; accepted: mqtts and wss"
             )
+        if self.tls_server_name is not None:
+            check_host(self.tls_server_name)
         if self.headers and not address.websocket:
             raise UsageError(f"headers mean nothing to {address.scheme}; accepted: ws and wss")
         if self.proxy is not None:
