@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +23,7 @@ from conftest import RunningBroker
 from tidemq.bench.board import Board
 from tidemq.bench.catalogue import Plan, Terms, fan, many, mesh
 from tidemq.bench.coordinator import Coordinator
-from tidemq.bench.exchange import Clock, Comparison, Exchange, Status, Word, compare
+from tidemq.bench.exchange import LENGTHS, Clock, Comparison, Exchange, Status, Word, compare
 from tidemq.bench.measurement import waits_for_word
 from tidemq.bench.shares import share_out
 from tidemq.bench.spark import Task, merge_rows, with_room
@@ -265,6 +267,20 @@ def test_a_stranger_is_not_let_in() -> None:
         with pytest.raises(ConnectionError, match="is gone"):
             Exchange(("127.0.0.1", coordinator.port), "wrong", 0, board)
         assert coordinator.enter(0)  # nobody was
+
+
+@pytest.mark.parametrize(
+    "head", [[], "text", {"counts": 5}, {"counts": []}, {"token": "é", "number": 0, "counts": []}]
+)
+def test_what_is_no_share_is_turned_away_quietly(head: object, capfd: pytest.CaptureFixture[str]) -> None:
+    text = json.dumps(head).encode()
+    with (
+        Coordinator(FAN, share_out(FAN, 2), "127.0.0.1") as coordinator,
+        socket.create_connection(("127.0.0.1", coordinator.port), TIMEOUT_S) as stranger,
+    ):
+        stranger.sendall(LENGTHS.pack(len(text), 0) + text)
+        assert stranger.recv(1) == b""
+    assert capfd.readouterr().err == ""
 
 
 def test_a_coordinator_that_is_gone_ends_the_run() -> None:

@@ -454,6 +454,16 @@ def test_relay_loses_nothing(shape: dict[str, int]) -> None:
     assert outcome.received == workload.deliveries
 
 
+def test_relay_takes_frames_of_any_size() -> None:
+    workload = Workload(name="large", messages=20, payload_bytes=200_000)
+    port = free_port()
+    frame_bytes = len(encode_publish(workload, 0))
+    program = f"from tidemq.bench.relay import Relay; Relay({port}, {frame_bytes}).serve()"
+    with process_on(port, [sys.executable, "-c", program]):
+        outcome = load(workload, port, LOSS_LIMIT_S)
+    assert outcome.intact
+
+
 def test_cpu_and_memory_of_another_process() -> None:
     program = "import time\nwhile time.process_time() < 0.3: pass\n"
     program += "memory = bytearray(64 << 20)\nprint(flush=True)\ninput()"

@@ -89,6 +89,13 @@ def test_brokers_side_by_side() -> None:
     assert lines[-1].startswith("! lost")
 
 
+def test_a_broker_of_which_nothing_came_is_marked() -> None:
+    dead = of_broker("two", 0, end="stalled", received=0, lost=100, latency=None)
+    line = comparison_text([of_broker("one", 1e6), dead]).splitlines()[2]
+    assert line.startswith("fan 1:2, QoS 0: p99")
+    assert line.endswith("—!")
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

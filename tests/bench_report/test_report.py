@@ -67,6 +67,15 @@ def test_page_and_pictures_are_written(paths):
         assert len(content) > 10_000
 
 
+def test_names_are_shown_as_they_are(written, tmp_path):
+    """Also those that matplotlib would read as formulas, or leave out."""
+    names = [r"$\broker$", "_hidden"]
+    page, *_ = write_report([written(*map(made_result, names))], tmp_path)
+    texts = Page(page.read_text()).texts
+    for name in names:
+        assert texts.count(name) >= len(NAMES)  # in each plot, on an axis or in the legend
+
+
 def test_the_page_fetches_nothing_and_holds_the_figures(paths):
     text = paths[0].read_text()
     page = Page(text)

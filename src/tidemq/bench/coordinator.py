@@ -183,7 +183,7 @@ class Meeting(socketserver.StreamRequestHandler):
         try:
             head, _ = read_frame(stream)
             number = int(head["number"])
-            if not secrets.compare_digest(str(head["token"]), coordinator.token):
+            if not secrets.compare_digest(str(head["token"]).encode(), coordinator.token.encode()):
                 return
         except (OSError, ValueError, KeyError):
             return  # none of ours

@@ -106,11 +106,14 @@ def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
     text, body = stream.read(head_bytes), stream.read(body_bytes)
     if len(text) + len(body) < head_bytes + body_bytes:
         raise ConnectionError("the other end of the exchange is gone")
-    head = json.loads(text)
     counts, at = [], 0
-    for length in head.pop("counts"):
-        counts.append(body[at : at + length])
-        at += length
+    try:
+        head: dict[str, Any] = dict(json.loads(text))
+        for length in head.pop("counts"):
+            counts.append(body[at : at + length])
+            at += length
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConnectionError("this is no frame of an exchange") from error
     return head, counts
 
 

@@ -16,7 +16,7 @@ from cython.cimports.tidemq.bench.relay import Peer
 if not cython.compiled:
     raise ImportError("tidemq.bench.relay is compiled code: run `make build`")
 
-BLOCK_BYTES = cython.declare(cython.size_t, 1 << 18)  # read in one turn, then written once to each subscriber
+BLOCK_BYTES = cython.declare(cython.size_t, 1 << 18)  # read in one turn at least, then written once to each
 WAITING_BYTES_MAX = cython.declare(cython.size_t, 1 << 20)  # above it publishers are not read
 LISTENER_INDEX = cython.declare(uint32_t, 0xFFFFFFFF)
 
@@ -47,7 +47,7 @@ class Relay:
         event = cython.declare(linux.epoll_event)
         on: cython.int = 1
         self.frame_size = frame_bytes
-        self.block.resize(BLOCK_BYTES)
+        self.block.resize(max(BLOCK_BYTES, 4 * self.frame_size))  # one that is read has room for two
         self.epoll = linux.epoll_create1(0)
         self.listener = linux.socket(linux.AF_INET, linux.SOCK_STREAM | linux.SOCK_NONBLOCK, 0)
         linux.setsockopt(
@@ -165,7 +165,7 @@ class Relay:
         """One read into the block, behind the beginning of a frame that the last one left."""
         peer: cython.pointer[Peer] = cython.address(self.peers[index])
         at: cython.pointer[uint8_t] = self.block.data() + self.block_used
-        room: cython.size_t = BLOCK_BYTES - self.block_used
+        room: cython.size_t = self.block.size() - self.block_used
         whole: cython.size_t
         got: cython.Py_ssize_t
         if peer.fd < 0:

@@ -178,10 +178,10 @@ def figures_of(runs: Iterable[Summary]) -> list[tuple[str, Read, Callable[[float
 def cell(runs: Sequence[Summary], read: Read, text: Callable[[float], str]) -> str:
     """Median (least - greatest), with marks."""
     values = sorted(value for each in runs if (value := read(each)) is not None)
-    if not values:
-        return "—"
     marks = "!" if not all(each.intact for each in runs) else ""
     marks += "*" if any(each.limited_by_generator for each in runs) else ""
+    if not values:
+        return "—" + marks
     if len(values) == 1:
         return text(values[0]) + marks
     return f"{text(median(values))} ({text(values[0])} - {text(values[-1])}){marks}"

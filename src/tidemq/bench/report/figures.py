@@ -37,8 +37,10 @@ class Plot:
 
 
 def style() -> AbstractContextManager[None]:
-    """How text looks while a figure is made and saved; in SVG it stays text."""
-    return matplotlib.rc_context({"font.family": "sans-serif", "font.size": 9, "svg.fonttype": "none"})
+    """How text looks while a figure is made and saved; in SVG it stays text, and a name is no formula."""
+    return matplotlib.rc_context(
+        {"font.family": "sans-serif", "font.size": 9, "svg.fonttype": "none", "text.parse_math": False}
+    )
 
 
 def plots(runs: Runs) -> list[Plot]:
@@ -196,7 +198,10 @@ def time_axis(set_scale: Callable[[str], object], set_format: Callable[[FuncForm
 
 def add_legend(figure: Figure, runs: Runs, colours: dict[str, str]) -> None:
     """One for all panels, above them."""
-    lines = [Line2D([], [], color=colours[broker], linewidth=3, label=broker) for broker in runs.brokers]
-    figure.legend(
+    # labels come later: one that begins with "_" would be left out
+    lines = [Line2D([], [], color=colours[broker], linewidth=3, label=" ") for broker in runs.brokers]
+    legend = figure.legend(
         handles=lines, loc="outside upper left", ncols=len(lines), frameon=False, labelcolor=INK, fontsize=9
     )
+    for text, broker in zip(legend.get_texts(), runs.brokers, strict=True):
+        text.set_text(broker)
