@@ -26,6 +26,9 @@ def make_row(number: int) -> tuple[bytes, bytes]:
     return key, key * (size // len(key))
 
 
+LARGE_KEYS = [make_row(number)[0] for number in range(SMALL, SMALL + LARGE)]
+
+
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory) -> Path:
     """Two families with the same keys, some rows longer than a page, and pages that are not in use."""
@@ -140,6 +143,15 @@ def test_a_row_whose_rest_is_on_a_damaged_page_is_lost_alone(data):
     lost = damage(data, [number])
     assert lost == {make_row(SMALL + 3)[0]}
     check(data, before, lost)
+
+
+def test_a_row_between_two_pages_whose_rest_is_damaged_is_lost_alone(data):
+    before = read_whole(data)
+    text = file_of(data).read_bytes()
+    page = pages_of(data, "queue", INTERIOR)[-1]
+    (key, *_) = (key for key in LARGE_KEYS if key in text[(page - 1) * PAGE : page * PAGE])
+    damage(data, [text.index(key * 400) // PAGE + 1])
+    check(data, before, {key})
 
 
 def test_where_the_first_page_is_damaged_all_rows_are_kept(data):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from tidemq.store.interface import Row, Write
+from tidemq.store.interface import Write
 
 PAGE_BYTES = 4096  # unless page 1 says otherwise
 _INTERIOR, _LEAF = 2, 10
@@ -29,7 +29,7 @@ _APART, _IN_TREE = 1, 2  # what is known of a page: it is free or a part of a ro
 @dataclass
 class _Page:
     children: list[int]  # none on a leaf, else one more than rows
-    rows: list[Row]
+    rows: list[tuple[bytes, bytes | None]]  # key and value; None where that cannot be read
 
     def belongs(self, place: _Place) -> bool:
         return not self.rows or any(place.holds(key) for key, _ in self.rows)
@@ -47,6 +47,10 @@ class _Place:
 
     def holds(self, key: bytes) -> bool:
         return (self.low is None or key > self.low) and (self.high is None or key < self.high)
+
+    def rows(self, page: _Page) -> Iterator[Write]:
+        rows = ((key, value) for key, value in page.rows if self.holds(key))
+        yield from ((self.family, key, value) for key, value in rows if value is not None)
 
     def children(self, page: _Page) -> list[_Place]:
         bounds = [self.low, *(key for key, _ in page.rows), self.high]
@@ -92,7 +96,7 @@ class _Reader:
                 if not page.children:
                     leaves[family] = place.depth
                 todo += reversed(place.children(page))
-                yield from ((family, key, value) for key, value in page.rows if place.holds(key))
+                yield from place.rows(page)
         yield from self._read_lost(damaged, leaves)
 
     def _take(self, place: _Place) -> _Page | None:
@@ -109,7 +113,7 @@ class _Reader:
         for number in range(2, self._count + 1):
             page = None if self._known[number] else self._parse(number)
             if page is not None and page.rows and (place := _find(page, above) or _find(page, damaged)):
-                yield from ((place.family, key, value) for key, value in page.rows if place.holds(key))
+                yield from place.rows(page)
 
     def _mark_free(self) -> None:
         """Finds the pages that are not in use: those may hold rows that were deleted."""
@@ -132,7 +136,7 @@ class _Reader:
     def _parse(self, number: int) -> _Page | None:
         """The page of a tree, with those rows of a leaf that can be read; None where it is none.
 
-        An interior page must be whole, or its children would be taken for what they are not.
+        An interior page must have all its keys, or its children would be taken for what they are not.
         """
         text = self._read(number) if 1 < number <= self._count else b""
         if len(text) < self._page_bytes or text[0] not in (_INTERIOR, _LEAF):
@@ -149,7 +153,7 @@ class _Reader:
         ascending = all(first[0] < second[0] for first, second in pairwise(rows))
         return _Page(children, rows) if len(rows) == count and ascending else None
 
-    def _parse_row(self, text: bytes, at: int) -> Row | None:
+    def _parse_row(self, text: bytes, at: int) -> tuple[bytes, bytes | None] | None:
         size, at = _read_varint(text, at)
         here = size
         if size > self._most:
@@ -158,14 +162,15 @@ class _Reader:
         row = text[at : min(at + here, self._usable)]
         if here < size:
             row += self._read_rest(int.from_bytes(text[at + here : at + here + 4]), size - here)
-        return _split(row) if len(row) == size else None
+        return _split(row, size)
 
     def _read_rest(self, number: int, size: int) -> bytes:
         """The rest of a row, from its own pages; empty where they are not as they should be."""
-        pieces, numbers = [], []
-        while size > 0 and 1 < number <= self._count:
+        pieces: list[bytes] = []
+        numbers: set[int] = set()
+        while size > 0 and 1 < number <= self._count and number not in numbers:
             text = self._read(number)
-            numbers.append(number)
+            numbers.add(number)
             pieces.append(text[4 : min(4 + size, self._usable)])
             if not pieces[-1]:
                 return b""
@@ -205,13 +210,14 @@ def _read_varint(text: bytes, at: int) -> tuple[int, int]:
     return 0, len(text)
 
 
-def _split(row: bytes) -> Row | None:
-    """Key and value; None where they are not two blobs of the row's size."""
+def _split(row: bytes, size: int) -> tuple[bytes, bytes | None] | None:
+    """Key and value of a row of that size; None where it is none, and for a value whose end is missing."""
     head, at = _read_varint(row, 0)
     key, at = _read_varint(row, at)
     value, at = _read_varint(row, at)
     sizes = [(kind - _BLOB) // 2 for kind in (key, value)]
     blobs = all(kind >= _BLOB and kind % 2 == 0 for kind in (key, value))
-    if at != head or not blobs or head + sum(sizes) != len(row):
+    value_at = head + sizes[0]
+    if at != head or not blobs or head + sum(sizes) != size or value_at > len(row):
         return None
-    return row[head : head + sizes[0]], row[head + sizes[0] :]
+    return row[head:value_at], row[value_at:] if len(row) == size else None
