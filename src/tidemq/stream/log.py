@@ -9,9 +9,11 @@ store does not know does not exist: what a crash left behind it in the file is w
 from __future__ import annotations
 
 import bisect
+import itertools
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 FAMILY = "stream"
 SEGMENT_BYTES = 256 << 20  # a segment that has grown to this is followed by another
 SEGMENT_EXTENTS = 20_000  # or to so many batches
+REWRITTEN = 1 << 63  # in a segment's number: it took the place of the one without
 SEGMENTS = 8  # at least so many make up a stream that retention bounds, so that it can forget the oldest
 
 _VALUE = struct.Struct(">QQQIIqq")
@@ -41,7 +44,7 @@ class Extent(NamedTuple):
 
     first: int  # offset of its first message
     rows: int
-    segment: int  # named by the offset that it began with
+    segment: int  # named by the offset that it began with, or the next name that was free
     position: int  # in the segment's file, bytes
     length: int
     checksum: int  # CRC-32C
@@ -100,11 +103,11 @@ class StreamLog:
         self._unsynced = False
         self.size_bytes = sum(each.length for each in self.extents)  # of its messages on disk
         # the next batch goes behind the last: what a crash left there is in nobody's way
+        self._segment: int | None = None  # the last
+        self._position = 0  # in it; 0: the next batch begins another
         last = self.extents[-1] if self.extents else None
         if last and last.end >= self._floor:
             self._segment, self._position = last.segment, last.position + last.length
-        else:
-            self._segment, self._position = self._floor, 0
         current = [each for each in self.extents if each.segment == self._segment]
         self._extents = len(current)
         self._began_us = current[0].first_us if current else 0
@@ -140,14 +143,15 @@ class StreamLog:
 
     def _write_one(self, data: memoryview, rows: int, first_us: int, last_us: int) -> None:
         first = self.written_offset
-        late = self.segment_us and self._extents and first_us - self._began_us >= self.segment_us
+        late = self._extents and self.segment_us and first_us - self._began_us >= self.segment_us
         if self._position >= self.segment_bytes or self._extents >= SEGMENT_EXTENTS or late:
-            self._begin_segment(first)
+            self._end_segment()
+        if self._file is None:
+            self._open_segment(first)
+        assert self._file is not None
+        assert self._segment is not None
         if not self._extents:
             self._began_us = first_us
-        if self._file is None:
-            self._open_segment()
-        assert self._file is not None
         checksum = _schema().checksum(data)
         _write_all(self._file, data, self._position)
         self._pending.append(
@@ -157,22 +161,47 @@ class StreamLog:
         self._extents += 1
         self._unsynced = True
 
-    def _begin_segment(self, first: int) -> None:
-        """Closes the last segment, durable; what is written next goes into another."""
+    def _end_segment(self) -> None:
+        """Closes the last segment, durable; what is written next begins another."""
         if self._file is not None:
             os.fdatasync(self._file)
             os.close(self._file)
             self._file = None
-        self._segment, self._position, self._extents = first, 0, 0
+        self._position = self._extents = 0
 
-    def _open_segment(self) -> None:
-        path = self.segment_path(self._segment)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _open_segment(self, first: int) -> None:
+        """Opens the last segment, as the start found it, or begins the next."""
+        if self._segment is not None and self._position:
+            with suppress(FileNotFoundError):
+                self._file = os.open(self.segment_path(self._segment), os.O_RDWR | os.O_CLOEXEC)
+                return
+        self._begin_segment(first)
+
+    def _begin_segment(self, first: int) -> None:
+        """Makes the file of the next segment, its name durable; where that fails all is as it was."""
+        segment, file = self._make_file(first)
         head = _schema().HEAD
-        if self._position < len(head):
-            _write_all(self._file, head, 0)
-            self._position = len(head)
+        try:
+            _write_all(file, head, 0)
             sync_directory(self.folder)
+        except OSError:
+            os.close(file)
+            with suppress(OSError):
+                self.segment_path(segment).unlink()
+            raise
+        self._segment, self._file, self._position, self._extents = segment, file, len(head), 0
+
+    def _make_file(self, first: int) -> tuple[int, int]:
+        """A file that was not there, by the segment's number, and its descriptor. A segment may have begun
+        with this offset before: when its messages were taken back, others got their offsets.
+        """
+        for segment in itertools.count(first):
+            if self.segment_path(segment | REWRITTEN).exists():  # to be merged would be to write over that
+                continue
+            with suppress(FileExistsError):
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                return segment, os.open(self.segment_path(segment), flags, 0o600)
+        raise AssertionError("unreachable")
 
     def sync(self) -> None:
         """Makes all that was written durable; StoreError when that fails."""

@@ -13,13 +13,12 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from tidemq.store.directory import sync_directory
-from tidemq.stream.log import Extent, StreamLog
+from tidemq.stream.log import REWRITTEN, Extent, StreamLog
 from tidemq.stream.schema import END, HEAD, SCHEMA, checksum, serialized_batch
 
 ROWS = 65_536  # of a large batch
 BYTES = 16 << 20  # of its columns in memory, about
 SMALL_ROWS = 1024  # a segment whose batches have fewer, on average, is merged
-REWRITTEN = 1 << 63  # in a segment's number: it took the place of the one without
 
 
 def find_small(log: StreamLog) -> list[Extent]:

@@ -1,0 +1,50 @@
+"""Streams' files with messages of a test's own, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pytest
+
+from tidemq.stream import StreamLog, schema
+from tidemq.stream.log import Extent
+
+Batch = tuple[int, int, pa.RecordBatch, int]
+
+
+def take_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a log takes Arrow's batches where the engine would give it buffers."""
+    monkeypatch.setattr(schema, "serialized", lambda _, batch: schema.serialized_batch(batch))
+
+
+def batch(first: int, payloads: Sequence[bytes], *times_us: int) -> Batch:
+    """Messages from an offset on; when each came, or all of them."""
+    times = times_us if len(times_us) == len(payloads) else times_us * len(payloads)
+    messages = [
+        {"offset": first + at, "topic": "t", "payload": payload, "received": time_us, "user_properties": []}
+        for at, (payload, time_us) in enumerate(zip(payloads, times, strict=True))
+    ]
+    columns = pa.RecordBatch.from_pylist(messages, schema.SCHEMA)
+    return min(times), max(times), columns, len(payloads)
+
+
+def write(log: StreamLog, *payloads: bytes, time_us: int = 0, sync: bool = True) -> None:
+    """One batch, for readers to have."""
+    log.write([batch(log.next_offset, payloads, time_us)])
+    if sync:
+        log.sync()
+    log.publish()
+
+
+def payloads(log: StreamLog) -> list[bytes]:
+    """Of all messages, from the files."""
+    return [payload for each in log.extents for payload in _payloads(log, each)]
+
+
+def _payloads(log: StreamLog, extent: Extent) -> Iterator[bytes]:
+    with log.segment_path(extent.segment).open("rb") as file:
+        file.seek(extent.position)
+        data = file.read(extent.length)
+    assert schema.checksum(data) == extent.checksum
+    yield from pa.ipc.open_stream(schema.HEAD + data + schema.END).read_all()["payload"].to_pylist()

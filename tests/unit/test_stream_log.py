@@ -1,0 +1,136 @@
+"""One stream's files, as they are written, on a disk that fails now and then."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.stream_kit import batch, payloads, take_batches, write
+
+from tidemq.errors import StoreError
+from tidemq.stream import StreamLog, schema
+from tidemq.stream.log import REWRITTEN
+
+SECOND_US = 1_000_000
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_batches(monkeypatch)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> StreamLog:
+    """Of one that has a segment for each second."""
+    return opened(tmp_path)
+
+
+def opened(folder: Path, *extents: Any, next_offset: int = 0) -> StreamLog:
+    log = StreamLog("s", folder, extents, next_offset)
+    log.segment_us = SECOND_US
+    return log
+
+
+def failing(count: int, really: Callable[..., Any]) -> Callable[..., Any]:
+    """Does it so many times; then the disk is full."""
+    left = count
+
+    def act(*args: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise FULL
+        return really(*args)
+
+    return act
+
+
+def refused(log: StreamLog, *batches: Any) -> None:
+    with pytest.raises(StoreError, match="No space left"):
+        log.write(batches)
+    log.discard()
+
+
+def test_a_segment_whose_messages_were_taken_back_is_no_name_for_another(
+    log: StreamLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch of a work goes into one segment and the second begins another, which the disk has no
+    room for; what is sent again ends with the offset that this segment was named by.
+    """
+    write(log, *[b"a"] * 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", failing(2, os.pwrite))  # the batch and the head of the segment
+        refused(log, batch(10, [b"b"] * 10, SECOND_US - 1), batch(20, [b"c"] * 5, SECOND_US + 1))
+    write(log, *[b"B"] * 10, time_us=SECOND_US + 2)
+    write(log, b"D", time_us=3 * SECOND_US)
+    assert payloads(log) == [*[b"a"] * 10, *[b"B"] * 10, b"D"]
+    assert log.damaged() == []
+
+
+def test_what_the_store_failed_to_take_is_not_written_over(log: StreamLog) -> None:
+    """It may have it all the same until the next start: also where that has filled a segment."""
+    log.segment_bytes = 5000
+    for _ in range(2):
+        log.write([batch(0, [os.urandom(3000)], 0)])
+        log.discard()
+    before = log.segment_path(0).read_bytes()
+    write(log, b"a")
+    assert log.segment_path(0).read_bytes() == before
+    assert payloads(log) == [b"a"]
+
+
+@pytest.mark.parametrize("rewritten", [0, REWRITTEN], ids=["as it was", "merged"])
+def test_a_name_that_was_taken_before_the_start_stays_so(log: StreamLog, rewritten: int) -> None:
+    """A segment need not hold the offset that it was named by. Where its end was damaged, that comes next."""
+    for number in range(2):
+        write(log, b"%d" % number)
+    taken = log.segment_path(3 | rewritten)
+    log.segment_path(0).rename(taken)
+    kept = [each._replace(segment=3 | rewritten) for each in log.extents]
+    log.close()
+    log = opened(log.folder, *kept, next_offset=3)
+    write(log, b"3", time_us=2 * SECOND_US)
+    assert payloads(log) == [b"0", b"1", b"3"]
+    assert [each.first for each in log.extents] == [0, 1, 3]
+    assert log.extents[-1].segment | REWRITTEN != 3 | REWRITTEN  # which would be written over when merged
+
+
+@pytest.mark.parametrize("step", ["open", "pwrite", "fsync"])
+def test_a_segment_that_could_not_be_begun_is_begun_anew(
+    log: StreamLog, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """With its head, and with its name on the disk; and what failed leaves no file."""
+    write(log, b"a")
+    log.segment_us = 1
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, failing(0, getattr(os, step)))
+        for _ in range(3):
+            refused(log, batch(1, [b"b"], 10))
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def note(file: int) -> None:
+        synced.append(os.fstat(file).st_ino)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write(log, b"b", time_us=20)
+    assert synced == [log.folder.stat().st_ino]
+    files = sorted(log.folder.iterdir())
+    assert files == [log.segment_path(0), log.segment_path(1)]
+    assert all(each.read_bytes().startswith(schema.HEAD) for each in files)
+    assert payloads(log) == [b"a", b"b"]
+
+
+def test_a_file_that_somebody_removed_is_followed_by_another(log: StreamLog) -> None:
+    write(log, b"a")
+    log.close()
+    log = opened(log.folder, *log.extents)
+    log.segment_path(0).unlink()
+    write(log, b"b")
+    assert log.segment_path(1).read_bytes().startswith(schema.HEAD)
