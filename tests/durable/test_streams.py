@@ -373,8 +373,8 @@ def test_streams_come_change_and_go_while_messages_pass(servers: Servers) -> Non
     assert server.streams.all["some"].epoch == epoch
     with pytest.raises(UsageError, match="malformed"):
         declare("a/#/b")
-    server.keeper.ask(lambda: server.streams.delete("some")).result(5)
-    server.streams.remove_files("some")
+    folder = server.keeper.ask(lambda: server.streams.delete("some")).result(5)
+    server.streams.remove_files(folder)
     publisher.publish("b/1", b"2", 1)
     declare("#")
     assert server.streams.all["some"].epoch != epoch
@@ -383,6 +383,26 @@ def test_streams_come_change_and_go_while_messages_pass(servers: Servers) -> Non
     assert [row["topic"] for row in rows(server)] == ["a/1", "b/1", "a/1", "b/1", "b/1", "b/1"]
     folder = server.streams.all["some"].log.folder
     assert [each.name for each in folder.parent.glob("some.*")] == [folder.name]
+
+
+def test_what_is_left_of_deleted_streams_goes_at_the_start_and_nothing_else(
+    servers: Servers, crash: bool
+) -> None:
+    server = servers("sqlite", 1, streams=[ALL, SMALL])
+    connected(server).publish("s/1", b"0", 1)
+    folder = server.streams.all["all"].log.folder.parent
+    (folder / "lost.0123456789abcdef").mkdir()  # of a stream that the store has lost
+    (folder / "lost.0123456789abcdef" / "0.arrow").write_bytes(b"messages")
+    server.keeper.ask(lambda: server.streams.delete("small")).result(5)
+    server.store.failure = StoreError("the store cannot be written: Input/output error")
+    with pytest.raises(StoreError):
+        server.keeper.ask(lambda: server.streams.declare(SMALL)).result(5)
+    server.store.failure = None
+    (folder / "empty.0123456789abcdef").mkdir()
+    server = servers.restart(server, crash, streams=[ALL])
+    left = server.streams.all["all"].log.folder
+    assert sorted(each.name for each in left.parent.iterdir()) == [left.name, "lost.0123456789abcdef"]
+    assert len(rows(server)) == 1
 
 
 def test_qos_2_stays_in_order_when_the_last_receiver_elsewhere_goes(servers: Servers) -> None:

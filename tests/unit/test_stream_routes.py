@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from tidemq.client import Client
 from tidemq.config import StreamConfig
 from tidemq.errors import ConfigError
 from tidemq.store import MemoryStore
+from tidemq.stream import streams
 
 
 class Answer(NamedTuple):
@@ -140,6 +142,56 @@ async def test_streams_are_declared_changed_listed_and_deleted(running: Running)
     gone = await running.ask("GET", f"/streams/some/messages?start=0&end=1&epoch={old}")
     assert gone.status == 409
     assert str(again.json["epoch"]) in gone.json["error"]
+
+
+async def test_a_stream_that_is_deleted_and_made_at_once_has_its_files(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is there, and it is none yet, when the files of the one before are removed."""
+    path, body = "/streams/some", {"filters": ["some"]}
+    await running.ask("PUT", path, body)
+    kept = running.broker._streams
+    assert kept is not None
+    made, removed = threading.Event(), threading.Event()
+    really_make, really_remove = streams._make_folder, kept.remove_files
+
+    def make(folder: Path) -> None:
+        really_make(folder)
+        made.set()
+        assert removed.wait(10)
+
+    def remove(*what: Any) -> None:
+        assert made.wait(10)
+        really_remove(*what)
+        removed.set()
+
+    monkeypatch.setattr(streams, "_make_folder", make)
+    monkeypatch.setattr(kept, "remove_files", remove)
+    deleting = asyncio.create_task(running.ask("DELETE", path))
+    while "some" in kept.all:
+        await asyncio.sleep(0.001)
+    assert (await running.ask("PUT", path, body)).status == 201
+    assert (await deleting).status == 204
+    assert kept.all["some"].log.folder.is_dir()
+    assert len(list((running.broker.config.data / "streams").glob("some.*"))) == 1
+    await running.client.publish("some", b"", qos=1)
+
+
+async def test_a_stream_that_is_deleted_while_it_is_made_was_made(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = running.broker._streams
+    assert kept is not None
+    really = kept.declare
+
+    def declare_and_delete(config: StreamConfig) -> Any:
+        made = really(config)
+        kept.delete("some")
+        return made
+
+    monkeypatch.setattr(kept, "declare", declare_and_delete)
+    made = await running.ask("PUT", "/streams/some", {"filters": ["some"]})
+    assert (made.status, made.json["name"]) == (201, "some")
 
 
 async def test_what_is_wrong_is_said(running: Running) -> None:

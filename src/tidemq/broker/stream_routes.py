@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import IO, NoReturn
+from typing import IO, NoReturn, TypeVar
 
 from aiohttp import web
 from pydantic import ValidationError
@@ -22,6 +22,8 @@ from tidemq.errors import StoreError, UsageError
 from tidemq.stream import Extent, Stream, Streams
 from tidemq.stream.reading import ExpiredOffsetError, open_range
 from tidemq.stream.schema import END, HEAD
+
+T = TypeVar("T")
 
 WAIT_MAX_S = 60.0  # for a reader that waits for the next message
 
@@ -72,19 +74,19 @@ class StreamRoutes:
         except ValueError as error:
             _refuse(web.HTTPBadRequest, f"the body has to be a JSON object with filters: {error}")
         known = name in self._streams.all
-        await self._change(partial(self._streams.declare, config))
-        return web.json_response(self._streams.all[name].describe(), status=200 if known else 201)
+        stream = await self._change(partial(self._streams.declare, config))
+        return web.json_response(stream.describe(), status=200 if known else 201)
 
     async def _delete(self, request: web.Request) -> web.Response:
         name = self._named(request).config.name
-        await self._change(partial(self._streams.delete, name))
-        await asyncio.to_thread(self._streams.remove_files, name)
+        folder = await self._change(partial(self._streams.delete, name))
+        await asyncio.to_thread(self._streams.remove_files, folder)
         return web.Response(status=204)
 
-    async def _change(self, act: Callable[[], None]) -> None:
+    async def _change(self, act: Callable[[], T]) -> T:
         """Changes what streams there are, on the keeper's thread, durable."""
         try:
-            await asyncio.wrap_future(self._keeper.ask(act))
+            return await asyncio.wrap_future(self._keeper.ask(act))
         except UsageError as error:
             _refuse(web.HTTPBadRequest, str(error))
         except StoreError as error:

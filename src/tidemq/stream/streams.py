@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ _log = logging.getLogger("tidemq")
 
 _DECLARATION = b"\x00"  # in a key, after the stream's name
 _SEGMENT_BYTES_MIN = 1 << 20
+_DELETED = ".deleted"  # ends the name of a folder whose stream is none any more
 
 STREAM_COUNTERS = ("stream_messages", "stream_messages_dropped", "stream_messages_damaged")
 
@@ -111,6 +113,7 @@ class Streams:
         each that has lost messages. StoreError when one cannot be opened.
         """
         lines = [line for stored in read_streams(self._store) for line in self._open(stored)]
+        self._remove_leftovers()
         for config in configured:
             self.declare(config)
         return lines
@@ -136,14 +139,25 @@ class Streams:
         self._by_name = self._by_name | {config.name: stream}
         return [describe_loss(config.name, lost)] if lost else []
 
-    def declare(self, config: StreamConfig) -> None:
+    def _remove_leftovers(self) -> None:
+        """Removes what is left of deleted streams, and empty folders: of streams that the store did not take.
+        Messages of a stream that the store does not know stay, for it may have lost that.
+        """
+        kept = {stream.log.folder for stream in self._by_name.values()}
+        for folder in (self._data / "streams").glob("*"):
+            if folder.suffix == _DELETED:
+                self.remove_files(folder)
+            elif folder not in kept:
+                with suppress(OSError):
+                    folder.rmdir()
+
+    def declare(self, config: StreamConfig) -> Stream:
         """Makes a stream, or gives one that is there other filters and another retention; durable. UsageError
         for a malformed filter, or when a package is missing; StoreError when it cannot be written down.
         """
         known = self._by_name.get(config.name)
         if known is None:
-            self._make(config)
-            return
+            return self._make(config)
         before = known.config
         self._change_filters(known, before, config)
         known.config = config
@@ -154,12 +168,13 @@ class Streams:
             self._change_filters(known, config, before)
             raise
         self._bound(known)
+        return known
 
     def _change_filters(self, stream: Stream, before: StreamConfig, after: StreamConfig) -> None:
         old, new = set(before.filters), set(after.filters)
         self._access.change_stream(stream.number, sorted(old - new), sorted(new - old))
 
-    def _make(self, config: StreamConfig) -> None:
+    def _make(self, config: StreamConfig) -> Stream:
         require_packages()
         epoch = secrets.randbits(53)  # exact in any reader of JSON
         folder = stream_folder(self._data, config.name, epoch)
@@ -174,9 +189,10 @@ class Streams:
             raise StoreError(f"the stream {config.name} cannot be made: {error}") from error
         self._bound(stream)
         self._by_name = self._by_name | {config.name: stream}
+        return stream
 
-    def delete(self, name: str) -> None:
-        """Ends a stream; UsageError where there is none. Its files are left for `remove_files`."""
+    def delete(self, name: str) -> Path:
+        """Ends a stream; UsageError where there is none. Gives its folder, for `remove_files`."""
         stream = self._by_name.get(name)
         if stream is None:
             raise UsageError(f"there is no stream {name!r}")
@@ -185,13 +201,19 @@ class Streams:
         self._access.change_stream(stream.number, stream.config.filters, [])
         self._by_name = {key: value for key, value in self._by_name.items() if key != name}
         self.growth.tell()
+        folder = stream.log.folder
+        deleted = folder.with_name(folder.name + _DELETED)
+        try:
+            return folder.rename(deleted)  # so that the next start knows it, if this process removes it not
+        except OSError:
+            return folder
 
-    def remove_files(self, name: str) -> None:
-        """Removes what is left of deleted streams of this name. A reader that has a file open keeps it."""
-        kept = {stream.log.folder for stream in self._by_name.values()}
-        for folder in (self._data / "streams").glob(f"{name}.*"):
-            if folder not in kept:
-                shutil.rmtree(folder, ignore_errors=True)
+    @staticmethod
+    def remove_files(folder: Path) -> None:
+        """Removes what is left of a deleted stream. A reader that has a file open keeps it. From any thread:
+        another stream of that name has a folder of its own.
+        """
+        shutil.rmtree(folder, ignore_errors=True)
 
     @staticmethod
     def _bound(stream: Stream) -> None:
