@@ -14,6 +14,7 @@ from unit.stream_kit import batch, payloads, take_batches, write
 from tidemq.errors import StoreError
 from tidemq.stream import StreamLog, schema
 from tidemq.stream.log import REWRITTEN
+from tidemq.stream.reading import Cursor
 
 SECOND_US = 1_000_000
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -134,3 +135,18 @@ def test_a_file_that_somebody_removed_is_followed_by_another(log: StreamLog) -> 
     log.segment_path(0).unlink()
     write(log, b"b")
     assert log.segment_path(1).read_bytes().startswith(schema.HEAD)
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_a_reader_comes_to_the_end_though_the_last_messages_are_missing(log: StreamLog, kept: int) -> None:
+    for number in range(4):
+        write(log, b"%d" % number)
+    log.close()
+    log = opened(log.folder, *log.extents[:kept], next_offset=4)
+    cursor = Cursor(log, "#", 0)
+    rows = [row["offset"] for _ in range(3) for row in cursor.read(10)]
+    assert rows == list(range(kept))
+    assert cursor.at_end
+    write(log, b"4")
+    assert not cursor.at_end
+    assert [row["offset"] for row in cursor.read(10)] == [4]

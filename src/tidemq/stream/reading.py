@@ -96,15 +96,17 @@ class Cursor:
         from tidemq.stream.schema import END, HEAD
 
         data = bytearray(HEAD)
+        end = self._log.next_offset  # before the search: what comes meanwhile is behind it
         with ExitStack() as stack:
             try:
-                runs = open_range(self._log, self._offset, self._log.next_offset, READ_BYTES, stack)
+                runs = open_range(self._log, self._offset, end, READ_BYTES, stack)
             except ExpiredOffsetError:
                 self._offset = self._log.first_offset
                 return
             for file, run in runs:
                 data += os.pread(file.fileno(), sum(each.length for each in run), run[0].position)
-        if not runs:
+        if not runs:  # those up to the end are missing: their files were damaged
+            self._offset = max(self._offset, end)
             return
         table = pa.ipc.open_stream(bytes(data) + END).read_all()
         topics = table.column("topic")
