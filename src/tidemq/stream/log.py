@@ -263,22 +263,38 @@ class StreamLog:
         self.extents = self.extents[len(gone) :]
         self.size_bytes -= sum(each.length for each in gone)
         for segment in {each.segment for each in gone}:
-            self.segment_path(segment).unlink(missing_ok=True)
+            self.remove_segment(segment)
 
-    def closed_segments(self) -> list[list[Extent]]:
-        """The extents of each segment that is not written to any more."""
-        return [each for each in _segments(self.extents) if each[0].segment != self._segment]
+    def closed_segments(self, start: int = 0) -> Iterator[list[Extent]]:
+        """The extents of each segment that is not written to any more, from the one at an offset on."""
+        extents = self.extents
+        at = bisect.bisect_left(extents, start, key=lambda each: each.first)
+        for segment in _segments(extents[place] for place in range(at, len(extents))):
+            if segment[0].segment != self._segment:
+                yield segment
+
+    def has(self, extent: Extent) -> bool:
+        """Whether this is one of its extents."""
+        at = self._place(extent)
+        return self.extents[at : at + 1] == [extent]
 
     def replace(self, old: Sequence[Extent], new: Sequence[Extent]) -> None:
         """Puts extents of a new segment, which the store has by now, in the place of those of an old one."""
-        at = self.extents.index(old[0])
+        at = self._place(old[0])
         self.extents = [*self.extents[:at], *new, *self.extents[at + len(old) :]]
         self.size_bytes += sum(each.length for each in new) - sum(each.length for each in old)
-        self.segment_path(old[0].segment).unlink(missing_ok=True)
+        self.remove_segment(old[0].segment)
+
+    def _place(self, extent: Extent) -> int:
+        return bisect.bisect_left(self.extents, extent.first, key=lambda each: each.first)
+
+    def remove_segment(self, segment: int) -> None:
+        """Removes a file in which no message is any more."""
+        self.segment_path(segment).unlink(missing_ok=True)
 
     def remove_leftovers(self) -> None:
         """Removes files in which no message is: what was being written or merged when the broker ended."""
-        known = {self.segment_path(each.segment) for each in self.extents}
+        known = {self.segment_path(segment) for segment in {each.segment for each in self.extents}}
         for path in self.folder.glob("*.arrow"):
             if path not in known:
                 path.unlink()
@@ -329,12 +345,13 @@ class StreamLog:
             whole = each.position + each.length <= sizes[each.segment]
             if whole and read < verified_bytes:
                 read += each.length
-                whole = _schema().checksum(self._read(each)) == each.checksum
+                whole = _schema().checksum(self.read(each)) == each.checksum
             if not whole:
                 bad.append(each)
         return bad[::-1]
 
-    def _read(self, extent: Extent) -> bytes:
+    def read(self, extent: Extent) -> bytes:
+        """The bytes of a batch; fewer where the file ends. OSError."""
         with self.segment_path(extent.segment).open("rb") as file:
             return os.pread(file.fileno(), extent.length, extent.position)
 

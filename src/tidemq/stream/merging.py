@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -21,9 +22,9 @@ BYTES = 16 << 20  # of its columns in memory, about
 SMALL_ROWS = 1024  # a segment whose batches have fewer, on average, is merged
 
 
-def find_small(log: StreamLog) -> list[Extent]:
-    """The extents of the oldest segment that is worth it; none where there is no such."""
-    for segment in log.closed_segments():
+def find_small(log: StreamLog, start: int) -> list[Extent]:
+    """The extents of the oldest segment from an offset on that is worth it; none where there is no such."""
+    for segment in log.closed_segments(start):
         rows = sum(each.rows for each in segment)
         if len(segment) > 1 and rows < len(segment) * SMALL_ROWS and segment[0].segment < REWRITTEN:
             return segment
@@ -31,47 +32,54 @@ def find_small(log: StreamLog) -> list[Extent]:
 
 
 def merge(log: StreamLog, extents: Sequence[Extent]) -> list[Extent]:
-    """Writes what the extents hold into a new segment, durable; gives the extents there. OSError, or
-    pa.ArrowInvalid where the old ones cannot be read.
+    """Writes what the extents hold into a new segment, durable; gives the extents there. OSError when that
+    fails, and nothing of it is left; pa.ArrowInvalid where the old ones cannot be read.
     """
     segment = extents[0].segment | REWRITTEN
     path = log.segment_path(segment)
-    merged: list[Extent] = []
+    try:
+        merged = list(_write(path, segment, _large(_batches(log, extents))))
+        sync_directory(log.folder)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return merged
+
+
+def _write(path: Path, segment: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Extent]:
     position = len(HEAD)
     with path.open("wb") as file:
         os.chmod(path, 0o600)
         file.write(HEAD)
-        for batch in _large(_batches(log, extents)):
+        for batch in batches:
             data = serialized_batch(batch)
             received = batch.column("received").cast(pa.int64())
-            merged.append(
-                Extent(
-                    batch.column("offset")[0].as_py(),
-                    batch.num_rows,
-                    segment,
-                    position,
-                    len(data),
-                    checksum(data),
-                    received[0].as_py(),
-                    received[-1].as_py(),
-                )
+            yield Extent(
+                batch.column("offset")[0].as_py(),
+                batch.num_rows,
+                segment,
+                position,
+                len(data),
+                checksum(data),
+                received[0].as_py(),
+                received[-1].as_py(),
             )
             file.write(data)
             position += len(data)
         file.flush()
         os.fsync(file.fileno())
-    sync_directory(log.folder)
-    return merged
 
 
 def _batches(log: StreamLog, extents: Sequence[Extent]) -> Iterator[pa.RecordBatch]:
     """What is in the extents, as it was written; a few at a time, so that no segment is in memory whole."""
-    with log.segment_path(extents[0].segment).open("rb") as file:
-        for each in extents:
-            data = os.pread(file.fileno(), each.length, each.position)
-            if checksum(data) != each.checksum:
-                raise pa.ArrowInvalid(f"the batch at {each.position} is not as it was written")
-            yield from pa.ipc.open_stream(HEAD + data + END)
+    for each in extents:
+        try:
+            data = log.read(each)
+        except OSError as error:
+            raise pa.ArrowInvalid(f"the batch at {each.position} cannot be read: {error.strerror}") from error
+        if checksum(data) != each.checksum:
+            raise pa.ArrowInvalid(f"the batch at {each.position} is not as it was written")
+        yield from pa.ipc.open_stream(HEAD + data + END)
 
 
 def _large(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ _log = logging.getLogger("tidemq")
 
 _DECLARATION = b"\x00"  # in a key, after the stream's name
 _SEGMENT_BYTES_MIN = 1 << 20
+MERGE_PAUSE_S = 60.0  # of a stream, after a segment could not be written
 _DELETED = ".deleted"  # ends the name of a folder whose stream is none any more
 
 STREAM_COUNTERS = ("stream_messages", "stream_messages_dropped", "stream_messages_damaged")
@@ -53,6 +55,8 @@ class Stream:
     epoch: int
     log: StreamLog
     number: int
+    merged_offset: int = 0  # segments before it are merged, or large, or cannot be read
+    merge_at_s: float = 0.0  # not before this time, of the monotonic clock
 
     def describe(self) -> dict[str, Any]:
         """What readers are told of it."""
@@ -97,6 +101,7 @@ class Streams:
         self._data = data
         self._by_name: dict[str, Stream] = {}  # replaced, never changed: other threads read it
         self._merging: threading.Thread | None = None
+        self._merged: _Merge | None = None  # what the store has not taken yet
         self._written: list[Stream] = []  # by the work that is being committed
         self.growth = Growth()
         self.counts: Counter[str] = Counter(dict.fromkeys(STREAM_COUNTERS, 0))
@@ -276,7 +281,9 @@ class Streams:
         """
         for stream in self._by_name.values():
             self._forget(stream)
-        if self._merging is None and (merge := self._find_small()):
+        if self._merged is not None:
+            self._finish(self._merged)
+        elif self._merging is None and (merge := self._find_small()):
             self._merging = threading.Thread(
                 target=self._merge, args=(merge, ask), name="tidemq-merge", daemon=True
             )
@@ -294,43 +301,47 @@ class Streams:
 
     def _find_small(self) -> _Merge | None:
         """A closed segment of small batches, if there is one."""
+        now = time.monotonic()
         for stream in self._by_name.values():
-            if len(stream.log.extents) > 1:
+            if len(stream.log.extents) > 1 and now >= stream.merge_at_s:
                 from tidemq.stream.merging import find_small
 
-                if extents := find_small(stream.log):
+                if extents := find_small(stream.log, stream.merged_offset):
                     return _Merge(stream, extents)
         return None
 
     def _merge(self, merge: _Merge, ask: Callable[[Callable[[], None]], object]) -> None:
-        """On a thread of its own. After a failure nothing is merged until the next start."""
+        """On a thread of its own. A segment that cannot be read stays as it is until the next start."""
         from tidemq.stream.merging import merge as merged
 
-        name = merge.stream.config.name
-
-        def finish() -> None:
-            try:
-                self._finish(merge)
-            except StoreError as error:
-                _log.error("merged batches of the stream %s are not taken: %s", name, error)
-                return
+        stream, what = merge.stream, "batches of the stream %s cannot be merged: %s"
+        try:
+            merge.new = merged(stream.log, merge.old)
+            self._merged = merge
+            ask(partial(self._finish, merge))
+        except OSError as error:
+            _log.error(what, stream.config.name, error)
+            stream.merge_at_s = time.monotonic() + MERGE_PAUSE_S
+        except ValueError as error:  # Arrow's are
+            _log.error(what, stream.config.name, error)
+            stream.merged_offset = merge.old[-1].end
+        finally:
             self._merging = None
 
-        try:
-            merge.new = merged(merge.stream.log, merge.old)
-        except (OSError, ValueError) as error:  # Arrow's are ValueErrors
-            _log.error("batches of the stream %s cannot be merged: %s", name, error)
-            return
-        ask(finish)
-
     def _finish(self, merge: _Merge) -> None:
-        """Puts what was merged in its place."""
+        """Puts what was merged in its place. StoreError: then it is tried again, as it is, for the store may
+        have the rows of it.
+        """
+        if self._merged is not merge:
+            return  # it was tried again meanwhile
         log, name = merge.stream.log, merge.stream.config.name
-        if self._by_name.get(name) is not merge.stream or merge.old[0] not in log.extents:
-            return  # deleted, or given up by the retention, meanwhile
-        gone = [each.removal(name) for each in merge.old]
-        self._store.write([*gone, *(each.write(name) for each in merge.new)], sync=True)
-        log.replace(merge.old, merge.new)
+        if self._by_name.get(name) is not merge.stream or not log.has(merge.old[0]):
+            log.remove_segment(merge.new[0].segment)  # deleted, or given up by the retention, meanwhile
+        else:
+            gone = [each.removal(name) for each in merge.old]
+            self._store.write([*gone, *(each.write(name) for each in merge.new)], sync=True)
+            log.replace(merge.old, merge.new)
+        self._merged = None
 
     def close(self) -> None:
         """Closes the files."""
