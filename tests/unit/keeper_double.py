@@ -19,6 +19,7 @@ def work(*writes, references=(), reads=(), trims=(), expired=(), purges=(), adds
         purges=list(purges),
         adds=adds,
         outdated=outdated,
+        streams=0,
     )
 
 

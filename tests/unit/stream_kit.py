@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,20 @@ from tidemq.stream import StreamLog, schema
 from tidemq.stream.log import Extent
 
 Batch = tuple[int, int, pa.RecordBatch, int]
+
+
+class Access:
+    """The engine's side: numbers streams."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add_stream(self, _: Any) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def change_stream(self, *_: Any) -> None:
+        pass
 
 
 def take_batches(monkeypatch: pytest.MonkeyPatch) -> None:

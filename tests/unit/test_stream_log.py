@@ -150,3 +150,81 @@ def test_a_reader_comes_to_the_end_though_the_last_messages_are_missing(log: Str
     write(log, b"4")
     assert not cursor.at_end
     assert [row["offset"] for row in cursor.read(10)] == [4]
+
+
+class Disk:
+    """What would be there after a power failure: a sync that failed leaves what was written as if it were on
+    the disk, so that the next one does not bring it there.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failures = 0  # of the next syncs
+        self._durable: dict[int, bytearray] = {}
+        self._dirty: dict[int, list[tuple[int, bytes]]] = {}
+        self._pwrite = os.pwrite
+        monkeypatch.setattr(os, "pwrite", self._write)
+        monkeypatch.setattr(os, "fdatasync", self._sync)
+
+    def _write(self, file: int, data: bytes, position: int) -> int:
+        self._dirty.setdefault(os.fstat(file).st_ino, []).append((position, bytes(data)))
+        return self._pwrite(file, data, position)
+
+    def _sync(self, file: int) -> None:
+        number = os.fstat(file).st_ino
+        written = self._dirty.pop(number, [])
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        durable = self._durable.setdefault(number, bytearray())
+        for position, data in written:
+            durable.extend(bytes(max(position + len(data) - len(durable), 0)))
+            durable[position : position + len(data)] = data
+
+    def has(self, log: StreamLog) -> bool:
+        """Whether all that readers may have is on it."""
+        for each in log.extents:
+            path = log.segment_path(each.segment)
+            durable = self._durable.get(path.stat().st_ino, b"")
+            if durable[each.position : each.position + each.length] != log.read(each):
+                return False
+            if not durable.startswith(schema.HEAD):
+                return False
+        return True
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+@pytest.mark.parametrize("before", [0, 1])
+def test_what_a_failed_sync_left_behind_is_durable_with_the_next(
+    log: StreamLog, monkeypatch: pytest.MonkeyPatch, failures: int, before: int
+) -> None:
+    disk = Disk(monkeypatch)
+    for _ in range(before):
+        write(log, b"before")
+    for number in range(3):
+        write(log, b"%d" % number, sync=False)
+    disk.failures = failures
+    for _ in range(failures):
+        with pytest.raises(StoreError, match="Input/output error"):
+            log.sync()
+        log.write([batch(log.next_offset, [b"refused"], 0)])
+        log.discard()
+        assert not disk.has(log)
+    log.sync()
+    assert disk.has(log)
+    write(log, b"after")
+    assert disk.has(log)
+
+
+def test_what_a_failed_sync_left_behind_is_durable_before_the_next_segment(
+    log: StreamLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    write(log, b"a", sync=False)
+    disk.failures = 2
+    for _ in range(2):
+        with pytest.raises(StoreError, match="Input/output error"):
+            log.write([batch(1, [b"b"], 2 * SECOND_US)])
+        log.discard()
+    write(log, b"b", time_us=2 * SECOND_US)
+    assert {each.segment for each in log.extents} == {0, 1}
+    assert disk.has(log)

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from unit.keeper_double import Store
-from unit.stream_kit import payloads, take_batches, write
+from unit.stream_kit import Access, payloads, take_batches, write
 
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError
@@ -20,20 +19,6 @@ from tidemq.stream import Streams, streams
 
 WAIT_S = 20.0
 FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
-class Access:
-    """The engine's side: numbers streams."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def add_stream(self, _: Any) -> int:
-        self.count += 1
-        return self.count - 1
-
-    def change_stream(self, *_: Any) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)

@@ -385,8 +385,9 @@ class Keeper:
         """One last try for what is left: without it what was removed comes again after the start. With it
         goes the note that the end was a clean one, which it is only then.
         """
+        synced = self._sync_streams()
         try:
-            self._save([("meta", b"clean", b"")], [], sync=True)
+            self._save([("meta", b"clean", b"")] if synced else [], [], sync=synced)
         except StoreError as error:
             self._report("the store could not be brought up to date in the end", error)
 
@@ -560,15 +561,24 @@ class Keeper:
         now = time.monotonic()
         if self._interval_s and now - self._synced >= self._interval_s:
             self._synced = now
-            if self._streams is not None:
-                self._attempt(self._streams.sync)  # first: the store names what the files hold
-            self._attempt(self._store.sync)
+            if self._sync_streams():
+                self._attempt(self._store.sync)
         if now - self._swept >= SWEEP_S and not self._left:
             self._swept = now
             self._attempt(self._expiry.sweep)
             self._attempt(self._check_size)
             if self._streams is not None:
                 self._attempt(partial(self._streams.tend, self.ask))
+
+    def _sync_streams(self) -> bool:
+        """Whether the streams' files are durable. The store comes after them: its rows name what is there."""
+        try:
+            if self._streams is not None:
+                self._streams.sync()
+        except StoreError as error:
+            self._report("nothing is made durable", error)
+            return False
+        return True
 
     def _check_size(self) -> None:
         if not self._bytes_max:

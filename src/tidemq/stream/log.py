@@ -100,14 +100,16 @@ class StreamLog:
         self._floor = next_offset  # no message gets a lower offset, also when none is left
         self._pending: list[Extent] = []
         self._file: int | None = None  # of the last segment, if it was written to
-        self._unsynced = False
         self.size_bytes = sum(each.length for each in self.extents)  # of its messages on disk
         # the next batch goes behind the last: what a crash left there is in nobody's way
         self._segment: int | None = None  # the last
-        self._position = 0  # in it; 0: the next batch begins another
+        self._position = 0  # where it ends
+        self._ended = True  # the next batch begins another
         last = self.extents[-1] if self.extents else None
         if last and last.end >= self._floor:
-            self._segment, self._position = last.segment, last.position + last.length
+            self._segment, self._position, self._ended = last.segment, last.position + last.length, False
+        self._synced = self._position  # so much of it is durable
+        self._sync_failed = False  # since then
         current = [each for each in self.extents if each.segment == self._segment]
         self._extents = len(current)
         self._began_us = current[0].first_us if current else 0
@@ -145,9 +147,11 @@ class StreamLog:
         first = self.written_offset
         late = self._extents and self.segment_us and first_us - self._began_us >= self.segment_us
         if self._position >= self.segment_bytes or self._extents >= SEGMENT_EXTENTS or late:
-            self._end_segment()
-        if self._file is None:
-            self._open_segment(first)
+            self._ended = True
+        if self._file is None and not self._ended:
+            self._open_segment()
+        if self._ended:
+            self._begin_segment(first)
         assert self._file is not None
         assert self._segment is not None
         if not self._extents:
@@ -159,26 +163,21 @@ class StreamLog:
         )
         self._position += len(data)
         self._extents += 1
-        self._unsynced = True
 
-    def _end_segment(self) -> None:
-        """Closes the last segment, durable; what is written next begins another."""
-        if self._file is not None:
-            os.fdatasync(self._file)
-            os.close(self._file)
-            self._file = None
-        self._position = self._extents = 0
-
-    def _open_segment(self, first: int) -> None:
-        """Opens the last segment, as the start found it, or begins the next."""
-        if self._segment is not None and self._position:
-            with suppress(FileNotFoundError):
-                self._file = os.open(self.segment_path(self._segment), os.O_RDWR | os.O_CLOEXEC)
-                return
-        self._begin_segment(first)
+    def _open_segment(self) -> None:
+        """Opens the last segment, as the start found it; where somebody has removed it, it has ended."""
+        assert self._segment is not None
+        try:
+            self._file = os.open(self.segment_path(self._segment), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._ended = True
 
     def _begin_segment(self, first: int) -> None:
-        """Makes the file of the next segment, its name durable; where that fails all is as it was."""
+        """Closes the last segment, durable, and makes the file of the next, its name durable. Where that
+        fails nothing of it is left.
+        """
+        self._sync_file()
+        self.close()
         segment, file = self._make_file(first)
         head = _schema().HEAD
         try:
@@ -190,6 +189,7 @@ class StreamLog:
                 self.segment_path(segment).unlink()
             raise
         self._segment, self._file, self._position, self._extents = segment, file, len(head), 0
+        self._synced, self._ended = 0, False
 
     def _make_file(self, first: int) -> tuple[int, int]:
         """A file that was not there, by the segment's number, and its descriptor. A segment may have begun
@@ -205,13 +205,34 @@ class StreamLog:
 
     def sync(self) -> None:
         """Makes all that was written durable; StoreError when that fails."""
-        if not self._unsynced or self._file is None:
-            return
         try:
-            os.fdatasync(self._file)
+            self._sync_file()
         except OSError as error:
             raise StoreError(f"the stream {self.name} cannot be synced: {error.strerror}") from error
-        self._unsynced = False
+
+    def _sync_file(self) -> None:
+        """Makes the last segment durable. OSError: then it is in doubt until it is written again."""
+        if self._file is None or self._synced >= self._position:
+            return
+        if self._sync_failed:
+            self._write_again(self._file)
+        self._sync_failed = True
+        os.fdatasync(self._file)
+        self._synced, self._sync_failed = self._position, False
+
+    def _write_again(self, file: int) -> None:
+        """Writes again what the last segment has of messages since its last sync, of what was not taken back.
+
+        The bytes of a sync that failed are in the system's memory, where they look as if they were on the
+        disk: a later sync that succeeds does not bring them there (Rebello et al., "Can Applications Recover
+        from fsync Failures?", USENIX ATC 2020).
+        """
+        if not self._synced:
+            _write_all(file, _schema().HEAD, 0)
+        for each in itertools.chain(reversed(self._pending), reversed(self.extents)):
+            if each.segment != self._segment or each.position < self._synced:
+                break
+            _write_all(file, os.pread(file, each.length, each.position), each.position)
 
     def publish(self) -> int:
         """The store has what was written: readers may have it. Gives the number of these messages."""
@@ -248,7 +269,7 @@ class StreamLog:
         for segment in _segments(extents):
             if segment[0].segment == self._segment:
                 if segment[-1].last_us < before_us:
-                    self._position = max(self._position, self.segment_bytes)  # it ends with its last message
+                    self._ended = True  # with its last message
                 break
             size = sum(each.length for each in segment)
             if segment[-1].last_us >= before_us and not (bytes_max and total > bytes_max):

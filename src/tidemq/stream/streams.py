@@ -269,9 +269,15 @@ class Streams:
                 self.counts["stream_messages_dropped"] += rows
 
     def sync(self) -> None:
-        """Makes all that was written durable; StoreError when that fails."""
+        """Makes all that was written durable; StoreError when one cannot be, after all others."""
+        failure: StoreError | None = None
         for stream in self._by_name.values():
-            stream.log.sync()
+            try:
+                stream.log.sync()
+            except StoreError as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     # --- now and then ------------------------------------------------------------------------------
 
