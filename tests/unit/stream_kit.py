@@ -44,9 +44,10 @@ def batch(first: int, payloads: Sequence[bytes], *times_us: int) -> Batch:
     return min(times), max(times), columns, len(payloads)
 
 
-def write(log: StreamLog, *payloads: bytes, time_us: int = 0, sync: bool = True) -> None:
+def write(log: StreamLog, *payloads: bytes, time_us: int | Sequence[int] = 0, sync: bool = True) -> None:
     """One batch, for readers to have."""
-    log.write([batch(log.next_offset, payloads, time_us)])
+    times_us = (time_us,) if isinstance(time_us, int) else time_us
+    log.write([batch(log.next_offset, payloads, *times_us)])
     if sync:
         log.sync()
     log.publish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from unit.stream_kit import batch, payloads, take_batches, write
 
 from tidemq.errors import StoreError
 from tidemq.stream import StreamLog, schema
-from tidemq.stream.log import REWRITTEN
+from tidemq.stream.log import REWRITTEN, read_extent
 from tidemq.stream.reading import Cursor
 
 SECOND_US = 1_000_000
@@ -228,3 +228,48 @@ def test_what_a_failed_sync_left_behind_is_durable_before_the_next_segment(
     write(log, b"b", time_us=2 * SECOND_US)
     assert {each.segment for each in log.extents} == {0, 1}
     assert disk.has(log)
+
+
+def in_order(log: StreamLog, times_us: Sequence[Sequence[int]]) -> None:
+    for each in times_us:
+        write(log, *[b""] * len(each), time_us=each)
+
+
+OVERLAPPING = [(0, 5), (7, 2), (3, 4), (6, 6), (20, 9), (8, 8)]  # when the messages of batches came
+
+
+def lowest_offset(log: StreamLog, time_us: int) -> int:
+    """By looking at all: of the first batch that has a message of that time or later."""
+    return next((each.first for each in log.extents if each.last_us >= time_us), log.next_offset)
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["as written", "after a restart"])
+def test_an_offset_is_found_by_time_where_batches_overlap(log: StreamLog, restarted: bool) -> None:
+    in_order(log, OVERLAPPING)
+    rows = [(key[1:], value) for _, key, value in (each.write("s") for each in log.extents)]
+    if restarted:
+        log = opened(log.folder, *(read_extent(*row) for row in rows))
+    for time_us in range(25):
+        found = log.offset_at(time_us)
+        assert found == lowest_offset(log, time_us)
+        assert not any(
+            came_us >= time_us and 2 * number + at < found
+            for number, times_us in enumerate(OVERLAPPING)
+            for at, came_us in enumerate(times_us)
+        )
+    assert [(key[1:], value) for _, key, value in (each.write("s") for each in log.extents)] == rows
+
+
+@pytest.mark.parametrize("gone", range(1, 6))
+def test_an_offset_is_found_by_time_when_older_batches_are_gone(log: StreamLog, gone: int) -> None:
+    in_order(log, OVERLAPPING)
+    log.forget(log.extents[:gone])
+    assert [log.offset_at(time_us) for time_us in range(25)] == [
+        lowest_offset(log, time_us) for time_us in range(25)
+    ]
+
+
+def test_a_segment_is_too_old_when_all_of_its_messages_are(log: StreamLog) -> None:
+    in_order(log, [(0, 5), (4, 4), (2 * SECOND_US,)])
+    assert log.expired(before_us=5, bytes_max=0) == []
+    assert len(log.expired(before_us=6, bytes_max=0)) == 2

@@ -139,3 +139,15 @@ def test_a_full_disk_is_tried_again_and_keeps_nothing(kept: Streams, monkeypatch
         tend(kept, lambda: tries >= 3)
         assert sorted(log.folder.iterdir()) == files
     tend(kept, lambda: merged(kept, "a") and merged(kept, "b"))
+
+
+def test_a_large_batch_says_when_the_first_and_the_last_of_its_messages_came(kept: Streams) -> None:
+    log = kept.all["a"].log
+    for times_us in [(107, 101, 108, 103), (104, 102), (102, 102), (200,)]:
+        write(log, *[b""] * len(times_us), time_us=times_us)
+    found_us = {time_us: log.offset_at(time_us) for time_us in range(101, 210)}
+    tend(kept, lambda: batches(kept, "a") == 6 + 1)
+    large, last = log.extents[-2:]
+    assert (large.first_us, large.last_us, last.last_us) == (101, 108, 200)
+    for time_us, offset in found_us.items():
+        assert log.offset_at(time_us) == (large.first if time_us <= 108 else offset)

@@ -253,6 +253,24 @@ def _text_buffers(texts: cython.pointer[Texts]) -> tuple:
     )
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_ends(
+    columns: cython.pointer[Columns], first_us: cython.pointer[int64_t], last_us: cython.pointer[int64_t]
+) -> cython.void:
+    """When the first and the last of the messages came, one at least: they stand reactor by reactor."""
+    time_us: int64_t = columns.received_us[0]
+    first_us[0] = last_us[0] = time_us
+    row: int64_t
+    for row in range(1, columns.rows):
+        time_us = columns.received_us[row]
+        if time_us < first_us[0]:
+            first_us[0] = time_us
+        if time_us > last_us[0]:
+            last_us[0] = time_us
+
+
 @cython.cclass
 class CapturedRows:
     """The messages of some sections for one stream, as batches of columns; iterate over it once.
@@ -267,6 +285,8 @@ class CapturedRows:
 
     def __next__(self) -> tuple:
         columns: cython.pointer[Columns] = self.columns
+        first_us: int64_t = 0
+        last_us: int64_t = 0
         with cython.nogil:
             _clear(columns)
             _fill(
@@ -279,12 +299,12 @@ class CapturedRows:
                 self.origin,
             )
             _complete(columns)
+            if columns.rows:
+                _find_ends(columns, cython.address(first_us), cython.address(last_us))
         rows: int64_t = columns.rows
         if rows == 0:
             raise StopIteration
         self.offset += rows
-        first_us: int64_t = columns.received_us[0]
-        last_us: int64_t = columns.received_us[rows - 1]
         return first_us, last_us, self._buffers(), rows
 
     @cython.cfunc

@@ -50,6 +50,7 @@ class Extent(NamedTuple):
     checksum: int  # CRC-32C
     first_us: int
     last_us: int
+    latest_us: int = 0  # when the last message came of all up to its end; in no row
 
     @property
     def end(self) -> int:
@@ -81,7 +82,8 @@ def read_extent(key: bytes, value: bytes) -> Extent:
     if len(value) != _VALUE.size or len(key) < 9:
         raise ValueError("the row is not an extent")
     segment, position, length, rows, checksum, first_us, last_us = _VALUE.unpack(value)
-    return Extent(int.from_bytes(key[-8:]), rows, segment, position, length, checksum, first_us, last_us)
+    first = int.from_bytes(key[-8:])
+    return Extent(first, rows, segment, position, length, checksum, first_us, last_us, last_us)
 
 
 class StreamLog:
@@ -94,7 +96,7 @@ class StreamLog:
     def __init__(self, name: str, folder: Path, extents: Sequence[Extent], next_offset: int) -> None:
         self.name = name
         self.folder = folder
-        self.extents: list[Extent] = list(extents)  # published; a reader takes the list once
+        self.extents: list[Extent] = list(_with_latest(extents, 0))  # published; a reader takes the list once
         self.segment_bytes = SEGMENT_BYTES
         self.segment_us = 0  # a segment holds messages of no longer a time; 0: of any
         self._floor = next_offset  # no message gets a lower offset, also when none is left
@@ -236,7 +238,7 @@ class StreamLog:
 
     def publish(self) -> int:
         """The store has what was written: readers may have it. Gives the number of these messages."""
-        self.extents.extend(self._pending)
+        self.extents.extend(_with_latest(self._pending, self._latest_us(len(self.extents))))
         messages = sum(each.rows for each in self._pending)
         self.size_bytes += sum(each.length for each in self._pending)
         self._pending.clear()
@@ -267,12 +269,13 @@ class StreamLog:
         total = self.size_bytes
         gone: list[Extent] = []
         for segment in _segments(extents):
+            last_us = max(each.last_us for each in segment)
             if segment[0].segment == self._segment:
-                if segment[-1].last_us < before_us:
+                if last_us < before_us:
                     self._ended = True  # with its last message
                 break
             size = sum(each.length for each in segment)
-            if segment[-1].last_us >= before_us and not (bytes_max and total > bytes_max):
+            if last_us >= before_us and not (bytes_max and total > bytes_max):
                 break
             total -= size
             gone += segment
@@ -281,7 +284,7 @@ class StreamLog:
     def forget(self, gone: Sequence[Extent]) -> None:
         """Removes segments, all of whose extents are among the oldest; the store knows them no more."""
         self._floor = max(self._floor, gone[-1].end)
-        self.extents = self.extents[len(gone) :]
+        self.extents = _without_older(self.extents[len(gone) :])
         self.size_bytes -= sum(each.length for each in gone)
         for segment in {each.segment for each in gone}:
             self.remove_segment(segment)
@@ -296,18 +299,25 @@ class StreamLog:
 
     def has(self, extent: Extent) -> bool:
         """Whether this is one of its extents."""
-        at = self._place(extent)
-        return self.extents[at : at + 1] == [extent]
+        at, extents = self._place(extent), self.extents
+        return (
+            at < len(extents) and extents[at].first == extent.first and extents[at].segment == extent.segment
+        )
 
     def replace(self, old: Sequence[Extent], new: Sequence[Extent]) -> None:
         """Puts extents of a new segment, which the store has by now, in the place of those of an old one."""
         at = self._place(old[0])
-        self.extents = [*self.extents[:at], *new, *self.extents[at + len(old) :]]
+        changed = _with_latest(new, self._latest_us(at))
+        self.extents = [*self.extents[:at], *changed, *self.extents[at + len(old) :]]
         self.size_bytes += sum(each.length for each in new) - sum(each.length for each in old)
         self.remove_segment(old[0].segment)
 
     def _place(self, extent: Extent) -> int:
         return bisect.bisect_left(self.extents, extent.first, key=lambda each: each.first)
+
+    def _latest_us(self, count: int) -> int:
+        """When the last message came of so many extents."""
+        return self.extents[count - 1].latest_us if count else 0
 
     def remove_segment(self, segment: int) -> None:
         """Removes a file in which no message is any more."""
@@ -346,10 +356,9 @@ class StreamLog:
         """The offset of a message from which on all came at this time or later: a batch's first, so some that
         came a moment earlier may be among them.
         """
-        for each in self.extents:
-            if each.last_us >= time_us:
-                return each.first
-        return self.next_offset
+        extents = self.extents
+        at = bisect.bisect_left(extents, time_us, key=lambda each: each.latest_us)
+        return extents[at].first if at < len(extents) else self.next_offset
 
     def damaged(self, *, verified_bytes: int = VERIFIED_BYTES) -> list[Extent]:
         """The extents whose bytes are not there, or not as they were written. Of so many
@@ -375,6 +384,26 @@ class StreamLog:
         """The bytes of a batch; fewer where the file ends. OSError."""
         with self.segment_path(extent.segment).open("rb") as file:
             return os.pread(file.fileno(), extent.length, extent.position)
+
+
+def _with_latest(extents: Iterable[Extent], latest_us: int) -> Iterator[Extent]:
+    """Extents that stand behind others, the last message of which came then. Batches overlap a little in
+    time, for what a reactor had stands together.
+    """
+    for each in extents:
+        latest_us = max(latest_us, each.last_us)
+        yield each if each.latest_us == latest_us else each._replace(latest_us=latest_us)
+
+
+def _without_older(extents: list[Extent]) -> list[Extent]:
+    """The same list, when those before it are no more."""
+    latest_us = 0
+    for at, each in enumerate(extents):
+        latest_us = max(latest_us, each.last_us)
+        if each.latest_us == latest_us:
+            break  # so it is from here on
+        extents[at] = each._replace(latest_us=latest_us)
+    return extents
 
 
 def _segments(extents: Iterable[Extent]) -> Iterator[list[Extent]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemq.store.directory import sync_directory
 from tidemq.stream.log import REWRITTEN, Extent, StreamLog
@@ -53,7 +54,7 @@ def _write(path: Path, segment: int, batches: Iterator[pa.RecordBatch]) -> Itera
         file.write(HEAD)
         for batch in batches:
             data = serialized_batch(batch)
-            received = batch.column("received").cast(pa.int64())
+            came = pc.min_max(batch.column("received").cast(pa.int64())).as_py()
             yield Extent(
                 batch.column("offset")[0].as_py(),
                 batch.num_rows,
@@ -61,8 +62,8 @@ def _write(path: Path, segment: int, batches: Iterator[pa.RecordBatch]) -> Itera
                 position,
                 len(data),
                 checksum(data),
-                received[0].as_py(),
-                received[-1].as_py(),
+                came["min"],
+                came["max"],
             )
             file.write(data)
             position += len(data)
