@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -281,6 +282,27 @@ def test_damaged_files_are_reported_and_their_offsets_never_used_again(servers: 
     server = servers.restart(server, True)
     assert server.damage == []
     assert [row["offset"] for row in rows(server)] == [*range(5 - lost), 5]
+
+
+def test_damage_found_later_gives_no_offset_again_either(servers: Servers) -> None:
+    """The first start finds the last message damaged, the next one another."""
+    server = servers("sqlite", 1, streams=[ALL])
+    publisher = connected(server)
+    for number in range(5):
+        publisher.publish("t", b"%d" % number, 1)
+    for left in (4, 3):
+        kept = server.streams.all["all"].log
+        last = kept.extents[-1]
+        server = servers.restart(
+            server,
+            False,
+            meanwhile=partial(damage, kept.segment_path(last.segment), last.position, "changed"),
+        )
+        assert len(server.damage) == 1
+        assert len(server.streams.all["all"].log.extents) == left
+    assert server.streams.all["all"].log.next_offset == 5
+    connected(server).publish("t", b"5", 1)
+    assert [row["offset"] for row in rows(server)] == [0, 1, 2, 5]
 
 
 def damage(path: Path, position: int, harm: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from unit.stream_kit import batch, payloads, take_batches, write
 
 from tidemq.errors import StoreError
-from tidemq.stream import StreamLog, schema
-from tidemq.stream.log import REWRITTEN, read_extent
+from tidemq.stream import StreamLog, merging, schema
+from tidemq.stream.log import REWRITTEN, Extent, read_extent
+from tidemq.stream.merging import find_small
 from tidemq.stream.reading import Cursor
 
 SECOND_US = 1_000_000
@@ -273,3 +275,54 @@ def test_a_segment_is_too_old_when_all_of_its_messages_are(log: StreamLog) -> No
     in_order(log, [(0, 5), (4, 4), (2 * SECOND_US,)])
     assert log.expired(before_us=5, bytes_max=0) == []
     assert len(log.expired(before_us=6, bytes_max=0)) == 2
+
+
+class Counted(list[Extent]):
+    """Extents that count how many of them are looked at."""
+
+    looked = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self.looked += len(range(*at.indices(len(self)))) if isinstance(at, slice) else 1
+        return super().__getitem__(at)
+
+    def __iter__(self) -> Iterator[Extent]:
+        self.looked += len(self)
+        return super().__iter__()
+
+
+def test_in_a_long_stream_few_extents_are_looked_at(tmp_path: Path) -> None:
+    extents = [
+        Extent(at * 1100, 1100, at // 200 * 220_000, at % 200 * 1000, 1000, 7, at, at) for at in range(20_000)
+    ]
+    log = opened(tmp_path, *extents)
+    found, looked = find_small(log, 0)
+    assert (found, looked) == ([], 220_000 * 99)  # the last is written to
+    log.extents = counted = Counted(log.extents)
+    assert find_small(log, looked) == ([], looked)
+    assert log.offset_at(15_000) == 15_000 * 1100
+    assert log.find(15_000 * 1100 + 5, 15_002 * 1100) == extents_at(log, 15_000, 15_001)
+    assert log.find(0, 1 << 60, 2000) == extents_at(log, 0, 1)
+    assert log.has(extents[7])
+    assert counted.looked < 200
+
+
+def extents_at(log: StreamLog, *places: int) -> list[Extent]:
+    return [log.extents[at] for at in places]
+
+
+def test_a_look_for_small_batches_ends_before_it_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And goes on there the next time."""
+    monkeypatch.setattr(merging, "LOOKED_EXTENTS", 30)
+    rows = [1100] * 80 + [1] * 20
+    offsets = list(itertools.accumulate(rows, initial=0))
+    extents = [Extent(offsets[at], rows[at], at // 10, 0, 1000, 7, 0, 0) for at in range(len(rows))]
+    log = opened(tmp_path, *extents)
+    looked = 0
+    for expected in (30, 60, 80):
+        found, looked = find_small(log, looked)
+        assert looked == offsets[expected]
+    assert [each.first for each in found] == offsets[80:90]
+    assert find_small(log, looked) == (found, looked)

@@ -289,13 +289,12 @@ class StreamLog:
         for segment in {each.segment for each in gone}:
             self.remove_segment(segment)
 
-    def closed_segments(self, start: int = 0) -> Iterator[list[Extent]]:
+    def closed_segments(self, start: int) -> Iterator[list[Extent]]:
         """The extents of each segment that is not written to any more, from the one at an offset on."""
         extents = self.extents
         at = bisect.bisect_left(extents, start, key=lambda each: each.first)
-        for segment in _segments(extents[place] for place in range(at, len(extents))):
-            if segment[0].segment != self._segment:
-                yield segment
+        from_there = (extents[place] for place in range(at, len(extents)))
+        yield from _segments(itertools.takewhile(lambda each: each.segment != self._segment, from_there))
 
     def has(self, extent: Extent) -> bool:
         """Whether this is one of its extents."""
@@ -344,7 +343,8 @@ class StreamLog:
         at = bisect.bisect_right(extents, start, key=lambda each: each.first) - 1
         found: list[Extent] = []
         total = 0
-        for each in extents[max(at, 0) :]:
+        for place in range(max(at, 0), len(extents)):
+            each = extents[place]
             total += each.length
             if each.first >= end or (bytes_max and found and total > bytes_max):
                 break

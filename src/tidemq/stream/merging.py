@@ -20,16 +20,24 @@ from tidemq.stream.schema import END, HEAD, SCHEMA, checksum, serialized_batch
 
 ROWS = 65_536  # of a large batch
 BYTES = 16 << 20  # of its columns in memory, about
+LOOKED_EXTENTS = 50_000  # at a time, for a segment that is worth it: some milliseconds
 SMALL_ROWS = 1024  # a segment whose batches have fewer, on average, is merged
 
 
-def find_small(log: StreamLog, start: int) -> list[Extent]:
-    """The extents of the oldest segment from an offset on that is worth it; none where there is no such."""
+def find_small(log: StreamLog, start: int) -> tuple[list[Extent], int]:
+    """The extents of the oldest segment from an offset on that is worth it, none where there is no such; and
+    the offset up to which none is, to begin there the next time.
+    """
+    looked = 0
     for segment in log.closed_segments(start):
         rows = sum(each.rows for each in segment)
         if len(segment) > 1 and rows < len(segment) * SMALL_ROWS and segment[0].segment < REWRITTEN:
-            return segment
-    return []
+            return segment, start
+        start = segment[-1].end
+        looked += len(segment)
+        if looked >= LOOKED_EXTENTS:
+            break
+    return [], start
 
 
 def merge(log: StreamLog, extents: Sequence[Extent]) -> list[Extent]:

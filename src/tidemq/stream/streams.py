@@ -131,9 +131,8 @@ class Streams:
         log = StreamLog(config.name, folder, extents, next_offset)
         lost = log.damaged()
         if lost:
-            ends = max(each.end for each in extents)
-            kept = sorted(set(extents).difference(lost))
-            log = StreamLog(config.name, folder, kept, ends)
+            kept = sorted(set(log.extents).difference(lost))
+            log = StreamLog(config.name, folder, kept, log.next_offset)
             self.counts["stream_messages_damaged"] += sum(each.rows for each in lost)
         stream = Stream(config, epoch, log, self._access.add_stream(config.filters))
         if lost:
@@ -312,7 +311,8 @@ class Streams:
             if len(stream.log.extents) > 1 and now >= stream.merge_at_s:
                 from tidemq.stream.merging import find_small
 
-                if extents := find_small(stream.log, stream.merged_offset):
+                extents, stream.merged_offset = find_small(stream.log, stream.merged_offset)
+                if extents:
                     return _Merge(stream, extents)
         return None
 
