@@ -20,7 +20,7 @@ from tidemq.stream.schema import END, HEAD, SCHEMA, checksum, serialized_batch
 
 ROWS = 65_536  # of a large batch
 BYTES = 16 << 20  # of its columns in memory, about
-LOOKED_EXTENTS = 50_000  # at a time, for a segment that is worth it: some milliseconds
+LOOKED_EXTENTS = 10_000  # at a time, for a segment that is worth it: some milliseconds, of the keeper
 SMALL_ROWS = 1024  # a segment whose batches have fewer, on average, is merged
 
 
