@@ -200,6 +200,7 @@ async def test_very_many_sessions_have_new_dates(broker, tmp_path):
     broker.set_clock(YEARS_S)
     deadline = time.monotonic() + START_S
     while size_of(tmp_path / "data" / "rocksdb") < before + count * len(row):
+        assert broker.process.poll() is None, broker.log.read_text()
         assert time.monotonic() < deadline, "not all rows are written again"
         await asyncio.sleep(0.1)
     broker.end(signal.SIGTERM)

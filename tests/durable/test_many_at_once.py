@@ -77,9 +77,9 @@ def test_messages_for_as_many_subscribers(servers: Servers) -> None:
     """A few fill a turn; those that come with them, or are in the mail, wait for the next ones."""
     server = make_subscribers(servers)
     publisher = connected(server)
-    publisher.send(*(publish("t", b"%d" % n) for n in range(20)), PING)
+    publisher.send(*(publish("t", b"%d" % n) for n in range(60)), PING)
     publisher.expect_bytes(b"\xd0\x00")
-    wait_until(lambda: server.count("dropped_offline_qos_0") == 20 * (COUNT + 1), "all came", WAIT_S)
+    wait_until(lambda: server.count("dropped_offline_qos_0") == 60 * (COUNT + 1), "all came", WAIT_S)
     publisher.publish("t", b"1", 1)
     publisher.publish("t", b"2", 2)
     assert len(server.rows("queue")) == 2 * (COUNT + 1)

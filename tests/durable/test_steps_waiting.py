@@ -80,13 +80,19 @@ def crowd_of(server: Server) -> Iterator[Crowd]:
 
 
 def fill(server: Server, publisher: Client, topic: str, qos: int = 0) -> int:
-    """Publishes until that is held; returns how many messages."""
+    """Publishes, one message after the other was taken, until that is held; returns how many."""
     sent = 0
-    before = server.count("publishers_paused")
-    while server.count("publishers_paused") == before:
+    paused, received = server.count("publishers_paused"), server.count("messages_received")
+
+    def is_held() -> bool:
+        return server.count("publishers_paused") > paused
+
+    while not is_held():
         sent += 1
         assert sent < 10_000, "nobody holds the publisher"
         publisher.send(publish(topic, PIECE, qos, sent if qos else 0))
+        came = received + sent
+        wait_until(lambda came=came: server.count("messages_received") >= came or is_held(), "it came")
     return sent
 
 
