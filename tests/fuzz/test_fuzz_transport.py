@@ -43,6 +43,7 @@ ENDS = {
     "tls-no-tls": "TLS failed: the client does not speak TLS",
     "tls-other-protocol": "TLS failed: no application protocol",
     "tls-proxied": "the TLS handshake",
+    "tls-record-of-no-version": "TLS failed: wrong version number",
     "websocket": "the client closed the WebSocket (code 1000)",
     "websocket-long-frame": "open",
     "websocket-no-upgrade": "this is no upgrade to WebSocket",

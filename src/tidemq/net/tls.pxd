@@ -14,6 +14,8 @@ cdef struct Tls:           # one connection's end; it must not move in memory
     const uint8_t* input   # [input, input + input_size): from the peer, not taken yet; the caller's
     size_t input_size
     bint in_clear          # a server's: the handshake is not encrypted yet, and followed by check_claims
+    bint begun             # the first byte has come
+    bint foreign           # which begins no record: the client does not speak TLS
     uint8_t record_head    # bytes of a record's header that have come
     uint8_t record_kind
     uint16_t record_left   # bytes of the record that are to come

@@ -257,7 +257,7 @@ def reason_name(code: cython.ulong) -> cython.p_const_char:
 @cython.exceptval(check=False)
 def tls_fault_name(tls: cython.pointer[cython.const[Tls]]) -> cython.p_const_char:
     """OpenSSL's words for why it failed, or ours; they live for ever."""
-    if tls.in_clear and tls.record_head and not CHANGE_CIPHER_SPEC <= tls.record_kind <= APPLICATION_DATA:
+    if tls.foreign:
         return cython.cast(cython.p_const_char, b"the client does not speak TLS")
     if tls.message_left > MESSAGE_BYTES_MAX:
         return cython.cast(cython.p_const_char, b"a message of the handshake is too long")
@@ -387,6 +387,8 @@ def check_claims(tls: cython.pointer[Tls]) -> cython.size_t:
         if tls.record_head < 5:  # kind, version, size
             if tls.record_head == 0:
                 tls.record_kind = tls.input[at]
+                tls.foreign |= not (tls.begun or CHANGE_CIPHER_SPEC <= tls.record_kind <= APPLICATION_DATA)
+                tls.begun = True
             elif tls.record_head > 2:
                 tls.record_left = cython.cast(uint16_t, tls.record_left << 8 | tls.input[at])
             tls.record_head += 1
