@@ -165,8 +165,8 @@ def test_retained_messages_that_had_not_all_gone_out(servers: Servers, crash: bo
     client.subscribe("t/#", 1)
     for _ in range(3):
         client.expect(PUBLISH)
-    client.drop()
     server.wait_for_rows("queue", 30)
+    client.drop()
     server = servers.restart(server, crash)
     client = server.back(client.client_id)
     topics = set()

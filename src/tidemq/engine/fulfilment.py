@@ -62,8 +62,6 @@ from cython.cimports.tidemq.wire.protocol import (
     Span,
 )
 
-_KEPT_A_TURN = cython.declare(uint32_t, 8192)
-
 
 @cython.cfunc
 @cython.nogil
@@ -299,15 +297,15 @@ def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) ->
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _keep_from(r: cython.pointer[Reactor], slot: uint32_t, left: cython.pointer[uint32_t]) -> cython.void:
+def _keep_from(r: cython.pointer[Reactor], slot: uint32_t) -> cython.void:
     """Keeps what its publisher is owed from this slot on, in order, as far as that can be kept now."""
     promise: Promise
     while take_promise(r, slot, cython.address(promise)):
         count_steps(1)
         _keep_published(r, cython.address(promise), slot)
         slot = promise.next
-        left[0] -= 1
-        if left[0] == 0:
+        r.keep_left -= 1
+        if r.keep_left == 0:
             r.ledger.ready.push_back(slot)
             return
 
@@ -315,28 +313,34 @@ def _keep_from(r: cython.pointer[Reactor], slot: uint32_t, left: cython.pointer[
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def keep_promises(r: cython.pointer[Reactor]) -> cython.bint:
-    """Keeps promises whose section is committed, and ends what that leaves behind: so much that nobody
-    waits long for it. True: there is more.
-    """
+def _keep_committed(r: cython.pointer[Reactor]) -> cython.void:
+    """Keeps promises whose section is committed: so many in a turn that nobody waits long for it."""
     promise: Promise
-    left: uint32_t = _KEPT_A_TURN
-    while left and not r.ledger.due.empty() and r.ledger.due.front().section <= r.committed:
+    while r.keep_left and not r.ledger.due.empty() and r.ledger.due.front().section <= r.committed:
         slot: uint32_t = r.ledger.due.front().slot
         r.ledger.due.pop_front()
-        _keep_from(r, slot, cython.address(left))
-    while left and not r.ledger.ready.empty():
+        _keep_from(r, slot)
+    while r.keep_left and not r.ledger.ready.empty():
         slot = r.ledger.ready.back()
         r.ledger.ready.pop_back()
-        _keep_from(r, slot, cython.address(left))
-    while left and not r.promises.empty() and r.promises.front().section <= r.committed:
+        _keep_from(r, slot)
+    while r.keep_left and not r.promises.empty() and r.promises.front().section <= r.committed:
         count_steps(1)
         promise = r.promises.front()
         r.promises.pop_front()
         _keep_other(r, cython.address(promise))
-        left -= 1
+        r.keep_left -= 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def keep_promises(r: cython.pointer[Reactor]) -> cython.bint:
+    """At the end of a turn: keeps what can be kept, and ends what that leaves behind. True: there is more."""
+    _keep_committed(r)
     removing: cython.bint = end_removals(r)
-    r.keeping = free_spent(r) or removing or left == 0
+    r.keeping = free_spent(r) or removing or r.keep_left == 0
+    r.keep_left = KEPT_A_TURN
     return r.keeping
 
 
@@ -474,11 +478,13 @@ def section_answered(
 ) -> cython.void:
     """The store has a section, and all before it; or with ``reason`` it has not. Takes the section over.
 
-    What was promised for it is kept at the end of the turn, once for all that was answered in that.
+    What was promised for it is kept before anything else sees that it is committed, so that SUBACK comes before
+    the messages that wait in a group for a member.
     """
     if reason:
-        keep_promises(r)  # those of sections before it
+        _keep_committed(r)  # those of sections before it
         _section_failed(r, section, reason)
     else:
         r.committed = section.number
     spend_section(r, section)
+    _keep_committed(r)

@@ -37,7 +37,7 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.delivery import send_waiting
 from cython.cimports.tidemq.engine.drops import check_drops, report_drops
-from cython.cimports.tidemq.engine.fulfilment import keep_promises
+from cython.cimports.tidemq.engine.fulfilment import KEPT_A_TURN, keep_promises
 from cython.cimports.tidemq.engine.gathering import begin_gathering, gather, note_turn
 from cython.cimports.tidemq.engine.groups import free_groups
 from cython.cimports.tidemq.engine.handbacks import HANDBACK_SLICE, continue_handbacks, end_handbacks
@@ -137,6 +137,7 @@ def new_reactor(shared: cython.pointer[Shared], index: uint16_t) -> cython.point
     owner: unique_ptr[Reactor] = make_unique[Reactor]()
     r: cython.pointer[Reactor] = owner.release()
     r.handback_left = cython.cast(cython.uint, 0xFFFFFFFF)  # until it runs
+    r.keep_left = KEPT_A_TURN
     r.index = index
     r.shared = shared
     r.epoll = epoll_create1(EPOLL_CLOEXEC)
