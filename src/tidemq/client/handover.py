@@ -61,8 +61,7 @@ class Handover:
         if self.outgoing.room_waiters and self.outgoing.is_half_empty():
             self.outgoing.wake_room_waiters()  # what was refused has left the room that it was promised
 
-    @cython.cfunc
-    def promise(self, receipt: Receipt, sign: cython.int) -> cython.void:
+    def promise(self, receipt, sign):
         """Nobody else gets its room, for many a publisher has gone on and could not be told. -1: takes it
         back. What drops the oldest makes room by itself."""
         if not self.outgoing.drops_oldest:

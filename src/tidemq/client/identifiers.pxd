@@ -20,3 +20,6 @@ cdef class Identifiers:
     cdef void free(self, uint16_t packet_id)
     cdef list receipts(self)                       # in the order of sending
     cdef void enlarge(self)
+
+# of this module alone
+cdef uint16_t id_of(owner)

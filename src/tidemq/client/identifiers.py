@@ -15,9 +15,7 @@ _SLOTS_MIN = 64
 _SLOTS_MAX = cython.declare(uint32_t, 0x10000)
 
 
-@cython.cfunc
-@cython.inline
-def id_of(owner: object) -> uint16_t:
+def id_of(owner):
     return cython.cast(Receipt, owner).packet_id if type(owner) is Receipt else owner.packet_id
 
 
@@ -27,8 +25,7 @@ class Identifiers:
     def __init__(self) -> None:
         self.slots, self.mask = [None] * _SLOTS_MIN, _SLOTS_MIN - 1
 
-    @cython.cfunc
-    def assign(self, owner: object) -> uint16_t:
+    def assign(self, owner):
         assert self.used < IDENTIFIERS_MAX
         packet_id: uint16_t = 0
         while True:
@@ -44,8 +41,7 @@ class Identifiers:
         self.used += 1
         return packet_id
 
-    @cython.cfunc
-    def occupy(self, packet_id: uint16_t, owner: object) -> cython.bint:
+    def occupy(self, packet_id, owner):
         while self.slots[packet_id & self.mask] is not None:
             if id_of(self.slots[packet_id & self.mask]) == packet_id:
                 return False
@@ -55,22 +51,18 @@ class Identifiers:
         self.used += 1
         return True
 
-    @cython.cfunc
-    def owner(self, packet_id: uint16_t) -> object:
+    def owner(self, packet_id):
         found = self.slots[packet_id & self.mask]
         return found if found is not None and id_of(found) == packet_id else None
 
-    @cython.cfunc
-    def free(self, packet_id: uint16_t) -> cython.void:
+    def free(self, packet_id):
         self.slots[packet_id & self.mask] = None
         self.used -= 1
 
-    @cython.cfunc
-    def receipts(self) -> list:
+    def receipts(self):
         return sorted([each for each in self.slots if type(each) is Receipt], key=serial_of)
 
-    @cython.cfunc
-    def enlarge(self) -> cython.void:
+    def enlarge(self):
         """Twice the slots."""
         slots: list = [None] * (2 * (self.mask + 1))
         self.mask = 2 * self.mask + 1

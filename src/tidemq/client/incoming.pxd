@@ -1,5 +1,5 @@
 """What a client receives: bytes to messages, acknowledgements and other packets."""
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 
 from tidemq.client.message cimport Message
 from tidemq.client.outgoing cimport Outgoing
@@ -33,3 +33,6 @@ cdef class Incoming:
     cdef int deliver(self, Message message) except? -1
     cdef str topic_of(self, Publish* p)
     cdef str shared_topic(self, Span topic)
+
+# of this module alone
+cdef uint64_t hash_of(Span topic) noexcept

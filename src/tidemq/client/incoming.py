@@ -42,7 +42,6 @@ from cython.cimports.tidemq.wire.protocol import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     Fault,
-    Span,
 )
 
 from tidemq.wire.faults import protocol_error
@@ -100,8 +99,7 @@ class Incoming:
             self.enlarge(needed * 2)
         return memoryview(self.buffer)[self.end :]
 
-    @cython.cfunc
-    def enlarge(self, size: cython.size_t) -> cython.void:
+    def enlarge(self, size):
         """A new one: views of the old may be about."""
         larger: bytearray = bytearray(size)
         memcpy(cython.cast(cython.p_char, larger), cython.cast(cython.p_char, self.buffer), self.end)
@@ -157,14 +155,12 @@ class Incoming:
         self.outgoing.refill()
         return None
 
-    @cython.cfunc
-    def reserve(self, size: cython.size_t) -> cython.void:
+    def reserve(self, size):
         """Room for a packet of which a part is there."""
         if size > len(self.buffer):
             self.enlarge(size + _ROOM_BYTES_MIN)
 
-    @cython.cfunc
-    def other(self, packet_type: uint8_t, data: bytes):
+    def other(self, packet_type, data):
         if packet_type in (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ):
             raise protocol_error(FAULT_PACKET_TYPE)
         if PUBLISH <= packet_type <= PUBCOMP:
@@ -172,11 +168,7 @@ class Incoming:
         packet, _ = decode(data, self.version)
         return packet
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def take_ack(
-        self, first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t
-    ) -> cython.int:
+    def take_ack(self, first, body, size):
         ack = cython.declare(Ack)
         fault: Fault = parse_ack(first, body, size, self.version, cython.address(ack))
         if fault != FAULT_NONE:
@@ -191,11 +183,7 @@ class Incoming:
         self.outgoing.acknowledge(PUBCOMP, ack.packet_id, reason)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def take_publish(
-        self, first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t
-    ) -> cython.int:
+    def take_publish(self, first, body, size):
         p = cython.declare(Publish)
         fault: Fault = parse_publish(first, body, size, self.version, cython.address(p))
         if fault != FAULT_NONE:
@@ -218,9 +206,7 @@ class Incoming:
         self.deliver(message)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def admits(self, p: cython.pointer[Publish]) -> cython.bint:
+    def admits(self, p):
         """False for a QoS 2 message that is here already."""
         intake: Intake = self.intake
         if p.qos == 2 and has_bit(intake.received, p.packet_id):
@@ -235,9 +221,7 @@ class Incoming:
             set_bit(intake.received, p.packet_id, True)
         return True
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def deliver(self, message: Message) -> cython.int:
+    def deliver(self, message):
         self.intake.messages += 1
         self.intake.size_bytes += size_of(message)
         if self.routes is None:
@@ -257,8 +241,7 @@ class Incoming:
 
     # --- topics
 
-    @cython.cfunc
-    def topic_of(self, p: cython.pointer[Publish]) -> str:
+    def topic_of(self, p):
         if not has_property(cython.address(p.properties), PROP_TOPIC_ALIAS):
             return self.shared_topic(p.topic)
         alias: cython.Py_ssize_t = p.properties.topic_alias
@@ -270,8 +253,7 @@ class Incoming:
             raise protocol_error(FAULT_TOPIC_ALIAS)
         return self.aliases[alias]
 
-    @cython.cfunc
-    def shared_topic(self, topic: Span) -> str:
+    def shared_topic(self, topic):
         """The `str` of a topic: the one that the last message on it had, mostly."""
         slot: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, hash_of(topic) % _TOPICS)
         known: str = self.topics[slot]
@@ -284,10 +266,7 @@ class Incoming:
         return known
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def hash_of(topic: Span) -> uint64_t:
+def hash_of(topic):
     value: uint64_t = topic.size
     word: uint64_t = 0
     at: uint32_t = 0

@@ -81,15 +81,12 @@ class Message:
         return f"Message({', '.join(parts)})"
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def size_of(message: Message) -> cython.Py_ssize_t:
+def size_of(message):
     size: cython.Py_ssize_t = _OVERHEAD + len(message.payload)
     return size if message.block is None else size + len(message.block)
 
 
-@cython.cfunc
-def property_block(properties: object) -> bytes:
+def property_block(properties):
     if properties is None or properties is NO_PROPERTIES:
         return None
     block: bytes = encode_properties(properties)

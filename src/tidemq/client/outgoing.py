@@ -84,8 +84,7 @@ class Outgoing:
 
     # --- the output
 
-    @cython.cfunc
-    def append(self, data: cython.pointer[cython.const[uint8_t]], size: cython.size_t) -> cython.void:
+    def append(self, data, size):
         begun: cython.bint = self.output.empty()
         self.output.append(cython.cast(cython.p_const_char, data), size)
         self.progress.written += size
@@ -145,9 +144,7 @@ class Outgoing:
         check_size(receipt, self.held_bytes_max)
         return receipt
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def admit(self, receipt: Receipt) -> cython.int:
+    def admit(self, receipt):
         if receipt.block is not None and self.connected and self.version != 5:
             raise UsageError("only MQTT 5.0 has properties")
         if self.closed_error is not None:
@@ -192,9 +189,7 @@ class Outgoing:
                 return True
         return False
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def admit_next(self, receipt: Receipt, group: Group) -> cython.bint:
+    def admit_next(self, receipt, group):
         """False where the group has to keep it until there is room."""
         group.roomless = None
         if not self.has_room_for(receipt) and receipt.size() <= self.held_bytes_max:
@@ -211,22 +206,16 @@ class Outgoing:
             receipt.finish(-1, error)
         return True
 
-    @cython.ccall
-    @cython.exceptval(check=False)
-    def has_room(self, size: cython.Py_ssize_t) -> cython.bint:
+    def has_room(self, size):
         """A message with a payload of `size` would be accepted."""
         bytes_max: int64_t = self.held_bytes_max - self.promised_bytes
         messages: int64_t = self.held_messages + self.promised_messages
         return messages < self.held_messages_max and self.held_bytes + size + 64 <= bytes_max
 
-    @cython.ccall
-    @cython.exceptval(check=False)
-    def has_room_for(self, receipt: Receipt) -> cython.bint:
+    def has_room_for(self, receipt):
         return self.has_room(receipt.size() - 64)
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def make_room(self, receipt: Receipt) -> cython.int:
+    def make_room(self, receipt):
         """By dropping the oldest messages of QoS 0 that wait, where that is the policy."""
         check_size(receipt, self.held_bytes_max)
         oldest: Receipt
@@ -250,9 +239,7 @@ class Outgoing:
         self.finish(receipt, -1, error)
         return True
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def objection(self, receipt: Receipt) -> cython.int:
+    def objection(self, receipt):
         """Why this server would not take it, as a reason code; 0: it would."""
         if receipt.qos > self.qos_max:
             return RC_QOS_NOT_SUPPORTED  # [MQTT-3.2.2-11]
@@ -263,41 +250,33 @@ class Outgoing:
             return RC_PACKET_TOO_LARGE  # [MQTT-3.2.2-15]
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def packet_size(self, receipt: Receipt) -> cython.Py_ssize_t:
+    def packet_size(self, receipt):
         head: PublishHead = self.head_of(receipt, False)
         at: uint32_t = 0
         return publish_head_size(cython.address(head), cython.address(at)) + len(receipt.payload)
 
     # --- sending messages
 
-    @cython.cfunc
-    def queue(self, receipt: Receipt) -> cython.void:
+    def queue(self, receipt):
         """QoS 1 and 2: sent now, or in their turn."""
         if not self.waiting and self.may_send():
             self.send(receipt)
         else:
             self.waiting.append(receipt)
 
-    @cython.ccall
-    def refill(self) -> cython.void:
+    def refill(self):
         """Sends of what waits as much as transport and window take."""
         while self.waiting_qos0 and self.connected and not self.paused:
             self.send_qos0(self.waiting_qos0.popleft())
         while self.waiting and self.may_send():
             self.send(self.waiting.popleft())
 
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(check=False)
-    def may_send(self) -> cython.bint:
+    def may_send(self):
         """At QoS 1 or 2."""
         open: cython.bint = self.connected and not self.paused
         return open and self.inflight < self.inflight_max and self.identifiers.used < IDENTIFIERS_MAX
 
-    @cython.cfunc
-    def send_qos0(self, receipt: Receipt) -> cython.void:
+    def send_qos0(self, receipt):
         reason: cython.int = self.objection(receipt)
         if reason:
             self.refuse(receipt, reason)
@@ -305,8 +284,7 @@ class Outgoing:
         self.write_publish(receipt, False)
         self.finish(receipt, RC_SUCCESS, None)
 
-    @cython.cfunc
-    def send(self, receipt: Receipt) -> cython.void:
+    def send(self, receipt):
         reason: cython.int = self.objection(receipt)
         if reason:
             self.refuse(receipt, reason)
@@ -321,12 +299,10 @@ class Outgoing:
         else:
             self.write_publish(receipt, False)
 
-    @cython.cfunc
-    def refuse(self, receipt: Receipt, reason: cython.int) -> cython.void:
+    def refuse(self, receipt, reason):
         self.finish(receipt, reason, PublishError(f"publishing to {receipt.topic!r}", reason))
 
-    @cython.cfunc
-    def head_of(self, receipt: Receipt, dup: cython.bint) -> PublishHead:
+    def head_of(self, receipt, dup):
         head = cython.declare(PublishHead)
         size: cython.Py_ssize_t = 0
         topic = PyUnicode_AsUTF8AndSize(receipt.topic, cython.address(size))
@@ -346,8 +322,7 @@ class Outgoing:
         head.payload_size = cython.cast(uint32_t, len(receipt.payload))
         return head
 
-    @cython.cfunc
-    def set_alias(self, topic: str, head: cython.pointer[PublishHead]) -> cython.void:
+    def set_alias(self, topic, head):
         """The first topics get an alias each, until all aliases are used."""
         known = self.aliases.get(topic)
         if known is not None:
@@ -357,8 +332,7 @@ class Outgoing:
             head.topic_alias = cython.cast(uint16_t, len(self.aliases) + 1)
             self.aliases[topic] = len(self.aliases) + 1
 
-    @cython.cfunc
-    def write_publish(self, receipt: Receipt, dup: cython.bint) -> cython.void:
+    def write_publish(self, receipt, dup):
         head: PublishHead = self.head_of(receipt, dup)
         if self.alias_max:
             self.set_alias(receipt.topic, cython.address(head))
@@ -396,15 +370,13 @@ class Outgoing:
 
     # --- acknowledgements
 
-    @cython.cfunc
-    def acknowledge(self, packet_type: uint8_t, packet_id: uint16_t, reason: uint8_t) -> cython.void:
+    def acknowledge(self, packet_type, packet_id, reason):
         """Writes PUBACK, PUBREC, PUBREL or PUBCOMP."""
         encoded = cython.declare(uint8_t[5])
         size: uint32_t = encode_ack(packet_type, packet_id, reason, self.version, encoded)
         self.append(encoded, size)
 
-    @cython.cfunc
-    def apply_ack(self, packet_type: uint8_t, packet_id: uint16_t, reason: uint8_t) -> cython.void:
+    def apply_ack(self, packet_type, packet_id, reason):
         """PUBACK, PUBREC or PUBCOMP came; an unknown one is passed over, but for PUBREC, which wants an
         answer."""
         found = self.identifiers.owner(packet_id)
@@ -423,8 +395,7 @@ class Outgoing:
             else:
                 self.refuse(receipt, reason)
 
-    @cython.cfunc
-    def release(self, receipt: Receipt) -> cython.void:
+    def release(self, receipt):
         """PUBREC came: the message is the server's, PUBREL goes out, on disk first where there is an
         outbox."""
         if receipt.state != RECEIVED and self.journal is not None:
@@ -435,8 +406,7 @@ class Outgoing:
             receipt.state = RECEIVED
             self.acknowledge(PUBREL, receipt.packet_id, RC_SUCCESS)
 
-    @cython.cfunc
-    def finish(self, receipt: Receipt, reason: cython.int, error: object) -> cython.void:
+    def finish(self, receipt, reason, error):
         self.held_messages -= 1
         self.held_bytes -= receipt.size()
         if receipt.row:
@@ -446,14 +416,11 @@ class Outgoing:
         if self.room_waiters and self.is_half_empty():
             self.wake_room_waiters()
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def is_half_empty(self) -> cython.bint:
+    def is_half_empty(self):
         half: cython.bint = 2 * self.held_messages <= self.held_messages_max
         return half and 2 * self.held_bytes <= self.held_bytes_max
 
-    @cython.cfunc
-    def wake_room_waiters(self) -> cython.void:
+    def wake_room_waiters(self):
         """All of them, when half of the buffer is free: they look again."""
         while self.room_waiters:
             waiter = self.room_waiters.popleft()
@@ -541,8 +508,7 @@ class Outgoing:
 
     # --- the outbox on disk
 
-    @cython.cfunc
-    def record(self, step: str, receipt: Receipt) -> cython.void:
+    def record(self, step, receipt):
         if self.journal is None:
             return
         values: tuple = (receipt.row,)

@@ -1,5 +1,5 @@
 """Received messages on their way to the program."""
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint8_t
 
 from tidemq.client.message cimport Message
 from tidemq.client.outgoing cimport Outgoing
@@ -54,3 +54,7 @@ cdef class MessageIterator:
 
 cdef bint has_bit(uint8_t* bits, uint16_t packet_id) noexcept
 cdef void set_bit(uint8_t* bits, uint16_t packet_id, bint value) noexcept
+
+# of this module alone
+cdef object this_task()
+cdef object this_loop()

@@ -25,17 +25,11 @@ _COMPACT_AT = cython.declare(cython.Py_ssize_t, 1024)  # taken messages in front
 _FAILURE = cython.declare(uint8_t, 0x80)  # reason codes from here on
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def has_bit(bits: cython.pointer[uint8_t], packet_id: uint16_t) -> cython.bint:
+def has_bit(bits, packet_id):
     return bits[packet_id >> 3] & (1 << (packet_id & 7)) != 0
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def set_bit(bits: cython.pointer[uint8_t], packet_id: uint16_t, value: cython.bint) -> cython.void:
+def set_bit(bits, packet_id, value):
     if value:
         bits[packet_id >> 3] |= 1 << (packet_id & 7)
     else:
@@ -69,8 +63,7 @@ class Intake:
             memset(self.received, 0, 8192)
             memset(self.answered, 0, 8192)
 
-    @cython.cfunc
-    def taken(self, message: Message) -> cython.void:
+    def taken(self, message):
         """A queue has given it to the program."""
         message.holders -= 1
         if message.holders:
@@ -82,8 +75,7 @@ class Intake:
             self.on_room = None
             on_room()
 
-    @cython.cfunc
-    def done(self, message: Message) -> cython.void:
+    def done(self, message):
         """A program that it was given to is done with it."""
         message.owed -= 1
         if not message.owed and message.packet_id:
@@ -110,13 +102,10 @@ class Intake:
             if taker.task is task:
                 taker.finish()
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def is_half_empty(self) -> cython.bint:
+    def is_half_empty(self):
         return 2 * self.messages <= self.messages_max and 2 * self.size_bytes <= self.bytes_max
 
-    @cython.cfunc
-    def answer(self, message: Message, reason: uint8_t) -> cython.void:
+    def answer(self, message, reason):
         """PUBACK or PUBREC. A QoS 1 message of an earlier connection comes again, and is answered then; in
         another session its identifier is another message's."""
         packet_id: uint16_t = message.packet_id
@@ -134,8 +123,7 @@ class Intake:
                 self.unacknowledged -= 1
             self.outgoing.acknowledge(PUBACK, packet_id, reason)
 
-    @cython.cfunc
-    def forget(self, packet_id: uint16_t) -> cython.void:
+    def forget(self, packet_id):
         """A handshake of QoS 2 is over."""
         set_bit(self.received, packet_id, False)
         set_bit(self.answered, packet_id, False)
@@ -151,8 +139,7 @@ class Intake:
             self.answer(message, reason)
 
 
-@cython.cfunc
-def this_task() -> object:
+def this_task():
     """The task that calls; None outside of any."""
     try:
         return asyncio.current_task()
@@ -160,8 +147,7 @@ def this_task() -> object:
         return None
 
 
-@cython.cfunc
-def this_loop() -> object:
+def this_loop():
     """The event loop that runs; None outside of any."""
     try:
         return asyncio.get_running_loop()
@@ -263,8 +249,7 @@ class MessageQueue:
             self.task = this_task()
         return batch
 
-    @cython.cfunc
-    def keep(self, message: Message, task: object) -> cython.void:
+    def keep(self, message, task):
         """It was given to the program, which may not be done with it."""
         if message.packet_id and not self.intake.manual:
             self.given.append(message)
@@ -301,8 +286,7 @@ class MessageQueue:
         if self.dropped:
             self.drop()
 
-    @cython.cfunc
-    def pop(self) -> Message:
+    def pop(self):
         message: Message = self.messages[self.head]
         self.messages[self.head] = None
         self.head += 1
@@ -310,8 +294,7 @@ class MessageQueue:
         self.intake.taken(message)
         return message
 
-    @cython.cfunc
-    def compact(self) -> cython.void:
+    def compact(self):
         if self.head == len(self.messages):
             self.messages.clear()
             self.head = 0
@@ -319,14 +302,12 @@ class MessageQueue:
             del self.messages[: self.head]
             self.head = 0
 
-    @cython.cfunc
-    def put(self, message: Message) -> cython.void:
+    def put(self, message):
         self.messages.append(message)
         if self.waiter is not None:
             self.wake()
 
-    @cython.cfunc
-    def wake(self) -> cython.void:
+    def wake(self):
         waiter = self.waiter
         self.waiter = None
         if not waiter.done():
@@ -355,8 +336,7 @@ class MessageQueue:
             self.dropped = True
             self.drop()
 
-    @cython.cfunc
-    def drop(self) -> cython.void:
+    def drop(self):
         """In any thread, for that of the collector may be one; the rest is done in the event loop."""
         intake: Intake = self.intake
         given: list = self.given

@@ -1,5 +1,5 @@
 """What happens to one outgoing message; what is not public is for the modules of the client."""
-from libc.stdint cimport uint8_t, uint16_t, uint64_t
+from libc.stdint cimport uint16_t, uint64_t, uint8_t
 
 cdef enum State:
     WAITING = 0    # for a connection, for room in the window, for the disk
@@ -61,3 +61,7 @@ cdef class Receipt:
 cdef Receipt make_receipt(Progress progress, topic, payload, int qos, bint retain, bytes block)
 cdef int check_size(Receipt receipt, Py_ssize_t bytes_max) except? -1
 cdef Receipt receipt_of(Progress progress, item, int qos, bint retain, bytes block)
+
+# of this module alone
+cdef void settle_future(waiter, value, error)
+cdef str checked_topic(topic)

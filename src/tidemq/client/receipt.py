@@ -8,7 +8,7 @@ from concurrent.futures import InvalidStateError as ThreadInvalidStateError
 
 import cython
 from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.tidemq.client.message import Message
 from cython.cimports.tidemq.client.receipt import DONE, WAITING
 from cython.cimports.tidemq.wire.protocol import FAULT_NONE, FAULT_TOPIC_EMPTY, Fault, Span
@@ -34,26 +34,22 @@ class Progress:
         self.lost = []
         self.asked = []
 
-    @cython.cfunc
-    def was_lost(self, offset: uint64_t) -> cython.bint:
+    def was_lost(self, offset):
         return any(begin < offset <= end for begin, end in self.lost)
 
-    @cython.cfunc
-    def advance(self) -> cython.void:
+    def advance(self):
         self.gone = self.written
         if self.asked:
             self.settle(None)
 
-    @cython.cfunc
-    def lose(self) -> cython.void:
+    def lose(self):
         if self.gone < self.written:
             self.lost.append((self.gone, self.written))
             del self.lost[:-_LOST_MAX]
             self.gone = self.written
             self.settle(DisconnectedError("the connection ended before the message had left"))
 
-    @cython.cfunc
-    def settle(self, error: object) -> cython.void:
+    def settle(self, error):
         """Tells those who wait for what has gone, or was lost; what is to be sent again goes on waiting."""
         rest: list = []
         receipt: Receipt
@@ -75,8 +71,7 @@ class Group:
         self.remaining = 0
 
 
-@cython.cfunc
-def settle_future(waiter: object, value: object, error: object) -> cython.void:
+def settle_future(waiter, value, error):
     if waiter.done():
         return  # its owner was cancelled
     try:
@@ -133,8 +128,7 @@ class Receipt:
                 self.progress.asked.append(self)
             self.sent_waiters.append(waiter)
 
-    @cython.ccall
-    def notify_acknowledged(self, waiter: object) -> cython.void:
+    def notify_acknowledged(self, waiter):
         if self.state == DONE:
             settle_future(waiter, self.reason, self.error)
         elif self.waiters is None:
@@ -154,28 +148,23 @@ class Receipt:
         else:
             self.stored_waiters = [*(self.stored_waiters or ()), waiter]
 
-    @cython.cfunc
-    def tell_stored(self) -> cython.void:
+    def tell_stored(self):
         """It is on disk now."""
         self.on_disk = True
         self.settle_stored(None)
 
-    @cython.cfunc
-    def settle_stored(self, error: object) -> cython.void:
+    def settle_stored(self, error):
         waiters: list = self.stored_waiters
         self.stored_waiters = None
         if waiters is not None:
             for waiter in waiters:
                 settle_future(waiter, None, error)
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def size(self) -> cython.Py_ssize_t:
+    def size(self):
         size: cython.Py_ssize_t = _OVERHEAD + len(self.payload)
         return size if self.block is None else size + len(self.block)
 
-    @cython.cfunc
-    def finish(self, reason: cython.int, error: object) -> cython.void:
+    def finish(self, reason, error):
         """The end of it, good or bad: `error` is what those who wait get, None if it was acknowledged."""
         self.state = DONE
         self.reason_code = reason
@@ -208,10 +197,7 @@ class Receipt:
         return f"<Receipt {self.topic!r} qos={self.qos} {states[self.state]}>"
 
 
-@cython.cfunc
-def make_receipt(
-    progress: Progress, topic: object, payload: object, qos: cython.int, retain: cython.bint, block: bytes
-) -> Receipt:
+def make_receipt(progress, topic, payload, qos, retain, block):
     """Checks what was given, as UsageError says."""
     receipt: Receipt = Receipt.__new__(Receipt)
     receipt.topic = checked_topic(topic)
@@ -227,10 +213,7 @@ def make_receipt(
     return receipt
 
 
-@cython.cfunc
-def receipt_of(
-    progress: Progress, item: object, qos: cython.int, retain: cython.bint, block: bytes
-) -> Receipt:
+def receipt_of(progress, item, qos, retain, block):
     """Of a pair of topic and payload, with these options; or of a `Message`, with its own."""
     if type(item) is not Message:
         topic, payload = item
@@ -239,9 +222,7 @@ def receipt_of(
     return make_receipt(progress, message.topic, message.payload, message.qos, message.retain, message.block)
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def check_size(receipt: Receipt, bytes_max: cython.Py_ssize_t) -> cython.int:
+def check_size(receipt, bytes_max):
     """Nobody waits, and nothing is dropped, for what even an empty buffer has no room for."""
     if receipt.size() > bytes_max:
         raise BufferFullError(
@@ -251,8 +232,7 @@ def check_size(receipt: Receipt, bytes_max: cython.Py_ssize_t) -> cython.int:
     return 0
 
 
-@cython.cfunc
-def checked_topic(topic: object) -> str:
+def checked_topic(topic):
     if type(topic) is not str:
         raise UsageError(f"topic is {topic!r}; accepted: a str")
     size: cython.Py_ssize_t = 0

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint16_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp.string cimport string
 
 from tidemq.engine.state cimport Promise, Reactor, Session
@@ -7,3 +7,10 @@ cdef void accept_offer(Reactor* r, Promise* promise, const string* takers, uint1
 cdef void record_offers(Reactor* r, Session* s) noexcept nogil
 cdef void close_offer(Reactor* r, Promise* promise) noexcept nogil
 cdef void settle_offer(Reactor* r, uint64_t clock, uint8_t reason) noexcept nogil
+
+# of this module alone
+cdef void _add_takers(Promise* promise, const string* takers) noexcept nogil
+cdef void _record_takers(Reactor* r, Promise* promise) noexcept nogil
+cdef void _capture_offer(Reactor* r, Promise* promise) noexcept nogil
+cdef void _record_offer(Reactor* r, Session* publisher, Promise* promise) noexcept nogil
+cdef bint _record_will(Reactor* r, Session* s, Promise* promise, uint32_t slot) noexcept nogil

@@ -33,7 +33,6 @@ from cython.cimports.tidemq.engine.state import (
     Offer,
     Passage,
     Promise,
-    Reactor,
     Session,
     Taker,
 )
@@ -44,36 +43,20 @@ from cython.cimports.tidemq.wire.protocol import PUBREC, RC_QUOTA_EXCEEDED
 _TAKER_BYTES = cython.declare(uint32_t, 14)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _add_takers(
-    promise: cython.pointer[Promise], takers: cython.pointer[cython.const[string]]
-) -> cython.void:
+def _add_takers(promise, takers):
     if promise.takers == cython.NULL:
         owner: unique_ptr[string] = make_unique[string]()
         promise.takers = owner.release()
     promise.takers.append(takers[0])
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def accept_offer(
-    r: cython.pointer[Reactor],
-    promise: cython.pointer[Promise],
-    takers: cython.pointer[cython.const[string]],
-    reactor: uint16_t,
-) -> cython.void:
+def accept_offer(r, promise, takers, reactor):
     """Another reactor has said who takes it there."""
     _add_takers(promise, takers)
     promise.reactors |= cython.cast(uint64_t, 1) << reactor
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _record_takers(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+def _record_takers(r, promise):
     ids: vector[uint32_t]
     each: uint32_t
     allow_receivers(promise.takers.size() // _TAKER_BYTES)
@@ -89,10 +72,7 @@ def _record_takers(r: cython.pointer[Reactor], promise: cython.pointer[Promise])
         at += _TAKER_BYTES + count * 4
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _capture_offer(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+def _capture_offer(r, promise):
     passage: Passage
     open_passage(cython.address(passage), promise.message)
     streams: uint64_t = find_receivers(r, cython.address(passage.topic)).streams
@@ -102,12 +82,7 @@ def _capture_offer(r: cython.pointer[Reactor], promise: cython.pointer[Promise])
     close_passage(cython.address(passage), r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _record_offer(
-    r: cython.pointer[Reactor], publisher: cython.pointer[Session], promise: cython.pointer[Promise]
-) -> cython.void:
+def _record_offer(r, publisher, promise):
     """All have answered: every row, and that the message came, goes into the open section.
 
     Nobody takes it where one has refused it and the policy is to reject, or where its publisher was
@@ -137,12 +112,7 @@ def _record_offer(
     promise.recorded = True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _record_will(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], promise: cython.pointer[Promise], slot: uint32_t
-) -> cython.bint:
+def _record_will(r, s, promise, slot):
     """The session's row without the will, which everybody has kept as a message or will in this section;
     false where it is not so.
     """
@@ -155,10 +125,7 @@ def _record_will(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def record_offers(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def record_offers(r, s):
     """Records the offers of a stored session, and its will, that all reactors have answered, in the order
     in which they came: none goes before one that may still be refused.
     """
@@ -184,10 +151,7 @@ def record_offers(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
         s.stored.unrecorded = promise.next
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def close_offer(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+def close_offer(r, promise):
     """The rows are committed, or the message is refused: everybody is told, here and elsewhere."""
     target: uint16_t = 0
     reactors: uint64_t = promise.reactors
@@ -208,10 +172,7 @@ def close_offer(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) ->
     promise.takers = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def settle_offer(r: cython.pointer[Reactor], clock: uint64_t, reason: uint8_t) -> cython.void:
+def settle_offer(r, clock, reason):
     """What was kept apart here goes into the queues, or is forgotten with a reason."""
     index: cython.size_t
     if not r.offers.count(clock):

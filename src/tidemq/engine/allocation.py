@@ -25,10 +25,7 @@ from cython.cimports.tidemq.net.exhaustion import out_of_memory
 _live_blocks = cython.declare(int64_t, 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def allocate(size: cython.size_t) -> cython.p_void:
+def allocate(size):
     """Zeroed memory, counted; ends the process where there is none left. Any thread."""
     block: cython.p_void = calloc(1, size)
     if block == cython.NULL:
@@ -37,10 +34,7 @@ def allocate(size: cython.size_t) -> cython.p_void:
     return block
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def obtain(size: cython.size_t) -> cython.p_void:
+def obtain(size):
     """``malloc`` that ends the process instead of returning NULL. Any thread."""
     block: cython.p_void = malloc(size)
     if block == cython.NULL and size:
@@ -48,10 +42,7 @@ def obtain(size: cython.size_t) -> cython.p_void:
     return block
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def enlarge(block: cython.p_void, size: cython.size_t) -> cython.p_void:
+def enlarge(block, size):
     """``realloc`` that ends the process instead of returning NULL. Any thread."""
     block = realloc(block, size)
     if block == cython.NULL and size:
@@ -59,20 +50,14 @@ def enlarge(block: cython.p_void, size: cython.size_t) -> cython.p_void:
     return block
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def release(block: cython.p_void) -> cython.void:
+def release(block):
     """Frees what ``allocate`` gave; NULL is ignored. Any thread."""
     if block != cython.NULL:
         add_i64(cython.address(_live_blocks), -1, RELAXED)
         free(block)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def map_pages(size: cython.size_t, ordinary: cython.size_t) -> cython.p_void:
+def map_pages(size, ordinary):
     """Zeroed memory for a large table, which takes real memory only where it is touched.
 
     ``size`` and ``ordinary`` are multiples of a huge page. The first ``ordinary`` bytes come in ordinary
@@ -96,19 +81,13 @@ def map_pages(size: cython.size_t, ordinary: cython.size_t) -> cython.p_void:
     return base + skipped
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unmap_pages(block: cython.p_void, size: cython.size_t) -> cython.void:
+def unmap_pages(block, size):
     """Gives back what ``map_pages`` gave. Any thread."""
     add_i64(cython.address(_live_blocks), -1, RELAXED)
     munmap(block, size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def live_blocks() -> int64_t:
+def live_blocks():
     """Blocks allocated and not released, in the whole process. Any thread."""
     return load_i64(cython.address(_live_blocks), RELAXED)
 

@@ -1,8 +1,9 @@
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t, uint8_t
 from libcpp.string cimport string
 
-from tidemq.engine.rules cimport Judgement
+from tidemq.engine.rules cimport Asker, Judgement
 from tidemq.engine.state cimport JUDGEMENTS, CacheEntry, Connection, Identity, Letter, Mail, Reactor
+from tidemq.engine.turning cimport Review
 from tidemq.wire.packets cimport Connect
 from tidemq.wire.protocol cimport Span
 
@@ -45,3 +46,14 @@ cdef inline Judgement* find_judgement(CacheEntry* entry, uint64_t number) noexce
 cdef inline uint8_t judge_topic(Connection* c, CacheEntry* entry) noexcept nogil:
     cdef Judgement* known = find_judgement(entry, c.rules_number)
     return known.allowed if known != NULL else judge_anew(c, entry)
+
+# of this module alone
+cdef void _read_address(const string* peer, Asker* asker) noexcept nogil
+cdef Asker _asker(Connection* c, const string* client_id) noexcept nogil
+cdef Judgement* _judgement(CacheEntry* entry, uint64_t number) noexcept nogil
+cdef Span _topics_of(Span filter) noexcept nogil
+cdef void _begin_review(Reactor* r, Connection* c, Review* review) noexcept nogil
+cdef void _review_next(Reactor* r, Connection* c, Review* review) noexcept nogil
+cdef void _end_review(Reactor* r, Connection* c, Review* review) noexcept nogil
+cdef bint _continue_one(Reactor* r, Connection* c, Review* review, int* left) noexcept nogil
+cdef void _continue_reviews(Reactor* r, int64_t until_ns, int* left) noexcept nogil

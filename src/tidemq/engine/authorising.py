@@ -6,7 +6,7 @@ stands what an authoriser has answered, by a number of the connection's own, for
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
@@ -38,13 +38,9 @@ from cython.cimports.tidemq.engine.state import (
     CONNECTED,
     EVENT_REVOKED,
     JUDGEMENTS,
-    CacheEntry,
     Connection,
     Event,
     Identity,
-    Letter,
-    Mail,
-    Reactor,
     Session,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
@@ -52,7 +48,7 @@ from cython.cimports.tidemq.engine.system import AF_INET, AF_INET6, RELAXED, add
 from cython.cimports.tidemq.engine.timers import clock_ns
 from cython.cimports.tidemq.engine.turning import Review
 from cython.cimports.tidemq.engine.wills import discard_will
-from cython.cimports.tidemq.wire.packets import Connect, next_filter
+from cython.cimports.tidemq.wire.packets import next_filter
 from cython.cimports.tidemq.wire.protocol import (
     RC_NOT_AUTHORIZED,
     RC_SUCCESS,
@@ -67,10 +63,7 @@ _REVIEWED_IN_A_ROW = cython.declare(cython.int, 256)  # of these buckets, before
 _REVIEWED_AT_ONCE = cython.declare(cython.size_t, 512)  # buckets of a client; where it has more, in parts
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _read_address(peer: cython.pointer[cython.const[string]], asker: cython.pointer[Asker]) -> cython.void:
+def _read_address(peer, asker):
     """The address in "host:port", IPv4 as ::ffff:0:0/96; a Unix socket has none."""
     host: string = peer.substr(0, peer.rfind(cython.cast(cython.char, 0x3A)))
     host = host.substr(0, host.find(cython.cast(cython.char, 0x25)))  # without the zone
@@ -82,10 +75,7 @@ def _read_address(peer: cython.pointer[cython.const[string]], asker: cython.poin
         asker.has_address = inet_pton(AF_INET6, host.c_str(), asker.address) == 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _asker(c: cython.pointer[Connection], client_id: cython.pointer[cython.const[string]]) -> Asker:
+def _asker(c, client_id):
     """The client by its names; its address is left out."""
     asker: Asker
     memset(cython.address(asker), 0, cython.sizeof(Asker))
@@ -98,10 +88,7 @@ def _asker(c: cython.pointer[Connection], client_id: cython.pointer[cython.const
     return asker
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def identity_of(c: cython.pointer[Connection]) -> cython.pointer[Identity]:
+def identity_of(c):
     """What is known of the client, to be added to."""
     if c.identity == cython.NULL:
         owner: unique_ptr[Identity] = make_unique[Identity]()
@@ -109,10 +96,7 @@ def identity_of(c: cython.pointer[Connection]) -> cython.pointer[Identity]:
     return c.identity
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_identity(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def free_identity(r, c):
     if c.identity == cython.NULL:
         return
     del c.identity.auth_method
@@ -123,12 +107,7 @@ def free_identity(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> 
     c.identity = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_names(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], letter: cython.pointer[Letter]
-) -> cython.void:
+def take_names(r, c, letter):
     """Who the authenticator says that the client is, and rules of its own; what it does not say stays. What
     an authoriser has answered is forgotten.
     """
@@ -151,12 +130,7 @@ def take_names(
         letter.own_rules = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def keep_username(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], connect: cython.pointer[cython.const[Connect]]
-) -> cython.void:
+def keep_username(r, c, connect):
     """For who decides on what the client does."""
     wanted: cython.bint = r.shared.ask_subscribe or r.shared.ask_publish or r.policy != cython.NULL
     wanted = wanted or auth_method_of(c) != cython.NULL  # who may authenticate again, as the same user
@@ -168,14 +142,7 @@ def keep_username(
             who.username.assign(cython.cast(cython.p_char, connect.username.data), connect.username.size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def apply_rules(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    client_id: cython.pointer[cython.const[string]],
-) -> cython.void:
+def apply_rules(r, c, client_id):
     """Gives the connection the set of this reactor's rules that are about its client."""
     before: cython.pointer[RuleSet] = c.rules
     c.rules = cython.NULL
@@ -196,10 +163,7 @@ def apply_rules(
     release_rules(before, r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _judgement(entry: cython.pointer[CacheEntry], number: uint64_t) -> cython.pointer[Judgement]:
+def _judgement(entry, number):
     """The one of this number, or a new one in place of the oldest."""
     known: cython.pointer[Judgement] = find_judgement(entry, number)
     if known == cython.NULL:
@@ -210,10 +174,7 @@ def _judgement(entry: cython.pointer[CacheEntry], number: uint64_t) -> cython.po
     return known
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def judge_anew(c: cython.pointer[Connection], entry: cython.pointer[CacheEntry]) -> uint8_t:
+def judge_anew(c, entry):
     """What the rules say of the entry's topic, which is kept beside it."""
     asker: Asker = _asker(c, cython.address(c.session.client_id))
     known: cython.pointer[Judgement] = _judgement(entry, c.rules_number)
@@ -222,17 +183,7 @@ def judge_anew(c: cython.pointer[Connection], entry: cython.pointer[CacheEntry])
     return known.allowed
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remember(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    entry: cython.pointer[CacheEntry],
-    message: uint8_t,
-    allowed: cython.bint,
-    ttl_ms: int64_t,
-) -> cython.void:
+def remember(r, c, entry, message, allowed, ttl_ms):
     """Keeps an authoriser's answer for messages of one QoS and retain, see ``message_bit``."""
     if c.asker_number == 0:
         c.asker_number = add_i64(cython.address(r.shared.judged), 1, RELAXED)
@@ -247,14 +198,7 @@ def remember(
     known.allowed = known.allowed | message if allowed else known.allowed & ~message
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def judge_will(
-    c: cython.pointer[Connection],
-    client_id: cython.pointer[cython.const[string]],
-    connect: cython.pointer[cython.const[Connect]],
-) -> uint8_t:
+def judge_will(c, client_id, connect):
     """0, or the reason why the client may not have this will."""
     if connect.will_topic.data[0] == 0x24:  # "$"
         return RC_TOPIC_NAME_INVALID
@@ -267,10 +211,7 @@ def judge_will(
     return RC_NOT_AUTHORIZED
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _topics_of(filter: Span) -> Span:
+def _topics_of(filter):
     """The filter of topics in `$share/NAME/FILTER` and `$stream/NAME/START/FILTER`; empty: it has none."""
     if not names_stream(filter):
         return split_shared(filter).filter
@@ -283,10 +224,7 @@ def _topics_of(filter: Span) -> Span:
     return filter
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def judge_filter(c: cython.pointer[Connection], filter: Span, options: cython.pointer[uint8_t]) -> uint8_t:
+def judge_filter(c, filter, options):
     """0, or the reason that a subscription is refused with; lowers the QoS in its options to what is allowed.
     Of a filter with nothing in it the control plane says what is wrong.
     """
@@ -304,10 +242,7 @@ def judge_filter(c: cython.pointer[Connection], filter: Span, options: cython.po
     return RC_SUCCESS
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def judge_filters(c: cython.pointer[Connection], filters: Span) -> string:
+def judge_filters(c, filters):
     """A reason for each filter of a SUBSCRIBE packet."""
     filter: Span
     options: uint8_t
@@ -317,24 +252,14 @@ def judge_filters(c: cython.pointer[Connection], filters: Span) -> string:
     return reasons
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _begin_review(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], review: cython.pointer[Review]
-) -> cython.void:
+def _begin_review(r, c, review):
     """From the first bucket of its table on."""
     review.connection = handle_of(r, c)
     review.at = 0
     review.buckets = c.session.subscriptions.bucket_count()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _review_next(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], review: cython.pointer[Review]
-) -> cython.void:
+def _review_next(r, c, review):
     """Ends those of one bucket that the rules do not allow."""
     filters: vector[string]
     index: cython.size_t
@@ -354,12 +279,7 @@ def _review_next(
         review.revoked += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _end_review(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], review: cython.pointer[Review]
-) -> cython.void:
+def _end_review(r, c, review):
     """All were looked at."""
     c.reviewing = 0
     if review.revoked:
@@ -369,10 +289,7 @@ def _end_review(
         post_report(r, event)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def review_subscriptions(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def review_subscriptions(r, c):
     """Ends those of the connection's session that the rules do not allow; where they are very many, in the
     next turns. A QoS above what they allow stays until the client subscribes again.
     """
@@ -393,10 +310,7 @@ def review_subscriptions(r: cython.pointer[Reactor], c: cython.pointer[Connectio
     _end_review(r, c, cython.address(review))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def review(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def review(r, c):
     """Gives a client that is connected the rules of now, and takes from it what they do not allow."""
     s: cython.pointer[Session] = c.session
     apply_rules(r, c, cython.address(s.client_id))
@@ -411,10 +325,7 @@ def review(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.
         discard_will(r, s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_policy(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def take_policy(r, mail):
     """Other rules, which count from now on: for those that are connected here when they send something or
     end, and `continue_review` looks through all.
     """
@@ -423,10 +334,7 @@ def take_policy(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     r.review_left = r.connections.size()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def bring_up_to_date(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def bring_up_to_date(r, c):
     """Reviews a client that still has the rules of before. One that leaves this reactor is looked through
     where it arrives.
     """
@@ -436,15 +344,7 @@ def bring_up_to_date(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
         review(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _continue_one(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    review: cython.pointer[Review],
-    left: cython.pointer[cython.int],
-) -> cython.bint:
+def _continue_one(r, c, review, left):
     """Goes on with a client's subscriptions; whether that is done."""
     buckets: cython.size_t = c.session.subscriptions.bucket_count()
     if c.reviewing > 1 or buckets != review.buckets:
@@ -459,12 +359,7 @@ def _continue_one(
     return review.at == review.buckets
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _continue_reviews(
-    r: cython.pointer[Reactor], until_ns: int64_t, left: cython.pointer[cython.int]
-) -> cython.void:
+def _continue_reviews(r, until_ns, left):
     """Goes on with clients that have very many subscriptions; those of one that has gone are looked at when
     it is back.
     """
@@ -480,10 +375,7 @@ def _continue_reviews(
         r.reviews.pop_front()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def continue_review(r: cython.pointer[Reactor]) -> cython.void:
+def continue_review(r):
     """Once a turn, after new rules, for a part of the connections and of their subscriptions: the turn stays
     short.
     """

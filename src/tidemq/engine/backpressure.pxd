@@ -1,6 +1,7 @@
-from libc.stdint cimport uint16_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint64_t
 
-from tidemq.engine.state cimport Connection, Reactor, Session
+from tidemq.engine.state cimport Connection, Reactor, Session, Shared
+from tidemq.engine.strain cimport Strain
 
 cdef void pause_feeder(Reactor* r, uint64_t feeder) noexcept nogil
 cdef void resume_feeder(Reactor* r, uint64_t feeder) noexcept nogil
@@ -46,3 +47,16 @@ cdef inline bint queue_is_high(const Reactor* r, const Session* s) noexcept nogi
     if queued_messages(s) >= high_mark(r.shared.limits.queued_messages_max):
         return True
     return queued_bytes(s) >= high_mark(r.shared.limits.queued_bytes_max)
+
+# of this module alone
+cdef bint _queue_is_low(const Reactor* r, const Session* s) noexcept nogil
+cdef uint64_t _bytes_taken(Session* s) noexcept nogil
+cdef void _note_taken(Reactor* r, Session* s) noexcept nogil
+cdef bint _has_taken(Reactor* r, Session* s) noexcept nogil
+cdef void _charge(Reactor* r, Strain* strain) noexcept nogil
+cdef void _recover(Reactor* r, Strain* strain) noexcept nogil
+cdef void _begin_wait(Reactor* r, Session* s) noexcept nogil
+cdef void _release_feeders(Reactor* r, Strain* strain) noexcept nogil
+cdef void _look_at(Reactor* r, Session* s) noexcept nogil
+cdef int64_t tree_bytes(Shared* shared) noexcept nogil
+cdef bint _may_go_on(Reactor* r, uint64_t publisher) noexcept nogil

@@ -14,7 +14,7 @@ inboxes, still gets a place. The memory ceiling stops every publisher in the sam
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.backpressure import (
     high_mark,
@@ -45,7 +45,6 @@ from cython.cimports.tidemq.engine.state import (
     EngineLimits,
     Reactor,
     Session,
-    Shared,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.strain import Feeders, Strain
@@ -74,10 +73,7 @@ _SLICE = cython.declare(cython.size_t, 4096)  # receivers looked at, or publishe
 _NODE_BYTES = cython.declare(int64_t, 64)  # of a level, with its edge
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def pause_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
+def pause_feeder(r, feeder):
     """Reads nothing more from a publisher, on whichever reactor it lives."""
     if reactor_of(feeder) != r.index:
         send_number_mail(r, reactor_of(feeder), MAIL_PAUSE, feeder)
@@ -88,10 +84,7 @@ def pause_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
         r.tally[C_PUBLISHERS_PAUSED] += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def resume_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
+def resume_feeder(r, feeder):
     """Takes one pause back; the last one lets the publisher go on with what it has sent meanwhile."""
     count_steps(1)
     if reactor_of(feeder) != r.index:
@@ -107,12 +100,7 @@ def resume_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
 # --- receivers -------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _queue_is_low(
-    r: cython.pointer[cython.const[Reactor]], s: cython.pointer[cython.const[Session]]
-) -> cython.bint:
+def _queue_is_low(r, s):
     limits: cython.pointer[cython.const[EngineLimits]] = cython.address(r.shared.limits)
     if s.outbox.bytes > limits.output_high_bytes // 2:
         return False
@@ -122,15 +110,7 @@ def _queue_is_low(
     return queued_bytes(s) <= high_mark(limits.queued_bytes_max) - limits.queued_bytes_max // 8
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def may_overfill(
-    r: cython.pointer[cython.const[Reactor]],
-    s: cython.pointer[cython.const[Session]],
-    feeder: uint64_t,
-    attended: cython.bint,
-) -> cython.bint:
+def may_overfill(r, s, feeder, attended):
     """Whether a full queue takes one message more: it is of somebody who is there and is waited for, and the
     message of a publisher that is told to wait, or was a moment ago, by mail that has not got there.
 
@@ -149,10 +129,7 @@ def may_overfill(
     return queued_messages(s) < most and queued_bytes(s) < limits.queued_bytes_max + limits.output_bytes_max
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _bytes_taken(s: cython.pointer[Session]) -> uint64_t:
+def _bytes_taken(s):
     """That the client's machine has taken of its output. What the socket has is not there yet: the system
     tells that it has room only when it has much.
     """
@@ -164,19 +141,13 @@ def _bytes_taken(s: cython.pointer[Session]) -> uint64_t:
     return c.output.taken - min(c.output.taken, cython.cast(uint64_t, unsent))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_taken(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def _note_taken(r, s):
     s.strain.since_ms = r.now_ms
     s.strain.taken_messages = s.outbox.head
     s.strain.taken_bytes = _bytes_taken(s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _has_taken(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.bint:
+def _has_taken(r, s):
     """Whether it has taken enough since the last time to count as one who reads."""
     strain: cython.pointer[Strain] = s.strain
     # what members hand back to a shard lowers its head
@@ -190,10 +161,7 @@ def _has_taken(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython
     return taken > strain.taken_bytes and taken - strain.taken_bytes >= least
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _charge(r: cython.pointer[Reactor], strain: cython.pointer[Strain]) -> cython.void:
+def _charge(r, strain):
     """It has taken something: what came before it was free, or costs patience."""
     gap_ms: int64_t = r.now_ms - strain.since_ms
     if gap_ms <= r.shared.limits.backpressure_ms // _STEADY:
@@ -202,19 +170,13 @@ def _charge(r: cython.pointer[Reactor], strain: cython.pointer[Strain]) -> cytho
         strain.patience_ms = max(strain.patience_ms - gap_ms, cython.cast(int64_t, 0))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _recover(r: cython.pointer[Reactor], strain: cython.pointer[Strain]) -> cython.void:
+def _recover(r, strain):
     """It has kept up since the last time."""
     earned_ms: int64_t = strain.patience_ms + (r.now_ms - strain.since_ms) // _RECOVERY
     strain.patience_ms = min(earned_ms, r.shared.limits.backpressure_ms)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _begin_wait(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def _begin_wait(r, s):
     strain: cython.pointer[Strain] = s.strain
     if strain == cython.NULL:
         owner: unique_ptr[Strain] = make_unique[Strain]()
@@ -230,10 +192,7 @@ def _begin_wait(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
     _note_taken(r, s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def wait_for(r: cython.pointer[Reactor], s: cython.pointer[Session], feeder: uint64_t) -> cython.void:
+def wait_for(r, s, feeder):
     """The receiver is above its mark because of what ``feeder`` (0: nobody that can wait) published."""
     if not is_waited_for(s):
         _begin_wait(r, s)
@@ -247,12 +206,7 @@ def wait_for(r: cython.pointer[Reactor], s: cython.pointer[Session], feeder: uin
         pause_feeder(r, feeder)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def wait_for_queue(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], feeder: uint64_t, attended: cython.bint
-) -> cython.void:
+def wait_for_queue(r, s, feeder, attended):
     """A message of ``feeder`` has gone into a queue that is high.
 
     A receiver that is paused itself cannot acknowledge: to wait for it would be to wait for each other.
@@ -264,20 +218,14 @@ def wait_for_queue(
         wait_for(r, s, feeder)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _release_feeders(r: cython.pointer[Reactor], strain: cython.pointer[Strain]) -> cython.void:
+def _release_feeders(r, strain):
     """Lets everybody who waits for this receiver go on, in the next turns: they may be very many."""
     if strain.feeders != cython.NULL:
         r.released.push_back(strain.feeders)
         strain.feeders = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def continue_released(r: cython.pointer[Reactor]) -> cython.void:
+def continue_released(r):
     """Some of those who need not wait any more go on."""
     left: cython.size_t = _SLICE
     while left and not r.released.empty():
@@ -293,10 +241,7 @@ def continue_released(r: cython.pointer[Reactor]) -> cython.void:
         left -= 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_released(r: cython.pointer[Reactor]) -> cython.void:
+def free_released(r):
     """The reactor has ended, and nobody goes on."""
     index: cython.size_t
     for index in range(r.released.size()):
@@ -304,10 +249,7 @@ def free_released(r: cython.pointer[Reactor]) -> cython.void:
     r.released.clear()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def stop_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def stop_waiting(r, s):
     """Nobody waits for this receiver any more: it is low again, or gone. How patient one is stays known."""
     if not is_waited_for(s):
         return
@@ -324,10 +266,7 @@ def stop_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
     r.strained.pop_back()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_strain(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def end_strain(r, s):
     """The session ends, or goes to another reactor."""
     stop_waiting(r, s)
     if s.strain != cython.NULL:
@@ -336,10 +275,7 @@ def end_strain(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython
         r.tally[MEMORY_SESSIONS] -= cython.sizeof(Strain)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def relieve(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def relieve(r, s):
     """Lets its publishers go on once the output, and what waits behind it, are low."""
     c: cython.pointer[Connection] = s.connection
     if c != cython.NULL and pending_output(c) > r.shared.limits.output_high_bytes // 2:
@@ -350,10 +286,7 @@ def relieve(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.vo
     stop_waiting(r, s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _look_at(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def _look_at(r, s):
     """Has it taken enough, or does patience with it run out?"""
     strain: cython.pointer[Strain] = s.strain
     if _has_taken(r, s):
@@ -371,19 +304,13 @@ def _look_at(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.v
         touch(r, s.connection)  # it may be low though nothing came of it: messages have expired
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_strained(r: cython.pointer[Reactor]) -> cython.void:
+def check_strained(r):
     """Once a tick: receivers that publishers wait for are looked at, some in each turn."""
     if r.strained_left == 0:
         r.strained_left = r.strained.size()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def continue_strained(r: cython.pointer[Reactor]) -> cython.void:
+def continue_strained(r):
     """Looks at some of them. One that takes the place of one that has gone is looked at in the next tick."""
     left: cython.size_t = _SLICE
     while left and r.strained_left:
@@ -397,10 +324,7 @@ def continue_strained(r: cython.pointer[Reactor]) -> cython.void:
 # --- inboxes and memory ----------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def wait_for_inbox(r: cython.pointer[Reactor], target: uint16_t, feeder: uint64_t) -> cython.void:
+def wait_for_inbox(r, target, feeder):
     """A publisher of this reactor that mails faster than the other reactor reads is held until that has
     caught up.
     """
@@ -411,10 +335,7 @@ def wait_for_inbox(r: cython.pointer[Reactor], target: uint16_t, feeder: uint64_
         hold_feeder(r, feeder)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def hold_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
+def hold_feeder(r, feeder):
     """Reads nothing more from a publisher of this reactor until ``check_flooding`` lets it go on."""
     if reactor_of(feeder) != r.index:
         return
@@ -424,10 +345,7 @@ def hold_feeder(r: cython.pointer[Reactor], feeder: uint64_t) -> cython.void:
         pause_feeder(r, feeder)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_flooding(r: cython.pointer[Reactor]) -> cython.void:
+def check_flooding(r):
     """Once a turn: publishers go on, who have waited longest first, when every reactor's inbox, and what the
     disk has to take for streams, is below half of its mark.
     """
@@ -445,10 +363,7 @@ def check_flooding(r: cython.pointer[Reactor]) -> cython.void:
     r.flooding.erase(r.flooding.begin(), r.flooding.begin() + count)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def tree_bytes(shared: cython.pointer[Shared]) -> int64_t:
+def tree_bytes(shared):
     """About what the nodes of filters and retained topics take; their levels' texts are counted elsewhere."""
     lock_subscriptions(shared.subscriptions)
     nodes: int64_t = shared.subscriptions.filters.node_count
@@ -460,10 +375,7 @@ def tree_bytes(shared: cython.pointer[Shared]) -> int64_t:
     return nodes * _NODE_BYTES
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_memory(r: cython.pointer[Reactor]) -> cython.void:
+def check_memory(r):
     """Once a tick: says whether the ceiling is passed; who waits is looked at in the next turns."""
     index: cython.size_t = 0
     r.tally[MEMORY_CACHES] = cache_bytes(cython.address(r.cache))
@@ -487,10 +399,7 @@ def check_memory(r: cython.pointer[Reactor]) -> cython.void:
         r.overloaded_left = r.overloaded.size()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _may_go_on(r: cython.pointer[Reactor], publisher: uint64_t) -> cython.bint:
+def _may_go_on(r, publisher):
     """Lets a publisher go on when the ceiling is not passed.
 
     One that has waited for ``backpressure_s`` goes on as well, for its acknowledgements may be what frees
@@ -508,10 +417,7 @@ def _may_go_on(r: cython.pointer[Reactor], publisher: uint64_t) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def continue_overloaded(r: cython.pointer[Reactor]) -> cython.void:
+def continue_overloaded(r):
     """Looks at some of those that the ceiling has stopped, from the last on: what takes the place of one that
     goes on has been looked at.
     """
@@ -525,10 +431,7 @@ def continue_overloaded(r: cython.pointer[Reactor]) -> cython.void:
             r.overloaded.pop_back()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def refused_by_memory(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+def refused_by_memory(r, c):
     """Holds a publisher that sends above the memory ceiling. True: it was held for too long, refuse its
     message.
     """

@@ -6,7 +6,7 @@ reactors are one bit each.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
@@ -21,7 +21,6 @@ from cython.cimports.tidemq.engine.state import (
     CacheSlot,
     Group,
     GroupShare,
-    Reactor,
     Receiver,
     Session,
     TopicCache,
@@ -36,7 +35,6 @@ from cython.cimports.tidemq.engine.subscribers import (
     Subscription,
 )
 from cython.cimports.tidemq.engine.subscriptions import (
-    SharedGroup,
     has_moved,
     lock_shared,
     match_topic,
@@ -44,7 +42,6 @@ from cython.cimports.tidemq.engine.subscriptions import (
     unlock_shared,
 )
 from cython.cimports.tidemq.engine.work import take_work
-from cython.cimports.tidemq.wire.protocol import Span
 
 _SLOTS_FIRST = cython.declare(uint32_t, 256)  # of the table; it doubles
 _SPARSE = cython.declare(uint32_t, 8)  # slots for each topic; then it grows no more
@@ -53,10 +50,7 @@ _FORGOTTEN_MAX = cython.declare(cython.size_t, 8192)  # topics in a tick
 _RECEIVER_BYTES = cython.declare(uint64_t, 32)  # about
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _hash(seed: uint64_t, text: Span) -> uint64_t:
+def _hash(seed, text):
     """A seeded hash of a topic, eight bytes a step; strangers do not know the seed."""
     h: uint64_t = seed ^ text.size
     word: uint64_t
@@ -79,10 +73,7 @@ def _hash(seed: uint64_t, text: Span) -> uint64_t:
     return h ^ h >> 31
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _grow(cache: cython.pointer[TopicCache]) -> cython.void:
+def _grow(cache):
     """Twice as many sets; each old one is dealt out to two new ones, so none overflows."""
     larger: vector[CacheSlot]
     larger.resize(cache.slots.size() * 2 if cache.slots.size() else _SLOTS_FIRST)
@@ -98,10 +89,7 @@ def _grow(cache: cython.pointer[TopicCache]) -> cython.void:
     cache.slots.swap(larger)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def cache_bytes(cache: cython.pointer[cython.const[TopicCache]]) -> int64_t:
+def cache_bytes(cache):
     return (
         cache.slots.size() * cython.sizeof(CacheSlot)
         + cache.count * cython.sizeof(CacheEntry)
@@ -109,10 +97,7 @@ def cache_bytes(cache: cython.pointer[cython.const[TopicCache]]) -> int64_t:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_cache(r: cython.pointer[Reactor]) -> cython.void:
+def free_cache(r):
     """Forgets every topic."""
     index: cython.size_t
     for index in range(r.cache.slots.size()):
@@ -126,14 +111,7 @@ def free_cache(r: cython.pointer[Reactor]) -> cython.void:
     r.tally[MEMORY_CACHES] = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _add_receiver(
-    entry: cython.pointer[CacheEntry],
-    subscription: cython.pointer[Subscription],
-    found: cython.pointer[vector[Identifier]],
-) -> cython.void:
+def _add_receiver(entry, subscription, found):
     """Adds a subscription of this reactor, merged with an earlier one of the same session.
 
     Overlapping subscriptions give one copy, at the highest QoS, with all identifiers [MQTT-3.3.4-2]
@@ -181,12 +159,7 @@ def _add_receiver(
         receiver.own_ids_count += own
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _place_identifiers(
-    entry: cython.pointer[CacheEntry], found: cython.pointer[vector[Identifier]]
-) -> cython.void:
+def _place_identifiers(entry, found):
     """Those of each receiver side by side, first those of subscriptions without no-local. Linear in their
     number.
     """
@@ -209,12 +182,7 @@ def _place_identifiers(
                 receiver.ids_count += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _add_group(
-    r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], shared: cython.pointer[SharedGroup]
-) -> cython.void:
+def _add_group(r, entry, shared):
     """Adds a shared group: its members here, and how many are online elsewhere; there may be none."""
     group: Group
     group.number = shared.id
@@ -232,10 +200,7 @@ def _add_group(
     entry.groups.push_back(group)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _weigh(entry: cython.pointer[CacheEntry]) -> uint64_t:
+def _weigh(entry):
     """How many receivers, identifiers, groups and shares of them an entry holds."""
     index: cython.size_t
     weight: uint64_t = entry.receivers.size() + entry.ids.size()
@@ -244,10 +209,7 @@ def _weigh(entry: cython.pointer[CacheEntry]) -> uint64_t:
     return weight
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic: Span) -> cython.void:
+def _match(r, entry, topic):
     """Asks the shared index and fills the entry."""
     identifiers: vector[Identifier]
     index: cython.size_t
@@ -286,10 +248,7 @@ def _match(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
     r.cache.weight += _weigh(entry)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _choose_slot(r: cython.pointer[Reactor], h: uint64_t) -> cython.pointer[CacheSlot]:
+def _choose_slot(r, h):
     """Where a new topic goes: a free place of its set, or that of another topic, with its memory."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
     if (
@@ -316,12 +275,7 @@ def _choose_slot(r: cython.pointer[Reactor], h: uint64_t) -> cython.pointer[Cach
     return chosen + (h >> 62)  # as good as drawn: the set was chosen by the other end
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget_topics(
-    r: cython.pointer[Reactor], weight_max: uint64_t, topics_max: cython.size_t
-) -> cython.void:
+def _forget_topics(r, weight_max, topics_max):
     """Forgets so many topics, one place after the other, or until the rest is within a weight."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
     while cache.count and topics_max and (cache.weight > weight_max or weight_max == 0):
@@ -336,21 +290,14 @@ def _forget_topics(
             del entry
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def shrink_cache(r: cython.pointer[Reactor]) -> cython.void:
+def shrink_cache(r):
     """Above the memory ceiling, once a tick: forgets a part of the topics, for nothing is lost by it."""
     _forget_topics(r, 0, _FORGOTTEN_MAX)
     if r.cache.count == 0:
         free_cache(r)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _renew(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic: Span) -> cython.void:
+def _renew(r, entry, topic):
     """Looks a topic up again where what is known of it may not hold any more."""
     version: uint64_t = read_version(r.shared.subscriptions)
     if entry.version == version:
@@ -361,12 +308,7 @@ def _renew(r: cython.pointer[Reactor], entry: cython.pointer[CacheEntry], topic:
         entry.version = version
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_receivers(
-    r: cython.pointer[Reactor], topic: cython.pointer[cython.const[Span]]
-) -> cython.pointer[CacheEntry]:
+def find_receivers(r, topic):
     """Who receives a topic; valid until the next call."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
     if cache.weight > r.shared.limits.cache_receivers_max:
@@ -397,10 +339,7 @@ def find_receivers(
     return entry
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_cached_group(entry: cython.pointer[CacheEntry], number: uint64_t) -> cython.pointer[Group]:
+def find_cached_group(entry, number):
     """The entry's group with this number, or NULL."""
     index: cython.size_t
     for index in range(entry.groups.size()):

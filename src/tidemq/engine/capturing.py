@@ -6,7 +6,7 @@ of one publisher's messages is that of the sections, also when its connection mo
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.backpressure import hold_feeder
 from cython.cimports.tidemq.engine.captured import (
@@ -22,18 +22,13 @@ from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.state import (
     RECORD_CAPTURED,
     Connection,
-    Passage,
-    Reactor,
     Section,
 )
 from cython.cimports.tidemq.engine.wall_clock import wall_offset
 from cython.cimports.tidemq.wire.protocol import Span
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _publisher_name(r: cython.pointer[Reactor], p: cython.pointer[cython.const[Passage]]) -> Span:
+def _publisher_name(r, p):
     """The publisher's client identifier; nothing where it is no client, or is gone."""
     c: cython.pointer[Connection] = connection_of(r, p.feeder)
     if c != cython.NULL and c.session != cython.NULL:
@@ -43,10 +38,7 @@ def _publisher_name(r: cython.pointer[Reactor], p: cython.pointer[cython.const[P
     return Span(cython.NULL, 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def capture(r: cython.pointer[Reactor], p: cython.pointer[Passage], streams: uint64_t) -> cython.void:
+def capture(r, p, streams):
     """Notes a message for each of ``streams``, a bit mask. A publisher that is faster than the disk is held
     until that has caught up.
     """

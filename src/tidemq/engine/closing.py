@@ -36,8 +36,6 @@ from cython.cimports.tidemq.engine.state import (
     FOR_EVER,
     Connection,
     Event,
-    Listener,
-    Reactor,
     Session,
 )
 from cython.cimports.tidemq.engine.system import (
@@ -76,10 +74,7 @@ from cython.cimports.tidemq.wire.protocol import FAULT_TRANSPORT
 _WILL_AGAIN_MS = cython.declare(int64_t, 1000)  # while the store takes nothing
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def place_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def place_connection(r, c):
     """Gives a connection a slot here and begins to read from it."""
     if r.free_slots.empty():
         c.slot = cython.cast(uint32_t, r.connections.size())
@@ -97,12 +92,7 @@ def place_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) 
     epoll_ctl(r.epoll, EPOLL_CTL_ADD, c.fd, cython.address(event))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def open_connection(
-    r: cython.pointer[Reactor], fd: cython.int, listener: cython.pointer[Listener], address: uint64_t
-) -> cython.bint:
+def open_connection(r, fd, listener, address):
     """A connection for a socket just accepted; its CONNECT is timed. False: no memory for its transport.
 
     ``address``: at which it is counted, 0: at none.
@@ -131,10 +121,7 @@ def open_connection(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def remove_connection(r, c):
     """Takes a connection off this reactor: its slot, its events, and everything that points to it here."""
     epoll_ctl(r.epoll, EPOLL_CTL_DEL, c.fd, cython.NULL)
     if c.session != cython.NULL and c.session.connection == c:
@@ -156,10 +143,7 @@ def remove_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection])
     c.resumes = 0  # a section of this reactor's
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def update_interest(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def update_interest(r, c):
     """Reads unless a decision or a slow receiver is waited for; writes while something is left to write."""
     wanted: uint32_t = 0
     if not c.asked and c.pause_count == 0 and not c.stalled:
@@ -179,12 +163,7 @@ def update_interest(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
     epoll_ctl(r.epoll, EPOLL_CTL_MOD, c.fd, cython.address(event))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _leave_session(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], s: cython.pointer[Session]
-) -> cython.void:
+def _leave_session(r, c, s):
     """The client is gone: its will and the end of its session become due, now or later."""
     # atomic: the façade looks whether there is one
     store_u64(cython.cast(cython.pointer[uint64_t], cython.address(s.connection)), 0, RELEASE)
@@ -215,10 +194,7 @@ def _leave_session(
         store_session(r, s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -> cython.int:
+def session_due(r, number, due_ms):
     """A session's timer: publishes a delayed will, ends what has expired [MQTT-3.1.3-9]. Returns how many
     subscriptions went with it.
     """
@@ -256,10 +232,7 @@ def session_due(r: cython.pointer[Reactor], number: uint64_t, due_ms: int64_t) -
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _free_parts(r, c):
     free_output(r, c)
     drop_transport(r, c)
     if c.input != cython.NULL:
@@ -284,10 +257,7 @@ def _free_parts(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
     c.aliases_out = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _say_goodbye(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _say_goodbye(r, c):
     """Sends what is left, with a DISCONNECT where the server ends a 5.0 connection, and closes the socket."""
     if c.state == CONNECTED and c.doom_reason >= 0x80:
         write_disconnect(r, c, c.doom_reason)
@@ -300,10 +270,7 @@ def _say_goodbye(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
         close(c.fd)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def close_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def close_connection(r, c):
     """Ends a connection now. The struct is freed at the end of the turn where it is in ``r.touched``, else
     here.
     """

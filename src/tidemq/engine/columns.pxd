@@ -1,8 +1,10 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from tidemq.engine.captured cimport CapturedHead
 from tidemq.engine.state cimport Section
+from tidemq.wire.protocol cimport Span
 
 cdef cppclass Texts:                 # a column of texts or bytes, as Arrow lays them out
     vector[int32_t] ends             # where each begins, and where the last one ends
@@ -42,3 +44,25 @@ cdef class CapturedRows:
 cdef CapturedRows captured_rows(
     Columns* columns, vector[Section*]* sections, int stream, int64_t first_offset, uint64_t origin
 )
+
+# of this module alone
+cdef void _set_bit(vector[uint8_t]* bits, int64_t row) noexcept nogil
+cdef void _pad_bits(vector[uint8_t]* bits, int64_t rows) noexcept nogil
+cdef void _pad(Texts* texts, int64_t rows) noexcept nogil
+cdef void _put(Texts* texts, Span text) noexcept nogil
+cdef void _put_maybe(Texts* texts, int64_t row, Span text) noexcept nogil
+cdef void _put_properties(Columns* columns, Span block) noexcept nogil
+cdef void _put_row(
+    Columns* columns, CapturedHead* head, const uint8_t* at, int64_t offset, uint64_t origin,
+) noexcept nogil
+cdef void _complete(Columns* columns) noexcept nogil
+cdef void _complete_texts(Texts* texts, int64_t rows) noexcept nogil
+cdef void _fill(
+    Columns* columns, vector[Section*]* sections, size_t* section, size_t* place, uint64_t stream, int64_t offset, uint64_t origin,
+) noexcept nogil
+cdef void _clear_texts(Texts* texts) noexcept nogil
+cdef void _clear(Columns* columns) noexcept nogil
+cdef tuple _place(const void* data, size_t size)
+cdef object _bits(vector[uint8_t]* bits)
+cdef tuple _text_buffers(Texts* texts)
+cdef void _find_ends(Columns* columns, int64_t* first_us, int64_t* last_us) noexcept nogil

@@ -10,10 +10,8 @@ import cython
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.string import string
-from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.captured import CAPTURED_DUP, CAPTURED_RETAIN, CapturedHead
 from cython.cimports.tidemq.engine.replies import span_of
-from cython.cimports.tidemq.engine.state import Section
 from cython.cimports.tidemq.wire.cursor import Cursor, read_binary, read_varint, write_u32
 from cython.cimports.tidemq.wire.properties import skip_value
 from cython.cimports.tidemq.wire.protocol import (
@@ -28,43 +26,28 @@ from cython.cimports.tidemq.wire.protocol import (
 _BATCH_BYTES = cython.declare(int64_t, 2 << 20)  # of topics and payloads; a message more is in it
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _set_bit(bits: cython.pointer[vector[uint8_t]], row: int64_t) -> cython.void:
+def _set_bit(bits, row):
     """The row's bit of a column. Rows without are passed over: `_pad_bits` makes up for them."""
     if bits.size() <= cython.cast(cython.size_t, row >> 3):
         bits.resize((row >> 3) + 1, 0)
     bits[0][row >> 3] |= cython.cast(uint8_t, 1 << (row & 7))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _pad_bits(bits: cython.pointer[vector[uint8_t]], rows: int64_t) -> cython.void:
+def _pad_bits(bits, rows):
     bits.resize((rows + 7) >> 3, 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _pad(texts: cython.pointer[Texts], rows: int64_t) -> cython.void:
+def _pad(texts, rows):
     """Rows without a text, up to so many."""
     texts.ends.resize(rows + 1, texts.ends.back())
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put(texts: cython.pointer[Texts], text: Span) -> cython.void:
+def _put(texts, text):
     texts.data.append(cython.cast(cython.p_char, text.data), text.size)
     texts.ends.push_back(cython.cast(int32_t, texts.data.size()))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_maybe(texts: cython.pointer[Texts], row: int64_t, text: Span) -> cython.void:
+def _put_maybe(texts, row, text):
     """The row's of a column in which some are missing: those without data."""
     if text.data != cython.NULL:
         _pad(texts, row)
@@ -72,10 +55,7 @@ def _put_maybe(texts: cython.pointer[Texts], row: int64_t, text: Span) -> cython
         _set_bit(cython.address(texts.valid), row)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_properties(columns: cython.pointer[Columns], block: Span) -> cython.void:
+def _put_properties(columns, block):
     """The 5.0 properties that have columns. The block was checked when it came."""
     content_type: Span = Span(cython.NULL, 0)
     response_topic: Span = Span(cython.NULL, 0)
@@ -101,16 +81,7 @@ def _put_properties(columns: cython.pointer[Columns], block: Span) -> cython.voi
     _put_maybe(cython.address(columns.correlation_data), columns.rows, correlation_data)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_row(
-    columns: cython.pointer[Columns],
-    head: cython.pointer[CapturedHead],
-    at: cython.pointer[cython.const[uint8_t]],
-    offset: int64_t,
-    origin: uint64_t,
-) -> cython.void:
+def _put_row(columns, head, at, offset, origin):
     """One message; ``at``: its texts."""
     row: int64_t = columns.rows
     message_id: uint8_t[16]
@@ -143,10 +114,7 @@ def _put_row(
     columns.rows += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _complete(columns: cython.pointer[Columns]) -> cython.void:
+def _complete(columns):
     """As many rows in those columns in which some are missing as in the others."""
     rows: int64_t = columns.rows
     _pad_bits(cython.address(columns.retain), rows)
@@ -159,26 +127,12 @@ def _complete(columns: cython.pointer[Columns]) -> cython.void:
     columns.user_ends.resize(rows + 1, columns.user_ends.back())
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _complete_texts(texts: cython.pointer[Texts], rows: int64_t) -> cython.void:
+def _complete_texts(texts, rows):
     _pad(texts, rows)
     _pad_bits(cython.address(texts.valid), rows)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _fill(
-    columns: cython.pointer[Columns],
-    sections: cython.pointer[vector[cython.pointer[Section]]],
-    section: cython.pointer[cython.size_t],
-    place: cython.pointer[cython.size_t],
-    stream: uint64_t,
-    offset: int64_t,
-    origin: uint64_t,
-) -> cython.void:
+def _fill(columns, sections, section, place, stream, offset, origin):
     """Takes messages from where ``section`` and ``place`` point to, until there are enough for a batch."""
     head: CapturedHead
     while section[0] < sections.size():
@@ -197,20 +151,14 @@ def _fill(
         place[0] = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _clear_texts(texts: cython.pointer[Texts]) -> cython.void:
+def _clear_texts(texts):
     texts.ends.clear()
     texts.ends.push_back(0)
     texts.data.clear()
     texts.valid.clear()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _clear(columns: cython.pointer[Columns]) -> cython.void:
+def _clear(columns):
     """No rows; the memory is kept for the next."""
     columns.rows = 0
     columns.offset.clear()
@@ -233,18 +181,15 @@ def _clear(columns: cython.pointer[Columns]) -> cython.void:
     _clear_texts(cython.address(columns.user_value))
 
 
-@cython.cfunc
-def _place(data: cython.pointer[cython.const[cython.void]], size: cython.size_t) -> tuple:
+def _place(data, size):
     return cython.cast(cython.size_t, data), size
 
 
-@cython.cfunc
-def _bits(bits: cython.pointer[vector[uint8_t]]) -> object:
+def _bits(bits):
     return _place(bits.data(), bits.size()) if bits.size() else None
 
 
-@cython.cfunc
-def _text_buffers(texts: cython.pointer[Texts]) -> tuple:
+def _text_buffers(texts):
     """Validity, offsets and data."""
     return (
         _bits(cython.address(texts.valid)),
@@ -253,12 +198,7 @@ def _text_buffers(texts: cython.pointer[Texts]) -> tuple:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _find_ends(
-    columns: cython.pointer[Columns], first_us: cython.pointer[int64_t], last_us: cython.pointer[int64_t]
-) -> cython.void:
+def _find_ends(columns, first_us, last_us):
     """When the first and the last of the messages came, one at least: they stand reactor by reactor."""
     time_us: int64_t = columns.received_us[0]
     first_us[0] = last_us[0] = time_us
@@ -307,8 +247,7 @@ class CapturedRows:
         self.offset += rows
         return first_us, last_us, self._buffers(), rows
 
-    @cython.cfunc
-    def _buffers(self) -> dict:
+    def _buffers(self):
         columns: cython.pointer[Columns] = self.columns
         return {
             "offset": (None, _place(columns.offset.data(), columns.rows * 8)),
@@ -333,14 +272,7 @@ class CapturedRows:
         }
 
 
-@cython.cfunc
-def captured_rows(
-    columns: cython.pointer[Columns],
-    sections: cython.pointer[vector[cython.pointer[Section]]],
-    stream: cython.int,
-    first_offset: int64_t,
-    origin: uint64_t,
-) -> CapturedRows:
+def captured_rows(columns, sections, stream, first_offset, origin):
     """The rows of a stream in these sections, which outlive the result, as does ``columns``."""
     result = CapturedRows()
     result.columns = columns

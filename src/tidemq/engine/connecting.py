@@ -7,7 +7,6 @@ moves for a client that comes back.
 import cython
 from cython.cimports.libc.stdint import (
     uint8_t,
-    uint16_t,
     uint32_t,
     uint64_t,
 )
@@ -82,12 +81,9 @@ from cython.cimports.tidemq.engine.state import (
     EVENT_CONNECT,
     EVENT_CONNECTED,
     MAIL_CONNECTION,
-    Connection,
     Event,
     Identity,
-    Letter,
     Mail,
-    Reactor,
     Session,
 )
 from cython.cimports.tidemq.engine.system import RELEASE, store_u64
@@ -134,32 +130,17 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_TOPIC_NAME_INVALID,
     RC_UNSUPPORTED_PROTOCOL_VERSION,
     Fault,
-    Span,
     fault_reason,
 )
 from cython.cimports.tidemq.wire.topics import check_topic_name
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _refuse(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, fault: Fault
-) -> cython.void:
+def _refuse(r, c, reason, fault):
     """CONNACK with a reason, session present 0, and the end [MQTT-3.2.2-6] [MQTT-3.2.2-7]."""
     _refuse_with(r, c, reason, fault, cython.NULL)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _refuse_with(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    reason: uint8_t,
-    fault: Fault,
-    why: cython.pointer[cython.const[string]],
-) -> cython.void:
+def _refuse_with(r, c, reason, fault, why):
     """The same with a reason string for a person to read; ``why`` may be NULL."""
     properties: string
     if why != cython.NULL and not why.empty():
@@ -172,10 +153,7 @@ def _refuse_with(
     doom(r, c, reason, fault)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _may_come_in(r: cython.pointer[Reactor], c: cython.pointer[Connection], client_id: Span) -> cython.bint:
+def _may_come_in(r, c, client_id):
     """Whether the listener takes this version and clients of other machines, and it is not banned; the client
     is told where not.
     """
@@ -199,16 +177,7 @@ def _may_come_in(r: cython.pointer[Reactor], c: cython.pointer[Connection], clie
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def handle_connect(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> cython.void:
+def handle_connect(r, c, first, body, size):
     """A CONNECT as it comes from the socket."""
     connect: Connect
     if c.state != CONNECTING:
@@ -253,15 +222,7 @@ def handle_connect(
     _let_in(r, c, cython.NULL, cython.NULL)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def answer_connect(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    reason: uint8_t,
-    letter: cython.pointer[Letter],
-) -> cython.void:
+def answer_connect(r, c, reason, letter):
     """The control plane has decided on a CONNECT, or wants another AUTH first.
 
     The letter's ``data``: authentication data, or where it refuses, the reason string.
@@ -284,16 +245,7 @@ def answer_connect(
         _let_in(r, c, letter.text, data)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def handle_auth(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> cython.void:
+def handle_auth(r, c, first, body, size):
     """AUTH: the next step of an exchange, or the wish to authenticate again (5.0 section 4.12)."""
     packet: Disconnect
     fault: Fault = parse_auth(first, body, size, cython.address(packet))
@@ -332,15 +284,7 @@ def handle_auth(
     post_event(r.shared, event)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def answer_auth(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    reason: uint8_t,
-    letter: cython.pointer[Letter],
-) -> cython.void:
+def answer_auth(r, c, reason, letter):
     """The control plane's answer to an AUTH."""
     data: cython.pointer[cython.const[string]] = letter.data
     if (
@@ -370,15 +314,7 @@ def answer_auth(
         _let_in(r, c, cython.NULL, data)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _let_in(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    client_id: cython.pointer[cython.const[string]],
-    auth_data: cython.pointer[cython.const[string]],
-) -> cython.void:
+def _let_in(r, c, client_id, auth_data):
     """Lets the client in as which it was accepted, unless it comes too often as that."""
     if (client_id == cython.NULL or may_visit(r, c, span_of(client_id))) and count_visit(r, c):
         admit(r, c, client_id, auth_data)
@@ -386,16 +322,7 @@ def _let_in(
         _refuse(r, c, fault_reason(FAULT_FLAPPING), FAULT_FLAPPING)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _send_elsewhere(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    target: uint16_t,
-    client_id: cython.pointer[cython.const[string]],
-    auth_data: cython.pointer[cython.const[string]],
-) -> cython.void:
+def _send_elsewhere(r, c, target, client_id, auth_data):
     """Hands the connection to the reactor that owns its session; it is no longer ours when this returns."""
     mail: Mail = new_mail(MAIL_CONNECTION)
     mail.hops = cython.cast(uint8_t, target)
@@ -412,14 +339,7 @@ def _send_elsewhere(
     r.tally[C_CONNECTIONS_MOVED] += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _needs_store(
-    r: cython.pointer[Reactor],
-    client_id: cython.pointer[cython.const[string]],
-    connect: cython.pointer[cython.const[Connect]],
-) -> cython.bint:
+def _needs_store(r, client_id, connect):
     """Whether a session would have to be stored, or removed from the store, before the client is let in.
     Where the session lives on another reactor that one says so.
     """
@@ -434,15 +354,7 @@ def _needs_store(
     return connect.clean_start
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def admit(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    client_id: cython.pointer[cython.const[string]],
-    auth_data: cython.pointer[cython.const[string]],
-) -> cython.void:
+def admit(r, c, client_id, auth_data):
     """The CONNECT is accepted: finds or makes the session, here or on the reactor that owns it.
 
     ``client_id``: NULL where it is the client's own.
@@ -487,12 +399,7 @@ def admit(
         _attach(r, c, cython.address(found), cython.address(connect), auth_data)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _clear_the_way(
-    r: cython.pointer[Reactor], client_id: cython.pointer[cython.const[string]], clean_start: cython.bint
-) -> cython.void:
+def _clear_the_way(r, client_id, clean_start):
     """Ends the client's earlier connection, and its session if it wants a new one; both only if they live
     here.
 
@@ -516,16 +423,7 @@ def _clear_the_way(
         end_session(r, found.session)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _answer_connack(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    present: cython.bint,
-    properties: cython.pointer[cython.const[string]],
-    removal: cython.bint,
-) -> cython.void:
+def _answer_connack(r, c, present, properties, removal):
     """CONNACK; after the removal of an earlier session from the store, where that is under way. Until then
     the client is not read from, so that nothing comes before its CONNACK.
     """
@@ -538,16 +436,7 @@ def _answer_connack(
         append_packet(r, c, cython.address(packet))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _attach(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    found: cython.pointer[cython.const[Found]],
-    connect: cython.pointer[Connect],
-    auth_data: cython.pointer[cython.const[string]],
-) -> cython.void:
+def _attach(r, c, found, connect, auth_data):
     """Joins connection and session, answers with CONNACK, and resumes what was in flight."""
     properties: string
     s: cython.pointer[Session] = found.session

@@ -12,7 +12,6 @@ from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.message import payload_of, properties_of, release_message, topic_of
 from cython.cimports.tidemq.engine.state import (
     EVENT_AUTH,
@@ -26,9 +25,7 @@ from cython.cimports.tidemq.engine.state import (
     EVENT_REVOKED,
     EVENT_SUBSCRIBE,
     EVENT_UNSUBSCRIBE,
-    Event,
     Listener,
-    Shared,
 )
 from cython.cimports.tidemq.engine.system import pthread_mutex_destroy, pthread_mutex_init
 from cython.cimports.tidemq.net.transport import ServerScheme
@@ -52,15 +49,12 @@ from tidemq.engine import events as up
 from tidemq.engine.counters import NAMES
 
 
-@cython.cfunc
-def text_of(span: Span):
+def text_of(span):
     """A copy of a view of UTF-8 as a str."""
     return bytes_of(span).decode()
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def string_of(data) -> cython.pointer[string]:
+def string_of(data):
     """A C++ string of bytes, or NULL for None."""
     if data is None:
         return cython.NULL
@@ -70,8 +64,7 @@ def string_of(data) -> cython.pointer[string]:
     return made
 
 
-@cython.cfunc
-def event_of(event: cython.pointer[Event]):
+def event_of(event):
     """The Python event that the engine's event becomes."""
     if event.kind == EVENT_CONNECT:
         return _connect_request(event)
@@ -136,8 +129,7 @@ def event_of(event: cython.pointer[Event]):
     return up.Stopped()
 
 
-@cython.cfunc
-def _connect_request(event: cython.pointer[Event]):
+def _connect_request(event):
     connect: Connect
     packet: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
     memset(cython.address(connect), 0, cython.sizeof(Connect))
@@ -165,8 +157,7 @@ def _connect_request(event: cython.pointer[Event]):
     )
 
 
-@cython.cfunc
-def _subscribe_request(event: cython.pointer[Event]):
+def _subscribe_request(event):
     packet: Subscribe
     data: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
     filter: Span
@@ -191,8 +182,7 @@ def _subscribe_request(event: cython.pointer[Event]):
     )
 
 
-@cython.cfunc
-def free_event(shared: cython.pointer[Shared], event: cython.pointer[Event]):
+def free_event(shared, event):
     """Frees an event, and lets go of its message."""
     if event.message != cython.NULL:
         release_message(event.message, shared.tally)
@@ -205,8 +195,7 @@ def _memory_ceiling(wanted: int) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
 
 
-@cython.cfunc
-def set_limits(own: cython.pointer[EngineLimits], limits):
+def set_limits(own, limits):
     """Copies `limits.Limits` into the engine's units."""
     own.packet_bytes_max = limits.packet_bytes_max
     own.topic_bytes_max = limits.topic_bytes_max
@@ -246,9 +235,7 @@ def set_limits(own: cython.pointer[EngineLimits], limits):
     own.retained_ttl_ms = limits.retained_ttl_s * 1000
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def new_listener(settings, rates) -> cython.pointer[Listener]:
+def new_listener(settings, rates):
     """A listener with these `listeners.ListenerSettings`; the scheme lives as long, or until it is replaced.
 
     ``rates``: `listeners.ListenerRates`.
@@ -282,8 +269,7 @@ def new_listener(settings, rates) -> cython.pointer[Listener]:
     return listener
 
 
-@cython.cfunc
-def free_listener(listener: cython.pointer[Listener]):
+def free_listener(listener):
     """Frees it; no connection of it is left."""
     pthread_mutex_destroy(cython.address(listener.terms_lock))
     del listener

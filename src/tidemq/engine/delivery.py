@@ -66,8 +66,6 @@ from cython.cimports.tidemq.engine.state import (
     Message,
     Outbox,
     Passage,
-    Reactor,
-    Session,
 )
 from cython.cimports.tidemq.engine.system import RELAXED, load_int
 from cython.cimports.tidemq.wire.packets import (
@@ -79,10 +77,7 @@ from cython.cimports.tidemq.wire.packets import (
 from cython.cimports.tidemq.wire.protocol import PUBREL, RC_SUCCESS
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _choose_alias(c: cython.pointer[Connection], head: cython.pointer[PublishHead]) -> cython.void:
+def _choose_alias(c, head):
     """Puts an alias in the topic's place; the first topics that come get one, as many as the client takes."""
     topic: string
     topic.assign(cython.cast(cython.p_char, head.topic.data), head.topic.size)
@@ -97,16 +92,7 @@ def _choose_alias(c: cython.pointer[Connection], head: cython.pointer[PublishHea
         c.aliases_out[0][topic] = head.topic_alias
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _fill_head(
-    head: cython.pointer[PublishHead],
-    p: cython.pointer[Passage],
-    version: uint8_t,
-    qos: uint8_t,
-    retain: cython.bint,
-) -> cython.void:
+def _fill_head(head, p, version, qos, retain):
     head.version = version
     head.dup = False
     head.qos = qos
@@ -121,16 +107,7 @@ def _fill_head(
     head.payload_size = p.payload.size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append_payload(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    p: cython.pointer[Passage],
-    out: cython.pointer[uint8_t],
-    large: cython.bint,
-) -> cython.void:
+def _append_payload(r, c, p, out, large):
     """The payload after its head: copied to ``out``, or sent from the message where it is large."""
     if large:
         append_large(r, c, passage_message(p, r.tally))
@@ -138,18 +115,7 @@ def _append_payload(
         memcpy(out, p.payload.data, p.payload.size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _write_common(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    p: cython.pointer[Passage],
-    qos: uint8_t,
-    retain: cython.bint,
-    dup: cython.bint,
-    packet_id: uint16_t,
-) -> cython.bint:
+def _write_common(r, c, p, qos, retain, dup, packet_id):
     """A PUBLISH whose head is the same for all receivers of its kind: encoded once, copied and patched."""
     variant: uint32_t = (
         qos | (cython.cast(uint32_t, retain) << 2) | (cython.cast(uint32_t, c.version == 5) << 3)
@@ -178,15 +144,7 @@ def _write_common(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _write_own(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    p: cython.pointer[Passage],
-    head: cython.pointer[PublishHead],
-) -> cython.bint:
+def _write_own(r, c, p, head):
     """A PUBLISH with a head of its own: subscription identifiers, an expiry that runs, or a topic alias."""
     packet_id_at: uint32_t
     if p.expires_ms:
@@ -207,20 +165,7 @@ def _write_own(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_publish(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    p: cython.pointer[Passage],
-    qos: uint8_t,
-    retain: cython.bint,
-    dup: cython.bint,
-    packet_id: uint16_t,
-    ids: cython.pointer[cython.const[uint32_t]],
-    ids_count: uint32_t,
-) -> cython.bint:
+def write_publish(r, c, p, qos, retain, dup, packet_id, ids, ids_count):
     """Writes a PUBLISH in the client's own form. False: larger than the client takes [MQTT-3.1.2-24]."""
     written: cython.bint
     if c.version == 5 and (ids_count or p.expires_ms or c.alias_max):
@@ -251,17 +196,7 @@ def write_publish(
     return written
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _deliver_now(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    p: cython.pointer[Passage],
-    retain: cython.bint,
-    ids: cython.pointer[cython.const[uint32_t]],
-    ids_count: uint32_t,
-) -> cython.void:
+def _deliver_now(r, s, p, retain, ids, ids_count):
     """QoS 0: written, or dropped and counted."""
     c: cython.pointer[Connection] = s.connection
     if c == cython.NULL or c.doomed:
@@ -276,18 +211,7 @@ def _deliver_now(
     write_publish(r, c, p, 0, retain, False, 0, ids, ids_count)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def deliver(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    p: cython.pointer[Passage],
-    qos: uint8_t,
-    retain: cython.bint,
-    ids: cython.pointer[cython.const[uint32_t]],
-    ids_count: uint32_t,
-) -> cython.void:
+def deliver(r, s, p, qos, retain, ids, ids_count):
     """Gives a message to a session of this reactor, at the lower of both QoS [MQTT-3.8.4-8]."""
     if s.internal:
         report_received(r, s.number, passage_message(p, r.tally))
@@ -304,18 +228,7 @@ def deliver(
         wait_for_queue(r, s, p.feeder, p.attended)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _enqueue(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    p: cython.pointer[Passage],
-    qos: uint8_t,
-    retain: cython.bint,
-    ids: cython.pointer[cython.const[uint32_t]],
-    ids_count: uint32_t,
-) -> cython.void:
+def _enqueue(r, s, p, qos, retain, ids, ids_count):
     """QoS 1 and 2: a place in the queue, and on from there where the client takes it now."""
     message: cython.pointer[Message] = passage_message(p, r.tally)
     # what a shard's member takes has its row under the shard; at QoS 2 under the member, which keeps it
@@ -353,35 +266,14 @@ def _enqueue(
         _send_entry(r, s, c, p, entry)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_over(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    message: cython.pointer[Message],
-    qos: uint8_t,
-    retain: cython.bint,
-    subscription_id: uint32_t,
-    queue: uint64_t,
-) -> cython.void:
+def take_over(r, s, message, qos, retain, subscription_id, queue):
     """A message of another queue, under which its row stays, goes to this session."""
     entry: cython.pointer[Entry] = append_committed(r, s, message, qos, retain)
     entry.queue = queue
     entry.subscription_ids = copy_identifiers(cython.address(subscription_id), 1 if subscription_id else 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def arrive(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    message: cython.pointer[Message],
-    qos: uint8_t,
-    retain: cython.bint,
-    ids: cython.pointer[cython.const[uint32_t]],
-) -> cython.void:
+def arrive(r, s, message, qos, retain, ids):
     """A message whose row is committed already. ``ids``: a count, then so many; or NULL."""
     if goes_to_store(r, s, cython.address(message.id)):
         note_spilled(s, message)
@@ -391,15 +283,7 @@ def arrive(
         entry.subscription_ids = copy_identifiers(ids + 1, ids[0])
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _may_send_twice(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    c: cython.pointer[Connection],
-    entry: cython.pointer[Entry],
-) -> cython.bint:
+def _may_send_twice(r, s, c, entry):
     """Whether a QoS 2 message can go out: the store has it in flight at its place, so that after a crash it
     goes out with the same packet identifier and is known as the same message. If not, it and those that go
     out with it are put in flight, and sent once the store has that.
@@ -419,10 +303,7 @@ def _may_send_twice(
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _may_be_undone(r: cython.pointer[Reactor], entry: cython.pointer[cython.const[Entry]]) -> cython.bint:
+def _may_be_undone(r, entry):
     """Whether a new message, not yet stored, may share the fate of one before it that the store did not take:
     the publisher sends both again, and this one must not go out before the other (4.6).
     """
@@ -432,16 +313,7 @@ def _may_be_undone(r: cython.pointer[Reactor], entry: cython.pointer[cython.cons
     return entry.section <= r.doubted or refuses != 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _send_entry(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    c: cython.pointer[Connection],
-    p: cython.pointer[Passage],
-    entry: cython.pointer[Entry],
-) -> cython.bint:
+def _send_entry(r, s, c, p, entry):
     """Sends the WAITING entry at ``next`` if the client takes one more now [MQTT-3.3.4-9]."""
     box: cython.pointer[Outbox] = cython.address(s.outbox)
     if box.inflight >= c.send_max or box.next - box.head >= 65535:
@@ -479,10 +351,7 @@ def _send_entry(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def send_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def send_waiting(r, s):
     """Sends from the outbox, oldest first, until the client takes no more: after an acknowledgement, when the
     output has room again, and when the client comes back.
     """

@@ -28,7 +28,6 @@ from cython.cimports.tidemq.engine.state import (
     Message,
     Reactor,
     Session,
-    Shared,
 )
 from cython.cimports.tidemq.engine.subscriptions import (
     free_subscription_index,
@@ -42,8 +41,7 @@ from cython.cimports.tidemq.engine.system import (
 from cython.operator import dereference
 
 
-@cython.cfunc
-def settle_all_mail(shared: cython.pointer[Shared]):
+def settle_all_mail(shared):
     """Delivers what reactors sent to others that had ended already: acknowledged, so it is kept."""
     index: cython.size_t
     each: cython.size_t
@@ -61,8 +59,7 @@ def settle_all_mail(shared: cython.pointer[Shared]):
             post_outgoing(r)
 
 
-@cython.cfunc
-def empty_shared(shared: cython.pointer[Shared]):
+def empty_shared(shared):
     """Frees sessions, messages and what the reactors hold; the counters are left, to be read once more."""
     index: cython.size_t
     settle_all_mail(shared)
@@ -92,8 +89,7 @@ def empty_shared(shared: cython.pointer[Shared]):
     shared.retained = new_retained_index()
 
 
-@cython.cfunc
-def _free_retained(shared: cython.pointer[Shared]):
+def _free_retained(shared):
     node: uint32_t
     for node in range(shared.retained.topics.node_end):
         at: cython.pointer[LevelNode] = node_at(shared.retained.topics, node)
@@ -102,8 +98,7 @@ def _free_retained(shared: cython.pointer[Shared]):
     free_retained_index(shared.retained)
 
 
-@cython.cfunc
-def free_shared(shared: cython.pointer[Shared]):
+def free_shared(shared):
     """Frees reactors, listeners, indexes and locks; `shared` itself is the caller's."""
     index: cython.size_t
     free_subscription_index(shared.subscriptions)

@@ -5,10 +5,10 @@ control plane has one event, and the log one line, for each client and kind in t
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.reports import new_event, post_report
-from cython.cimports.tidemq.engine.state import EVENT_DROPPED, Event, Reactor, Session
+from cython.cimports.tidemq.engine.state import EVENT_DROPPED, Event
 from cython.cimports.tidemq.engine.strain import Drop
 from cython.cimports.tidemq.engine.subscriptions import (
     SharedGroup,
@@ -22,10 +22,7 @@ _GATHERED_MS = cython.declare(int64_t, 10000)  # between two reports
 _DROPS_MAX = cython.declare(cython.size_t, 100)  # clients and kinds in a report; what is more is nobody's
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def name_of(r: cython.pointer[Reactor], s: cython.pointer[cython.const[Session]]) -> string:
+def name_of(r, s):
     """The client's identifier; of a shared group's queue its whole filter, empty when the group is gone."""
     if s.group == 0:
         return s.client_id
@@ -41,12 +38,7 @@ def name_of(r: cython.pointer[Reactor], s: cython.pointer[cython.const[Session]]
     return name
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _add(
-    r: cython.pointer[Reactor], number: uint64_t, counter: uint8_t, messages: uint64_t
-) -> cython.pointer[Drop]:
+def _add(r, number, counter, messages):
     """Counts; returns the entry where it is new and wants a name, else NULL."""
     r.tally[counter] += messages
     key: uint64_t = number * 256 + counter
@@ -65,15 +57,7 @@ def _add(
     return drop
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_drop(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[cython.const[Session]],
-    counter: uint8_t,
-    messages: uint64_t,
-) -> cython.void:
+def note_drop(r, s, counter, messages):
     """So many messages were dropped, which this counter counts. ``s``: whose they were; NULL: not known."""
     if messages == 0:
         return
@@ -82,16 +66,7 @@ def note_drop(
         drop.client_id = name_of(r, s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_drop_of(
-    r: cython.pointer[Reactor],
-    number: uint64_t,
-    owner: cython.pointer[cython.const[string]],
-    counter: uint8_t,
-    messages: uint64_t,
-) -> cython.void:
+def note_drop_of(r, number, owner, counter, messages):
     """The same of a session that has ended, by its number and name."""
     if messages == 0:
         return
@@ -100,20 +75,14 @@ def note_drop_of(
         drop.client_id = owner[0]
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_drops(r: cython.pointer[Reactor]) -> cython.void:
+def check_drops(r):
     """Once a tick."""
     if not r.drops.empty() and r.now_ms - r.drops_ms >= _GATHERED_MS:
         r.drops_ms = r.now_ms
         report_drops(r)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def report_drops(r: cython.pointer[Reactor]) -> cython.void:
+def report_drops(r):
     """What was gathered goes up."""
     item = r.drops.begin()
     while item != r.drops.end():

@@ -289,7 +289,6 @@ class Engine:
         self._publish_tally()
         return result
 
-    @cython.cfunc
     def _publish_tally(self):
         """Shows the reactors what this thread has made and freed: they watch the memory ceiling."""
         index: cython.int
@@ -389,8 +388,7 @@ class Engine:
         release_policy(policy, self.shared.tally)
         self._publish_tally()
 
-    @cython.cfunc
-    def _answer(self, connection, mail: cython.pointer[Mail]):
+    def _answer(self, connection, mail):
         handle: uint64_t = connection
         mail.number = handle
         if reactor_of(handle) >= self.shared.reactors.size():
@@ -398,12 +396,10 @@ class Engine:
             raise UsageError(f"{connection} is not the number of a connection")
         post_directly(self.shared.reactors[reactor_of(handle)], mail)
 
-    @cython.cfunc
     def _check_open(self):
         if self.closed:
             raise UsageError("the engine is closed")
 
-    @cython.cfunc
     def _check_topic(self, text, qos, check):
         if not 0 <= qos <= 2:
             raise UsageError(f"qos is {qos}, must be 0, 1 or 2")
@@ -569,7 +565,6 @@ class Engine:
         self._free()
         self.closed = True
 
-    @cython.cfunc
     def _free(self):
         """Frees sessions, messages and reactors; no thread runs any more."""
         empty_shared(self.shared)

@@ -5,7 +5,7 @@ is tried again, and its promises wait for a section after it that is committed.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.tidemq.engine.agreement import accept_offer, close_offer, record_offers
 from cython.cimports.tidemq.engine.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
@@ -44,11 +44,8 @@ from cython.cimports.tidemq.engine.state import (
     WAITING,
     Connection,
     Entry,
-    Mail,
     Promise,
-    Reactor,
     Record,
-    Section,
     Session,
 )
 from cython.cimports.tidemq.engine.steps import allow_receivers, count_steps
@@ -63,12 +60,7 @@ from cython.cimports.tidemq.wire.protocol import (
 )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _publisher_of(
-    r: cython.pointer[Reactor], promise: cython.pointer[cython.const[Promise]]
-) -> cython.pointer[Session]:
+def _publisher_of(r, promise):
     """Its session, whether it is connected or not; NULL when that has ended."""
     c: cython.pointer[Connection] = connection_of(r, promise.connection)
     if c != cython.NULL:
@@ -78,12 +70,7 @@ def _publisher_of(
     return cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _disconnect(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], refused: cython.pointer[Promise]
-) -> cython.void:
+def _disconnect(r, s, refused):
     """At once, so that nothing that the publisher sent later is kept, where it cannot be told in the answer:
     3.x knows no refusal, and of a QoS 2 message that was undone it is open whether the store knows the
     identifier, which the answer would set free for another message. ``s``: its session, or NULL.
@@ -99,12 +86,7 @@ def _disconnect(
         s.stored.severed = refused.connection
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _refuse_repeated(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], refused: cython.pointer[Promise]
-) -> cython.void:
+def _refuse_repeated(r, s, refused):
     """What was sent again while it was open whether it would be kept has the same fate."""
     slot: uint32_t = refused.next
     if r.ledger.again == 0:
@@ -120,10 +102,7 @@ def _refuse_repeated(
         slot = promise.next
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _undo_published(r: cython.pointer[Reactor], slot: uint32_t, reason: uint8_t) -> cython.void:
+def _undo_published(r, slot, reason):
     """The store has not taken the message; that it came is forgotten before it can be sent again."""
     promise: cython.pointer[Promise] = promise_at(r, slot)
     promise.section = 0
@@ -140,10 +119,7 @@ def _undo_published(r: cython.pointer[Reactor], slot: uint32_t, reason: uint8_t)
     _disconnect(r, s, promise)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def answer_kept(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def answer_kept(r, mail):
     """Another reactor has kept, or refused, what was mailed to it; or it says who takes what was offered."""
     slot: uint32_t = slot_of_token(mail.number)
     promise: cython.pointer[Promise] = promise_at(r, slot)  # it stays until all have answered
@@ -163,17 +139,7 @@ def answer_kept(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     r.ledger.ready.push_back(slot)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def settle_published(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    s: cython.pointer[Session],
-    packet_type: uint8_t,
-    packet_id: uint16_t,
-    reason: uint8_t,
-) -> cython.void:
+def settle_published(r, c, s, packet_type, packet_id, reason):
     """The publisher's answer. ``c``: NULL when it has gone; ``s``: its session, or NULL."""
     if reason < 0x80:
         if c != cython.NULL and not c.doomed:
@@ -182,17 +148,7 @@ def settle_published(
         _settle_refused(r, c, s, packet_type, packet_id, reason)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _settle_refused(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    s: cython.pointer[Session],
-    packet_type: uint8_t,
-    packet_id: uint16_t,
-    reason: uint8_t,
-) -> cython.void:
+def _settle_refused(r, c, s, packet_type, packet_id, reason):
     """What was refused is no QoS 2 message under way. 3.x knows no refusal: no acknowledgement and the end of
     the connection; but a message that was dropped because a queue is full is acknowledged, unless the policy
     is to reject it.
@@ -213,10 +169,7 @@ def _settle_refused(
         write_ack(r, c, packet_type, packet_id, reason)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _settle_debt(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _settle_debt(r, c):
     """The client is owed one thing less: it may be read from again, or go to another reactor."""
     c.owed -= 1
     if c.in_debt and c.owed <= r.shared.limits.receive_max // 2:
@@ -227,12 +180,7 @@ def _settle_debt(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
         go_home(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _keep_published(
-    r: cython.pointer[Reactor], promise: cython.pointer[Promise], slot: uint32_t
-) -> cython.void:
+def _keep_published(r, promise, slot):
     """``slot``: where the promise was."""
     c: cython.pointer[Connection] = connection_of(r, promise.connection)
     s: cython.pointer[Session] = _publisher_of(r, promise)
@@ -254,12 +202,7 @@ def _keep_published(
         _settle_debt(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _keep_backlog(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], promise: cython.pointer[Promise]
-) -> cython.void:
+def _keep_backlog(r, s, promise):
     """Unless the subscription has ended since, or was made anew and has a promise of its own
     [MQTT-3.10.4-2].
     """
@@ -268,10 +211,7 @@ def _keep_backlog(
         begin_backlog(r, s, filter, promise.reason, cython.cast(uint32_t, promise.number))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+def _keep_other(r, promise):
     if promise.kind == PROMISE_VOID:
         return
     if promise.kind == PROMISE_KEPT:
@@ -294,10 +234,7 @@ def _keep_other(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) ->
     del promise.packet
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _keep_from(r: cython.pointer[Reactor], slot: uint32_t) -> cython.void:
+def _keep_from(r, slot):
     """Keeps what its publisher is owed from this slot on, in order, as far as that can be kept now."""
     promise: Promise
     while take_promise(r, slot, cython.address(promise)):
@@ -310,10 +247,7 @@ def _keep_from(r: cython.pointer[Reactor], slot: uint32_t) -> cython.void:
             return
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _keep_committed(r: cython.pointer[Reactor]) -> cython.void:
+def _keep_committed(r):
     """Keeps promises whose section is committed: so many in a turn that nobody waits long for it."""
     promise: Promise
     while r.keep_left and not r.ledger.due.empty() and r.ledger.due.front().section <= r.committed:
@@ -332,10 +266,7 @@ def _keep_committed(r: cython.pointer[Reactor]) -> cython.void:
         r.keep_left -= 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def keep_promises(r: cython.pointer[Reactor]) -> cython.bint:
+def keep_promises(r):
     """At the end of a turn: keeps what can be kept, and ends what that leaves behind. True: there is more."""
     _keep_committed(r)
     removing: cython.bint = end_removals(r)
@@ -344,10 +275,7 @@ def keep_promises(r: cython.pointer[Reactor]) -> cython.bint:
     return r.keeping
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _undo_added(r: cython.pointer[Reactor], record: cython.pointer[Record], number: uint64_t) -> cython.void:
+def _undo_added(r, record, number):
     """A message that the store did not take leaves its queue, unless it has gone out already."""
     if not r.sessions.count(record.queue):
         return
@@ -370,10 +298,7 @@ def _undo_added(r: cython.pointer[Reactor], record: cython.pointer[Record], numb
         forget_entry(cython.address(s.outbox), entry, r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _break_promise(r: cython.pointer[Reactor], promise: cython.pointer[Promise]) -> cython.void:
+def _break_promise(r, promise):
     """What its section holds is tried again, and nobody knows for how long: a client that waits for SUBACK,
     UNSUBACK or CONNACK is disconnected, so that it knows that it has none. PUBREL and PUBCOMP come late,
     for there is nothing else that could be said in their place.
@@ -392,10 +317,7 @@ def _break_promise(r: cython.pointer[Reactor], promise: cython.pointer[Promise])
         refuse_late(r, c, RC_SERVER_UNAVAILABLE, FAULT_STORE)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _first_due(r: cython.pointer[Reactor], section: uint64_t) -> cython.size_t:
+def _first_due(r, section):
     """Where in ``ledger.due``, which is in the order of sections, those of this one begin."""
     low: cython.size_t = 0
     high: cython.size_t = r.ledger.due.size()
@@ -408,10 +330,7 @@ def _first_due(r: cython.pointer[Reactor], section: uint64_t) -> cython.size_t:
     return low
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _first_promise(r: cython.pointer[Reactor], section: uint64_t) -> cython.size_t:
+def _first_promise(r, section):
     """The same in ``promises``."""
     low: cython.size_t = 0
     high: cython.size_t = r.promises.size()
@@ -424,10 +343,7 @@ def _first_promise(r: cython.pointer[Reactor], section: uint64_t) -> cython.size
     return low
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _fails_with(r: cython.pointer[Reactor], slot: uint32_t, section: uint64_t) -> cython.bint:
+def _fails_with(r, slot, section):
     """Whether what a slot holds now is about something in this section. It may hold something else by now."""
     if slot > r.ledger.slots.size():
         return False
@@ -437,12 +353,7 @@ def _fails_with(r: cython.pointer[Reactor], slot: uint32_t, section: uint64_t) -
     return section in (promise.section, promise.early)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _section_failed(
-    r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
-) -> cython.void:
+def _section_failed(r, section, reason):
     """Messages in it are undone, and whoever waits for it is told: at once, for nothing may happen to them
     meanwhile.
     """
@@ -470,16 +381,11 @@ def _section_failed(
     ask_store(r, RECORD_VOID, 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def section_answered(
-    r: cython.pointer[Reactor], section: cython.pointer[Section], reason: uint8_t
-) -> cython.void:
+def section_answered(r, section, reason):
     """The store has a section, and all before it; or with ``reason`` it has not. Takes the section over.
 
-    What was promised for it is kept before anything else sees that it is committed, so that SUBACK comes before
-    the messages that wait in a group for a member.
+    What was promised for it is kept before anything else sees that it is committed, so that SUBACK comes
+    before the messages that wait in a group for a member.
     """
     if reason:
         _keep_committed(r)  # those of sections before it

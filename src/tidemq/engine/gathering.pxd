@@ -10,3 +10,9 @@ cdef void wait_for_more() noexcept nogil
 cdef inline void gather(const Reactor* r) noexcept nogil:
     if r.gathering.on:
         wait_for_more()
+
+# of this module alone
+cdef void _judge(Gathering* g, double rate, bint alone, bint fits, int64_t now_ns) noexcept nogil
+cdef void _count(
+    Gathering* g, int64_t messages, int64_t packets, int64_t turns, int64_t now_ns,
+) noexcept nogil

@@ -16,7 +16,7 @@ from cython.cimports.libc.stdint import int64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.posix.time import nanosleep, timespec
 from cython.cimports.tidemq.engine.counters import C_PACKETS_RECEIVED, C_TURNS, C_TURNS_GATHERED
-from cython.cimports.tidemq.engine.state import Gathering, Reactor
+from cython.cimports.tidemq.engine.state import Gathering
 from cython.cimports.tidemq.engine.system import PR_SET_TIMERSLACK, prctl
 
 _WAIT_NS = cython.declare(int64_t, 80000)
@@ -31,30 +31,19 @@ _FEW = cython.declare(cython.int, 32)  # messages a turn: more are worth a read 
 _SLOWER = cython.declare(cython.double, 0.75)  # of what came before
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def begin_gathering() -> cython.void:
+def begin_gathering():
     """For the thread that calls it: waits are as short as they are meant to be."""
     prctl(PR_SET_TIMERSLACK, 1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def wait_for_more() -> cython.void:
+def wait_for_more():
     wait: timespec
     wait.tv_sec = 0
     wait.tv_nsec = _WAIT_NS
     nanosleep(cython.address(wait), cython.NULL)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _judge(
-    g: cython.pointer[Gathering], rate: cython.double, alone: cython.bint, fits: cython.bint, now_ns: int64_t
-) -> cython.void:
+def _judge(g, rate, alone, fits, now_ns):
     """A span is over. ``alone``: hardly anything but messages that nobody waits for an answer to; ``fits``:
     they came fast and few at a time.
     """
@@ -78,12 +67,7 @@ def _judge(
             g.spans = g.slower = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _count(
-    g: cython.pointer[Gathering], messages: int64_t, packets: int64_t, turns: int64_t, now_ns: int64_t
-) -> cython.void:
+def _count(g, messages, packets, turns, now_ns):
     """At the end of a turn, with what has come in all: judges the span where it is over."""
     elapsed_ns: int64_t = now_ns - g.began_ns
     if elapsed_ns < _SPAN_NS:
@@ -97,10 +81,7 @@ def _count(
     g.began_ns, g.busy_ns, g.messages, g.packets, g.turns = now_ns, 0, messages, packets, turns
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_turn(r: cython.pointer[Reactor], began_ns: int64_t, ended_ns: int64_t) -> cython.void:
+def note_turn(r, began_ns, ended_ns):
     """At the end of a turn."""
     g: cython.pointer[Gathering] = cython.address(r.gathering)
     if g.on:

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uint8_t
 
 from tidemq.engine.state cimport LocalGroup, Membership, Reactor, Session
 
@@ -21,3 +21,11 @@ cdef uint32_t look_for_room(Reactor* r, LocalGroup* group) noexcept nogil
 cdef bint is_waiting(const LocalGroup* group) noexcept nogil
 cdef bint holds_any(const Session* shard) noexcept nogil
 cdef void make_due(Reactor* r, LocalGroup* group) noexcept nogil
+
+# of this module alone
+cdef void _place(LocalGroup* group, Membership* member, uint32_t at) noexcept nogil
+cdef void _exchange(LocalGroup* group, uint32_t a, uint32_t b) noexcept nogil
+cdef void _note_full(Membership* member) noexcept nogil
+cdef void _enter(Reactor* r, Membership* member) noexcept nogil
+cdef void _go(Membership* member) noexcept nogil
+cdef void _end_membership(Reactor* r, Membership* member) noexcept nogil

@@ -7,7 +7,7 @@ the index.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.counters import MEMORY_SESSIONS
 from cython.cimports.tidemq.engine.output import pending_output
@@ -16,8 +16,6 @@ from cython.cimports.tidemq.engine.state import (
     LocalGroup,
     Membership,
     Memberships,
-    Reactor,
-    Session,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.strain import Strain
@@ -33,10 +31,7 @@ _ANY_TRIES_MAX = cython.declare(uint32_t, 8)
 # --- the groups that a reactor knows ---------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def local_group(r: cython.pointer[Reactor], number: uint64_t) -> cython.pointer[LocalGroup]:
+def local_group(r, number):
     """What this reactor has of a group, made when first asked for. It stays until the group is gone."""
     known = r.groups.find(number)
     if known != r.groups.end():
@@ -50,10 +45,7 @@ def local_group(r: cython.pointer[Reactor], number: uint64_t) -> cython.pointer[
     return group
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def forget_group(r: cython.pointer[Reactor], at: cython.size_t) -> cython.void:
+def forget_group(r, at):
     """The group at this place of the list is gone: it has no members, and no shards any more."""
     group: cython.pointer[LocalGroup] = r.group_list[at]
     r.group_list[at] = r.group_list.back()
@@ -63,10 +55,7 @@ def forget_group(r: cython.pointer[Reactor], at: cython.size_t) -> cython.void:
     del group
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_groups(r: cython.pointer[Reactor]) -> cython.void:
+def free_groups(r):
     """Forgets all groups of a reactor whose sessions are gone."""
     while not r.group_list.empty():
         forget_group(r, r.group_list.size() - 1)
@@ -74,18 +63,12 @@ def free_groups(r: cython.pointer[Reactor]) -> cython.void:
     r.group_at = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def holds_any(shard: cython.pointer[cython.const[Session]]) -> cython.bint:
+def holds_any(shard):
     """Whether messages wait in it, in memory or in the store."""
     return shard.outbox.waiting > 0 or (shard.stored != cython.NULL and shard.stored.waiting > 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_waiting(group: cython.pointer[cython.const[LocalGroup]]) -> cython.bint:
+def is_waiting(group):
     """Whether messages wait in any of its shards here."""
     index: cython.size_t
     waiting: cython.bint = False
@@ -94,10 +77,7 @@ def is_waiting(group: cython.pointer[cython.const[LocalGroup]]) -> cython.bint:
     return waiting
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def make_due(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) -> cython.void:
+def make_due(r, group):
     """Something of the group's queue may go out: its members are looked at again, this turn or the next."""
     if not group.due and is_waiting(group):
         group.due = True
@@ -107,37 +87,23 @@ def make_due(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) -> c
 # --- members ---------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_present(s: cython.pointer[cython.const[Session]]) -> cython.bint:
+def is_present(s):
     """Whether there is a client, or a receiver of the embedding program."""
     return s.internal or s.connection != cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _place(
-    group: cython.pointer[LocalGroup], member: cython.pointer[Membership], at: uint32_t
-) -> cython.void:
+def _place(group, member, at):
     group.members[at] = member
     member.at = at
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _exchange(group: cython.pointer[LocalGroup], a: uint32_t, b: uint32_t) -> cython.void:
+def _exchange(group, a, b):
     member: cython.pointer[Membership] = group.members[a]
     _place(group, group.members[b], a)
     _place(group, member, b)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_room(member: cython.pointer[Membership]) -> cython.void:
+def note_room(member):
     """A member that was found full may take a message again."""
     full: cython.pointer[Memberships] = member.session.memberships
     group: cython.pointer[LocalGroup] = member.group
@@ -149,10 +115,7 @@ def note_room(member: cython.pointer[Membership]) -> cython.void:
     group.ready += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_full(member: cython.pointer[Membership]) -> cython.void:
+def _note_full(member):
     full: cython.pointer[Memberships] = member.session.memberships
     group: cython.pointer[LocalGroup] = member.group
     group.ready -= 1
@@ -162,10 +125,7 @@ def _note_full(member: cython.pointer[Membership]) -> cython.void:
     full.full.push_back(member)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _enter(r: cython.pointer[Reactor], member: cython.pointer[Membership]) -> cython.void:
+def _enter(r, member):
     """The member's client has come: it is one of those that may take a message."""
     group: cython.pointer[LocalGroup] = member.group
     member.present = True
@@ -176,10 +136,7 @@ def _enter(r: cython.pointer[Reactor], member: cython.pointer[Membership]) -> cy
     make_due(r, group)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _go(member: cython.pointer[Membership]) -> cython.void:
+def _go(member):
     """The member's client has gone."""
     group: cython.pointer[LocalGroup] = member.group
     if not member.present:
@@ -193,16 +150,7 @@ def _go(member: cython.pointer[Membership]) -> cython.void:
     member.present = False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def join_group(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    number: uint64_t,
-    options: uint8_t,
-    subscription_id: uint32_t,
-) -> cython.void:
+def join_group(r, s, number, options, subscription_id):
     """A session of this reactor has subscribed in a shared group, for the first time or again."""
     if s.memberships == cython.NULL:
         owner: unique_ptr[Memberships] = make_unique[Memberships]()
@@ -222,29 +170,20 @@ def join_group(
     member.retain_as_published = options & OPTION_RETAIN_AS_PUBLISHED
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _end_membership(r: cython.pointer[Reactor], member: cython.pointer[Membership]) -> cython.void:
+def _end_membership(r, member):
     _go(member)
     r.tally[MEMORY_SESSIONS] -= _MEMBER_BYTES
     del member
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def leave_group(r: cython.pointer[Reactor], s: cython.pointer[Session], number: uint64_t) -> cython.void:
+def leave_group(r, s, number):
     """It has unsubscribed."""
     if s.memberships != cython.NULL and s.memberships.by_group.count(number):
         _end_membership(r, s.memberships.by_group[number])
         s.memberships.by_group.erase(number)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def leave_all_groups(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def leave_all_groups(r, s):
     """It ends."""
     if s.memberships == cython.NULL:
         return
@@ -257,10 +196,7 @@ def leave_all_groups(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> 
     s.memberships = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def enter_groups(r: cython.pointer[Reactor], s: cython.pointer[Session], present: cython.bint) -> cython.void:
+def enter_groups(r, s, present):
     """Its client has come, or gone, as far as this reactor's own groups go."""
     item = s.memberships.by_group.begin()
     while item != s.memberships.by_group.end():
@@ -275,10 +211,7 @@ def enter_groups(r: cython.pointer[Reactor], s: cython.pointer[Session], present
 # --- the draw --------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def takes_more(s: cython.pointer[cython.const[Session]]) -> cython.bint:
+def takes_more(s):
     """Whether a message for this member would go out now."""
     c: cython.pointer[Connection] = s.connection
     if s.internal:
@@ -286,19 +219,13 @@ def takes_more(s: cython.pointer[cython.const[Session]]) -> cython.bint:
     return c != cython.NULL and not c.doomed and s.outbox.waiting == 0 and s.outbox.inflight < c.send_max
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def draw(r: cython.pointer[Reactor]) -> uint32_t:
+def draw(r):
     """Drawn, not counted: several groups on one topic would take turns in step and leave members out."""
     r.group_turn = r.group_turn * 1664525 + 1013904223
     return r.group_turn >> 8
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def draw_ready(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) -> cython.pointer[Membership]:
+def draw_ready(r, group):
     """A member of this reactor that takes a message now, or NULL: there is none, or, where some are ``ready``
     still, none was found in so many tries.
     """
@@ -314,10 +241,7 @@ def draw_ready(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) ->
     return cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def draw_any(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) -> cython.pointer[Membership]:
+def draw_any(r, group):
     """A member of this reactor for a message at QoS 0, which needs no place in a window; there must be one.
     One that is not slow to take its output, where such a one is found soon.
     """
@@ -336,10 +260,7 @@ def draw_any(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) -> c
     return group.members[start % count]
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def look_for_room(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) -> uint32_t:
+def look_for_room(r, group):
     """Looks whether some of those that were found full take a message by now, for not all that makes room is
     told (``shards.note_room``). Returns how many it looked at.
     """

@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 from libcpp cimport bool
 from libcpp.deque cimport deque
 from libcpp.unordered_map cimport unordered_map
@@ -30,3 +30,7 @@ cdef void give_place(Guard* guard, uint64_t address) noexcept nogil
 cdef uint64_t visitor_of(Guard* guard, Span client_id, uint64_t address) noexcept nogil
 cdef bint is_banned(Guard* guard, uint64_t visitor, int64_t now_ms) noexcept nogil
 cdef bint note_visit(Guard* guard, uint64_t visitor, int64_t now_ms, uint32_t connects_max, int64_t window_ms, int64_t ban_ms, size_t clients_max) noexcept nogil
+
+# of this module alone
+cdef uint64_t _number(const uint8_t* data, int size) noexcept nogil
+cdef void _forget_old(Guard* guard, int64_t now_ms, int64_t window_ms, size_t clients_max) noexcept nogil

@@ -5,10 +5,10 @@ banned and nobody else. The table is bounded; who came first is forgotten first.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.guarding import Guard, Visits
+from cython.cimports.tidemq.engine.guarding import Visits
 from cython.cimports.tidemq.engine.system import (
     AF_INET,
     AF_INET6,
@@ -22,7 +22,6 @@ from cython.cimports.tidemq.engine.system import (
     sockaddr_storage,
     socklen_t,
 )
-from cython.cimports.tidemq.wire.protocol import Span
 
 # before the number of an IPv4 address: as a network of IPv6 it is of multicast, from where nobody connects
 _IPV4 = cython.declare(uint64_t, cython.cast(uint64_t, 0xFFFFFFFF) << 32)
@@ -31,24 +30,15 @@ _LOOPBACK = cython.declare(cython.p_const_char, b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0
 _FORGOTTEN_MAX = cython.declare(cython.int, 4)  # old clients at each new visit
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def init_guard(guard: cython.pointer[Guard]) -> cython.void:
+def init_guard(guard):
     pthread_mutex_init(cython.address(guard.lock), cython.NULL)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def destroy_guard(guard: cython.pointer[Guard]) -> cython.void:
+def destroy_guard(guard):
     pthread_mutex_destroy(cython.address(guard.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _number(data: cython.pointer[cython.const[uint8_t]], size: cython.int) -> uint64_t:
+def _number(data, size):
     number: uint64_t = 0
     index: cython.int
     for index in range(size):
@@ -56,10 +46,7 @@ def _number(data: cython.pointer[cython.const[uint8_t]], size: cython.int) -> ui
     return number
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def address_of_bytes(address: cython.pointer[cython.const[uint8_t]]) -> uint64_t:
+def address_of_bytes(address):
     """Of an IPv6 address; that of IPv4 is ::ffff:a.b.c.d there."""
     if memcmp(address, _MAPPED, 12) == 0:
         return _IPV4 | _number(address + 12, 4)
@@ -67,10 +54,7 @@ def address_of_bytes(address: cython.pointer[cython.const[uint8_t]]) -> uint64_t
     return _number(address, 8) or 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def address_of_socket(fd: cython.int) -> uint64_t:
+def address_of_socket(fd):
     """Of the peer; a Unix socket's has none."""
     address: sockaddr_storage
     size: socklen_t = cython.sizeof(sockaddr_storage)
@@ -86,10 +70,7 @@ def address_of_socket(fd: cython.int) -> uint64_t:
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_local_socket(fd: cython.int) -> cython.bint:
+def is_local_socket(fd):
     """Whether the peer is on this machine: at a loopback address, or at a Unix socket."""
     address: sockaddr_storage
     size: socklen_t = cython.sizeof(sockaddr_storage)
@@ -104,10 +85,7 @@ def is_local_socket(fd: cython.int) -> cython.bint:
     return address.ss_family == AF_UNIX or (address.ss_family == AF_INET and data[4] == 127)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_place(guard: cython.pointer[Guard], address: uint64_t, most: int64_t) -> cython.bint:
+def take_place(guard, address, most):
     """One more connection of the address, if it has fewer than ``most``. Its end is `give_place`."""
     pthread_mutex_lock(cython.address(guard.lock))
     allowed: cython.bint = guard.addresses[address] < most
@@ -117,10 +95,7 @@ def take_place(guard: cython.pointer[Guard], address: uint64_t, most: int64_t) -
     return allowed
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def give_place(guard: cython.pointer[Guard], address: uint64_t) -> cython.void:
+def give_place(guard, address):
     pthread_mutex_lock(cython.address(guard.lock))
     guard.addresses[address] -= 1
     if guard.addresses[address] <= 0:
@@ -128,10 +103,7 @@ def give_place(guard: cython.pointer[Guard], address: uint64_t) -> cython.void:
     pthread_mutex_unlock(cython.address(guard.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def visitor_of(guard: cython.pointer[Guard], client_id: Span, address: uint64_t) -> uint64_t:
+def visitor_of(guard, client_id, address):
     """A number for a client at an address; nobody without the table's key can find two with one number."""
     key: string
     key.resize(8)
@@ -140,22 +112,14 @@ def visitor_of(guard: cython.pointer[Guard], client_id: Span, address: uint64_t)
     return guard.hash.of(key.data(), key.size())
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_banned(guard: cython.pointer[Guard], visitor: uint64_t, now_ms: int64_t) -> cython.bint:
+def is_banned(guard, visitor, now_ms):
     pthread_mutex_lock(cython.address(guard.lock))
     banned: cython.bint = guard.clients.count(visitor) and guard.clients[visitor].banned_ms > now_ms
     pthread_mutex_unlock(cython.address(guard.lock))
     return banned
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget_old(
-    guard: cython.pointer[Guard], now_ms: int64_t, window_ms: int64_t, clients_max: cython.size_t
-) -> cython.void:
+def _forget_old(guard, now_ms, window_ms, clients_max):
     """Takes out who came first: whose window and ban are over, and others where the table is full."""
     count: cython.int
     for count in range(_FORGOTTEN_MAX):
@@ -170,18 +134,7 @@ def _forget_old(
         guard.clients.erase(oldest)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_visit(
-    guard: cython.pointer[Guard],
-    visitor: uint64_t,
-    now_ms: int64_t,
-    connects_max: uint32_t,
-    window_ms: int64_t,
-    ban_ms: int64_t,
-    clients_max: cython.size_t,
-) -> cython.bint:
+def note_visit(guard, visitor, now_ms, connects_max, window_ms, ban_ms, clients_max):
     """Counts a connect. False: it is one too many in the window, and the client banned from now on."""
     pthread_mutex_lock(cython.address(guard.lock))
     if not guard.clients.count(visitor):

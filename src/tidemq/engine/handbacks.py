@@ -25,19 +25,13 @@ from cython.cimports.tidemq.engine.state import (
     Entry,
     Handback,
     Outbox,
-    Reactor,
     Session,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.operator import dereference, preincrement
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _shard_for(
-    r: cython.pointer[Reactor], entry: cython.pointer[cython.const[Entry]]
-) -> cython.pointer[Session]:
+def _shard_for(r, entry):
     """The shard that an entry goes back to, or NULL: it is no group's, or its delivery has begun at QoS 2."""
     if entry.queue == 0 or (entry.state != WAITING and entry.state != SENT):
         return cython.NULL
@@ -52,15 +46,7 @@ def _shard_for(
     return shard
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _take_back(
-    r: cython.pointer[Reactor],
-    shard: cython.pointer[Session],
-    box: cython.pointer[Outbox],
-    entry: cython.pointer[Entry],
-) -> cython.void:
+def _take_back(r, shard, box, entry):
     """One entry becomes the oldest of its shard."""
     message: cython.pointer[Message] = entry.message
     if shard.stored != cython.NULL:
@@ -80,12 +66,7 @@ def _take_back(
     forget_entry(box, entry, r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _drop(
-    r: cython.pointer[Reactor], box: cython.pointer[Outbox], entry: cython.pointer[Entry]
-) -> cython.void:
+def _drop(r, box, entry):
     """An entry ends with its session. What the session took of a group and has begun to get goes to nobody
     else (4.8.2); rows of its own queue are purged as a whole.
     """
@@ -94,16 +75,7 @@ def _drop(
     forget_entry(box, entry, r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _take_apart(
-    r: cython.pointer[Reactor],
-    box: cython.pointer[Outbox],
-    place: cython.pointer[uint64_t],
-    ended: cython.bint,
-    dropped: cython.pointer[uint64_t],
-) -> cython.bint:
+def _take_apart(r, box, place, ended, dropped):
     """Goes on as far as this turn may; whether it is done. Of a session that has ended nothing stays:
     ``dropped`` counts what goes to nobody.
     """
@@ -127,12 +99,7 @@ def _take_apart(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _begin(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], place: uint64_t
-) -> cython.pointer[Handback]:
+def _begin(r, s, place):
     """What is left for the next turns; the session's groups wait for it."""
     owner: unique_ptr[Handback] = make_unique[Handback]()
     rest: cython.pointer[Handback] = owner.release()
@@ -150,10 +117,7 @@ def _begin(
     return rest
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _let_groups_go_on(r: cython.pointer[Reactor], rest: cython.pointer[Handback]) -> cython.void:
+def _let_groups_go_on(r, rest):
     index: cython.size_t
     for index in range(rest.groups.size()):
         known = r.groups.find(rest.groups[index])
@@ -163,10 +127,7 @@ def _let_groups_go_on(r: cython.pointer[Reactor], rest: cython.pointer[Handback]
     rest.groups.clear()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def return_held(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def return_held(r, s):
     """A member's client is gone: what it held of its groups goes back, in order, to be taken by others."""
     place: uint64_t = s.outbox.tail
     dropped: uint64_t = 0
@@ -174,10 +135,7 @@ def return_held(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
         _begin(r, s, place)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def keep_held(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def keep_held(r, s):
     """Its client has come back: it keeps what has not been handed back yet."""
     if s.memberships != cython.NULL and s.memberships.handback != cython.NULL:
         s.memberships.handback.session = cython.NULL
@@ -186,10 +144,7 @@ def keep_held(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.
         s.memberships.handback = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def dispose_outbox(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def dispose_outbox(r, s):
     """The session ends: its outbox goes, now or over the next turns."""
     box: Outbox = s.outbox
     place: uint64_t = box.tail
@@ -215,10 +170,7 @@ def dispose_outbox(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cy
     rest.counter = counter
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def continue_handbacks(r: cython.pointer[Reactor]) -> cython.void:
+def continue_handbacks(r):
     """Once a turn: as far as it may."""
     while not r.handbacks.empty() and r.handback_left:
         rest: cython.pointer[Handback] = r.handbacks.front()
@@ -238,10 +190,7 @@ def continue_handbacks(r: cython.pointer[Reactor]) -> cython.void:
         del rest
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_handbacks(r: cython.pointer[Reactor]) -> cython.void:
+def end_handbacks(r):
     """The reactor ends: all of it now, and whatever comes yet."""
     r.handback_left = cython.cast(cython.uint, 0xFFFFFFFF)
     continue_handbacks(r)

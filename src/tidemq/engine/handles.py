@@ -6,22 +6,16 @@ billion times more, which takes days at the rate at which a reactor accepts, whi
 """
 
 import cython
-from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t
-from cython.cimports.tidemq.engine.state import Connection, Reactor
+from cython.cimports.libc.stdint import uint16_t, uint32_t
+from cython.cimports.tidemq.engine.state import Connection
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def reactor_of(handle: uint64_t) -> uint16_t:
+def reactor_of(handle):
     """The index of the reactor that the handle was made on."""
     return cython.cast(uint16_t, handle >> 56)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def connection_of(r: cython.pointer[cython.const[Reactor]], handle: uint64_t) -> cython.pointer[Connection]:
+def connection_of(r, handle):
     """The connection of this reactor that the handle names, or NULL when it is gone."""
     slot: uint32_t = handle & 0xFFFFFF
     if slot >= r.connections.size():

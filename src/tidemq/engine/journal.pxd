@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from libcpp cimport bool
 from libcpp.string cimport string
 
@@ -40,3 +40,13 @@ cdef uint64_t last_section(const Reactor* r) noexcept nogil
 cdef bint is_late(const Reactor* r) noexcept nogil
 cdef void give_section(Reactor* r) noexcept nogil
 cdef bint hand_over(Reactor* r) noexcept nogil
+
+# of this module alone
+cdef void _clear_record(Reactor* r, Record* record) noexcept nogil
+cdef void _free_records(Reactor* r, Section* section, size_t count) noexcept nogil
+cdef Record* _append_record(Reactor* r, uint8_t kind, Message* message) noexcept nogil
+cdef Record* _open_record(Reactor* r, Entry* entry) noexcept nogil
+cdef void _change_row(Reactor* r, uint64_t queue, Entry* entry, uint8_t kind, uint64_t place) noexcept nogil
+cdef uint64_t _row_queue(const Session* s, const Entry* entry) noexcept nogil
+cdef void _remove_row(Reactor* r, Session* s, Entry* entry) noexcept nogil
+cdef string* _copy_of(const string* text) noexcept nogil

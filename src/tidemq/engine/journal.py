@@ -34,13 +34,9 @@ from cython.cimports.tidemq.engine.state import (
     ROW_IDLE,
     ROW_INFLIGHT,
     ROW_NONE,
-    Entry,
-    Message,
     MessageId,
-    Reactor,
     Record,
     Section,
-    Session,
     Unmarked,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
@@ -61,10 +57,7 @@ _FREED_A_TURN = cython.declare(cython.size_t, 4096)  # records
 _CLOCK_STEP = cython.declare(uint64_t, 64)  # ns between two ids of one reactor: the low bits name the reactor
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def open_journal(r: cython.pointer[Reactor]) -> cython.void:
+def open_journal(r):
     """Opens the next section."""
     owner: unique_ptr[Section] = make_unique[Section]()
     section: cython.pointer[Section] = owner.release()
@@ -74,10 +67,7 @@ def open_journal(r: cython.pointer[Reactor]) -> cython.void:
     r.section = section
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _clear_record(r: cython.pointer[Reactor], record: cython.pointer[Record]) -> cython.void:
+def _clear_record(r, record):
     if record.message != cython.NULL:
         release_message(record.message, r.tally)
         record.message = cython.NULL
@@ -90,22 +80,14 @@ def _clear_record(r: cython.pointer[Reactor], record: cython.pointer[Record]) ->
     record.value = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _free_records(
-    r: cython.pointer[Reactor], section: cython.pointer[Section], count: cython.size_t
-) -> cython.void:
+def _free_records(r, section, count):
     while count and not section.records.empty():
         _clear_record(r, cython.address(section.records.back()))
         section.records.pop_back()
         count -= 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_section(r: cython.pointer[Reactor], section: cython.pointer[Section]) -> cython.void:
+def free_section(r, section):
     """Frees a section that nobody reads any more, whole."""
     _free_records(r, section, section.records.size())
     r.captured_bytes -= section.captured.size()
@@ -113,10 +95,7 @@ def free_section(r: cython.pointer[Reactor], section: cython.pointer[Section]) -
     del section
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def spend_section(r: cython.pointer[Reactor], section: cython.pointer[Section]) -> cython.void:
+def spend_section(r, section):
     """A section that the store has: it is freed over this turn and the next."""
     r.captured_bytes -= section.captured.size()
     r.tally[MEMORY_BUFFERS] -= section.captured.size()
@@ -126,10 +105,7 @@ def spend_section(r: cython.pointer[Reactor], section: cython.pointer[Section]) 
     r.spent.push_back(section)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_spent(r: cython.pointer[Reactor]) -> cython.bint:
+def free_spent(r):
     """Frees a part of what is spent; true: there is more."""
     left: cython.size_t = _FREED_A_TURN
     while left and not r.spent.empty():
@@ -144,10 +120,7 @@ def free_spent(r: cython.pointer[Reactor]) -> cython.bint:
     return not r.spent.empty()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def next_id(r: cython.pointer[Reactor]) -> MessageId:
+def next_id(r):
     """An id that is larger than every one before it on this reactor, and than those that a publisher which
     has moved here was given elsewhere: each message takes longer than a step of the clock.
     """
@@ -162,22 +135,12 @@ def next_id(r: cython.pointer[Reactor]) -> MessageId:
     return result
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def precedes(
-    a: cython.pointer[cython.const[MessageId]], b: cython.pointer[cython.const[MessageId]]
-) -> cython.bint:
+def precedes(a, b):
     """Whether ``a`` comes before ``b``."""
     return a.clock < b.clock or (a.clock == b.clock and a.origin < b.origin)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append_record(
-    r: cython.pointer[Reactor], kind: uint8_t, message: cython.pointer[Message]
-) -> cython.pointer[Record]:
+def _append_record(r, kind, message):
     record: Record
     memset(cython.address(record), 0, cython.sizeof(Record))
     record.kind = kind
@@ -193,20 +156,7 @@ def _append_record(
     return cython.address(r.section.records.back())
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def add_row(
-    r: cython.pointer[Reactor],
-    queue: uint64_t,
-    message: cython.pointer[Message],
-    place: uint64_t,
-    status: uint8_t,
-    qos: uint8_t,
-    retain: cython.bint,
-    ids: cython.pointer[cython.const[uint32_t]],
-    ids_count: uint32_t,
-) -> uint32_t:
+def add_row(r, queue, message, place, status, qos, retain, ids, ids_count):
     """A new row, with the payload; ``place`` in the outbox is kept where it is in flight. Returns which
     record of the section it is.
     """
@@ -220,32 +170,19 @@ def add_row(
     return cython.cast(uint32_t, r.section.records.size() - 1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_committed(
-    r: cython.pointer[cython.const[Reactor]], entry: cython.pointer[cython.const[Entry]]
-) -> cython.bint:
+def is_committed(r, entry):
     """Whether the store has the entry's row as it is now, or is not to have one."""
     return entry.row == ROW_NONE or entry.section <= r.committed
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _open_record(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> cython.pointer[Record]:
+def _open_record(r, entry):
     """The record that last changed the entry's row, if it can still be changed; else NULL."""
     if entry.section != r.section.number or entry.record == NO_RECORD:
         return cython.NULL
     return cython.address(r.section.records[entry.record])
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _change_row(
-    r: cython.pointer[Reactor], queue: uint64_t, entry: cython.pointer[Entry], kind: uint8_t, place: uint64_t
-) -> cython.void:
+def _change_row(r, queue, entry, kind, place):
     record: cython.pointer[Record] = _append_record(r, kind, entry.message)
     record.queue = queue
     record.sequence = place
@@ -259,25 +196,12 @@ def _change_row(
     entry.record = cython.cast(uint32_t, r.section.records.size() - 1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _row_queue(
-    s: cython.pointer[cython.const[Session]], entry: cython.pointer[cython.const[Entry]]
-) -> uint64_t:
+def _row_queue(s, entry):
     """The queue that an entry's row is under."""
     return entry.queue if entry.queue else s.number
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_sent(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    entry: cython.pointer[Entry],
-    place: uint64_t,
-) -> cython.void:
+def note_sent(r, s, entry, place):
     """The entry goes in flight at this place; a row that is idle is moved.
 
     At QoS 1 this waits for some milliseconds (``queueing.mark_sent``), for most are acknowledged by then;
@@ -298,23 +222,12 @@ def note_sent(
         record_sent(r, s, entry, place)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def record_sent(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    entry: cython.pointer[Entry],
-    place: uint64_t,
-) -> cython.void:
+def record_sent(r, s, entry, place):
     """The idle row of an entry that was sent is moved now."""
     _change_row(r, _row_queue(s, entry), entry, RECORD_SEND, place)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_returned(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> cython.void:
+def note_returned(r, entry):
     """The entry goes back to its shard: its row is idle again, and in the store alone."""
     if entry.row == ROW_NONE:
         return
@@ -330,24 +243,13 @@ def note_returned(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> c
     entry.row = ROW_NONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_released(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    entry: cython.pointer[Entry],
-    place: uint64_t,
-) -> cython.void:
+def note_released(r, s, entry, place):
     """PUBREC has come: from now on PUBREL is what is sent again."""
     if entry.row != ROW_NONE:
         _change_row(r, _row_queue(s, entry), entry, RECORD_RELEASE, place)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_back(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> uint8_t:
+def take_back(r, entry):
     """Takes back the last change of the entry's row, if that is in the open section; its kind, or
     RECORD_VOID.
     """
@@ -362,23 +264,13 @@ def take_back(r: cython.pointer[Reactor], entry: cython.pointer[Entry]) -> uint8
     return kind
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remove_row(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], entry: cython.pointer[Entry]
-) -> cython.void:
+def remove_row(r, s, entry):
     """The entry is done: its row goes, or is taken back where the store has never heard of it."""
     if entry.row != ROW_NONE:
         _remove_row(r, s, entry)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _remove_row(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], entry: cython.pointer[Entry]
-) -> cython.void:
+def _remove_row(r, s, entry):
     status: uint8_t = entry.row
     entry.row = ROW_NONE
     kind: uint8_t = take_back(r, entry)
@@ -391,45 +283,26 @@ def _remove_row(
     record.status = status
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remove_stored(
-    r: cython.pointer[Reactor], queue: uint64_t, message: cython.pointer[Message]
-) -> cython.void:
+def remove_stored(r, queue, message):
     """An idle row that has no entry goes."""
     record: cython.pointer[Record] = _append_record(r, RECORD_REMOVE, message)
     record.queue = queue
     record.status = ROW_IDLE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_retained(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.void:
+def note_retained(r, message):
     """What is retained for the message's topic has changed; the store takes what it is by then, so that two
     reactors cannot leave the older of two messages behind.
     """
     _append_record(r, RECORD_RETAIN, message)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _copy_of(text: cython.pointer[cython.const[string]]) -> cython.pointer[string]:
+def _copy_of(text):
     owner: unique_ptr[string] = make_unique[string](text[0])
     return owner.release()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def put_value(
-    r: cython.pointer[Reactor],
-    family: uint8_t,
-    key: cython.pointer[cython.const[string]],
-    value: cython.pointer[cython.const[string]],
-) -> cython.void:
+def put_value(r, family, key, value):
     """A key of a family gets a value; both are copied."""
     record: cython.pointer[Record] = _append_record(r, RECORD_PUT, cython.NULL)
     record.status = family
@@ -437,22 +310,14 @@ def put_value(
     record.value = _copy_of(value)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def delete_value(
-    r: cython.pointer[Reactor], family: uint8_t, key: cython.pointer[cython.const[string]]
-) -> cython.void:
+def delete_value(r, family, key):
     """A key of a family goes."""
     record: cython.pointer[Record] = _append_record(r, RECORD_DELETE, cython.NULL)
     record.status = family
     record.key = _copy_of(key)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def ask_store(r: cython.pointer[Reactor], kind: uint8_t, queue: uint64_t) -> cython.pointer[Record]:
+def ask_store(r, kind, queue):
     """Something that the store does for a queue after all that was recorded before: the caller fills in the
     rest.
     """
@@ -461,18 +326,12 @@ def ask_store(r: cython.pointer[Reactor], kind: uint8_t, queue: uint64_t) -> cyt
     return record
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def last_section(r: cython.pointer[cython.const[Reactor]]) -> uint64_t:
+def last_section(r):
     """The section that has to be committed for everything recorded so far to be; an empty one never is."""
     return r.section.number - 1 if r.section.records.empty() else r.section.number
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_late(r: cython.pointer[cython.const[Reactor]]) -> cython.bint:
+def is_late(r):
     """Whether the open section has waited so long, or is so large, that it goes even in the midst of work."""
     if r.section == cython.NULL or r.section.records.empty():
         return False
@@ -483,10 +342,7 @@ def is_late(r: cython.pointer[cython.const[Reactor]]) -> cython.bint:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def hand_over(r: cython.pointer[Reactor]) -> cython.bint:
+def hand_over(r):
     """Gives the open section to the store if that is idle.
 
     True: nothing of the section is left to be stored and nothing before it is under way, so it counts as
@@ -507,10 +363,7 @@ def hand_over(r: cython.pointer[Reactor]) -> cython.bint:
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def give_section(r: cython.pointer[Reactor]) -> cython.void:
+def give_section(r):
     """Gives the open section to the store, idle or not, and opens the next."""
     section: cython.pointer[Section] = r.section
     open_journal(r)

@@ -13,7 +13,7 @@ Bounded: a publisher that is owed ``receive_max`` is not read from.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.ledger import promise_at, token_of
 from cython.cimports.tidemq.engine.state import (
@@ -21,8 +21,6 @@ from cython.cimports.tidemq.engine.state import (
     PROMISE_VOID,
     Due,
     Promise,
-    Reactor,
-    Session,
 )
 
 _SLOTS_KEPT = cython.declare(
@@ -30,10 +28,7 @@ _SLOTS_KEPT = cython.declare(
 )  # when nothing is owed any more; the memory of others is given back
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def next_token(r: cython.pointer[cython.const[Reactor]]) -> uint64_t:
+def next_token(r):
     """What the next promise to a publisher will be known by to other reactors; never 0."""
     slot: uint32_t = r.ledger.free
     if slot == 0:
@@ -41,12 +36,7 @@ def next_token(r: cython.pointer[cython.const[Reactor]]) -> uint64_t:
     return token_of(r, slot)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_owed(
-    r: cython.pointer[cython.const[Reactor]], s: cython.pointer[cython.const[Session]]
-) -> cython.bint:
+def is_owed(r, s):
     """Whether a promise to this publisher is still to be kept."""
     slot: uint32_t = s.last_owed
     if slot == 0 or slot > r.ledger.slots.size():
@@ -54,12 +44,7 @@ def is_owed(
     return r.ledger.slots[slot - 1].kind == PROMISE_PUBLISHED and r.ledger.slots[slot - 1].number == s.number
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def enter_promise(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], promise: cython.pointer[cython.const[Promise]]
-) -> uint32_t:
+def enter_promise(r, s, promise):
     """Behind all that its publisher is owed; returns its slot."""
     owed: cython.bint = is_owed(r, s)
     slot: uint32_t = r.ledger.free
@@ -83,10 +68,7 @@ def enter_promise(
     return slot
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def await_section(r: cython.pointer[Reactor], slot: uint32_t, section: uint64_t) -> cython.void:
+def await_section(r, slot, section):
     """The slot is looked at when the section is committed, which must be the last one so far."""
     due: Due
     due.section = section
@@ -94,10 +76,7 @@ def await_section(r: cython.pointer[Reactor], slot: uint32_t, section: uint64_t)
     r.ledger.due.push_back(due)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_promise(r: cython.pointer[Reactor], slot: uint32_t, promise: cython.pointer[Promise]) -> cython.bint:
+def take_promise(r, slot, promise):
     """Takes the promise out of its slot if it can be kept now; ``promise.next`` is then the first."""
     nothing: vector[Promise]
     if slot == 0 or slot > r.ledger.slots.size():

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp.vector cimport vector
 
 from tidemq.wire.protocol cimport Span
@@ -90,3 +90,26 @@ cdef uint32_t remove_leaf(LevelTree* tree, uint32_t node) noexcept nogil        
 cdef void prune(LevelTree* tree, uint32_t node) noexcept nogil                              # removes bare nodes up the path
 # Appends the nodes of all stored filters that match a topic name. `frontier` is scratch space.
 cdef void match_filters(LevelTree* tree, Span topic, vector[uint32_t]* frontier, vector[LevelNode*]* found) noexcept nogil
+
+# of this module alone
+cdef bint is_byte(Span level, uint8_t byte) noexcept nogil
+cdef uint8_t* text_bytes(LevelNode* node) noexcept nogil
+cdef uint32_t hash_child(LevelNode* node) noexcept nogil
+cdef uint32_t plus_child(LevelTree* tree, LevelNode* node) noexcept nogil
+cdef uint32_t take_id(LevelTree* tree) noexcept nogil
+cdef void store_text(LevelNode* node, Span level) noexcept nogil
+cdef void link_child(LevelTree* tree, uint32_t parent_id, uint32_t child_id) noexcept nogil
+cdef void unlink_child(LevelTree* tree, LevelNode* child) noexcept nogil
+cdef uint64_t hash_level(LevelTree* tree, Span level) noexcept nogil
+cdef uint32_t edge_tag(LevelTree* tree, uint32_t parent, uint64_t level_hash) noexcept nogil
+cdef EdgeSegment* segment_of(LevelTree* tree, uint32_t tag) noexcept nogil
+cdef bint is_edge(LevelTree* tree, uint32_t child_id, uint32_t parent, Span level) noexcept nogil
+cdef uint32_t find_edge(LevelTree* tree, uint32_t parent, Span level, uint64_t level_hash) noexcept nogil
+cdef void place_edge(EdgeSegment* segment, EdgeSlot slot) noexcept nogil
+cdef EdgeSegment* new_segment(LevelTree* tree, uint32_t depth) noexcept nogil
+cdef void double_directory(LevelTree* tree) noexcept nogil
+cdef void split_segment(LevelTree* tree, uint32_t tag) noexcept nogil
+cdef void add_edge(LevelTree* tree, uint32_t child, uint32_t tag) noexcept nogil
+cdef void remove_edge(LevelTree* tree, uint32_t child, uint32_t tag) noexcept nogil
+cdef void draw_secret(LevelTree* tree) noexcept nogil
+cdef void add_node(LevelTree* tree, uint32_t node_id, vector[LevelNode*]* found) noexcept nogil

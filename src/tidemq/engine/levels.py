@@ -20,7 +20,6 @@ from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import abort
 from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
-from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.allocation import (
     HUGE_PAGE_BYTES,
     allocate,
@@ -56,10 +55,7 @@ from cython.cimports.tidemq.wire.protocol import Span
 # --- levels of a text -----------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_levels(text: Span) -> LevelReader:
+def read_levels(text):
     """A reader that stands before the first level. It points into ``text``."""
     reader = cython.declare(LevelReader)
     reader.at = text.data
@@ -68,10 +64,7 @@ def read_levels(text: Span) -> LevelReader:
     return reader
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def next_level(reader: cython.pointer[LevelReader], level: cython.pointer[Span]) -> cython.bint:
+def next_level(reader, level):
     """Reads one level; false when none is left [MQTT-4.7.1-1]."""
     if reader.done:
         return False
@@ -85,11 +78,7 @@ def next_level(reader: cython.pointer[LevelReader], level: cython.pointer[Span])
     return True
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def is_byte(level: Span, byte: uint8_t) -> cython.bint:
+def is_byte(level, byte):
     """Whether a level is this one byte."""
     return level.size == 1 and level.data[0] == byte
 
@@ -97,29 +86,19 @@ def is_byte(level: Span, byte: uint8_t) -> cython.bint:
 # --- nodes ----------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def text_bytes(node: cython.pointer[LevelNode]) -> cython.pointer[uint8_t]:
+def text_bytes(node):
     """Where a node's level is stored."""
     if node.text_size <= TEXT_INLINE_BYTES:
         return node.text
     return cython.cast(cython.pointer[cython.pointer[uint8_t]], node.text)[0]
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def node_at(tree: cython.pointer[LevelTree], node: uint32_t) -> cython.pointer[LevelNode]:
+def node_at(tree, node):
     """A node by its id. The pointer is valid until the node is removed."""
     return tree.chunks[node >> CHUNK_BITS] + (node & (CHUNK_NODES - 1))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def node_text(node: cython.pointer[LevelNode]) -> Span:
+def node_text(node):
     """A node's level; valid until the node is removed."""
     text = cython.declare(Span)
     text.data = text_bytes(node)
@@ -127,30 +106,19 @@ def node_text(node: cython.pointer[LevelNode]) -> Span:
     return text
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def hash_child(node: cython.pointer[LevelNode]) -> uint32_t:
+def hash_child(node):
     """The child ``#``."""
     return node.first_child if node.flags & HAS_HASH else NO_NODE
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def plus_child(tree: cython.pointer[LevelTree], node: cython.pointer[LevelNode]) -> uint32_t:
+def plus_child(tree, node):
     """The child ``+``."""
     if not node.flags & HAS_PLUS:
         return NO_NODE
     return node_at(tree, node.first_child).next_sibling if node.flags & HAS_HASH else node.first_child
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_id(tree: cython.pointer[LevelTree]) -> uint32_t:
+def take_id(tree):
     """A free node's id; the node's memory is zero."""
     node: uint32_t = tree.free_node
     if node != NO_NODE:
@@ -168,10 +136,7 @@ def take_id(tree: cython.pointer[LevelTree]) -> uint32_t:
     return node
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def store_text(node: cython.pointer[LevelNode], level: Span) -> cython.void:
+def store_text(node, level):
     """Copies a level into a new node."""
     node.text_size = level.size
     if level.size > TEXT_INLINE_BYTES:
@@ -179,10 +144,7 @@ def store_text(node: cython.pointer[LevelNode], level: Span) -> cython.void:
     memcpy(text_bytes(node), level.data, level.size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def link_child(tree: cython.pointer[LevelTree], parent_id: uint32_t, child_id: uint32_t) -> cython.void:
+def link_child(tree, parent_id, child_id):
     """Puts a new node into its parent's list: ``#`` first, ``+`` next, any other right after these."""
     parent: cython.pointer[LevelNode] = node_at(tree, parent_id)
     child: cython.pointer[LevelNode] = node_at(tree, child_id)
@@ -208,10 +170,7 @@ def link_child(tree: cython.pointer[LevelTree], parent_id: uint32_t, child_id: u
         node_at(tree, child.next_sibling).previous_sibling = child_id
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unlink_child(tree: cython.pointer[LevelTree], child: cython.pointer[LevelNode]) -> cython.void:
+def unlink_child(tree, child):
     """Takes a node out of its parent's list."""
     parent: cython.pointer[LevelNode] = node_at(tree, child.parent)
     if is_byte(node_text(child), 0x23):
@@ -229,11 +188,7 @@ def unlink_child(tree: cython.pointer[LevelTree], child: cython.pointer[LevelNod
 # --- edges ----------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def hash_level(tree: cython.pointer[LevelTree], level: Span) -> uint64_t:
+def hash_level(tree, level):
     """A keyed hash of a level's bytes; every step multiplies two values that both depend on the secret."""
     at: cython.pointer[cython.const[uint8_t]] = level.data
     left: uint32_t = level.size
@@ -255,32 +210,18 @@ def hash_level(tree: cython.pointer[LevelTree], level: Span) -> uint64_t:
     return fold_multiply(first ^ tree.secret[1], last ^ state)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def edge_tag(tree: cython.pointer[LevelTree], parent: uint32_t, level_hash: uint64_t) -> uint32_t:
+def edge_tag(tree, parent, level_hash):
     """The hash of an edge: its first bits choose the segment, its last ones the slot."""
     mixed: uint64_t = fold_multiply(level_hash ^ parent, tree.secret[2])
     return cython.cast(uint32_t, mixed ^ (mixed >> 32))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def segment_of(tree: cython.pointer[LevelTree], tag: uint32_t) -> cython.pointer[EdgeSegment]:
+def segment_of(tree, tag):
     """The segment that an edge belongs to."""
     return tree.directory[cython.cast(uint64_t, tag) >> (32 - tree.depth)]
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def is_edge(
-    tree: cython.pointer[LevelTree], child_id: uint32_t, parent: uint32_t, level: Span
-) -> cython.bint:
+def is_edge(tree, child_id, parent, level):
     """Whether a node is the child of ``parent`` for a level."""
     child: cython.pointer[LevelNode] = node_at(tree, child_id)
     if child.parent != parent or child.text_size != level.size:
@@ -288,13 +229,7 @@ def is_edge(
     return memcmp(text_bytes(child), level.data, level.size) == 0
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def find_edge(
-    tree: cython.pointer[LevelTree], parent: uint32_t, level: Span, level_hash: uint64_t
-) -> uint32_t:
+def find_edge(tree, parent, level, level_hash):
     """The child of ``parent`` for a level without wildcard, or NO_NODE."""
     tag: uint32_t = edge_tag(tree, parent, level_hash)
     segment: cython.pointer[EdgeSegment] = segment_of(tree, tag)
@@ -306,10 +241,7 @@ def find_edge(
     return NO_NODE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def place_edge(segment: cython.pointer[EdgeSegment], slot: EdgeSlot) -> cython.void:
+def place_edge(segment, slot):
     """Puts an edge into a segment that has room."""
     at: uint32_t = slot.tag & (SEGMENT_SLOTS - 1)
     while segment.slots[at].child != NO_NODE:
@@ -318,10 +250,7 @@ def place_edge(segment: cython.pointer[EdgeSegment], slot: EdgeSlot) -> cython.v
     segment.count += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_segment(tree: cython.pointer[LevelTree], depth: uint32_t) -> cython.pointer[EdgeSegment]:
+def new_segment(tree, depth):
     """An empty segment, kept until the tree is freed."""
     place: uint32_t = tree.segment_count % SLAB_SEGMENTS
     tree.segment_count += 1
@@ -333,10 +262,7 @@ def new_segment(tree: cython.pointer[LevelTree], depth: uint32_t) -> cython.poin
     return segment
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def double_directory(tree: cython.pointer[LevelTree]) -> cython.void:
+def double_directory(tree):
     """Lets the directory tell segments apart by one more bit."""
     at: cython.size_t = tree.directory.size()
     tree.directory.resize(at * 2)
@@ -347,10 +273,7 @@ def double_directory(tree: cython.pointer[LevelTree]) -> cython.void:
     tree.depth += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def split_segment(tree: cython.pointer[LevelTree], tag: uint32_t) -> cython.void:
+def split_segment(tree, tag):
     """Parts a full segment into two by the next bit of its tags. About 20 microseconds."""
     full: cython.pointer[EdgeSegment] = segment_of(tree, tag)
     if full.depth == tree.depth:
@@ -370,10 +293,7 @@ def split_segment(tree: cython.pointer[LevelTree], tag: uint32_t) -> cython.void
         tree.directory[first + at] = other
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def add_edge(tree: cython.pointer[LevelTree], child: uint32_t, tag: uint32_t) -> cython.void:
+def add_edge(tree, child, tag):
     """Makes a new node findable from its parent."""
     slot = cython.declare(EdgeSlot)
     slot.tag = tag
@@ -383,10 +303,7 @@ def add_edge(tree: cython.pointer[LevelTree], child: uint32_t, tag: uint32_t) ->
     place_edge(segment_of(tree, tag), slot)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remove_edge(tree: cython.pointer[LevelTree], child: uint32_t, tag: uint32_t) -> cython.void:
+def remove_edge(tree, child, tag):
     """Takes out an edge and moves those behind it up, so that no probe ends early at the gap."""
     segment: cython.pointer[EdgeSegment] = segment_of(tree, tag)
     gap: uint32_t = tag & (SEGMENT_SLOTS - 1)
@@ -406,10 +323,7 @@ def remove_edge(tree: cython.pointer[LevelTree], child: uint32_t, tag: uint32_t)
 # --- the tree -------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def draw_secret(tree: cython.pointer[LevelTree]) -> cython.void:
+def draw_secret(tree):
     """Fills the tree's secret from the system's random numbers; ends the process where it has none."""
     size: cython.Py_ssize_t = cython.sizeof(uint64_t) * 3
     if getrandom(tree.secret, size, 0) != size:  # so few bytes are never cut short by a signal
@@ -417,10 +331,7 @@ def draw_secret(tree: cython.pointer[LevelTree]) -> cython.void:
     tree.secret[2] |= 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_level_tree() -> cython.pointer[LevelTree]:
+def new_level_tree():
     """An empty tree; free it with ``free_level_tree``."""
     owner: unique_ptr[LevelTree] = make_unique[LevelTree]()
     tree: cython.pointer[LevelTree] = owner.release()
@@ -435,10 +346,7 @@ def new_level_tree() -> cython.pointer[LevelTree]:
     return tree
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_level_tree(tree: cython.pointer[LevelTree]) -> cython.void:
+def free_level_tree(tree):
     """Frees a tree with all its nodes. What the values point to is the caller's to free before."""
     node: uint32_t
     for node in range(tree.node_end):
@@ -452,10 +360,7 @@ def free_level_tree(tree: cython.pointer[LevelTree]) -> cython.void:
     del tree
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_child(tree: cython.pointer[LevelTree], parent: uint32_t, level: Span) -> uint32_t:
+def find_child(tree, parent, level):
     """The child for a level, wildcards taken literally, or NO_NODE. One probe."""
     if is_byte(level, 0x23):
         return hash_child(node_at(tree, parent))
@@ -464,10 +369,7 @@ def find_child(tree: cython.pointer[LevelTree], parent: uint32_t, level: Span) -
     return find_edge(tree, parent, level, hash_level(tree, level))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_path(tree: cython.pointer[LevelTree], start: uint32_t, path: Span) -> uint32_t:
+def find_path(tree, start, path):
     """The node that a path leads to from ``start``, wildcards taken literally, or NO_NODE."""
     reader: LevelReader = read_levels(path)
     level = cython.declare(Span)
@@ -479,10 +381,7 @@ def find_path(tree: cython.pointer[LevelTree], start: uint32_t, path: Span) -> u
     return node
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def insert_path(tree: cython.pointer[LevelTree], start: uint32_t, path: Span) -> uint32_t:
+def insert_path(tree, start, path):
     """The node that a path leads to from ``start``; missing nodes are made. Give it a value, or prune it."""
     reader: LevelReader = read_levels(path)
     level = cython.declare(Span)
@@ -499,19 +398,13 @@ def insert_path(tree: cython.pointer[LevelTree], start: uint32_t, path: Span) ->
     return node
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_bare(tree: cython.pointer[LevelTree], node: uint32_t) -> cython.bint:
+def is_bare(tree, node):
     """Whether a node holds neither value nor children and is not the root: it must go."""
     at: cython.pointer[LevelNode] = node_at(tree, node)
     return node != ROOT and at.value == cython.NULL and at.first_child == NO_NODE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remove_leaf(tree: cython.pointer[LevelTree], node: uint32_t) -> uint32_t:
+def remove_leaf(tree, node):
     """Removes a bare node, whose id may be used again, and returns its parent."""
     leaf: cython.pointer[LevelNode] = node_at(tree, node)
     text: Span = node_text(leaf)
@@ -528,10 +421,7 @@ def remove_leaf(tree: cython.pointer[LevelTree], node: uint32_t) -> uint32_t:
     return parent
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def prune(tree: cython.pointer[LevelTree], node: uint32_t) -> cython.void:
+def prune(tree, node):
     """Removes a node and those above it, as far as they are bare."""
     while is_bare(tree, node):
         node = remove_leaf(tree, node)
@@ -540,15 +430,7 @@ def prune(tree: cython.pointer[LevelTree], node: uint32_t) -> cython.void:
 # --- matching -------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def add_node(
-    tree: cython.pointer[LevelTree],
-    node_id: uint32_t,
-    found: cython.pointer[vector[cython.pointer[LevelNode]]],
-) -> cython.void:
+def add_node(tree, node_id, found):
     """Appends a node, if there is one and it has a value."""
     if node_id != NO_NODE:
         node: cython.pointer[LevelNode] = node_at(tree, node_id)
@@ -556,15 +438,7 @@ def add_node(
             found.push_back(node)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def match_filters(
-    tree: cython.pointer[LevelTree],
-    topic: Span,
-    frontier: cython.pointer[vector[uint32_t]],
-    found: cython.pointer[vector[cython.pointer[LevelNode]]],
-) -> cython.void:
+def match_filters(tree, topic, frontier, found):
     """Appends the nodes of all stored filters that match a topic name (5.0 section 4.7).
 
     Goes down level by level; ``frontier`` collects the nodes whose path matches the levels so far. A path

@@ -13,3 +13,7 @@ cdef inline bint is_lingering(uint64_t key) noexcept nogil:
 cdef void linger(Reactor* r, int fd) noexcept nogil
 cdef void drain_lingering(Reactor* r, uint64_t key) noexcept nogil
 cdef void end_lingering(Reactor* r, bint all) noexcept nogil
+
+# of this module alone
+cdef bint _drain(int fd) noexcept nogil
+cdef void _end(Reactor* r, size_t index) noexcept nogil

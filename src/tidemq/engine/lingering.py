@@ -11,7 +11,7 @@ from cython.cimports.libc.errno import EAGAIN, EINTR, errno
 from cython.cimports.libc.stdint import uint8_t, uint64_t
 from cython.cimports.tidemq.engine.lingering import LINGER_MS, LINGERING_MAX
 from cython.cimports.tidemq.engine.listening import watch
-from cython.cimports.tidemq.engine.state import Lingering, Reactor
+from cython.cimports.tidemq.engine.state import Lingering
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, SHUT_WR, close, recv, shutdown
 
@@ -20,10 +20,7 @@ _MARK = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 62)
 _READS = cython.declare(cython.int, 16)  # of a socket in a turn
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _drain(fd: cython.int) -> cython.bint:
+def _drain(fd):
     """Throws away what has come. False: the client has closed, too. In none of the reactor's buffers: packets
     of the client that takes the session over may be in them, not handled yet.
     """
@@ -38,10 +35,7 @@ def _drain(fd: cython.int) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _end(r: cython.pointer[Reactor], index: cython.size_t) -> cython.void:
+def _end(r, index):
     close(r.lingering[index].fd)
     r.lingering[index].fd = -1
     r.lingering_count -= 1
@@ -51,10 +45,7 @@ def _end(r: cython.pointer[Reactor], index: cython.size_t) -> cython.void:
         r.lingering_first += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def linger(r: cython.pointer[Reactor], fd: cython.int) -> cython.void:
+def linger(r, fd):
     """Takes over the socket of a connection that is over and has left ``r.epoll``."""
     one: Lingering
     shutdown(fd, SHUT_WR)
@@ -70,10 +61,7 @@ def linger(r: cython.pointer[Reactor], fd: cython.int) -> cython.void:
     r.lingering_count += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def drain_lingering(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
+def drain_lingering(r, key):
     """More has come, or the client has closed."""
     count_steps(1)
     index: uint64_t = (key & ~_MARK) - r.lingering_first  # very high where it has gone since
@@ -81,10 +69,7 @@ def drain_lingering(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
         _end(r, index)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_lingering(r: cython.pointer[Reactor], all: cython.bint) -> cython.void:
+def end_lingering(r, all):
     """Closes those whose time is over, or all of them."""
     while r.lingering.size() and (all or r.lingering[0].until_ms <= r.now_ms):
         count_steps(1)

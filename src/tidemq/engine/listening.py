@@ -2,7 +2,7 @@
 
 import cython
 from cython.cimports.libc.errno import EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
-from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.tidemq.engine.closing import open_connection
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_REFUSED,
@@ -11,7 +11,7 @@ from cython.cimports.tidemq.engine.counters import (
 )
 from cython.cimports.tidemq.engine.guarding import address_of_socket, give_place, take_place
 from cython.cimports.tidemq.engine.rates import charge_accept, may_accept_at
-from cython.cimports.tidemq.engine.state import TIMER_LISTENING, Listener, ListeningSocket, Reactor, Shared
+from cython.cimports.tidemq.engine.state import TIMER_LISTENING, ListeningSocket, Shared
 from cython.cimports.tidemq.engine.system import (
     EFD_CLOEXEC,
     EPOLL_CTL_ADD,
@@ -40,10 +40,7 @@ _NO_ROOM = cython.declare(cython.int, -2)
 _ROOM_MS = cython.declare(int64_t, 100)  # between two looks whether there is room again
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def watch(r: cython.pointer[Reactor], fd: cython.int, key: uint64_t, options: uint32_t) -> cython.void:
+def watch(r, fd, key, options):
     """Tells of what can be read there with the key's events."""
     event: epoll_event
     event.events = EPOLLIN | options
@@ -51,12 +48,7 @@ def watch(r: cython.pointer[Reactor], fd: cython.int, key: uint64_t, options: ui
     epoll_ctl(r.epoll, EPOLL_CTL_ADD, fd, cython.address(event))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def add_listening(
-    r: cython.pointer[Reactor], fd: cython.int, listener: cython.pointer[Listener], alone: cython.bint
-) -> cython.void:
+def add_listening(r, fd, listener, alone):
     """Accepts from a listening socket, which is this reactor's ``alone`` or shared by all; before it runs."""
     socket: ListeningSocket
     socket.fd = fd
@@ -66,20 +58,14 @@ def add_listening(
     watch_listening(r, _MARK | (r.listening.size() - 1))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def watch_listening(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
+def watch_listening(r, key):
     """Tells of clients at a listening socket; of those who share it, one reactor is woken."""
     socket: ListeningSocket = r.listening[key & ~_MARK]
     if not r.stopping:
         watch(r, socket.fd, key, 0 if socket.alone else EPOLLEXCLUSIVE)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _accepted(r: cython.pointer[Reactor], listening: cython.int) -> cython.int:
+def _accepted(r, listening):
     """A new connection's descriptor, or _NOBODY waits, or there is _NO_ROOM even to refuse somebody.
 
     When no descriptor is left, the reserved one is given up to refuse with. The lock keeps other reactors
@@ -109,10 +95,7 @@ def _accepted(r: cython.pointer[Reactor], listening: cython.int) -> cython.int:
     return fd
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_full(r: cython.pointer[Reactor], listener: cython.pointer[Listener]) -> cython.bint:
+def _is_full(r, listener):
     if load_i64(cython.address(r.shared.connection_count), RELAXED) >= r.shared.limits.connections_max:
         return True
     return (
@@ -121,20 +104,14 @@ def _is_full(r: cython.pointer[Reactor], listener: cython.pointer[Listener]) -> 
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _rest(r: cython.pointer[Reactor], fd: cython.int, key: uint64_t, until_ms: int64_t) -> cython.void:
+def _rest(r, fd, key, until_ms):
     """Takes nobody there until then: they wait in the kernel's queue."""
     # an exclusive event cannot be changed, only taken out
     epoll_ctl(r.epoll, EPOLL_CTL_DEL, fd, cython.NULL)
     add_timer(r, until_ms, key, TIMER_LISTENING)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def accept_connections(r: cython.pointer[Reactor], key: uint64_t) -> cython.void:
+def accept_connections(r, key):
     """Takes the clients that wait at one of the listening sockets, up to a number a turn."""
     count: cython.int
     socket: ListeningSocket = r.listening[key & ~_MARK]
@@ -155,10 +132,7 @@ def accept_connections(r: cython.pointer[Reactor], key: uint64_t) -> cython.void
             r.tally[C_CONNECTIONS_REFUSED] += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _open(r: cython.pointer[Reactor], fd: cython.int, listener: cython.pointer[Listener]) -> cython.bint:
+def _open(r, fd, listener):
     """False: its address has enough connections, or there is no memory for one more."""
     address: uint64_t = 0
     if listener.connections_per_address_max and not listener.proxied:

@@ -46,7 +46,6 @@ from cython.cimports.tidemq.engine.state import (
     Outbox,
     Reactor,
     Session,
-    Shared,
     StoredRow,
     StoredRows,
     Will,
@@ -59,36 +58,27 @@ from cython.cimports.tidemq.wire.topics import SharedFilter, check_topic_filter,
 from cython.operator import dereference, preincrement
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def _reactor_for(shared: cython.pointer[Shared], client_id: bytes) -> cython.pointer[Reactor]:
+def _reactor_for(shared, client_id):
     """Sessions come back spread over the reactors, whatever their number is now."""
     return shared.reactors[sum(client_id) % shared.reactors.size()]
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def _session_of(shared: cython.pointer[Shared], queue: uint64_t) -> cython.pointer[Session]:
+def _session_of(shared, queue):
     if not shared.queue_owners.count(queue):
         return cython.NULL
     return shared.reactors[shared.queue_owners[queue]].sessions[queue]
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def _bytes_at(value: bytes, at: cython.size_t) -> cython.pointer[cython.const[uint8_t]]:
+def _bytes_at(value, at):
     return cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, value)) + at
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def _is_queue_value(value: bytes) -> cython.bint:
+def _is_queue_value(value):
     rest: cython.Py_ssize_t = len(value) - QUEUE_VALUE_BYTES
     return rest >= 0 and rest % 4 == 0 and 1 <= value[1] <= 2
 
 
-@cython.cfunc
-def load_session(shared: cython.pointer[Shared], client_id: bytes, value: bytes) -> cython.bint:
+def load_session(shared, client_id, value):
     """A session; what was connected when the broker ended counts as gone since now."""
     if len(value) < SESSION_BYTES:
         return False
@@ -133,8 +123,7 @@ def load_session(shared: cython.pointer[Shared], client_id: bytes, value: bytes)
     return True
 
 
-@cython.cfunc
-def load_subscription(shared: cython.pointer[Shared], key: bytes, value: bytes) -> cython.bint:
+def load_subscription(shared, key, value):
     """A subscription; one whose session is gone is left out."""
     if len(key) < 3 or len(value) != 5:
         return False
@@ -163,8 +152,7 @@ def load_subscription(shared: cython.pointer[Shared], key: bytes, value: bytes) 
     return True
 
 
-@cython.cfunc
-def load_shared(shared: cython.pointer[Shared], key: bytes, value: bytes) -> cython.bint:
+def load_shared(shared, key, value):
     """A shard of a shared group's queue; one whose group has no member any more is left to be purged."""
     if len(key) != 8 or not value.startswith(b"$share/"):
         return False
@@ -179,8 +167,7 @@ def load_shared(shared: cython.pointer[Shared], key: bytes, value: bytes) -> cyt
     return True
 
 
-@cython.cfunc
-def load_received(shared: cython.pointer[Shared], key: bytes) -> cython.bint:
+def load_received(shared, key):
     """A packet identifier (in 10 bytes of key) of a QoS 2 message that waits for its PUBREL; False where the
     session is gone.
     """
@@ -194,8 +181,7 @@ def load_received(shared: cython.pointer[Shared], key: bytes) -> cython.bint:
     return True
 
 
-@cython.cfunc
-def load_retained(shared: cython.pointer[Shared], topic: bytes, value: bytes) -> cython.bint:
+def load_retained(shared, topic, value):
     """A retained message."""
     r: cython.pointer[Reactor] = shared.reactors[0]
     if len(value) < 16:
@@ -215,8 +201,7 @@ def load_retained(shared: cython.pointer[Shared], topic: bytes, value: bytes) ->
     return True
 
 
-@cython.cfunc
-def load_queue_rows(shared: cython.pointer[Shared], rows, orphans: set, held: list, corrupt: list) -> list:
+def load_queue_rows(shared, rows, orphans, held, corrupt):
     """Counts the idle rows, which stay in the store; returns those in flight.
 
     ``rows``: pairs of key and value. ``orphans`` gets the queues that have no session, ``held`` the rows
@@ -252,9 +237,7 @@ def load_queue_rows(shared: cython.pointer[Shared], rows, orphans: set, held: li
     return [(key, value) for _, _, key, value in inflight]
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def _read_ids(value: bytes) -> cython.pointer[uint32_t]:
+def _read_ids(value):
     count: uint32_t = (len(value) - QUEUE_VALUE_BYTES) // 4
     index: uint32_t
     if count == 0:
@@ -266,11 +249,7 @@ def _read_ids(value: bytes) -> cython.pointer[uint32_t]:
     return ids
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def _read_payload(
-    shared: cython.pointer[Shared], key: bytes, value: bytes, payload: bytes
-) -> cython.pointer[Message]:
+def _read_payload(shared, key, value, payload):
     """The message of a queue row, held once; NULL when it cannot be read."""
     id: MessageId = read_id(_bytes_at(key, 9))
     message: cython.pointer[Message] = read_message(
@@ -281,8 +260,7 @@ def _read_payload(
     return message
 
 
-@cython.cfunc
-def load_inflight(shared: cython.pointer[Shared], key: bytes, value: bytes, payload: bytes) -> cython.bint:
+def load_inflight(shared, key, value, payload):
     """An entry that was in flight, at its place; the rows of a queue come in the order of their places."""
     s: cython.pointer[Session] = _session_of(shared, read_u64(_bytes_at(key, 0)))
     box: cython.pointer[Outbox] = cython.address(s.outbox)
@@ -318,8 +296,7 @@ def load_inflight(shared: cython.pointer[Shared], key: bytes, value: bytes, payl
     return True
 
 
-@cython.cfunc
-def make_rows(shared: cython.pointer[Shared], rows, corrupt: list) -> cython.pointer[StoredRows]:
+def make_rows(shared, rows, corrupt):
     """Rows of a queue, each of key, value and payload, as a reactor takes them. ``corrupt`` gets the keys of
     those that cannot be read.
     """
@@ -341,8 +318,7 @@ def make_rows(shared: cython.pointer[Shared], rows, corrupt: list) -> cython.poi
     return result
 
 
-@cython.cfunc
-def make_sizes(sizes) -> cython.pointer[StoredRows]:
+def make_sizes(sizes):
     """Rows of which nothing is known any more but the bytes of their messages."""
     result: cython.pointer[StoredRows] = new_rows()
     for size in sizes:
@@ -353,9 +329,7 @@ def make_sizes(sizes) -> cython.pointer[StoredRows]:
     return result
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def doubt_sessions(shared: cython.pointer[Shared]) -> cython.void:
+def doubt_sessions(shared):
     """What a client could have in flight may have been sent already."""
     item = shared.registry.begin()
     while item != shared.registry.end():

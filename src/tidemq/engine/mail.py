@@ -6,13 +6,13 @@ new place.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint64_t
+from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.counters import C_MESSAGES_MAILED
 from cython.cimports.tidemq.engine.journal import give_section
 from cython.cimports.tidemq.engine.message import hold_message
-from cython.cimports.tidemq.engine.state import Letter, Mail, Message, Reactor
+from cython.cimports.tidemq.engine.state import Letter, Mail, Reactor
 from cython.cimports.tidemq.engine.system import (
     RELAXED,
     SEQ_CST,
@@ -24,10 +24,7 @@ from cython.cimports.tidemq.engine.system import (
 )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_mail(kind: uint8_t) -> Mail:
+def new_mail(kind):
     """An empty mail of a kind."""
     mail: Mail
     memset(cython.address(mail), 0, cython.sizeof(Mail))
@@ -35,29 +32,18 @@ def new_mail(kind: uint8_t) -> Mail:
     return mail
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_letter() -> cython.pointer[Letter]:
+def new_letter():
     """The texts that come with a rare mail; the receiver frees them."""
     owner: unique_ptr[Letter] = make_unique[Letter]()
     return owner.release()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_letter(letter: cython.pointer[Letter]) -> cython.void:
+def free_letter(letter):
     """Frees a letter, or does nothing with NULL."""
     del letter
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def send_message_mail(
-    r: cython.pointer[Reactor], target: uint16_t, kind: uint8_t, message: cython.pointer[Message]
-) -> cython.pointer[Mail]:
+def send_message_mail(r, target, kind, message):
     """Mails a message; the mail holds it. Returns the mail, to be filled in before another is sent."""
     mail: Mail = new_mail(kind)
     hold_message(message)
@@ -67,22 +53,14 @@ def send_message_mail(
     return cython.address(r.outgoing[target].back())
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def send_number_mail(
-    r: cython.pointer[Reactor], target: uint16_t, kind: uint8_t, number: uint64_t
-) -> cython.void:
+def send_number_mail(r, target, kind, number):
     """Mails a kind that needs no more than a number."""
     mail: Mail = new_mail(kind)
     mail.number = number
     r.outgoing[target].push_back(mail)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def wake(target: cython.pointer[Reactor]) -> cython.void:
+def wake(target):
     """Ends the reactor's wait, if it waits; from any thread."""
     if load_int(cython.address(target.sleeping), SEQ_CST):
         store_int(cython.address(target.sleeping), 0, SEQ_CST)
@@ -90,10 +68,7 @@ def wake(target: cython.pointer[Reactor]) -> cython.void:
         write(target.wake, cython.address(one), cython.sizeof(uint64_t))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def post_directly(target: cython.pointer[Reactor], mail: cython.pointer[cython.const[Mail]]) -> cython.void:
+def post_directly(target, mail):
     """Posts one mail from any thread."""
     pthread_mutex_lock(cython.address(target.inbox_lock))
     target.inbox.push_back(mail[0])
@@ -102,10 +77,7 @@ def post_directly(target: cython.pointer[Reactor], mail: cython.pointer[cython.c
     wake(target)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def post_outgoing(r: cython.pointer[Reactor]) -> cython.void:
+def post_outgoing(r):
     """Hands over what was sent since the last time."""
     index: cython.size_t
     for index in range(r.outgoing.size()):
@@ -123,10 +95,7 @@ def post_outgoing(r: cython.pointer[Reactor]) -> cython.void:
         wake(target)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def post_departing(r: cython.pointer[Reactor]) -> cython.void:
+def post_departing(r):
     """Hands over the connections that go to other reactors; after `post_outgoing`, at the very end of the
     turn.
     """
@@ -138,10 +107,7 @@ def post_departing(r: cython.pointer[Reactor]) -> cython.void:
     r.departing.clear()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_inbox(r: cython.pointer[Reactor]) -> cython.void:
+def take_inbox(r):
     """Moves the inbox to ``r.reading``, once all that is there has been acted on."""
     if not r.reading.empty():
         return

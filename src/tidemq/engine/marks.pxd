@@ -15,3 +15,9 @@ cdef void draw_marks(Marks* marks) noexcept nogil
 cdef uint16_t mark_of_filter(const Marks* marks, Span filter) noexcept nogil   # one of those of each topic that it matches
 cdef uint16_t mark_of_all(const Marks* marks) noexcept nogil                   # one of those of every topic
 cdef void marks_of_topic(const Marks* marks, Span topic, uint16_t* out) noexcept nogil   # MARKS_OF_TOPIC of them
+
+# of this module alone
+cdef uint64_t _hash(const Marks* marks, Span level) noexcept nogil
+cdef uint64_t _extend(const Marks* marks, uint64_t path, uint64_t level) noexcept nogil
+cdef uint16_t _mark(const Marks* marks, uint64_t form, uint64_t hash) noexcept nogil
+cdef uint16_t _mark_between(const Marks* marks, uint64_t count, uint64_t first, uint64_t last) noexcept nogil

@@ -24,7 +24,7 @@ from cython.cimports.tidemq.engine.levels import (
     next_level,
     read_levels,
 )
-from cython.cimports.tidemq.engine.marks import MARKED_LEVELS, MARKS, Marks
+from cython.cimports.tidemq.engine.marks import MARKED_LEVELS, MARKS
 from cython.cimports.tidemq.wire.protocol import Span
 from cython.cimports.tidemq.wire.topics import HASH, PLUS
 
@@ -33,10 +33,7 @@ _BELOW = cython.declare(uint64_t, 2)
 _BETWEEN = cython.declare(uint64_t, 3)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def draw_marks(marks: cython.pointer[Marks]) -> cython.void:
+def draw_marks(marks):
     """Draws the secret; no mark has moved yet. Ends the process where the system has no random numbers."""
     size: cython.Py_ssize_t = cython.sizeof(uint64_t) * 2
     if getrandom(marks.secret, size, 0) != size:
@@ -44,11 +41,7 @@ def draw_marks(marks: cython.pointer[Marks]) -> cython.void:
     marks.secret[1] |= 1
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _hash(marks: cython.pointer[cython.const[Marks]], level: Span) -> uint64_t:
+def _hash(marks, level):
     """A keyed hash of a level's bytes; every step multiplies two values that both depend on the secret."""
     at: cython.pointer[cython.const[uint8_t]] = level.data
     left: uint32_t = level.size
@@ -65,46 +58,26 @@ def _hash(marks: cython.pointer[cython.const[Marks]], level: Span) -> uint64_t:
     return fold_multiply(rest ^ marks.secret[1], state)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _extend(marks: cython.pointer[cython.const[Marks]], path: uint64_t, level: uint64_t) -> uint64_t:
+def _extend(marks, path, level):
     """The hash of a path with one level more."""
     return fold_multiply(path ^ level, marks.secret[1]) + 1
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _mark(marks: cython.pointer[cython.const[Marks]], form: uint64_t, hash: uint64_t) -> uint16_t:
+def _mark(marks, form, hash):
     mixed: uint64_t = fold_multiply(hash ^ marks.secret[0], marks.secret[1] + (form << 32))
     return cython.cast(uint16_t, (mixed ^ mixed >> 32) & (MARKS - 1))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _mark_between(
-    marks: cython.pointer[cython.const[Marks]], count: uint64_t, first: uint64_t, last: uint64_t
-) -> uint16_t:
+def _mark_between(marks, count, first, last):
     """Of filters with ``+`` and so many levels; a level's hash is 0 where it is the ``+``."""
     return _mark(marks, _BETWEEN, _extend(marks, _extend(marks, count, first), last))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def mark_of_all(marks: cython.pointer[cython.const[Marks]]) -> uint16_t:
+def mark_of_all(marks):
     return _mark(marks, _BELOW, 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def mark_of_filter(marks: cython.pointer[cython.const[Marks]], filter: Span) -> uint16_t:
+def mark_of_filter(marks, filter):
     reader: LevelReader = read_levels(filter)
     level = cython.declare(Span)
     path: uint64_t = 0  # of all levels
@@ -130,12 +103,7 @@ def mark_of_filter(marks: cython.pointer[cython.const[Marks]], filter: Span) -> 
     return _mark_between(marks, count, first, last) if wild else _mark(marks, _EXACT, path)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def marks_of_topic(
-    marks: cython.pointer[cython.const[Marks]], topic: Span, out: cython.pointer[uint16_t]
-) -> cython.void:
+def marks_of_topic(marks, topic, out):
     reader: LevelReader = read_levels(topic)
     level = cython.declare(Span)
     path: uint64_t = 0

@@ -5,7 +5,7 @@ in the sum over all of them.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t
+from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.allocation import obtain
@@ -15,18 +15,12 @@ from cython.cimports.tidemq.engine.system import ACQ_REL, add_int
 from cython.cimports.tidemq.wire.protocol import Span
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def bytes_of(message: cython.pointer[cython.const[Message]]) -> cython.pointer[uint8_t]:
+def bytes_of(message):
     """Where topic, properties and payload lie, one after the other."""
     return cython.cast(cython.pointer[uint8_t], message) + cython.sizeof(Message)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def topic_of(message: cython.pointer[cython.const[Message]]) -> Span:
+def topic_of(message):
     """The topic name; valid as long as the message is held."""
     span: Span
     span.data = bytes_of(message)
@@ -34,10 +28,7 @@ def topic_of(message: cython.pointer[cython.const[Message]]) -> Span:
     return span
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def properties_of(message: cython.pointer[cython.const[Message]]) -> Span:
+def properties_of(message):
     """The 5.0 properties as they are forwarded, without their length."""
     span: Span
     span.data = bytes_of(message) + message.topic_size
@@ -45,10 +36,7 @@ def properties_of(message: cython.pointer[cython.const[Message]]) -> Span:
     return span
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def payload_of(message: cython.pointer[cython.const[Message]]) -> Span:
+def payload_of(message):
     """The payload; valid as long as the message is held."""
     span: Span
     span.data = bytes_of(message) + message.topic_size + message.properties_size
@@ -56,12 +44,7 @@ def payload_of(message: cython.pointer[cython.const[Message]]) -> Span:
     return span
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_message(
-    passage: cython.pointer[cython.const[Passage]], tally: cython.pointer[int64_t]
-) -> cython.pointer[Message]:
+def new_message(passage, tally):
     """Copies what a passage points to into a message that the caller holds once."""
     size: cython.size_t = cython.sizeof(Message)
     size += passage.topic.size
@@ -92,10 +75,7 @@ def new_message(
     return message
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def close_passage(passage: cython.pointer[Passage], tally: cython.pointer[int64_t]) -> cython.void:
+def close_passage(passage, tally):
     """Lets go of the passage's message, if one was made. It knows by now whether several may keep it: nobody
     else looks at that before the turn ends, and where others have it too, it is set already.
     """
@@ -106,10 +86,7 @@ def close_passage(passage: cython.pointer[Passage], tally: cython.pointer[int64_
         passage.message = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def release_message(message: cython.pointer[Message], tally: cython.pointer[int64_t]) -> cython.void:
+def release_message(message, tally):
     """One holder less; the last one frees it."""
     if add_int(cython.address(message.references), -1, ACQ_REL) == 0:
         tally[LIVE_MESSAGES] -= 1
@@ -117,22 +94,14 @@ def release_message(message: cython.pointer[Message], tally: cython.pointer[int6
         free(message)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def passage_message(
-    passage: cython.pointer[Passage], tally: cython.pointer[int64_t]
-) -> cython.pointer[Message]:
+def passage_message(passage, tally):
     """The passage's message, made when first asked for; the passage keeps its hold, the caller gets none."""
     if passage.message == cython.NULL:
         passage.message = new_message(passage, tally)
     return passage.message
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def copy_passage(passage: cython.pointer[cython.const[Passage]], id: MessageId) -> Passage:
+def copy_passage(passage, id):
     """The same on its way to a place of its own, as a message with an id of its own. It points into what the
     first points into; both are to be closed.
     """
@@ -143,10 +112,7 @@ def copy_passage(passage: cython.pointer[cython.const[Passage]], id: MessageId) 
     return own
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def empty_passage(passage: cython.pointer[Passage]) -> cython.void:
+def empty_passage(passage):
     """A passage of nothing, from nobody. Field by field, for it is done at each message: of a memset of this
     size GCC makes one instruction (rep stos), and that takes longer.
     """
@@ -174,10 +140,7 @@ def empty_passage(passage: cython.pointer[Passage]) -> cython.void:
     passage.entry = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def open_passage(passage: cython.pointer[Passage], message: cython.pointer[Message]) -> cython.void:
+def open_passage(passage, message):
     """Fills a passage from a message; both hold it afterwards."""
     empty_passage(passage)
     passage.topic = topic_of(message)

@@ -9,30 +9,19 @@ answers: of that a second copy does no harm.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.message import hold_message, release_message
 from cython.cimports.tidemq.engine.outbox import copy_identifiers
 from cython.cimports.tidemq.engine.rows import append_u32, append_u64
-from cython.cimports.tidemq.engine.state import Message, Offer, Reactor, Session, Taker
+from cython.cimports.tidemq.engine.state import Offer, Taker
 from cython.cimports.tidemq.engine.steps import allow_receivers, count_steps
 from cython.operator import dereference, preincrement
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_offer(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    message: cython.pointer[Message],
-    qos: uint8_t,
-    retain: cython.bint,
-    ids: cython.pointer[cython.const[uint32_t]],
-    ids_count: uint32_t,
-) -> cython.void:
+def note_offer(r, s, message, qos, retain, ids, ids_count):
     """A session of this reactor will take the message."""
     offer: cython.pointer[Offer] = cython.address(r.offers[message.id.clock])
     if offer.message == cython.NULL:
@@ -47,10 +36,7 @@ def note_offer(
     s.stored.offered += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def describe_offer(r: cython.pointer[Reactor], clock: uint64_t) -> cython.pointer[string]:
+def describe_offer(r, clock):
     """Who takes it here and was not told of yet, for the publisher's reactor; NULL where nobody does."""
     index: cython.size_t
     each: uint32_t
@@ -74,12 +60,7 @@ def describe_offer(r: cython.pointer[Reactor], clock: uint64_t) -> cython.pointe
     return takers
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_offered(
-    r: cython.pointer[Reactor], s: cython.pointer[cython.const[Session]], clock: uint64_t
-) -> cython.bint:
+def is_offered(r, s, clock):
     """Whether a row of the session's queue is of an offer of which it is not known here yet that it is
     committed.
     """
@@ -94,10 +75,7 @@ def is_offered(
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_offers(r: cython.pointer[Reactor]) -> cython.void:
+def free_offers(r):
     """Forgets what was never decided: the reactor has ended."""
     index: cython.size_t
     item = r.offers.begin()

@@ -28,12 +28,7 @@ _FIRST_CAPACITY = cython.declare(uint32_t, 4)  # of a ring; it doubles
 _KEPT_CAPACITY = cython.declare(uint32_t, 1024)  # an empty ring larger than this is given back
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def copy_identifiers(
-    ids: cython.pointer[cython.const[uint32_t]], count: uint32_t
-) -> cython.pointer[uint32_t]:
+def copy_identifiers(ids, count):
     """Subscription identifiers as an entry keeps them: a count, then so many; free() it. NULL for none."""
     if count == 0:
         return cython.NULL
@@ -43,10 +38,7 @@ def copy_identifiers(
     return kept
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _grow(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.void:
+def _grow(box, tally):
     capacity: uint32_t = box.capacity * 2 if box.capacity else _FIRST_CAPACITY
     entries: cython.pointer[Entry] = cython.cast(
         cython.pointer[Entry], allocate(capacity * cython.sizeof(Entry))
@@ -61,10 +53,7 @@ def _grow(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython
     box.capacity = capacity
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.pointer[Entry]:
+def append_entry(box, tally):
     """A new WAITING entry at the tail; the caller fills in message, QoS and so on, and adds to ``bytes``."""
     if box.tail - box.head == box.capacity:
         _grow(box, tally)
@@ -72,10 +61,7 @@ def append_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) ->
     return _new_entry(box, box.tail - 1, tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def prepend_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.pointer[Entry]:
+def prepend_entry(box, tally):
     """The same before the head, where nothing is in flight: no place is a packet identifier then."""
     if box.tail - box.head == box.capacity:
         _grow(box, tally)
@@ -84,12 +70,7 @@ def prepend_entry(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -
     return _new_entry(box, box.head, tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _new_entry(
-    box: cython.pointer[Outbox], place: uint64_t, tally: cython.pointer[int64_t]
-) -> cython.pointer[Entry]:
+def _new_entry(box, place, tally):
     entry: cython.pointer[Entry] = entry_at(box, place)
     entry.message = cython.NULL
     entry.subscription_ids = cython.NULL
@@ -102,10 +83,7 @@ def _new_entry(
     return entry
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def place_of(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -> uint64_t:
+def place_of(box, packet_id):
     """The first place from the head on that has this packet identifier."""
     first: uint16_t = packet_id_of(box.head)
     if packet_id < first:
@@ -113,10 +91,7 @@ def place_of(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -> 
     return box.head + packet_id - first
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_entry(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -> cython.pointer[Entry]:
+def find_entry(box, packet_id):
     """The entry in flight with this packet identifier, or NULL."""
     if packet_id == 0 or box.head == box.next:
         return cython.NULL
@@ -124,12 +99,7 @@ def find_entry(box: cython.pointer[cython.const[Outbox]], packet_id: uint16_t) -
     return entry_at(box, place) if place < box.next else cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def release_payload(
-    box: cython.pointer[Outbox], entry: cython.pointer[Entry], tally: cython.pointer[int64_t]
-) -> cython.void:
+def release_payload(box, entry, tally):
     """Lets go of an entry's message; the place itself stays."""
     if entry.message != cython.NULL:
         box.bytes -= message_bytes(entry.message)
@@ -140,12 +110,7 @@ def release_payload(
         entry.subscription_ids = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def forget_entry(
-    box: cython.pointer[Outbox], entry: cython.pointer[Entry], tally: cython.pointer[int64_t]
-) -> cython.void:
+def forget_entry(box, entry, tally):
     """Acknowledged, dropped or expired: the place becomes a hole, and the head moves past all holes."""
     if entry.state == WAITING:
         box.waiting -= 1
@@ -162,10 +127,7 @@ def forget_entry(
         box.capacity = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def trim_outbox(box: cython.pointer[Outbox]) -> cython.void:
+def trim_outbox(box):
     """Moves the head past what is done, and ``next`` along with it."""
     while box.head != box.tail and entry_at(box, box.head).state == DONE:
         box.head += 1
@@ -175,10 +137,7 @@ def trim_outbox(box: cython.pointer[Outbox]) -> cython.void:
         box.next += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def rewind_outbox(box: cython.pointer[Outbox]) -> cython.void:
+def rewind_outbox(box):
     """The client comes back: all that was in flight is to be sent again, from the oldest [MQTT-4.4.0-1]."""
     sequence: uint64_t = box.head
     while sequence != box.next:
@@ -195,10 +154,7 @@ def rewind_outbox(box: cython.pointer[Outbox]) -> cython.void:
     box.inflight = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_outbox(box: cython.pointer[Outbox], tally: cython.pointer[int64_t]) -> cython.void:
+def free_outbox(box, tally):
     """Frees the ring and lets go of every message in it."""
     while box.head != box.tail:
         entry: cython.pointer[Entry] = entry_at(box, box.head)

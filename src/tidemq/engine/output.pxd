@@ -1,6 +1,7 @@
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uint8_t
 
 from tidemq.engine.state cimport Connection, Message, Output, Reactor
+from tidemq.engine.system cimport iovec
 
 cdef uint8_t* reserve_output(Reactor* r, Connection* c, uint32_t size) noexcept nogil
 cdef void append_output(Reactor* r, Connection* c, const void* data, uint32_t size) noexcept nogil
@@ -21,3 +22,10 @@ cdef inline uint64_t pending_output(const Connection* c) noexcept nogil:
     if c.transport != NULL:
         pending += c.transport.output.end - c.transport.output.start
     return pending
+
+# of this module alone
+cdef void _take_block(Reactor* r, Output* out, uint32_t size) noexcept nogil
+cdef void _give_block(Reactor* r, Output* out) noexcept nogil
+cdef bint _is_strained(const Connection* c) noexcept nogil
+cdef void _make_room(Reactor* r, Connection* c, uint32_t size) noexcept nogil
+cdef int _gather(Output* out, iovec* parts) noexcept nogil

@@ -22,12 +22,9 @@ from cython.cimports.tidemq.engine.message import hold_message, payload_of, rele
 from cython.cimports.tidemq.engine.state import (
     CLOSING,
     OUTPUT_BLOCK,
-    Connection,
     LargePayload,
     LargePayloads,
-    Message,
     Output,
-    Reactor,
 )
 from cython.cimports.tidemq.engine.system import (
     MSG_DONTWAIT,
@@ -45,22 +42,14 @@ _SPARE_BLOCKS_MAX = cython.declare(uint32_t, 64)  # kept by a reactor for the ne
 _VECTOR_MAX = cython.declare(cython.int, 64)  # parts of one scatter-gather send
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def touch(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def touch(r, c):
     """The connection is looked at when the turn ends."""
     if not c.touched:
         c.touched = True
         r.touched.push_back(c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def doom(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, fault: uint8_t
-) -> cython.void:
+def doom(r, c, reason, fault):
     """Closes the connection at the end of the turn, after what is written; the first reason stays."""
     if c.doomed:
         return
@@ -71,10 +60,7 @@ def doom(
         touch(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _take_block(r: cython.pointer[Reactor], out: cython.pointer[Output], size: uint32_t) -> cython.void:
+def _take_block(r, out, size):
     capacity: uint32_t = _SMALL_BLOCK
     if size > capacity or out.usual > capacity:
         capacity = OUTPUT_BLOCK
@@ -91,10 +77,7 @@ def _take_block(r: cython.pointer[Reactor], out: cython.pointer[Output], size: u
     out.start = out.end = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _give_block(r: cython.pointer[Reactor], out: cython.pointer[Output]) -> cython.void:
+def _give_block(r, out):
     if out.data == cython.NULL:
         return
     if out.capacity == OUTPUT_BLOCK and r.spare_blocks.size() < _SPARE_BLOCKS_MAX:
@@ -107,18 +90,12 @@ def _give_block(r: cython.pointer[Reactor], out: cython.pointer[Output]) -> cyth
     out.capacity = out.start = out.end = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_strained(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
+def _is_strained(c):
     """Whether publishers wait for it already."""
     return c.session != cython.NULL and is_waited_for(c.session)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _make_room(r: cython.pointer[Reactor], c: cython.pointer[Connection], size: uint32_t) -> cython.void:
+def _make_room(r, c, size):
     """Room for ``size`` more bytes: by sending a full block, closing the gap in front, or a larger block."""
     out: cython.pointer[Output] = cython.address(c.output)
     if out.end - out.start >= OUTPUT_BLOCK // 2 and not c.doomed and not _is_strained(c):
@@ -143,12 +120,7 @@ def _make_room(r: cython.pointer[Reactor], c: cython.pointer[Connection], size: 
     out.end = used
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def reserve_output(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], size: uint32_t
-) -> cython.pointer[uint8_t]:
+def reserve_output(r, c, size):
     """Adds ``size`` bytes to what goes out; the caller fills them in before anything else is appended."""
     out: cython.pointer[Output] = cython.address(c.output)
     touch(r, c)
@@ -161,25 +133,12 @@ def reserve_output(
     return at
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_output(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    data: cython.pointer[cython.const[cython.void]],
-    size: uint32_t,
-) -> cython.void:
+def append_output(r, c, data, size):
     """Copies ``size`` bytes to what goes out."""
     memcpy(reserve_output(r, c, size), data, size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_large(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], message: cython.pointer[Message]
-) -> cython.void:
+def append_large(r, c, message):
     """Lets a message's payload follow what was appended so far, sent from the message itself."""
     out: cython.pointer[Output] = cython.address(c.output)
     touch(r, c)
@@ -195,10 +154,7 @@ def append_large(
     out.large.bytes += message.payload_size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _gather(out: cython.pointer[Output], parts: cython.pointer[iovec]) -> cython.int:
+def _gather(out, parts):
     """Lays out what is to be sent, buffer and large payloads in turn; returns how many parts."""
     count: cython.int = 0
     at: uint64_t = out.large.streamed
@@ -226,10 +182,7 @@ def _gather(out: cython.pointer[Output], parts: cython.pointer[iovec]) -> cython
     return count
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def consume_output(r: cython.pointer[Reactor], out: cython.pointer[Output], size: uint64_t) -> cython.void:
+def consume_output(r, out, size):
     """Marks ``size`` bytes as sent, over buffer and large payloads in their order."""
     large: cython.pointer[LargePayloads] = out.large
     done: cython.size_t = 0
@@ -259,18 +212,12 @@ def consume_output(r: cython.pointer[Reactor], out: cython.pointer[Output], size
         large.parts.erase(large.parts.begin(), large.parts.begin() + done)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_drained(out: cython.pointer[cython.const[Output]]) -> cython.bint:
+def is_drained(out):
     """Whether all that was appended has gone."""
     return out.end == out.start and (out.large == cython.NULL or out.large.bytes == 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def flush_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+def flush_output(r, c):
     """Sends what the socket takes now. False when the connection is broken."""
     out: cython.pointer[Output] = cython.address(c.output)
     total: uint32_t = 0
@@ -311,10 +258,7 @@ def flush_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def settle_output(r: cython.pointer[Reactor], out: cython.pointer[Output], sent: uint32_t) -> cython.void:
+def settle_output(r, out, sent):
     """Gives the buffer back where all of it has gone; ``sent``: bytes that this turn sent."""
     out.taken += sent
     if is_drained(out):
@@ -322,10 +266,7 @@ def settle_output(r: cython.pointer[Reactor], out: cython.pointer[Output], sent:
         _give_block(r, out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_output(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def free_output(r, c):
     """Lets go of everything that was not sent."""
     out: cython.pointer[Output] = cython.address(c.output)
     index: cython.size_t

@@ -9,7 +9,7 @@ It keeps the order of its messages, because it is posted after everything that i
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint16_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint16_t
 from cython.cimports.tidemq.engine.authorising import review
 from cython.cimports.tidemq.engine.backpressure import is_waited_for
 from cython.cimports.tidemq.engine.closing import place_connection
@@ -18,7 +18,7 @@ from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.ledger import is_owed
 from cython.cimports.tidemq.engine.mail import new_mail
 from cython.cimports.tidemq.engine.output import touch
-from cython.cimports.tidemq.engine.state import MAIL_MOVED, Connection, Mail, Reactor, Session
+from cython.cimports.tidemq.engine.state import MAIL_MOVED, Connection, Mail, Session
 from cython.cimports.tidemq.engine.system import (
     RELAXED,
     load_int,
@@ -35,10 +35,7 @@ _BUSIER = cython.declare(cython.int, 15)  # percent by which a busy reactor may 
 _LOAD_NS = cython.declare(int64_t, 50000000)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def work_out_load(r: cython.pointer[Reactor], now_ns: int64_t) -> cython.void:
+def work_out_load(r, now_ns):
     """At the end of a turn: says now and then which share of the time this reactor was busy."""
     elapsed: int64_t = now_ns - r.load_ns
     if elapsed >= _LOAD_NS:
@@ -47,10 +44,7 @@ def work_out_load(r: cython.pointer[Reactor], now_ns: int64_t) -> cython.void:
         r.load_ns = now_ns
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _may_move(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+def _may_move(r, c):
     """Whether nothing ties the client to this reactor: no subscriptions, nothing waited for, nothing owed to
     it.
     """
@@ -66,12 +60,7 @@ def _may_move(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cyth
     return not (c.asked or c.doomed or c.leaving or c.pause_count or is_waited_for(s) or c.replays)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def consider_moving(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], reactors: uint64_t
-) -> cython.void:
+def consider_moving(r, c, reactors):
     """After a message that only others received. ``reactors``: a bit for each of them."""
     target: uint16_t = 0
     if reactors & (reactors - 1):  # more than one
@@ -98,10 +87,7 @@ def consider_moving(
         c.away = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def go_home(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def go_home(r, c):
     """The client is owed nothing any more: it moves, if nothing has come in its way meanwhile."""
     target: uint16_t = c.homing - 1
     c.homing = 0
@@ -110,10 +96,7 @@ def go_home(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
         _move(r, c, target)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _move(r: cython.pointer[Reactor], c: cython.pointer[Connection], target: uint16_t) -> cython.void:
+def _move(r, c, target):
     """Sends connection and session to another reactor at the end of the turn."""
     mail: Mail = new_mail(MAIL_MOVED)
     mail.hops = cython.cast(cython.uchar, target)
@@ -135,10 +118,7 @@ def _move(r: cython.pointer[Reactor], c: cython.pointer[Connection], target: uin
     r.tally[C_PUBLISHERS_MOVED] += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def welcome(r: cython.pointer[Reactor], mail: cython.pointer[cython.const[Mail]]) -> cython.void:
+def welcome(r, mail):
     """A connection that comes with its session goes on here. Its messages get ids above those that it was
     given where it comes from, whatever the clocks of both reactors say.
     """

@@ -59,7 +59,6 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_UNSUBSCRIBE,
     Connection,
     Mail,
-    Reactor,
     Section,
     Session,
     StoredRows,
@@ -69,10 +68,7 @@ from cython.cimports.tidemq.engine.system import EPOLL_CTL_DEL, epoll_ctl
 from cython.cimports.tidemq.engine.timers import time_connection
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _adopt(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def _adopt(r, mail):
     """A connection whose session lives here: its CONNECT has been accepted already."""
     c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
     c.leaving = False
@@ -89,10 +85,7 @@ def _adopt(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.voi
         r.resumed.push_back(handle_of(r, c))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _answer(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def _answer(r, mail):
     """The control plane's decision; one for a connection that is gone, or about to move, is dropped."""
     c: cython.pointer[Connection] = connection_of(r, mail.number)
     if c == cython.NULL or c.doomed or c.leaving or r.stopping:
@@ -110,10 +103,7 @@ def _answer(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.vo
         answer_publish(r, c, mail.reason, mail.token)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _disconnect(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def _disconnect(r, mail):
     """Ends the connection of a client, here or wherever its session lives."""
     found: Found = find_session(r, mail.letter.text, False)
     if found.session == cython.NULL:
@@ -126,10 +116,7 @@ def _disconnect(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
         doom(r, found.session.connection, mail.reason, 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _subscribe(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def _subscribe(r, mail):
     """A receiver of the embedding program: a session without a client."""
     wants_retained: cython.bint = False
     s: cython.pointer[Session] = new_session(r)
@@ -140,10 +127,7 @@ def _subscribe(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython
     begin_backlog(r, s, span_of(mail.letter.text), mail.reason, 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _take_rows(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def _take_rows(r, mail):
     """Rows that the store found for a queue, which may be gone by now."""
     rows: cython.pointer[StoredRows] = cython.cast(cython.pointer[StoredRows], mail.pointer)
     if not r.sessions.count(mail.number) or r.sessions[mail.number].stored == cython.NULL:
@@ -164,10 +148,7 @@ def _take_rows(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython
         look_at_room(r, s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _stop(r: cython.pointer[Reactor]) -> cython.void:
+def _stop(r):
     """Reads nothing more; what is written still goes out, then comes the goodbye."""
     index: cython.size_t
     r.stopping = True
@@ -183,10 +164,7 @@ def _stop(r: cython.pointer[Reactor]) -> cython.void:
         touch(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _free_letter(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def _free_letter(r, mail):
     if mail.letter != cython.NULL:
         del mail.letter.text
         del mail.letter.data
@@ -197,10 +175,7 @@ def _free_letter(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cyth
         mail.letter = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def settle_mail(r, mail):
     """Acts on a mail after the reactors have ended: messages go into the queues, all else is void."""
     if mail.message != cython.NULL:
         handle_mail(r, mail)
@@ -226,10 +201,7 @@ def settle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cytho
     _free_letter(r, mail)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def handle_mail(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def handle_mail(r, mail):
     """Acts on one mail and frees what came with it."""
     kind: uint8_t = mail.kind
     if kind == MAIL_MESSAGE:

@@ -1,7 +1,7 @@
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp.string cimport string
 
-from tidemq.engine.state cimport Connection, Passage, Reactor, Session
+from tidemq.engine.state cimport Connection, Passage, Promise, Reactor, Session
 from tidemq.wire.protocol cimport Span
 
 cdef void promise_published(
@@ -18,3 +18,7 @@ cdef void promise_sending(Reactor* r, Connection* c) noexcept nogil
 cdef void mail_kept(Reactor* r, uint64_t token, uint8_t reason, string* takers) noexcept nogil
 cdef void promise_kept(Reactor* r, const Passage* p, uint64_t token) noexcept nogil
 cdef void free_promises(Reactor* r) noexcept nogil
+
+# of this module alone
+cdef Promise _new_promise(Reactor* r, Connection* c, uint8_t kind) noexcept nogil
+cdef void _enter(Reactor* r, Session* s, Promise* promise, const Passage* p) noexcept nogil

@@ -6,7 +6,7 @@ sections (``fulfilment``).
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
@@ -27,20 +27,12 @@ from cython.cimports.tidemq.engine.state import (
     PROMISE_PACKET,
     PROMISE_PUBLISHED,
     PROMISE_SEND,
-    Connection,
     Mail,
-    Passage,
     Promise,
-    Reactor,
-    Session,
 )
-from cython.cimports.tidemq.wire.protocol import Span
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _new_promise(r: cython.pointer[Reactor], c: cython.pointer[Connection], kind: uint8_t) -> Promise:
+def _new_promise(r, c, kind):
     promise: Promise
     memset(cython.address(promise), 0, cython.sizeof(Promise))
     promise.kind = kind
@@ -55,15 +47,7 @@ def _new_promise(r: cython.pointer[Reactor], c: cython.pointer[Connection], kind
     return promise
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _enter(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    promise: cython.pointer[Promise],
-    p: cython.pointer[cython.const[Passage]],
-) -> cython.void:
+def _enter(r, s, promise, p):
     """Into the ledger, with all that the message of ``p``, or NULL, waits for."""
     promise.number = s.number
     if p != cython.NULL:
@@ -79,18 +63,7 @@ def _enter(
     enter_promise(r, s, promise)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def promise_published(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    p: cython.pointer[cython.const[Passage]],
-    packet_type: uint8_t,
-    packet_id: uint16_t,
-    reason: uint8_t,
-    again: cython.bint,
-) -> cython.void:
+def promise_published(r, c, p, packet_type, packet_id, reason, again):
     """PUBACK or PUBREC, once everybody has kept the message, and what its publisher was owed before is
     kept. A publisher that is owed as many as it may have under way is not read from until half of them have
     gone out.
@@ -103,27 +76,13 @@ def promise_published(
     _enter(r, c.session, cython.address(promise), p)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def promise_will(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], p: cython.pointer[cython.const[Passage]]
-) -> cython.void:
+def promise_will(r, s, p):
     """The will itself goes once everybody has kept it as a message."""
     promise: Promise = _new_promise(r, cython.NULL, PROMISE_PUBLISHED)
     _enter(r, s, cython.address(promise), p)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def promise_ack(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    packet_type: uint8_t,
-    packet_id: uint16_t,
-    reason: uint8_t,
-) -> cython.void:
+def promise_ack(r, c, packet_type, packet_id, reason):
     """PUBREL or PUBCOMP after the open section."""
     promise: Promise = _new_promise(r, c, PROMISE_ACK)
     promise.packet_type = packet_type
@@ -132,12 +91,7 @@ def promise_ack(
     r.promises.push_back(promise)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def promise_packet(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], packet: cython.pointer[cython.const[string]]
-) -> cython.void:
+def promise_packet(r, c, packet):
     """A whole packet after the open section; it is copied."""
     promise: Promise = _new_promise(r, c, PROMISE_PACKET)
     owner: unique_ptr[string] = make_unique[string](packet[0])
@@ -145,27 +99,13 @@ def promise_packet(
     r.promises.push_back(promise)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def promise_connack(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], packet: cython.pointer[cython.const[string]]
-) -> cython.void:
+def promise_connack(r, c, packet):
     """CONNACK after the open section; then the pause that the caller has begun ends."""
     promise_packet(r, c, packet)
     r.promises.back().kind = PROMISE_CONNACK
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def promise_backlog(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    filter: Span,
-    qos: uint8_t,
-    subscription_id: uint32_t,
-) -> cython.void:
+def promise_backlog(r, c, filter, qos, subscription_id):
     """The retained messages of a new subscription, after its SUBACK, unless it has ended by then or been made
     anew.
     """
@@ -179,25 +119,14 @@ def promise_backlog(
     r.promises.push_back(promise)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def promise_sending(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def promise_sending(r, c):
     """The outbox goes on after the last section; asked for many times it is done once."""
     if c.resumes != last_section(r):
         c.resumes = last_section(r)
         r.promises.push_back(_new_promise(r, c, PROMISE_SEND))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def mail_kept(
-    r: cython.pointer[Reactor],
-    token: uint64_t,
-    reason: uint8_t,
-    takers: cython.pointer[string],
-) -> cython.void:
+def mail_kept(r, token, reason, takers):
     """Tells another reactor that a message it mailed is kept, or with a reason refused.
 
     ``takers``: who takes what was offered, or NULL; the mail owns it.
@@ -212,12 +141,7 @@ def mail_kept(
     r.outgoing[reactor_of_token(token)].push_back(mail)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def promise_kept(
-    r: cython.pointer[Reactor], p: cython.pointer[cython.const[Passage]], token: uint64_t
-) -> cython.void:
+def promise_kept(r, p, token):
     """Tells the publisher's reactor that a mailed message is kept here: at once where nothing had to be."""
     if token == 0:
         return
@@ -235,10 +159,7 @@ def promise_kept(
     r.promises.push_back(promise)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_promises(r: cython.pointer[Reactor]) -> cython.void:
+def free_promises(r):
     """Forgets what can be kept no more: the reactor has ended."""
     index: cython.size_t
     for index in range(r.promises.size()):

@@ -1,7 +1,7 @@
 """PUBLISH as it comes from a client, and the acknowledgements of both directions."""
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
@@ -46,11 +46,9 @@ from cython.cimports.tidemq.engine.state import (
     ROW_NONE,
     SENT,
     CacheEntry,
-    Connection,
     Entry,
     Event,
     Passage,
-    Reactor,
     Session,
 )
 from cython.cimports.tidemq.engine.system import RELAXED, load_int
@@ -86,12 +84,7 @@ from cython.cimports.tidemq.wire.protocol import (
 from cython.cimports.tidemq.wire.topics import check_topic_levels
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _resolve_alias(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], publish: cython.pointer[Publish]
-) -> Fault:
+def _resolve_alias(r, c, publish):
     """Sets or uses a topic alias: afterwards the packet has its topic name (5.0 section 3.3.2.3.4)."""
     alias: uint16_t = publish.properties.topic_alias
     if alias > r.shared.limits.topic_alias_max:
@@ -110,12 +103,7 @@ def _resolve_alias(
     return FAULT_NONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _check_publish(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], publish: cython.pointer[Publish]
-) -> Fault:
+def _check_publish(r, c, publish):
     """What the packet alone does not show: who may send what, aliases, limits."""
     if c.version == 5 and publish.properties.present:
         if publish.properties.subscription_id_count:
@@ -129,18 +117,7 @@ def _check_publish(
     return check_topic_levels(cython.address(publish.topic), r.shared.limits.topic_levels_max)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def handle_publish(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    frame: cython.pointer[cython.const[uint8_t]],
-    frame_size: uint32_t,
-) -> cython.void:
+def handle_publish(r, c, first, body, size, frame, frame_size):
     """A PUBLISH from a client, in its whole ``frame``: checked, decided on, routed, acknowledged."""
     publish: Publish
     fault: Fault = parse_publish(first, body, size, c.version, cython.address(publish))
@@ -189,15 +166,7 @@ def handle_publish(
     _accept_publish(r, c, cython.address(publish), frame, frame_size, entry)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _answered(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    entry: cython.pointer[CacheEntry],
-    publish: cython.pointer[Publish],
-) -> cython.pointer[Judgement]:
+def _answered(r, c, entry, publish):
     """What the authoriser has said to this client on such a message and topic, while it holds, or NULL."""
     if c.asker_number == 0:
         return cython.NULL
@@ -207,17 +176,7 @@ def _answered(
     return known if known.known & message_bit(publish.qos, publish.retain) else cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _ask_publish(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    publish: cython.pointer[Publish],
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> cython.void:
+def _ask_publish(r, c, publish, first, body, size):
     """Lets the control plane decide on a message; nothing more is read until it has."""
     c.asked = True
     touch(r, c)
@@ -230,15 +189,7 @@ def _ask_publish(
     post_event(r.shared, event)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _deny_publish(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    publish: cython.pointer[Publish],
-    reason: uint8_t,
-) -> cython.void:
+def _deny_publish(r, c, publish, reason):
     """The client may not publish this: 5.0 is told so; 3.x cannot be, and the message is acknowledged and
     dropped (3.1.1 section 3.3.5).
     """
@@ -256,15 +207,7 @@ def _deny_publish(
         write_ack(r, c, packet_type, publish.packet_id, reason)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _refuse_publish(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    publish: cython.pointer[Publish],
-    reason: uint8_t,
-) -> cython.void:
+def _refuse_publish(r, c, publish, reason):
     """There is no room for the message: 5.0 is told so, 3.x cannot be and is disconnected rather than lied
     to. So is who repeats a message of QoS 2: its first copy may be in the store, known by the identifier that
     the answer would set free.
@@ -280,15 +223,7 @@ def _refuse_publish(
         write_ack(r, c, packet_type, publish.packet_id, reason)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _refused_by_store(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    publish: cython.pointer[Publish],
-    entry: cython.pointer[CacheEntry],
-) -> cython.bint:
+def _refused_by_store(r, c, publish, entry):
     """Refuses a message that would have to be stored while the store takes nothing."""
     reason: cython.int = load_int(cython.address(r.shared.store_refuses), RELAXED)
     if reason == 0 or publish.qos == 0:
@@ -303,12 +238,7 @@ def _refused_by_store(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def answer_publish(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, ttl_ms: uint64_t
-) -> cython.void:
+def answer_publish(r, c, reason, ttl_ms):
     """The control plane has decided on the PUBLISH that waits; for so long it wants to say the same of others
     like it.
     """
@@ -339,12 +269,7 @@ def answer_publish(
     drop_packet(r, kept)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _acknowledge(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], p: cython.pointer[Passage], packet_id: uint16_t
-) -> cython.void:
+def _acknowledge(r, c, p, packet_id):
     """PUBACK or PUBREC: now where nobody keeps the message and nothing before it waits, else when all have
     kept it.
     """
@@ -371,17 +296,7 @@ def _acknowledge(
         settle_published(r, c, c.session, packet_type, packet_id, reason)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _accept_publish(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    publish: cython.pointer[Publish],
-    frame: cython.pointer[cython.const[uint8_t]],
-    frame_size: uint32_t,
-    entry: cython.pointer[CacheEntry],
-) -> cython.void:
+def _accept_publish(r, c, publish, frame, frame_size, entry):
     """Routes a message that is allowed, and acknowledges it. ``entry``: of its topic, or NULL."""
     passage: Passage
     forwarded: string
@@ -429,12 +344,7 @@ def _accept_publish(
         c.away = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _handle_pubrel(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], packet_id: uint16_t
-) -> cython.void:
+def _handle_pubrel(r, c, packet_id):
     """PUBREL ends a QoS 2 message from the client [MQTT-4.3.3-11].
 
     PUBCOMP lets the client use the identifier for another message: the store must not know it any more.
@@ -449,15 +359,7 @@ def _handle_pubrel(
         write_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS if known else RC_PACKET_IDENTIFIER_NOT_FOUND)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _release_entry(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    entry: cython.pointer[Entry],
-    packet_id: uint16_t,
-) -> cython.void:
+def _release_entry(r, c, entry, packet_id):
     """PUBREC has come: PUBREL follows [MQTT-4.3.3-4]. Where the entry is stored, the store has to know before
     the client does, for it forgets the identifier then; and the message stays, since it names the row.
     """
@@ -474,15 +376,7 @@ def _release_entry(
         promise_ack(r, c, PUBREL, packet_id, RC_SUCCESS)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _handle_pubrec(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    entry: cython.pointer[Entry],
-    ack: cython.pointer[cython.const[Ack]],
-) -> cython.bint:
+def _handle_pubrec(r, c, entry, ack):
     """Whether it ends the message, as one with a reason from 0x80 on does: no PUBREL follows that."""
     known: cython.bint = entry != cython.NULL and (entry.state == SENT or entry.state == RELEASED)
     if ack.reason >= 0x80:
@@ -494,16 +388,7 @@ def _handle_pubrec(
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def handle_ack(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> cython.void:
+def handle_ack(r, c, first, body, size):
     """PUBACK, PUBREC, PUBREL, PUBCOMP. One that fits no message is answered, or means nothing: its message
     may be of an earlier connection. One for a message of another QoS breaks the protocol
     [3.1.1 MQTT-4.8.0-1].

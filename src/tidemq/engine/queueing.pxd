@@ -1,6 +1,6 @@
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint32_t, uint64_t, uint8_t
 
-from tidemq.engine.state cimport Entry, Message, MessageId, Passage, Reactor, Session, StoredRows
+from tidemq.engine.state cimport Entry, Message, MessageId, Passage, Reactor, Session, StoredQueue, StoredRow, StoredRows
 
 cdef enum:
     MARK_MS = 20                 # after which a QoS 1 message without acknowledgement is in flight in the store too
@@ -22,3 +22,13 @@ cdef void accept_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void expire_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void forget_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void make_stored(Reactor* r, Session* s) noexcept nogil
+
+# of this module alone
+cdef MessageId _before(const MessageId* id) noexcept nogil
+cdef void _changed(StoredQueue* q, const MessageId* id) noexcept nogil
+cdef bint _drop_oldest(Reactor* r, Session* s) noexcept nogil
+cdef void _trim_oldest(Reactor* r, Session* s, uint64_t count) noexcept nogil
+cdef bint _make_room(Reactor* r, Session* s, Passage* p) noexcept nogil
+cdef void _mark_entry(Reactor* r, Session* s, uint64_t sequence) noexcept nogil
+cdef void _mark_session(Reactor* r, Session* s) noexcept nogil
+cdef void _forget_stored(Reactor* r, Session* s, StoredRow* row) noexcept nogil

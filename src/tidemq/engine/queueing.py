@@ -10,7 +10,7 @@ is read again.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import allocate
@@ -40,11 +40,8 @@ from cython.cimports.tidemq.engine.state import (
     SENT,
     WAITING,
     Entry,
-    Message,
     MessageId,
     Outbox,
-    Passage,
-    Reactor,
     Record,
     Session,
     StoredQueue,
@@ -60,19 +57,13 @@ _MARKED_MAX = cython.declare(cython.int, 4096)  # in one turn
 _READ_BYTES_MAX = cython.declare(uint64_t, 4194304)  # waiting in the outbox beyond which no window is read
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_rows() -> cython.pointer[StoredRows]:
+def new_rows():
     """No rows."""
     owner: unique_ptr[StoredRows] = make_unique[StoredRows]()
     return owner.release()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_rows(r: cython.pointer[Reactor], rows: cython.pointer[StoredRows]) -> cython.void:
+def free_rows(r, rows):
     """Lets go of what was read and not taken."""
     index: cython.size_t
     for index in range(rows.rows.size()):
@@ -82,10 +73,7 @@ def free_rows(r: cython.pointer[Reactor], rows: cython.pointer[StoredRows]) -> c
     del rows
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def make_stored(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def make_stored(r, s):
     """From now on, and for all its life, the session is one that the store holds."""
     s.stored = cython.cast(cython.pointer[StoredQueue], allocate(cython.sizeof(StoredQueue)))
     r.sessions[s.number] = s
@@ -94,20 +82,14 @@ def make_stored(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
     pthread_mutex_unlock(cython.address(r.shared.registry_lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _before(id: cython.pointer[cython.const[MessageId]]) -> MessageId:
+def _before(id):
     """An id below this one and above all that precede it by a step of the clock."""
     result: MessageId = id[0]
     result.clock -= 1
     return result
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _changed(q: cython.pointer[StoredQueue], id: cython.pointer[cython.const[MessageId]]) -> cython.void:
+def _changed(q, id):
     """Rows from here on are not as the read under way finds them."""
     if q.reading and (q.late.clock == 0 or precedes(id, cython.address(q.late))):
         q.late = id[0]
@@ -116,10 +98,7 @@ def _changed(q: cython.pointer[StoredQueue], id: cython.pointer[cython.const[Mes
 # --- limits ----------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _drop_oldest(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.bint:
+def _drop_oldest(r, s):
     """Drops the oldest message that was never sent; false when there is none.
 
     A window that is being read is on its way to the client: what comes after it goes, once it is there.
@@ -148,10 +127,7 @@ def _drop_oldest(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _trim_oldest(r: cython.pointer[Reactor], s: cython.pointer[Session], count: uint64_t) -> cython.void:
+def _trim_oldest(r, s, count):
     """So many of the oldest that are only in the store go."""
     q: cython.pointer[StoredQueue] = s.stored
     count = min(count, q.waiting)
@@ -164,12 +140,7 @@ def _trim_oldest(r: cython.pointer[Reactor], s: cython.pointer[Session], count: 
     q.waiting -= count
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def has_room(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], p: cython.pointer[Passage]
-) -> cython.bint:
+def has_room(r, s, p):
     """Whether the queue takes one message more; where it is full the policy applies, and the passage says
     what the publisher is told.
     """
@@ -180,12 +151,7 @@ def has_room(
     return may_overfill(r, s, p.feeder, p.attended) or _make_room(r, s, p)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _make_room(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], p: cython.pointer[Passage]
-) -> cython.bint:
+def _make_room(r, s, p):
     note_drop(r, s, C_DROPPED_QUEUE_FULL, 1)
     if r.shared.queue_full == FULL_DROP_OLDEST and _drop_oldest(r, s):
         return True
@@ -196,19 +162,13 @@ def _make_room(
 # --- what was sent ---------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _mark_entry(r: cython.pointer[Reactor], s: cython.pointer[Session], sequence: uint64_t) -> cython.void:
+def _mark_entry(r, s, sequence):
     entry: cython.pointer[Entry] = entry_at(cython.address(s.outbox), sequence)
     if entry.state == SENT and entry.row == ROW_IDLE:
         record_sent(r, s, entry, sequence)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _mark_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def _mark_session(r, s):
     """Whatever was sent is in flight in the store too: nothing of it is read again as if it waited."""
     sequence: uint64_t = s.outbox.head
     while sequence < s.outbox.next:
@@ -217,10 +177,7 @@ def _mark_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
         sequence += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def mark_sent(r: cython.pointer[Reactor]) -> cython.void:
+def mark_sent(r):
     """What was sent some time ago and is not acknowledged is in flight in the store too."""
     left: cython.int = _MARKED_MAX
     while left and not r.unmarked.empty():
@@ -239,12 +196,7 @@ def mark_sent(r: cython.pointer[Reactor]) -> cython.void:
 # --- out of memory, into the store -----------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def goes_to_store(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], id: cython.pointer[cython.const[MessageId]]
-) -> cython.bint:
+def goes_to_store(r, s, id):
     """Whether a new message is left to the store alone; if not it is about to be put into the outbox."""
     q: cython.pointer[StoredQueue] = s.stored
     window: cython.bint = (
@@ -266,28 +218,14 @@ def goes_to_store(
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def spill(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    message: cython.pointer[Message],
-    qos: uint8_t,
-    retain: cython.bint,
-    ids: cython.pointer[cython.const[uint32_t]],
-    ids_count: uint32_t,
-) -> cython.void:
+def spill(r, s, message, qos, retain, ids, ids_count):
     """A new message that is in the store alone."""
     record: uint32_t = add_row(r, s.number, message, 0, ROW_IDLE, qos, retain, ids, ids_count)
     r.section.records[record].spilled = True
     note_spilled(s, message)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_spilled(s: cython.pointer[Session], message: cython.pointer[Message]) -> cython.void:
+def note_spilled(s, message):
     """A message that `goes_to_store` is there, or on its way there."""
     q: cython.pointer[StoredQueue] = s.stored
     q.waiting += 1
@@ -296,20 +234,14 @@ def note_spilled(s: cython.pointer[Session], message: cython.pointer[Message]) -
     _changed(q, cython.address(message.id))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def lower_edge(s: cython.pointer[Session], id: cython.pointer[cython.const[MessageId]]) -> cython.void:
+def lower_edge(s, id):
     """A row of this id comes back to those that are only in the store."""
     lowest: MessageId = _before(id)
     if precedes(cython.address(lowest), cython.address(s.stored.edge)):
         s.stored.edge = lowest
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def evict_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def evict_waiting(r, s):
     """The client is gone: what was never sent to it leaves memory. Its rows stay."""
     box: cython.pointer[Outbox] = cython.address(s.outbox)
     sequence: uint64_t = box.next
@@ -332,16 +264,7 @@ def evict_waiting(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
 # --- back into memory ------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_committed(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    message: cython.pointer[Message],
-    qos: uint8_t,
-    retain: cython.bint,
-) -> cython.pointer[Entry]:
+def append_committed(r, s, message, qos, retain):
     """A new entry whose row is committed and idle."""
     entry: cython.pointer[Entry] = append_entry(cython.address(s.outbox), r.tally)
     entry.message = message
@@ -355,10 +278,7 @@ def append_committed(
     return entry
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def request_rows(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def request_rows(r, s):
     """Asks for the next window when less than half of one is left and the client is there to take it."""
     q: cython.pointer[StoredQueue] = s.stored
     window: uint32_t = r.shared.limits.queue_window_messages
@@ -375,12 +295,7 @@ def request_rows(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
     record.sequence = window
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget_stored(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], row: cython.pointer[StoredRow]
-) -> cython.void:
+def _forget_stored(r, s, row):
     q: cython.pointer[StoredQueue] = s.stored
     if q.waiting:
         q.waiting -= 1
@@ -389,12 +304,7 @@ def _forget_stored(
         q.bytes = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def accept_rows(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], rows: cython.pointer[StoredRows]
-) -> cython.void:
+def accept_rows(r, s, rows):
     """A window has come: it waits in the outbox, in the order of the store. Takes the rows over.
 
     It ends before a row of an offer that is not settled here: that one comes when it is, and those of its
@@ -439,12 +349,7 @@ def accept_rows(
     q.trims = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def expire_rows(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], rows: cython.pointer[StoredRows]
-) -> cython.void:
+def expire_rows(r, s, rows):
     """The time of these idle rows is over: what waits only in the store goes. What is in the outbox is found
     there when its turn comes, what is in flight is completed.
 
@@ -464,12 +369,7 @@ def expire_rows(
     free_rows(r, rows)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def forget_rows(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], rows: cython.pointer[StoredRows]
-) -> cython.void:
+def forget_rows(r, s, rows):
     """The store has removed these rows, for their time is over."""
     index: cython.size_t
     for index in range(rows.rows.size()):

@@ -8,13 +8,13 @@ what each connection may take in advance: a twentieth of a second's worth of mes
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.counters import C_CLIENTS_THROTTLED, C_THROTTLED_MS
 from cython.cimports.tidemq.engine.engine_limits import Rates
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.output import touch
-from cython.cimports.tidemq.engine.state import TIMER_THROTTLED, ClientUsage, Connection, Listener, Reactor
+from cython.cimports.tidemq.engine.state import TIMER_THROTTLED, ClientUsage, Connection
 from cython.cimports.tidemq.engine.system import RELAXED, add_i64, compare_exchange_i64, load_i64
 from cython.cimports.tidemq.engine.timers import add_timer
 from cython.cimports.tidemq.wire.packets import FixedHeader, parse_fixed_header
@@ -26,10 +26,7 @@ _READ_LEAST = cython.declare(int64_t, 4096)  # bytes
 _ANY = cython.declare(int64_t, 0x7FFFFFFF)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _left(paid_ns: cython.pointer[int64_t], now_ns: int64_t, per_s: int64_t) -> int64_t:
+def _left(paid_ns, now_ns, per_s):
     """What the bucket holds; a step's worth at least, for who comes to it has waited."""
     if per_s == 0:
         return _ANY
@@ -40,10 +37,7 @@ def _left(paid_ns: cython.pointer[int64_t], now_ns: int64_t, per_s: int64_t) -> 
     return max(free_ns * per_s // _SECOND_NS, least) if free_ns > 0 else least
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _take(paid_ns: cython.pointer[int64_t], now_ns: int64_t, count: int64_t, per_s: int64_t) -> int64_t:
+def _take(paid_ns, now_ns, count, per_s):
     """Takes from the bucket; returns when there is something in it again, 0 where it is not bounded."""
     if per_s == 0:
         return 0
@@ -55,20 +49,14 @@ def _take(paid_ns: cython.pointer[int64_t], now_ns: int64_t, count: int64_t, per
     return paid - _SECOND_NS + _SECOND_NS // min(per_s, _STEPS)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _usage_of(c: cython.pointer[Connection]) -> cython.pointer[ClientUsage]:
+def _usage_of(c):
     if c.usage == cython.NULL:
         owner: unique_ptr[ClientUsage] = make_unique[ClientUsage]()
         c.usage = owner.release()
     return c.usage
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _hold(r: cython.pointer[Reactor], c: cython.pointer[Connection], until_ns: int64_t) -> cython.void:
+def _hold(r, c, until_ns):
     """Reads nothing more from the client until then."""
     if until_ns <= r.now_ns or c.throttled or c.doomed or c.leaving:
         return
@@ -80,20 +68,14 @@ def _hold(r: cython.pointer[Reactor], c: cython.pointer[Connection], until_ns: i
     add_timer(r, until_ns // 1000000 + 1, handle_of(r, c), TIMER_THROTTLED)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_hold(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def end_hold(r, c):
     """It waits for no bucket any more, because the time is over or because it leaves this reactor."""
     if c.throttled:
         c.throttled = False
         r.tally[C_THROTTLED_MS] += r.now_ms - c.usage.throttled_ms
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def hold_is_over(r: cython.pointer[Reactor], handle: uint64_t) -> cython.void:
+def hold_is_over(r, handle):
     """A throttled client's timer."""
     c: cython.pointer[Connection] = connection_of(r, handle)
     if c == cython.NULL or not c.throttled:
@@ -104,15 +86,7 @@ def hold_is_over(r: cython.pointer[Reactor], handle: uint64_t) -> cython.void:
         r.resumed.push_back(handle)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _walk(
-    data: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    most: int64_t,
-    end: cython.pointer[uint32_t],
-) -> int64_t:
+def _walk(data, size, most, end):
     """Counts the messages: all whole packets but acknowledgements, which answer to what we send. Stops before
     there are more than ``most``, and says where.
     """
@@ -134,15 +108,7 @@ def _walk(
     return count
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def within_rates(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> uint32_t:
+def within_rates(r, c, data, size):
     """How many bytes of it may be handled now, in whole packets: one packet at least."""
     rates: cython.pointer[Rates] = cython.address(c.listener.rates)
     end: uint32_t = size
@@ -155,16 +121,7 @@ def within_rates(
     return end
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def charge_messages(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    more: cython.bint,
-) -> cython.void:
+def charge_messages(r, c, data, size, more):
     """After so many bytes were handled. ``more``: others had to be left, so the client waits in any case."""
     rates: cython.pointer[Rates] = cython.address(c.listener.rates)
     if not (rates.client_messages or rates.messages):
@@ -180,10 +137,7 @@ def charge_messages(
     _hold(r, c, until_ns)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def room_within_rates(r: cython.pointer[Reactor], c: cython.pointer[Connection], room: uint32_t) -> uint32_t:
+def room_within_rates(r, c, room):
     """How many bytes the next read may bring."""
     rates: cython.pointer[Rates] = cython.address(c.listener.rates)
     left: int64_t = min(
@@ -193,10 +147,7 @@ def room_within_rates(r: cython.pointer[Reactor], c: cython.pointer[Connection],
     return cython.cast(uint32_t, min(cython.cast(int64_t, room), max(left, _READ_LEAST)))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def charge_bytes(r: cython.pointer[Reactor], c: cython.pointer[Connection], size: int64_t) -> cython.void:
+def charge_bytes(r, c, size):
     """After a read."""
     rates: cython.pointer[Rates] = cython.address(c.listener.rates)
     until_ns: int64_t = max(
@@ -206,10 +157,7 @@ def charge_bytes(r: cython.pointer[Reactor], c: cython.pointer[Connection], size
     _hold(r, c, until_ns)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def may_accept_at(r: cython.pointer[Reactor], listener: cython.pointer[Listener]) -> int64_t:
+def may_accept_at(r, listener):
     """When the listener may take one more connection, in ms of the monotonic clock. 0: now."""
     per_s: int64_t = listener.rates.connects
     if per_s == 0:
@@ -220,9 +168,6 @@ def may_accept_at(r: cython.pointer[Reactor], listener: cython.pointer[Listener]
     return 0 if at_ns <= r.now_ns else at_ns // 1000000 + 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def charge_accept(r: cython.pointer[Reactor], listener: cython.pointer[Listener]) -> cython.void:
+def charge_accept(r, listener):
     """After a connection was taken."""
     _take(cython.address(listener.connects_ns), r.now_ns, 1, listener.rates.connects)

@@ -3,7 +3,7 @@ the mail.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import obtain
@@ -74,7 +74,6 @@ from cython.cimports.tidemq.engine.state import (
     Entry,
     Outbox,
     Reactor,
-    Shared,
     Timer,
 )
 from cython.cimports.tidemq.engine.steps import allow_steps, begin_turn, count_steps, end_turn
@@ -129,10 +128,7 @@ _IDLE_MS = cython.declare(int64_t, 1000)  # the longest wait when there is nothi
 _READ_CAPACITY = cython.declare(uint32_t, 262144)  # bytes of one read, and of the one buffer for it
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_reactor(shared: cython.pointer[Shared], index: uint16_t) -> cython.pointer[Reactor]:
+def new_reactor(shared, index):
     """A reactor that does not run yet."""
     owner: unique_ptr[Reactor] = make_unique[Reactor]()
     r: cython.pointer[Reactor] = owner.release()
@@ -154,10 +150,7 @@ def new_reactor(shared: cython.pointer[Shared], index: uint16_t) -> cython.point
     return r
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
+def free_reactor(r):
     """Frees a reactor whose thread has ended and whose connections and sessions are gone."""
     index: cython.size_t
     for index in range(r.spare_blocks.size()):
@@ -187,10 +180,7 @@ def free_reactor(r: cython.pointer[Reactor]) -> cython.void:
     _publish_tally(r)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _handle_event(r: cython.pointer[Reactor], event: cython.pointer[epoll_event]) -> cython.void:
+def _handle_event(r, event):
     key: uint64_t = event.data.u64
     if key == 0:
         count: uint64_t
@@ -217,10 +207,7 @@ def _handle_event(r: cython.pointer[Reactor], event: cython.pointer[epoll_event]
         touch(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _resend_overdue(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _resend_overdue(r, c):
     """For MQTT 3.1: what was not acknowledged in time goes out again, with DUP (3.1 section 4.2)."""
     box: cython.pointer[Outbox] = cython.address(c.session.outbox)
     if box.head == box.next:
@@ -234,10 +221,7 @@ def _resend_overdue(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
         send_waiting(r, c.session)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _check_connect(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _check_connect(r, c):
     """Before CONNACK: one deadline from accept on, whatever comes meanwhile, and another for each step of an
     authentication. While the control plane decides it is not the client who is late; nor where it waits for a
     bucket, which others may have emptied, but for as long again at most.
@@ -251,10 +235,7 @@ def _check_connect(r: cython.pointer[Reactor], c: cython.pointer[Connection]) ->
         doom(r, c, RC_PROTOCOL_ERROR, FAULT_CONNECT_TIMEOUT)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _check_flow(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> int64_t:
+def _check_flow(r, c):
     """Ends a connection whose packet does not become whole, or whose output nobody takes. Returns when to
     look again; 0: there is nothing to look after.
     """
@@ -285,12 +266,7 @@ def _check_flow(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> in
     return next_ms
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _connection_due(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], due_ms: int64_t
-) -> cython.void:
+def _connection_due(r, c, due_ms):
     """A connection's timer: no CONNECT in time, nothing heard for too long, or something to send again."""
     if c.timer_ms != due_ms:
         return
@@ -321,10 +297,7 @@ def _connection_due(
         time_connection(r, c, next_ms)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
+def _run_timers(r):
     left: cython.int = _TIMERS_MAX
     begin_work(r)
     while left > 0 and r.timers.size() and r.timers[0].due_ms <= r.now_ms and not is_enough(r):
@@ -351,10 +324,7 @@ def _run_timers(r: cython.pointer[Reactor]) -> cython.void:
         end_lingering(r, False)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _run_resumed(r: cython.pointer[Reactor]) -> cython.void:
+def _run_resumed(r):
     """Connections that may be read again: first what was kept of them."""
     count: cython.size_t = min(r.resumed.size(), cython.cast(cython.size_t, _EVENTS_MAX))
     index: cython.size_t
@@ -369,10 +339,7 @@ def _run_resumed(r: cython.pointer[Reactor]) -> cython.void:
         r.resumed.erase(r.resumed.begin(), r.resumed.begin() + count)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _settle(r, c):
     """The end of the turn for a touched connection: written, sent to another reactor, or closed and freed."""
     if c.fd < 0:  # closed earlier in the turn
         del c
@@ -405,10 +372,7 @@ def _settle(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython
     update_interest(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
+def _end_turn(r):
     """Writes, closes, posts. Closing publishes wills, which may touch more connections: the list grows
     meanwhile.
     """
@@ -431,19 +395,13 @@ def _end_turn(r: cython.pointer[Reactor]) -> cython.void:
     _publish_tally(r)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _publish_tally(r: cython.pointer[Reactor]) -> cython.void:
+def _publish_tally(r):
     index: cython.int
     for index in range(COUNTER_COUNT):
         store_i64(cython.address(r.published[index]), r.tally[index], RELAXED)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
+def _wait_ms(r):
     """How long the turn may wait; announces sleep, so that mail posted from now on wakes us."""
     if r.resumed.size() or r.backlog_ready or r.backlog_left or r.review_left or r.ending.size() or r.keeping:
         return 0
@@ -476,10 +434,7 @@ def _wait_ms(r: cython.pointer[Reactor]) -> cython.int:
     return cython.cast(cython.int, wait)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _read_mail(r: cython.pointer[Reactor]) -> cython.void:
+def _read_mail(r):
     """Acts on the inbox, in order. Where that does very much, the rest of it comes in the next turn."""
     take_inbox(r)
     begin_work(r)
@@ -492,10 +447,7 @@ def _read_mail(r: cython.pointer[Reactor]) -> cython.void:
         r.mail_at = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _all_written(r: cython.pointer[Reactor]) -> cython.bint:
+def _all_written(r):
     """Whether the peers have everything: to close a socket with input unread discards what is unsent."""
     index: cython.size_t
     unsent: cython.int = 0
@@ -510,10 +462,7 @@ def _all_written(r: cython.pointer[Reactor]) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def run_reactor(r: cython.pointer[Reactor]) -> cython.void:
+def run_reactor(r):
     """Turns until the engine stops; the reactor's thread, without the GIL."""
     events: epoll_event[512]
     index: cython.int

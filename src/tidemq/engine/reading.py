@@ -29,7 +29,7 @@ from cython.cimports.tidemq.engine.rates import (
     room_within_rates,
     within_rates,
 )
-from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, CONNECTING, Connection, Reactor
+from cython.cimports.tidemq.engine.state import AUTHENTICATING, CONNECTED, CONNECTING
 from cython.cimports.tidemq.engine.steps import allow_steps
 from cython.cimports.tidemq.engine.subscribing import handle_subscribe, handle_unsubscribe
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, recv
@@ -72,16 +72,7 @@ _SEARCHED_MAX = cython.declare(uint64_t, 4096)  # what look-ups for one connecti
 _ROOM_FIRST = cython.declare(uint32_t, 65536)  # bytes, for a packet that is larger than the read buffer
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _handle_disconnect(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> cython.void:
+def _handle_disconnect(r, c, first, body, size):
     """DISCONNECT: the end, without the will where the reason is 0 [MQTT-3.14.4-1..3]."""
     packet: Disconnect
     fault: Fault = parse_disconnect(first, body, size, c.version, cython.address(packet))
@@ -103,12 +94,7 @@ def _handle_disconnect(
     doom(r, c, 0, FAULT_NONE)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _handle_ping(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], first: uint8_t, size: uint32_t
-) -> cython.void:
+def _handle_ping(r, c, first, size):
     """PINGREQ is answered at once [MQTT-3.12.4-1]."""
     fault: Fault = parse_ping(first, size, c.version)
     if fault != FAULT_NONE:
@@ -117,15 +103,7 @@ def _handle_ping(
     append_output(r, c, cython.cast(cython.p_char, b"\xd0\x00"), 2)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _handle_packet(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    header: cython.pointer[FixedHeader],
-    frame: cython.pointer[cython.const[uint8_t]],
-) -> cython.void:
+def _handle_packet(r, c, header, frame):
     """Gives a whole packet to what handles its type."""
     kind: uint8_t = header.first >> 4
     body: cython.pointer[cython.const[uint8_t]] = frame + header.header_size
@@ -157,26 +135,14 @@ def _handle_packet(
         doom(r, c, fault_reason(FAULT_PACKET_TYPE), FAULT_PACKET_TYPE)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-@cython.inline
-def _is_tls(data: cython.pointer[cython.const[uint8_t]], size: uint32_t) -> cython.bint:
+def _is_tls(data, size):
     """Whether a connection begins with a record of a TLS handshake (RFC 8446 section 5.1). As a CONNECT it
     would have three bytes.
     """
     return size > 1 and data[0] == 22 and data[1] == 3
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _parse(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> uint32_t:
+def _parse(r, c, data, size):
     """Handles the whole packets in it, as many as the rates allow now; returns the bytes used."""
     if r.review_left:
         bring_up_to_date(r, c)
@@ -188,15 +154,7 @@ def _parse(
     return used
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _parse_packets(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> uint32_t:
+def _parse_packets(r, c, data, size):
     """Handles all whole packets; returns the bytes used. Stops when a decision or a slow receiver is waited
     for, or where its messages were hard to look up or went to very many.
     """
@@ -234,16 +192,7 @@ def _parse_packets(
     return at
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _keep_input(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    began_ms: int64_t,
-) -> cython.void:
+def _keep_input(r, c, data, size, began_ms):
     """Copies what was not used to the connection; where a large packet has begun, with room for more of it.
 
     ``began_ms``: when its first byte came.
@@ -269,10 +218,7 @@ def _keep_input(
     r.tally[MEMORY_BUFFERS] += capacity
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _drop_input(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _drop_input(r, c):
     free(c.input)
     r.tally[LIVE_BUFFERS] -= 1
     r.tally[MEMORY_BUFFERS] -= c.input_capacity
@@ -280,10 +226,7 @@ def _drop_input(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cy
     c.input_size = c.input_capacity = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_kept(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def parse_kept(r, c):
     """Handles what a pause or a decision left unread."""
     touch(r, c)
     if c.input == cython.NULL or c.doomed:
@@ -301,12 +244,7 @@ def parse_kept(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cyt
     r.tally[MEMORY_BUFFERS] -= capacity
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _receive(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], into: cython.pointer[uint8_t], size: uint32_t
-) -> uint32_t:
+def _receive(r, c, into, size):
     """One read. 0: nothing came, or the connection is over and doomed."""
     if is_limited(c):
         size = room_within_rates(r, c, size)
@@ -319,12 +257,7 @@ def _receive(
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def begins_whole(
-    r: cython.pointer[cython.const[Reactor]], c: cython.pointer[cython.const[Connection]]
-) -> cython.bint:
+def begins_whole(r, c):
     header: FixedHeader
     fault: Fault = parse_fixed_header(c.input, c.input_size, cython.address(header))
     if fault == FAULT_NEED_MORE:
@@ -333,15 +266,7 @@ def begins_whole(
     return fault != FAULT_NONE or whole <= c.input_size or whole > r.shared.limits.packet_bytes_max
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _add_input(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> cython.void:
+def _add_input(r, c, data, size):
     """Keeps more, after what a pause has left."""
     before: uint32_t = c.input_size
     whole: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], obtain(before + size))
@@ -352,10 +277,7 @@ def _add_input(
     free(whole)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _read_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _read_wrapped(r, c):
     """As `read_connection`, through the connection's transport: what comes out of that may be more than what
     a large packet still wants.
     """
@@ -400,10 +322,7 @@ def _read_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> 
         touch(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def read_connection(r, c):
     """Reads once and handles all packets that are whole. The caller has seen that the socket is readable."""
     if c.doomed or c.asked or c.leaving or c.pause_count or c.stalled:
         touch(r, c)  # its interest in reading is taken back at the end of the turn
@@ -417,10 +336,7 @@ def read_connection(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
         charge_bytes(r, c, r.tally[C_BYTES_RECEIVED] - before)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _read_plain(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _read_plain(r, c):
     got: uint32_t
     if c.input_capacity > c.input_size:
         got = _receive(r, c, c.input + c.input_size, c.input_capacity - c.input_size)

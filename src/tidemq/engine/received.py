@@ -5,35 +5,26 @@ remembered beyond the broker's life.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.allocation import allocate
 from cython.cimports.tidemq.engine.journal import delete_value, put_value
 from cython.cimports.tidemq.engine.rows import append_u16, append_u64
-from cython.cimports.tidemq.engine.state import FAMILY_RECEIVED, Reactor, Session
+from cython.cimports.tidemq.engine.state import FAMILY_RECEIVED
 
 _STORED = cython.declare(uint32_t, 65536)  # where the second bits begin
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _has_bit(s: cython.pointer[Session], bit: uint32_t) -> cython.bint:
+def _has_bit(s, bit):
     return s.received != cython.NULL and s.received[bit >> 6] >> (bit & 63) & 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.bint:
+def is_received(s, packet_id):
     """Whether a QoS 2 message with this identifier waits for its PUBREL."""
     return _has_bit(s, packet_id)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def note_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.void:
+def note_received(s, packet_id):
     """A QoS 2 message has come and waits for its PUBREL. The bits, 8 KiB or twice that, stay while the client
     is connected.
     """
@@ -46,32 +37,21 @@ def note_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.voi
     s.received_count += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _key(s: cython.pointer[Session], packet_id: uint16_t) -> string:
+def _key(s, packet_id):
     key: string
     append_u64(cython.address(key), s.number)
     append_u16(cython.address(key), packet_id)
     return key
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def restore_received(s: cython.pointer[Session], packet_id: uint16_t) -> cython.void:
+def restore_received(s, packet_id):
     """What the store remembers from before the start."""
     bit: uint32_t = _STORED + packet_id
     note_received(s, packet_id)
     s.received[bit >> 6] |= cython.cast(uint64_t, 1) << (bit & 63)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def store_received(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], packet_id: uint16_t
-) -> cython.void:
+def store_received(r, s, packet_id):
     """Remembers it in the section that holds the message itself."""
     key: string = _key(s, packet_id)
     nothing: string
@@ -79,12 +59,7 @@ def store_received(
     put_value(r, FAMILY_RECEIVED, cython.address(key), cython.address(nothing))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def forget_received(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], packet_id: uint16_t
-) -> cython.bint:
+def forget_received(r, s, packet_id):
     """PUBREL has come, or the message was refused. True: the store has to forget it too before it is said."""
     if not _has_bit(s, packet_id):
         return False
@@ -93,12 +68,7 @@ def forget_received(
     return s.stored != cython.NULL and _forget_stored(r, s, packet_id)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget_stored(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], packet_id: uint16_t
-) -> cython.bint:
+def _forget_stored(r, s, packet_id):
     bit: uint32_t = _STORED + packet_id
     if not _has_bit(s, bit):
         return False

@@ -17,8 +17,6 @@ from cython.cimports.tidemq.engine.state import (
     EVENT_UNSUBSCRIBE,
     Connection,
     Event,
-    Mail,
-    Reactor,
 )
 from cython.cimports.tidemq.wire.packets import next_filter
 from cython.cimports.tidemq.wire.protocol import Span
@@ -26,18 +24,12 @@ from cython.cimports.tidemq.wire.protocol import Span
 _PREFIX_SIZE = cython.declare(uint32_t, 8)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def names_stream(filter: Span) -> cython.bint:
+def names_stream(filter):
     """Whether the filter asks for what a stream keeps."""
     return filter.size > _PREFIX_SIZE and memcmp(filter.data, cython.cast(cython.p_char, b"$stream/"), 8) == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def asks_for_stream(filters: Span) -> cython.bint:
+def asks_for_stream(filters):
     """The same of any of a SUBSCRIBE packet's filters."""
     filter: Span
     options: uint8_t
@@ -47,22 +39,14 @@ def asks_for_stream(filters: Span) -> cython.bint:
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def report_unsubscribed(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], filter: Span
-) -> cython.void:
+def report_unsubscribed(r, c, filter):
     """Tells the control plane that the client wants no more of it."""
     event: cython.pointer[Event] = new_event(EVENT_UNSUBSCRIBE, handle_of(r, c))
     event.text.assign(cython.cast(cython.p_char, filter.data), filter.size)
     post_event(r.shared, event)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def deliver_replayed(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> cython.void:
+def deliver_replayed(r, mail):
     """Puts packets into the client's output; where it has gone, that is said at once."""
     c: cython.pointer[Connection] = connection_of(r, mail.number)
     if c == cython.NULL or c.doomed or not c.replays:
@@ -76,12 +60,7 @@ def deliver_replayed(r: cython.pointer[Reactor], mail: cython.pointer[Mail]) -> 
     touch(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def report_delivered(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], gone: cython.bint
-) -> cython.void:
+def report_delivered(r, c, gone):
     """What was delivered last is out, or never will be."""
     c.delivered = False
     event: cython.pointer[Event] = new_event(EVENT_DELIVERED, handle_of(r, c))

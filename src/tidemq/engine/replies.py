@@ -1,10 +1,10 @@
 """The control packets that a server answers with, in the form of the client's protocol version."""
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.output import append_output, doom, reserve_output
-from cython.cimports.tidemq.engine.state import CONNECTED, Connection, Reactor
+from cython.cimports.tidemq.engine.state import CONNECTED
 from cython.cimports.tidemq.wire.packets import append_string_property, encode_ack, encode_packet
 from cython.cimports.tidemq.wire.protocol import (
     AUTH,
@@ -25,10 +25,7 @@ from cython.cimports.tidemq.wire.protocol import (
 )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def span_of(text: cython.pointer[cython.const[string]]) -> Span:
+def span_of(text):
     """A view of a string; valid as long as the string does not change."""
     span: Span
     span.data = cython.cast(cython.pointer[uint8_t], text.data())
@@ -36,37 +33,20 @@ def span_of(text: cython.pointer[cython.const[string]]) -> Span:
     return span
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _no_bytes() -> Span:
+def _no_bytes():
     span: Span
     span.data = cython.NULL
     span.size = 0
     return span
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_ack(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    packet_type: uint8_t,
-    packet_id: uint16_t,
-    reason: uint8_t,
-) -> cython.void:
+def write_ack(r, c, packet_type, packet_id, reason):
     """PUBACK, PUBREC, PUBREL or PUBCOMP; below 5.0 the reason is not sent."""
     size: uint32_t = 5 if c.version == 5 and reason != RC_SUCCESS else 4
     encode_ack(packet_type, packet_id, reason, c.version, reserve_output(r, c, size))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_packet(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], packet: cython.pointer[cython.const[string]]
-) -> cython.void:
+def append_packet(r, c, packet):
     """Sends a rare packet; a client that takes no packet of this size cannot go on [MQTT-3.1.2-24]."""
     if packet.size() > c.packet_bytes_max:
         doom(r, c, RC_PACKET_TOO_LARGE if c.state == CONNECTED else 0, 0)  # no DISCONNECT before CONNACK
@@ -74,10 +54,7 @@ def append_packet(
         append_output(r, c, packet.data(), cython.cast(uint32_t, packet.size()))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _old_return_code(reason: uint8_t) -> uint8_t:
+def _old_return_code(reason):
     """The CONNACK return code of 3.x for a reason code of 5.0 (3.1.1 section 3.2.2.3)."""
     if reason == RC_SUCCESS:
         return 0
@@ -92,16 +69,7 @@ def _old_return_code(reason: uint8_t) -> uint8_t:
     return 3
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def encode_connack(
-    c: cython.pointer[cython.const[Connection]],
-    session_present: cython.bint,
-    reason: uint8_t,
-    properties: cython.pointer[cython.const[string]],
-    packet: cython.pointer[string],
-) -> cython.void:
+def encode_connack(c, session_present, reason, properties, packet):
     """CONNACK; MQTT 3.1 knows no session present flag."""
     body: uint8_t[2]
     body[0] = session_present and c.version > 3
@@ -112,12 +80,7 @@ def encode_connack(
     encode_packet(CONNACK << 4, head, span_of(properties), c.version == 5, _no_bytes(), packet)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def refuse_late(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t, fault: uint8_t
-) -> cython.void:
+def refuse_late(r, c, reason, fault):
     """A CONNACK that refuses, where the session has begun already: it ends with the connection, its will
     too.
     """
@@ -130,12 +93,7 @@ def refuse_late(
     doom(r, c, 0, fault)  # no DISCONNECT follows
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_disconnect(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], reason: uint8_t
-) -> cython.void:
+def write_disconnect(r, c, reason):
     """DISCONNECT, which only a 5.0 client understands."""
     packet: uint8_t[3]
     packet[0] = DISCONNECT << 4
@@ -145,15 +103,7 @@ def write_disconnect(
         append_output(r, c, packet, 3)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_auth(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    reason: uint8_t,
-    data: cython.pointer[cython.const[string]],
-) -> cython.void:
+def write_auth(r, c, reason, data):
     """AUTH with the client's method [MQTT-4.12.0-5]; ``data`` may be NULL."""
     packet: string
     properties: string
@@ -169,16 +119,7 @@ def write_auth(
     append_packet(r, c, cython.address(packet))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def encode_reasons(
-    version: uint8_t,
-    packet_type: uint8_t,
-    packet_id: uint16_t,
-    reasons: cython.pointer[string],
-    packet: cython.pointer[string],
-) -> cython.void:
+def encode_reasons(version, packet_type, packet_id, reasons, packet):
     """SUBACK or UNSUBACK; 3.x knows 0x80 as the only failure and no reasons in UNSUBACK."""
     identifier: uint8_t[2]
     identifier[0] = cython.cast(uint8_t, packet_id >> 8)

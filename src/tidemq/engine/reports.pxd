@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from libcpp.string cimport string
 
 from tidemq.engine.state cimport Connection, Event, Message, Reactor, Shared
@@ -14,3 +14,7 @@ cdef bint is_local(Connection* c) noexcept nogil
 # A copy of a packet, first byte and body, for as long as a decision about it takes: `drop_packet`, also of NULL.
 cdef string* keep_packet(Reactor* r, uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil
 cdef void drop_packet(Reactor* r, string* kept) noexcept nogil
+
+# of this module alone
+cdef bint _is_full(Shared* shared) noexcept nogil
+cdef void _name_process(Connection* c) noexcept nogil

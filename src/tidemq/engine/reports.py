@@ -6,7 +6,7 @@ is bounded and what does not fit is counted.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libc.stdio import snprintf
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
@@ -15,7 +15,7 @@ from cython.cimports.tidemq.engine.counters import C_DROPPED_RECEIVER_FULL, C_EV
 from cython.cimports.tidemq.engine.guarding import is_local_socket
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.message import hold_message
-from cython.cimports.tidemq.engine.state import EVENT_RECEIVED, Connection, Event, Message, Reactor, Shared
+from cython.cimports.tidemq.engine.state import EVENT_RECEIVED, Event
 from cython.cimports.tidemq.engine.system import (
     AF_UNIX,
     NI_NUMERICHOST,
@@ -37,10 +37,7 @@ from cython.cimports.tidemq.engine.system import (
 _QUESTION_COPIES = cython.declare(int64_t, 2)  # of a packet that is decided on: ours, and the event's
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_event(kind: uint8_t, connection: uint64_t) -> cython.pointer[Event]:
+def new_event(kind, connection):
     """An empty event; whoever takes it from the queue frees it."""
     owner: unique_ptr[Event] = make_unique[Event]()
     event: cython.pointer[Event] = owner.release()
@@ -49,10 +46,7 @@ def new_event(kind: uint8_t, connection: uint64_t) -> cython.pointer[Event]:
     return event
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def post_event(shared: cython.pointer[Shared], event: cython.pointer[Event]) -> cython.void:
+def post_event(shared, event):
     """Hands the event over to the queue."""
     pthread_mutex_lock(cython.address(shared.events_lock))
     first: cython.bint = shared.events.empty()
@@ -63,20 +57,14 @@ def post_event(shared: cython.pointer[Shared], event: cython.pointer[Event]) -> 
         write(shared.event_wake, cython.address(one), cython.sizeof(uint64_t))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_full(shared: cython.pointer[Shared]) -> cython.bint:
+def _is_full(shared):
     pthread_mutex_lock(cython.address(shared.events_lock))
     full: cython.bint = shared.events.size() >= shared.limits.event_queue_max
     pthread_mutex_unlock(cython.address(shared.events_lock))
     return full
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def post_report(r: cython.pointer[Reactor], event: cython.pointer[Event]) -> cython.void:
+def post_report(r, event):
     """Hands over an event that nobody has to answer; dropped and counted when too many wait."""
     if _is_full(r.shared):
         r.tally[C_EVENTS_DROPPED] += 1
@@ -85,10 +73,7 @@ def post_report(r: cython.pointer[Reactor], event: cython.pointer[Event]) -> cyt
         post_event(r.shared, event)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _name_process(c: cython.pointer[Connection]) -> cython.void:
+def _name_process(c):
     """Of a client at a Unix socket: "unix:", its process and a number that no other has now."""
     who: ucred
     size: socklen_t = cython.sizeof(ucred)
@@ -99,10 +84,7 @@ def _name_process(c: cython.pointer[Connection]) -> cython.void:
     set_peer(c, text)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def set_peer(c: cython.pointer[Connection], text: cython.p_const_char) -> cython.void:
+def set_peer(c, text):
     """From now on the other side is known by this."""
     if c.peer == cython.NULL:
         owner: unique_ptr[string] = make_unique[string]()
@@ -110,10 +92,7 @@ def set_peer(c: cython.pointer[Connection], text: cython.p_const_char) -> cython
     c.peer.assign(text)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def name_peer(c: cython.pointer[Connection]) -> cython.void:
+def name_peer(c):
     """Finds out the address of the other side, once."""
     if c.peer != cython.NULL:
         return
@@ -134,10 +113,7 @@ def name_peer(c: cython.pointer[Connection]) -> cython.void:
     c.peer.append(cython.cast(cython.p_char, port))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_local(c: cython.pointer[Connection]) -> cython.bint:
+def is_local(c):
     """Whether the client is on this machine: at a loopback address, or at a Unix socket."""
     if c.peer == cython.NULL:  # no proxy has said where it is
         return is_local_socket(c.fd)
@@ -147,12 +123,7 @@ def is_local(c: cython.pointer[Connection]) -> cython.bint:
     return host.compare(0, 4, b"127.") == 0 or host.compare(0, 11, b"::ffff:127.") == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def connection_event(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], kind: uint8_t
-) -> cython.pointer[Event]:
+def connection_event(r, c, kind):
     """An event about a connection, with its peer, client identifier and user name filled in."""
     event: cython.pointer[Event] = new_event(kind, handle_of(r, c))
     name_peer(c)
@@ -166,12 +137,7 @@ def connection_event(
     return event
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def report_received(
-    r: cython.pointer[Reactor], receiver: uint64_t, message: cython.pointer[Message]
-) -> cython.void:
+def report_received(r, receiver, message):
     """A message for a receiver of the embedding program; the event holds it."""
     if _is_full(r.shared):
         r.tally[C_DROPPED_RECEIVER_FULL] += 1
@@ -182,12 +148,7 @@ def report_received(
     post_event(r.shared, event)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def keep_packet(
-    r: cython.pointer[Reactor], first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t
-) -> cython.pointer[string]:
+def keep_packet(r, first, body, size):
     owner: unique_ptr[string] = make_unique[string]()
     kept: cython.pointer[string] = owner.release()
     kept.push_back(cython.cast(cython.char, first))
@@ -196,10 +157,7 @@ def keep_packet(
     return kept
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def drop_packet(r: cython.pointer[Reactor], kept: cython.pointer[string]) -> cython.void:
+def drop_packet(r, kept):
     if kept != cython.NULL:
         r.tally[MEMORY_BUFFERS] -= _QUESTION_COPIES * cython.cast(int64_t, kept.size())
         del kept

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from libcpp.vector cimport vector
 
 from tidemq.engine.levels cimport LevelTree
@@ -51,3 +51,16 @@ cdef bint continue_walk(RetainedWalk* walk, uint32_t messages_max, vector[void*]
 # These need no lock. A walk must be closed, ended or not, before its index is freed.
 cdef RetainedWalk* open_walk(RetainedIndex* index, Span filter) noexcept nogil
 cdef void close_walk(RetainedWalk* walk) noexcept nogil
+
+# of this module alone
+cdef uint32_t count_levels(Span text) noexcept nogil
+cdef bint is_wildcard(Span level, uint8_t byte) noexcept nogil
+cdef bint takes_all(RetainedWalk* walk, uint32_t depth) noexcept nogil
+cdef uint32_t skip_reserved(RetainedWalk* walk, uint32_t node, uint32_t depth) noexcept nogil
+cdef uint32_t first_below(RetainedWalk* walk) noexcept nogil
+cdef void step_over(RetainedWalk* walk) noexcept nogil
+cdef void step(RetainedWalk* walk) noexcept nogil
+cdef void stand(RetainedWalk* walk, int change) noexcept nogil
+cdef void start_waiting(RetainedWalk* walk) noexcept nogil
+cdef void stop_waiting(RetainedWalk* walk) noexcept nogil
+cdef void move_walks(RetainedIndex* index, uint32_t node) noexcept nogil

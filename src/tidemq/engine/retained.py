@@ -55,10 +55,7 @@ from cython.cimports.tidemq.wire.protocol import Span, span_of
 # --- the index -------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_retained_index() -> cython.pointer[RetainedIndex]:
+def new_retained_index():
     """An empty index; free it with ``free_retained_index``."""
     owner: unique_ptr[RetainedIndex] = make_unique[RetainedIndex]()
     index: cython.pointer[RetainedIndex] = owner.release()
@@ -70,10 +67,7 @@ def new_retained_index() -> cython.pointer[RetainedIndex]:
     return index
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_retained_index(index: cython.pointer[RetainedIndex]) -> cython.void:
+def free_retained_index(index):
     """Frees an index that no thread uses any more and no walk is open on. Messages are not touched."""
     free_level_tree(index.topics)
     pthread_mutex_destroy(cython.address(index.walks_mutex))
@@ -81,42 +75,27 @@ def free_retained_index(index: cython.pointer[RetainedIndex]) -> cython.void:
     del index
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def lock_shared(index: cython.pointer[RetainedIndex]) -> cython.void:
+def lock_shared(index):
     """Waits until no thread writes or waits to write. Never take it twice in one thread."""
     pthread_rwlock_rdlock(cython.address(index.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unlock_shared(index: cython.pointer[RetainedIndex]) -> cython.void:
+def unlock_shared(index):
     """Ends what ``lock_shared`` began."""
     pthread_rwlock_unlock(cython.address(index.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def lock_exclusive(index: cython.pointer[RetainedIndex]) -> cython.void:
+def lock_exclusive(index):
     """Waits until no other thread reads or writes; new readers wait meanwhile."""
     pthread_rwlock_wrlock(cython.address(index.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unlock_exclusive(index: cython.pointer[RetainedIndex]) -> cython.void:
+def unlock_exclusive(index):
     """Ends what ``lock_exclusive`` began."""
     pthread_rwlock_unlock(cython.address(index.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def put_retained(index: cython.pointer[RetainedIndex], topic: Span, message: cython.p_void) -> cython.p_void:
+def put_retained(index, topic, message):
     """Retains a message (not NULL) for a topic name and returns the one before it, or NULL [MQTT-3.3.1-5].
 
     The exclusive lock must be held. What is returned is the caller's to release.
@@ -129,10 +108,7 @@ def put_retained(index: cython.pointer[RetainedIndex], topic: Span, message: cyt
     return before
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remove_retained(index: cython.pointer[RetainedIndex], topic: Span) -> cython.p_void:
+def remove_retained(index, topic):
     """Removes a topic's message and returns it, NULL when there is none [MQTT-3.3.1-6].
 
     The exclusive lock must be held. Where a walk stands on the topic: a comparison for each that waits.
@@ -150,10 +126,7 @@ def remove_retained(index: cython.pointer[RetainedIndex], topic: Span) -> cython
     return message
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_retained(index: cython.pointer[RetainedIndex], topic: Span) -> cython.p_void:
+def find_retained(index, topic):
     """The message of a topic name, or NULL. The shared or the exclusive lock must be held."""
     node: uint32_t = find_path(index.topics, ROOT, topic)
     return cython.NULL if node == NO_NODE else node_at(index.topics, node).value
@@ -162,10 +135,7 @@ def find_retained(index: cython.pointer[RetainedIndex], topic: Span) -> cython.p
 # --- walks -----------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def count_levels(text: Span) -> uint32_t:
+def count_levels(text):
     """How many levels a filter has."""
     reader: LevelReader = read_levels(text)
     level = cython.declare(Span)
@@ -175,10 +145,7 @@ def count_levels(text: Span) -> uint32_t:
     return count
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def open_walk(index: cython.pointer[RetainedIndex], filter: Span) -> cython.pointer[RetainedWalk]:
+def open_walk(index, filter):
     """A walk over all messages whose topic matches a filter, before its first slice.
 
     It keeps a copy of the filter. Close it with ``close_walk``, before the index is freed. Needs no lock.
@@ -204,27 +171,17 @@ def open_walk(index: cython.pointer[RetainedIndex], filter: Span) -> cython.poin
     return walk
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def is_wildcard(level: Span, byte: uint8_t) -> cython.bint:
+def is_wildcard(level, byte):
     """Whether a level is this wildcard."""
     return level.size == 1 and level.data[0] == byte
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def takes_all(walk: cython.pointer[RetainedWalk], depth: uint32_t) -> cython.bint:
+def takes_all(walk, depth):
     """Whether the filter's level at this depth matches every level: ``+``, or within ``#``."""
     return depth >= walk.level_count or is_wildcard(walk.levels[depth], 0x2B)  # '+'
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def skip_reserved(walk: cython.pointer[RetainedWalk], node: uint32_t, depth: uint32_t) -> uint32_t:
+def skip_reserved(walk, node, depth):
     """The first of a node and its next siblings that a wildcard at this depth may match, or NO_NODE."""
     if depth > 0:
         return node
@@ -237,10 +194,7 @@ def skip_reserved(walk: cython.pointer[RetainedWalk], node: uint32_t, depth: uin
     return node
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def first_below(walk: cython.pointer[RetainedWalk]) -> uint32_t:
+def first_below(walk):
     """The first child of the walk's node that the filter leads to, or NO_NODE."""
     topics: cython.pointer[LevelTree] = walk.index.topics
     if walk.depth >= walk.level_count and not walk.multi_level:
@@ -250,10 +204,7 @@ def first_below(walk: cython.pointer[RetainedWalk]) -> uint32_t:
     return find_child(topics, walk.node, walk.levels[walk.depth])
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def step_over(walk: cython.pointer[RetainedWalk]) -> cython.void:
+def step_over(walk):
     """Goes on to the next node that is not below the walk's node, or ends the walk."""
     topics: cython.pointer[LevelTree] = walk.index.topics
     while walk.node != ROOT:
@@ -269,10 +220,7 @@ def step_over(walk: cython.pointer[RetainedWalk]) -> cython.void:
     walk.done = True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def step(walk: cython.pointer[RetainedWalk]) -> cython.void:
+def step(walk):
     """Goes on to the next node: below the walk's node if the filter leads there, else past it."""
     child: uint32_t = first_below(walk)
     if child != NO_NODE:
@@ -282,14 +230,7 @@ def step(walk: cython.pointer[RetainedWalk]) -> cython.void:
         step_over(walk)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def continue_walk(
-    walk: cython.pointer[RetainedWalk],
-    messages_max: uint32_t,
-    messages: cython.pointer[vector[cython.p_void]],
-) -> cython.bint:
+def continue_walk(walk, messages_max, messages):
     """Appends up to ``messages_max`` (at least 1) further messages; returns whether more may follow.
 
     Visits at most ``VISITS_PER_MESSAGE`` nodes for each, so a slice may find nothing before the walk's end.
@@ -315,10 +256,7 @@ def continue_walk(
     return not walk.done
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def close_walk(walk: cython.pointer[RetainedWalk]) -> cython.void:
+def close_walk(walk):
     """Frees a walk, ended or not. No lock of the index may be held."""
     if walk.waiting:
         lock_shared(walk.index)
@@ -328,10 +266,7 @@ def close_walk(walk: cython.pointer[RetainedWalk]) -> cython.void:
     release(walk)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def stand(walk: cython.pointer[RetainedWalk], change: cython.int) -> cython.void:
+def stand(walk, change):
     """Counts at its node that a waiting walk stands there, or no more. A lock of the index is held."""
     index: cython.pointer[RetainedIndex] = walk.index
     if walk.waiting and not walk.done:
@@ -340,10 +275,7 @@ def stand(walk: cython.pointer[RetainedWalk], change: cython.int) -> cython.void
         pthread_mutex_unlock(cython.address(index.walks_mutex))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def start_waiting(walk: cython.pointer[RetainedWalk]) -> cython.void:
+def start_waiting(walk):
     """Puts a walk into the index's list, if it is not there: removals will move it on."""
     index: cython.pointer[RetainedIndex] = walk.index
     if walk.waiting:
@@ -357,10 +289,7 @@ def start_waiting(walk: cython.pointer[RetainedWalk]) -> cython.void:
     pthread_mutex_unlock(cython.address(index.walks_mutex))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def stop_waiting(walk: cython.pointer[RetainedWalk]) -> cython.void:
+def stop_waiting(walk):
     """Takes a walk out of the index's list, if it is there."""
     index: cython.pointer[RetainedIndex] = walk.index
     if not walk.waiting:
@@ -377,10 +306,7 @@ def stop_waiting(walk: cython.pointer[RetainedWalk]) -> cython.void:
     pthread_mutex_unlock(cython.address(index.walks_mutex))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def move_walks(index: cython.pointer[RetainedIndex], node: uint32_t) -> cython.void:
+def move_walks(index, node):
     """Moves the waiting walks off a node that is about to be removed. The exclusive lock is held."""
     pthread_mutex_lock(cython.address(index.walks_mutex))
     walk: cython.pointer[RetainedWalk] = index.walks

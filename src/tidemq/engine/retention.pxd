@@ -1,5 +1,7 @@
-from tidemq.engine.state cimport Passage, Reactor, Session
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint32_t, uint8_t
+from libcpp.string cimport string
+
+from tidemq.engine.state cimport Backlog, Connection, Message, Passage, Reactor, Session
 from tidemq.wire.protocol cimport Span
 
 cdef void retain_passage(Reactor* r, Passage* p) noexcept nogil
@@ -13,3 +15,11 @@ cdef void suspend_backlog(Session* s) noexcept nogil
 cdef void resume_backlog(Reactor* r, Session* s) noexcept nogil
 cdef void sweep_retained(Reactor* r) noexcept nogil
 cdef void end_sweep(Reactor* r) noexcept nogil
+
+# of this module alone
+cdef void _forget_expired(Reactor* r, Message* message) noexcept nogil
+cdef bint _is_over(Reactor* r, Message* message) noexcept nogil
+cdef void _schedule(Reactor* r, Connection* c) noexcept nogil
+cdef bint _send_slice(Reactor* r, Session* s, Backlog* backlog) noexcept nogil
+cdef void _open_backlog(Reactor* r, const string* filter, Backlog* backlog) noexcept nogil
+cdef bint _continue_backlog(Reactor* r, Connection* c, int* left) noexcept nogil

@@ -3,7 +3,7 @@ million of them neither stall a turn nor fill the output of one client.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.counters import (
@@ -45,12 +45,10 @@ from cython.cimports.tidemq.engine.state import (
     Connection,
     Message,
     Passage,
-    Reactor,
     Session,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.wall_clock import wall_offset
-from cython.cimports.tidemq.wire.protocol import Span
 from cython.operator import dereference, preincrement
 
 _SLICE = cython.declare(uint32_t, 4)  # messages between two looks at the receiver's output: they may be large
@@ -61,10 +59,7 @@ _SLICES_OF_TURN = cython.declare(cython.int, 256)  # for all
 _LOOKS_OF_TURN = cython.declare(cython.int, 1024)  # at clients that may have no room
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void:
+def retain_passage(r, p):
     """Keeps the message for its topic, or forgets the topic's when the payload is empty [MQTT-3.3.1-5..8].
 
     The limit is for clients: what the broker itself retains, its $SYS topics, always finds room.
@@ -100,10 +95,7 @@ def retain_passage(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cy
         release_message(cython.cast(cython.pointer[Message], old), r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget_expired(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.void:
+def _forget_expired(r, message):
     """Removes a retained message that has expired, unless another took its place meanwhile."""
     index: cython.pointer[RetainedIndex] = r.shared.retained
     lock_exclusive(index)
@@ -118,10 +110,7 @@ def _forget_expired(r: cython.pointer[Reactor], message: cython.pointer[Message]
         release_message(message, r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_over(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.bint:
+def _is_over(r, message):
     """Whether a retained message has expired, by its own wish or by ``retained_ttl_s``."""
     if message.expires_ms and message.expires_ms <= r.now_ms:
         return True
@@ -132,10 +121,7 @@ def _is_over(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cy
     return now_ns - cython.cast(int64_t, message.id.clock) >= ttl_ms * 1000000
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def sweep_retained(r: cython.pointer[Reactor]) -> cython.void:
+def sweep_retained(r):
     """Once a tick, on one reactor: looks at some retained messages and removes those whose time is over,
     which else go when somebody would get them.
     """
@@ -161,10 +147,7 @@ def sweep_retained(r: cython.pointer[Reactor]) -> cython.void:
         end_sweep(r)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_sweep(r: cython.pointer[Reactor]) -> cython.void:
+def end_sweep(r):
     """The sweep has come to its end, or to the reactor's."""
     if r.sweep != cython.NULL:
         close_walk(r.sweep)
@@ -172,22 +155,14 @@ def end_sweep(r: cython.pointer[Reactor]) -> cython.void:
         r.swept_ms = r.now_ms
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _schedule(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _schedule(r, c):
     if not c.backlogged:
         c.backlogged = True
         r.backlogged.push_back(handle_of(r, c))
     r.backlog_ready = True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _send_slice(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], backlog: cython.pointer[Backlog]
-) -> cython.bint:
+def _send_slice(r, s, backlog):
     """Delivers the next retained messages; false when there are no more."""
     passage: Passage
     index: cython.size_t
@@ -225,10 +200,7 @@ def _send_slice(
     return more
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def has_retained(r: cython.pointer[Reactor]) -> cython.bint:
+def has_retained(r):
     """Whether anything is retained."""
     lock_shared(r.shared.retained)
     found: cython.bint = r.shared.retained.count > 0
@@ -236,16 +208,7 @@ def has_retained(r: cython.pointer[Reactor]) -> cython.bint:
     return found
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def begin_backlog(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    filter: Span,
-    qos: uint8_t,
-    subscription_id: uint32_t,
-) -> cython.void:
+def begin_backlog(r, s, filter, qos, subscription_id):
     """A new subscription gets what is retained under its filter [MQTT-3.3.1-6].
 
     Most filters have few messages, which go at once; what is more goes turn by turn, and what is left when
@@ -280,12 +243,7 @@ def begin_backlog(
     _schedule(r, s.connection)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def keep_backlog(
-    s: cython.pointer[Session], filter: Span, qos: uint8_t, subscription_id: uint32_t
-) -> cython.void:
+def keep_backlog(s, filter, qos, subscription_id):
     """A subscription has still to get what is retained; its walk begins when the client is there, and those
     before it have ended.
     """
@@ -301,19 +259,13 @@ def keep_backlog(
     s.backlog[0][key] = backlog
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def resume_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def resume_backlog(r, s):
     """The client is back: subscriptions whose retained messages had not all gone out begin anew."""
     if s.backlog != cython.NULL:
         _schedule(r, s.connection)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def suspend_backlog(s: cython.pointer[Session]) -> cython.void:
+def suspend_backlog(s):
     """The client is gone: no walk stays open for it, only what it is to get is kept."""
     if s.backlog == cython.NULL:
         return
@@ -325,10 +277,7 @@ def suspend_backlog(s: cython.pointer[Session]) -> cython.void:
         preincrement(item)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span) -> cython.void:
+def end_backlog(r, s, filter):
     """Nothing more that is retained goes to this subscription [MQTT-3.10.4-2]."""
     if s.backlog == cython.NULL:
         return
@@ -342,10 +291,7 @@ def end_backlog(r: cython.pointer[Reactor], s: cython.pointer[Session], filter: 
         free_backlog(s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_backlog(s: cython.pointer[Session]) -> cython.void:
+def free_backlog(s):
     """Ends all walks of a session."""
     if s.backlog == cython.NULL:
         return
@@ -358,23 +304,11 @@ def free_backlog(s: cython.pointer[Session]) -> cython.void:
     s.backlog = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _open_backlog(
-    r: cython.pointer[Reactor],
-    filter: cython.pointer[cython.const[string]],
-    backlog: cython.pointer[Backlog],
-) -> cython.void:
+def _open_backlog(r, filter, backlog):
     backlog.walk = open_walk(r.shared.retained, span_of(filter))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _continue_backlog(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], left: cython.pointer[cython.int]
-) -> cython.bint:
+def _continue_backlog(r, c, left):
     """Sends what the connection takes in this turn, in ``left`` slices at most; false when nothing is left to
     send.
     """
@@ -404,10 +338,7 @@ def _continue_backlog(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def continue_backlogs(r: cython.pointer[Reactor]) -> cython.void:
+def continue_backlogs(r):
     """Once a turn: some slices for connections whose output has room, which take turns."""
     slices: cython.int = _SLICES_OF_TURN
     looks: cython.int = _LOOKS_OF_TURN

@@ -1,6 +1,6 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint16_t, uint64_t, uint8_t
 
-from tidemq.engine.state cimport Connection, Message, Passage, Reactor, Session
+from tidemq.engine.state cimport CacheEntry, Connection, Group, LocalGroup, Membership, Message, Passage, Reactor, Session
 
 cdef void route(Reactor* r, Passage* p) noexcept nogil
 cdef void route_message(Reactor* r, Message* message) noexcept nogil
@@ -8,3 +8,11 @@ cdef void deliver_mailed(Reactor* r, Message* message, uint64_t token, bint offe
 cdef void deliver_to_group(
     Reactor* r, Message* message, uint64_t group, uint64_t token, bint offered
 ) noexcept nogil
+
+# of this module alone
+cdef void _deliver_plain(Reactor* r, Passage* p, CacheEntry* entry) noexcept nogil
+cdef Membership* _choose_here(Reactor* r, LocalGroup* group, uint8_t qos) noexcept nogil
+cdef uint16_t _choose_reactor(Reactor* r, Group* group) noexcept nogil
+cdef void _mail_to_group(Reactor* r, Passage* p, Group* group) noexcept nogil
+cdef void _deliver_to_group(Reactor* r, Passage* p, Group* group) noexcept nogil
+cdef void _deliver_here(Reactor* r, Passage* p, Group* group, Membership* member) noexcept nogil

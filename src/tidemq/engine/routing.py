@@ -5,7 +5,7 @@ A message is mailed once to each other reactor that has subscribers; that reacto
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t
 from cython.cimports.tidemq.engine.backpressure import wait_for_inbox
 from cython.cimports.tidemq.engine.cache import find_cached_group, find_receivers
 from cython.cimports.tidemq.engine.capturing import capture
@@ -29,24 +29,16 @@ from cython.cimports.tidemq.engine.state import (
     MAIL_MESSAGE,
     CacheEntry,
     Group,
-    LocalGroup,
     Mail,
     Membership,
-    Message,
     Passage,
-    Reactor,
     Receiver,
     Session,
 )
 from cython.cimports.tidemq.engine.work import take_work
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _deliver_plain(
-    r: cython.pointer[Reactor], p: cython.pointer[Passage], entry: cython.pointer[CacheEntry]
-) -> cython.void:
+def _deliver_plain(r, p, entry):
     """To this reactor's plain subscribers."""
     index: cython.size_t
     take_work(r, entry.receivers.size())
@@ -67,12 +59,7 @@ def _deliver_plain(
         p.receivers += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _choose_here(
-    r: cython.pointer[Reactor], group: cython.pointer[LocalGroup], qos: uint8_t
-) -> cython.pointer[Membership]:
+def _choose_here(r, group, qos):
     """A member of this reactor that takes a message now, or NULL. At QoS 0 any takes one, for it needs no
     place in a window.
     """
@@ -84,10 +71,7 @@ def _choose_here(
     return member
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _choose_reactor(r: cython.pointer[Reactor], group: cython.pointer[Group]) -> uint16_t:
+def _choose_reactor(r, group):
     """One of the other reactors, each as often as it has members; there must be one."""
     index: cython.size_t = 0
     at: uint32_t = draw(r) % group.elsewhere_count
@@ -97,12 +81,7 @@ def _choose_reactor(r: cython.pointer[Reactor], group: cython.pointer[Group]) ->
     return group.elsewhere[index].reactor
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _mail_to_group(
-    r: cython.pointer[Reactor], p: cython.pointer[Passage], group: cython.pointer[Group]
-) -> cython.void:
+def _mail_to_group(r, p, group):
     target: uint16_t = _choose_reactor(r, group)
     mail: cython.pointer[Mail] = send_message_mail(r, target, MAIL_GROUP, passage_message(p, r.tally))
     mail.number = group.number
@@ -115,12 +94,7 @@ def _mail_to_group(
     wait_for_inbox(r, target, p.feeder)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _deliver_to_group(
-    r: cython.pointer[Reactor], p: cython.pointer[Passage], group: cython.pointer[Group]
-) -> cython.void:
+def _deliver_to_group(r, p, group):
     """To a member drawn among all that are online, passing over those of this reactor that take none now: of
     the others nobody knows. Where there is none it waits in the group's queue.
     """
@@ -134,15 +108,7 @@ def _deliver_to_group(
         _deliver_here(r, p, group, member)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _deliver_here(
-    r: cython.pointer[Reactor],
-    p: cython.pointer[Passage],
-    group: cython.pointer[Group],
-    member: cython.pointer[Membership],
-) -> cython.void:
+def _deliver_here(r, p, group, member):
     """To this member, or, where it is NULL, into the group's queue. QoS 0 is not queued, and what is offered
     always goes by way of the queue.
     """
@@ -190,10 +156,7 @@ def _deliver_here(
         p.message = own.message
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void:
+def route(r, p):
     """Passes a message on to all who are subscribed; ``p.receivers`` says how many sessions and reactors took
     it.
     """
@@ -237,10 +200,7 @@ def route(r: cython.pointer[Reactor], p: cython.pointer[Passage]) -> cython.void
         r.tally[C_MESSAGES_UNROUTED] += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def route_message(r: cython.pointer[Reactor], message: cython.pointer[Message]) -> cython.void:
+def route_message(r, message):
     """Routes a message that somebody already holds: a will, or one of the control plane's."""
     passage: Passage
     if message.id.clock == 0 and (r.shared.durable or message.retain):
@@ -250,12 +210,7 @@ def route_message(r: cython.pointer[Reactor], message: cython.pointer[Message]) 
     close_passage(cython.address(passage), r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def deliver_mailed(
-    r: cython.pointer[Reactor], message: cython.pointer[Message], token: uint64_t, offered: cython.bint
-) -> cython.void:
+def deliver_mailed(r, message, token, offered):
     """A message from another reactor, for the plain subscribers of this one."""
     passage: Passage
     open_passage(cython.address(passage), message)
@@ -265,16 +220,7 @@ def deliver_mailed(
     close_passage(cython.address(passage), r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def deliver_to_group(
-    r: cython.pointer[Reactor],
-    message: cython.pointer[Message],
-    group: uint64_t,
-    token: uint64_t,
-    offered: cython.bint,
-) -> cython.void:
+def deliver_to_group(r, message, group, token, offered):
     """A message from another reactor, for a member here. Where none takes it, or none is left, it waits in
     the group's queue here, which moves to another reactor when all members are there.
     """

@@ -1,7 +1,8 @@
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp.string cimport string
 
-from tidemq.engine.state cimport Message, MessageId, Reactor, Record, Session, Shared, SessionSubscription
+from tidemq.engine.state cimport Message, MessageId, Reactor, Record, Session, SessionSubscription, Shared
+from tidemq.wire.protocol cimport Span
 
 cdef void append_u16(string* out, uint16_t value) noexcept nogil
 cdef void append_u32(string* out, uint32_t value) noexcept nogil
@@ -31,3 +32,7 @@ cdef enum:
     QUEUE_VALUE_BYTES = 22        # before the subscription identifiers
     MESSAGE_HEAD_BYTES = 22
     SESSION_BYTES = 44            # before the will
+
+# of this module alone
+cdef void _append_number(string* out, uint64_t value, int size) noexcept nogil
+cdef void _append_span(string* out, Span span) noexcept nogil

@@ -22,80 +22,50 @@ from cython.cimports.tidemq.engine.rows import (
 )
 from cython.cimports.tidemq.engine.state import (
     ROW_INFLIGHT,
-    Message,
     MessageId,
     Passage,
-    Record,
-    Session,
-    SessionSubscription,
-    Shared,
 )
 from cython.cimports.tidemq.engine.wall_clock import wall_offset
-from cython.cimports.tidemq.wire.protocol import Span
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append_number(out: cython.pointer[string], value: uint64_t, size: cython.int) -> cython.void:
+def _append_number(out, value, size):
     index: cython.int
     for index in range(size):
         out.push_back(cython.cast(cython.char, value >> (8 * (size - 1 - index)) & 0xFF))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_u16(out: cython.pointer[string], value: uint16_t) -> cython.void:
+def append_u16(out, value):
     """Two bytes."""
     _append_number(out, value, 2)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_u32(out: cython.pointer[string], value: uint32_t) -> cython.void:
+def append_u32(out, value):
     """Four bytes."""
     _append_number(out, value, 4)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_u64(out: cython.pointer[string], value: uint64_t) -> cython.void:
+def append_u64(out, value):
     """Eight bytes."""
     _append_number(out, value, 8)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_id(out: cython.pointer[string], id: cython.pointer[cython.const[MessageId]]) -> cython.void:
+def append_id(out, id):
     """A message id: 16 bytes whose order is the ids' order."""
     append_u64(out, id.clock)
     append_u64(out, id.origin)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_u32(at: cython.pointer[cython.const[uint8_t]]) -> uint32_t:
+def read_u32(at):
     """Four bytes."""
     return cython.cast(uint32_t, at[0]) << 24 | cython.cast(uint32_t, at[1]) << 16 | at[2] << 8 | at[3]
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_u64(at: cython.pointer[cython.const[uint8_t]]) -> uint64_t:
+def read_u64(at):
     """Eight bytes."""
     return cython.cast(uint64_t, read_u32(at)) << 32 | read_u32(at + 4)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_id(at: cython.pointer[cython.const[uint8_t]]) -> MessageId:
+def read_id(at):
     """16 bytes."""
     id: MessageId
     id.clock = read_u64(at)
@@ -103,18 +73,12 @@ def read_id(at: cython.pointer[cython.const[uint8_t]]) -> MessageId:
     return id
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def wall_ms(shared: cython.pointer[cython.const[Shared]], monotonic_ms: int64_t) -> int64_t:
+def wall_ms(shared, monotonic_ms):
     """A time of the monotonic clock on the wall clock; 0 (never) stays 0."""
     return monotonic_ms + wall_offset(shared) // 1000000 if monotonic_ms else 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def monotonic_ms(shared: cython.pointer[cython.const[Shared]], wall: int64_t) -> int64_t:
+def monotonic_ms(shared, wall):
     """The reverse; what is past becomes 1, for 0 means never."""
     if wall == 0:
         return 0
@@ -122,22 +86,12 @@ def monotonic_ms(shared: cython.pointer[cython.const[Shared]], wall: int64_t) ->
     return left if left > 0 else 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _append_span(out: cython.pointer[string], span: Span) -> cython.void:
+def _append_span(out, span):
     if span.size:
         out.append(cython.cast(cython.p_char, span.data), span.size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_message(
-    shared: cython.pointer[cython.const[Shared]],
-    message: cython.pointer[cython.const[Message]],
-    out: cython.pointer[string],
-) -> cython.void:
+def append_message(shared, message, out):
     """QoS (1), retain (1), expires at (8), sizes of topic, properties and payload (4 each); then these."""
     out.push_back(cython.cast(cython.char, message.qos))
     out.push_back(1 if message.retain else 0)
@@ -150,16 +104,7 @@ def append_message(
     _append_span(out, payload_of(message))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_message(
-    shared: cython.pointer[Shared],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-    id: cython.pointer[cython.const[MessageId]],
-    tally: cython.pointer[int64_t],
-) -> cython.pointer[Message]:
+def read_message(shared, data, size, id, tally):
     """The message, held once by the caller; NULL when the bytes are not one."""
     passage: Passage
     if size < MESSAGE_HEAD_BYTES:
@@ -184,30 +129,14 @@ def read_message(
     return new_message(cython.address(passage), tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_queue_key(
-    queue: uint64_t,
-    status: uint8_t,
-    id: cython.pointer[cython.const[MessageId]],
-    out: cython.pointer[string],
-) -> cython.void:
+def append_queue_key(queue, status, id, out):
     """Queue (8), status (1), id (16)."""
     append_u64(out, queue)
     out.push_back(cython.cast(cython.char, status))
     append_id(out, id)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_queue_value(
-    shared: cython.pointer[cython.const[Shared]],
-    record: cython.pointer[cython.const[Record]],
-    released: cython.bint,
-    out: cython.pointer[string],
-) -> cython.void:
+def append_queue_value(shared, record, released, out):
     """Flags (1), QoS (1), bytes of the message (4), expires at (8), place in the outbox (8; 0 while idle);
     then subscription identifiers (4 each).
     """
@@ -231,14 +160,7 @@ def append_queue_value(
             append_u32(out, record.subscription_ids[index + 1])
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_session(
-    shared: cython.pointer[cython.const[Shared]],
-    s: cython.pointer[cython.const[Session]],
-    out: cython.pointer[string],
-) -> cython.void:
+def append_session(shared, s, out):
     """Queue number (8), expiry s (4), ends at (8; 0: online, or never), will due at (8; 0: online), will
     delay s (4), will's message expiry s (8; -1: none), size of the will (4); then the will's message.
     """
@@ -256,26 +178,14 @@ def append_session(
     out.append(will)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_subscription_key(
-    client_id: cython.pointer[cython.const[string]],
-    filter: cython.pointer[cython.const[string]],
-    out: cython.pointer[string],
-) -> cython.void:
+def append_subscription_key(client_id, filter, out):
     """Length of the client identifier (2), the client identifier, the whole filter."""
     append_u16(out, cython.cast(uint16_t, client_id.size()))
     out.append(client_id[0])
     out.append(filter[0])
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_subscription(
-    subscription: cython.pointer[cython.const[SessionSubscription]], out: cython.pointer[string]
-) -> cython.void:
+def append_subscription(subscription, out):
     """Options (1), subscription identifier (4)."""
     out.push_back(cython.cast(cython.char, subscription.options))
     append_u32(out, subscription.subscription_id)

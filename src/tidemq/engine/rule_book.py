@@ -16,7 +16,6 @@ from cython.cimports.tidemq.engine.rules import (
     ONE_USER,
     Asker,
     Policy,
-    Rule,
     RuleSet,
     close_policy,
     find_rules,
@@ -32,8 +31,7 @@ from tidemq.engine.rule_row import CLIENT_MARK, USER_MARK
 from tidemq.errors import UsageError
 
 
-@cython.cfunc
-def _fill_rule(rule: cython.pointer[Rule], row):
+def _fill_rule(rule, row):
     """Copies a `RuleRow`."""
     filter: bytes = row.filter
     network: bytes = row.network or bytes(16)
@@ -57,9 +55,7 @@ def _fill_rule(rule: cython.pointer[Rule], row):
     rule.prefix = row.prefix
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def policy_of(rows, tally: cython.pointer[int64_t]) -> cython.pointer[Policy]:
+def policy_of(rows, tally):
     """The rules as the engine judges by them. Raises what a row that is none raises."""
     policy: cython.pointer[Policy] = new_policy()
     index: cython.size_t
@@ -75,9 +71,7 @@ def policy_of(rows, tally: cython.pointer[int64_t]) -> cython.pointer[Policy]:
     return policy
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def letter_of(username, groups, rules, tally: cython.pointer[int64_t]) -> cython.pointer[Letter]:
+def letter_of(username, groups, rules, tally):
     """A letter that says who a client is, and has rules of its own. Raises UsageError for a group with a NUL:
     it would be two.
     """

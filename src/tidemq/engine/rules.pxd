@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 from libcpp cimport bool
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
@@ -84,3 +84,21 @@ cdef uint8_t judge(const RuleSet* rules, const Asker* asker, Span topic, uint8_t
 
 cdef inline void hold_policy(Policy* policy) noexcept nogil:
     add_int(&policy.references, 1, RELAXED)
+
+# of this module alone
+cdef int64_t _policy_bytes(const Policy* policy) noexcept nogil
+cdef int64_t _set_bytes(const RuleSet* rules) noexcept nogil
+cdef bint _like(const string* pattern, Span text) noexcept nogil
+cdef bint _is_member(const string* group, Span groups) noexcept nogil
+cdef bint _is_within(const Rule* rule, unsigned char* address) noexcept nogil
+cdef bint _is_about(const Rule* rule, const Asker* asker) noexcept nogil
+cdef RuleSet* _new_rules(Policy* policy) noexcept nogil
+cdef void _count_set(const RuleSet* rules, int64_t* tally) noexcept nogil
+cdef void _add_lines(RuleSet* rules, Policy* policy, const Asker* asker) noexcept nogil
+cdef bint _is_wild(const uint8_t* text, uint32_t size) noexcept nogil
+cdef bint _follows(const Line* rule, uint32_t* i, Span topic, uint32_t* j, const Asker* asker) noexcept nogil
+cdef uint32_t _level_end(const uint8_t* text, uint32_t size, uint32_t at) noexcept nogil
+cdef bint _is_rest(const uint8_t* text, uint32_t size, uint32_t at) noexcept nogil
+cdef bint _covers(const Line* rule, Span topic, const Asker* asker) noexcept nogil
+cdef bint _meets(const Line* rule, Span filter, const Asker* asker) noexcept nogil
+cdef bint _fits(Span name) noexcept nogil

@@ -19,7 +19,6 @@ from cython.cimports.tidemq.engine.rules import (
     NAMES_USER,
     ONE_USER,
     USER_BYTE,
-    Asker,
     Line,
     Policy,
     Rule,
@@ -46,10 +45,7 @@ _STAR = cython.declare(uint8_t, 0x2A)
 # --- policies and sets -----------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_policy() -> cython.pointer[Policy]:
+def new_policy():
     """Without rules, held once; `close_policy` follows when it has them."""
     owner: unique_ptr[Policy] = make_unique[Policy]()
     policy: cython.pointer[Policy] = owner.release()
@@ -58,10 +54,7 @@ def new_policy() -> cython.pointer[Policy]:
     return policy
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def close_policy(policy: cython.pointer[Policy], tally: cython.pointer[int64_t]) -> cython.void:
+def close_policy(policy, tally):
     """It has all its rules: counts it, and notes which of them it takes a look at the client for."""
     index: uint32_t
     for index in range(cython.cast(uint32_t, policy.rules.size())):
@@ -78,10 +71,7 @@ def close_policy(policy: cython.pointer[Policy], tally: cython.pointer[int64_t])
     tally[MEMORY_RULES] += _policy_bytes(policy)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _policy_bytes(policy: cython.pointer[cython.const[Policy]]) -> int64_t:
+def _policy_bytes(policy):
     """About so many bytes; strings of up to 15 stand in the rule itself."""
     index: cython.size_t
     size: cython.size_t = cython.sizeof(Policy) + policy.selective.capacity() * 4
@@ -92,19 +82,13 @@ def _policy_bytes(policy: cython.pointer[cython.const[Policy]]) -> int64_t:
     return cython.cast(int64_t, size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _set_bytes(rules: cython.pointer[cython.const[RuleSet]]) -> int64_t:
+def _set_bytes(rules):
     """About so many bytes; its key stands in the policy's table as well."""
     lines: cython.size_t = rules.lines.capacity() * cython.sizeof(Line)
     return cython.cast(int64_t, cython.sizeof(RuleSet) + lines + 2 * rules.key.size())
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def release_policy(policy: cython.pointer[Policy], tally: cython.pointer[int64_t]) -> cython.void:
+def release_policy(policy, tally):
     """One holder less; NULL is none."""
     if policy != cython.NULL and add_int(cython.address(policy.references), -1, ACQ_REL) == 0:
         pthread_mutex_destroy(cython.address(policy.lock))
@@ -113,10 +97,7 @@ def release_policy(policy: cython.pointer[Policy], tally: cython.pointer[int64_t
         del policy
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _like(pattern: cython.pointer[cython.const[string]], text: Span) -> cython.bint:
+def _like(pattern, text):
     """Whether the text is as the pattern, whose `*` stand for any characters."""
     size: cython.size_t = pattern.size()
     at: cython.pointer[cython.const[uint8_t]] = cython.cast(
@@ -145,10 +126,7 @@ def _like(pattern: cython.pointer[cython.const[string]], text: Span) -> cython.b
     return i == size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_member(group: cython.pointer[cython.const[string]], groups: Span) -> cython.bint:
+def _is_member(group, groups):
     at: uint32_t = 0
     while at < groups.size:
         end: uint32_t = at
@@ -160,10 +138,7 @@ def _is_member(group: cython.pointer[cython.const[string]], groups: Span) -> cyt
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_within(rule: cython.pointer[cython.const[Rule]], address: cython.p_uchar) -> cython.bint:
+def _is_within(rule, address):
     whole: cython.int = rule.prefix // 8
     rest: cython.int = rule.prefix % 8
     if memcmp(rule.network, address, whole):
@@ -171,12 +146,7 @@ def _is_within(rule: cython.pointer[cython.const[Rule]], address: cython.p_uchar
     return rest == 0 or (rule.network[whole] ^ address[whole]) >> (8 - rest) == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_about(
-    rule: cython.pointer[cython.const[Rule]], asker: cython.pointer[cython.const[Asker]]
-) -> cython.bint:
+def _is_about(rule, asker):
     """Whether a rule is about this client."""
     if rule.whose == ONE_USER:
         if not asker.has_user or asker.user.size != rule.user.size():
@@ -196,15 +166,7 @@ def _is_about(
     return asker.has_address and _is_within(rule, cython.cast(cython.p_uchar, asker.address))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_rules(
-    policy: cython.pointer[Policy],
-    asker: cython.pointer[cython.const[Asker]],
-    counter: cython.pointer[int64_t],
-    tally: cython.pointer[int64_t],
-) -> cython.pointer[RuleSet]:
+def find_rules(policy, asker, counter, tally):
     """The rules that are about a client, held once more. ``counter``: of the numbers that sets have had."""
     key: string
     place: cython.size_t
@@ -230,15 +192,7 @@ def find_rules(
     return rules
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def make_rules(
-    own: cython.pointer[Policy],
-    policy: cython.pointer[Policy],
-    asker: cython.pointer[cython.const[Asker]],
-    tally: cython.pointer[int64_t],
-) -> cython.pointer[RuleSet]:
+def make_rules(own, policy, asker, tally):
     """A client's own rules, which it holds longer than this, and then those of all (or NULL) that are about
     it; held once. Nobody shares them.
     """
@@ -251,10 +205,7 @@ def make_rules(
     return rules
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _new_rules(policy: cython.pointer[Policy]) -> cython.pointer[RuleSet]:
+def _new_rules(policy):
     owner: unique_ptr[RuleSet] = make_unique[RuleSet]()
     rules: cython.pointer[RuleSet] = owner.release()
     rules.references = 1
@@ -263,23 +214,13 @@ def _new_rules(policy: cython.pointer[Policy]) -> cython.pointer[RuleSet]:
     return rules
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _count_set(rules: cython.pointer[cython.const[RuleSet]], tally: cython.pointer[int64_t]) -> cython.void:
+def _count_set(rules, tally):
     """When it has its lines: it is constant from now on."""
     tally[LIVE_RULES] += 1
     tally[MEMORY_RULES] += _set_bytes(rules)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _add_lines(
-    rules: cython.pointer[RuleSet],
-    policy: cython.pointer[Policy],
-    asker: cython.pointer[cython.const[Asker]],
-) -> cython.void:
+def _add_lines(rules, policy, asker):
     """Adds the policy's rules that are about the client."""
     index: cython.size_t
     for index in range(policy.rules.size()):
@@ -296,10 +237,7 @@ def _add_lines(
             rules.personal = rules.personal or rule.names != 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def release_rules(rules: cython.pointer[RuleSet], tally: cython.pointer[int64_t]) -> cython.void:
+def release_rules(rules, tally):
     """One holder less; NULL is none."""
     if rules == cython.NULL:
         return
@@ -320,25 +258,11 @@ def release_rules(rules: cython.pointer[RuleSet], tally: cython.pointer[int64_t]
 # --- filters ---------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_wild(text: cython.pointer[cython.const[uint8_t]], size: uint32_t) -> cython.bint:
+def _is_wild(text, size):
     return size > 0 and (text[0] == PLUS or text[0] == HASH)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _follows(
-    rule: cython.pointer[cython.const[Line]],
-    i: cython.pointer[uint32_t],
-    topic: Span,
-    j: cython.pointer[uint32_t],
-    asker: cython.pointer[cython.const[Asker]],
-) -> cython.bint:
+def _follows(rule, i, topic, j, asker):
     """Whether the level of the topic at ``j`` is that of the rule at ``i``, whose names are filled in; leaves
     both at their ends.
     """
@@ -357,33 +281,20 @@ def _follows(
     return j[0] == topic.size or topic.data[j[0]] == SLASH
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _level_end(text: cython.pointer[cython.const[uint8_t]], size: uint32_t, at: uint32_t) -> uint32_t:
+def _level_end(text, size, at):
     while at < size and text[at] != SLASH:
         at += 1
     return at
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_rest(text: cython.pointer[cython.const[uint8_t]], size: uint32_t, at: uint32_t) -> cython.bint:
+def _is_rest(text, size, at):
     """Whether what is left is `/#`, which stands for the parent too (5.0 section 4.7.1.2); that of `/#` would
     be an empty topic, which there is not (4.7.3).
     """
     return at > 0 and at + 2 == size and text[at] == SLASH and text[at + 1] == HASH
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _covers(
-    rule: cython.pointer[cython.const[Line]], topic: Span, asker: cython.pointer[cython.const[Asker]]
-) -> cython.bint:
+def _covers(rule, topic, asker):
     """Whether every topic that ``topic``, a topic name or a filter, stands for matches the rule's filter."""
     i: uint32_t = 0
     j: uint32_t = 0
@@ -407,12 +318,7 @@ def _covers(
         j += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _meets(
-    rule: cython.pointer[cython.const[Line]], filter: Span, asker: cython.pointer[cython.const[Asker]]
-) -> cython.bint:
+def _meets(rule, filter, asker):
     """Whether there may be a topic that matches both filters."""
     i: uint32_t = 0
     j: uint32_t = 0
@@ -439,11 +345,7 @@ def _meets(
         j += 1
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _fits(name: Span) -> cython.bint:
+def _fits(name):
     """Whether a name filled into a filter makes it neither wider nor deeper, nor begin with a `$`."""
     return (
         name.size > 0
@@ -454,15 +356,7 @@ def _fits(name: Span) -> cython.bint:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def judge(
-    rules: cython.pointer[cython.const[RuleSet]],
-    asker: cython.pointer[cython.const[Asker]],
-    topic: Span,
-    action: uint8_t,
-) -> uint8_t:
+def judge(rules, asker, topic, action):
     """The set of messages that the client may publish to a topic; or the QoS at which it may subscribe to a
     filter, as bits.
 

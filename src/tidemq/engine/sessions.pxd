@@ -1,7 +1,8 @@
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp.string cimport string
+from libcpp.string_view cimport string_view
 
-from tidemq.engine.state cimport Reactor, Session
+from tidemq.engine.state cimport Reactor, Session, SessionSubscription
 from tidemq.wire.protocol cimport Span
 
 cdef struct Found:
@@ -23,3 +24,18 @@ cdef void finish_backlog(Reactor* r, Session* s, const string* filter) noexcept 
 cdef uint16_t subscription_turn(Session* s, Span filter) noexcept nogil   # 0: there is none
 cdef bint drop_subscription(Reactor* r, Session* s, Span filter) noexcept nogil
 cdef string assigned_client_id(Reactor* r) noexcept nogil
+
+# of this module alone
+cdef string_view _view(Session* s) noexcept nogil
+cdef bint _is_loading(Reactor* r) noexcept nogil
+cdef void _unstore_session(Reactor* r, Session* s) noexcept nogil
+cdef void _begin_removal(Reactor* r, Session* s) noexcept nogil
+cdef void _delete_subscription(Reactor* r, Session* s, const string* filter) noexcept nogil
+cdef void _put_subscription(
+    Reactor* r, Session* s, const string* filter, const SessionSubscription* subscription,
+) noexcept nogil
+cdef size_t _withdraw(Reactor* r, Session* s, size_t subscriptions_max) noexcept nogil
+cdef void _begin_ending(Reactor* r, Session* s) noexcept nogil
+cdef void _free_session(Reactor* r, Session* s) noexcept nogil
+cdef bint _has_room(Reactor* r, Session* s) noexcept nogil
+cdef int64_t _subscription_bytes(Span filter) noexcept nogil

@@ -3,7 +3,7 @@ owns them.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.string_view import string_view
@@ -44,7 +44,6 @@ from cython.cimports.tidemq.engine.state import (
     FAMILY_SUBSCRIPTION,
     RECORD_PURGE,
     ROW_IDLE,
-    Reactor,
     Record,
     Removal,
     Session,
@@ -87,10 +86,7 @@ _REMOVALS_A_TURN = cython.declare(cython.int, 1024)
 _SESSION_BYTES = cython.declare(int64_t, 768)  # about, with its places in tables; its identifier comes to it
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_session(r: cython.pointer[Reactor]) -> cython.pointer[Session]:
+def new_session(r):
     """A session of this reactor, in no registry yet."""
     owner: unique_ptr[Session] = make_unique[Session]()
     session: cython.pointer[Session] = owner.release()
@@ -100,28 +96,17 @@ def new_session(r: cython.pointer[Reactor]) -> cython.pointer[Session]:
     return session
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _view(s: cython.pointer[Session]) -> string_view:
+def _view(s):
     """Its client identifier, which does not change while it is in the registry."""
     return string_view(s.client_id.data(), s.client_id.size())
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_loading(r: cython.pointer[Reactor]) -> cython.bint:
+def _is_loading(r):
     """Whether the sessions come from the store, before the start."""
     return r.shared.durable and r.section == cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_session(
-    r: cython.pointer[Reactor], client_id: cython.pointer[cython.const[string]], create: cython.bint
-) -> Found:
+def find_session(r, client_id, create):
     """The client's session, wherever it lives; made here when there is none and the limit allows it.
 
     ``session`` is NULL when there is none. It may be touched only when ``reactor`` is the caller's own. It is
@@ -159,10 +144,7 @@ def find_session(
     return found
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def store_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def store_session(r, s):
     """Brings the session's own row up to date, where the store holds it."""
     row: string
     if s.stored != cython.NULL and r.section != cython.NULL:
@@ -170,10 +152,7 @@ def store_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
         put_value(r, FAMILY_SESSION, cython.address(s.client_id), cython.address(row))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _unstore_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def _unstore_session(r, s):
     """Removes everything that the store has of it: the rows of its queue last, for they may be many, and what
     a crash leaves of them is found by their having no session.
     """
@@ -197,10 +176,7 @@ def _unstore_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> 
         purge.status = ROW_IDLE  # what members hold is theirs, and goes when they are done with it
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _begin_removal(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def _begin_removal(r, s):
     """Until the store has forgotten the session no client is told that it is gone: a crash brings it back."""
     removal: Removal
     removal.reactor = r.index
@@ -211,10 +187,7 @@ def _begin_removal(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cy
     r.removed.push_back(s.client_id)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_removals(r: cython.pointer[Reactor]) -> cython.bint:
+def end_removals(r):
     """The store has forgotten the sessions whose removal is committed: some of them, so that the others do
     not wait long for the lock. True: there are more.
     """
@@ -235,26 +208,13 @@ def end_removals(r: cython.pointer[Reactor]) -> cython.bint:
     return left == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _delete_subscription(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], filter: cython.pointer[cython.const[string]]
-) -> cython.void:
+def _delete_subscription(r, s, filter):
     key: string
     append_subscription_key(cython.address(s.client_id), filter, cython.address(key))
     delete_value(r, FAMILY_SUBSCRIPTION, cython.address(key))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_subscription(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    filter: cython.pointer[cython.const[string]],
-    subscription: cython.pointer[cython.const[SessionSubscription]],
-) -> cython.void:
+def _put_subscription(r, s, filter, subscription):
     key: string
     value: string
     append_subscription_key(cython.address(s.client_id), filter, cython.address(key))
@@ -262,10 +222,7 @@ def _put_subscription(
     put_value(r, FAMILY_SUBSCRIPTION, cython.address(key), cython.address(value))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def end_session(r, s):
     """Forgets a session of this reactor and everything in it, a will that was not published too. It must be
     offline.
     """
@@ -300,12 +257,7 @@ def end_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cytho
         _free_session(r, s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _withdraw(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], subscriptions_max: cython.size_t
-) -> cython.size_t:
+def _withdraw(r, s, subscriptions_max):
     """Takes so many of a session's subscriptions out of the index; returns how many more it could have been,
     0 when there may be more.
     """
@@ -329,10 +281,7 @@ def _withdraw(
     return left
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _begin_ending(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def _begin_ending(r, s):
     """A session with very many subscriptions is nobody's from now on, and gets nothing; the index forgets it
     in the turns that follow, and then it is freed.
     """
@@ -343,10 +292,7 @@ def _begin_ending(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyt
     r.ending.push_back(s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def continue_ending(r: cython.pointer[Reactor], subscriptions_max: cython.size_t) -> cython.void:
+def continue_ending(r, subscriptions_max):
     """Once a turn: so many subscriptions of sessions that have ended leave the index."""
     while subscriptions_max and not r.ending.empty():
         subscriptions_max = _withdraw(r, r.ending.back(), subscriptions_max)
@@ -355,20 +301,14 @@ def continue_ending(r: cython.pointer[Reactor], subscriptions_max: cython.size_t
             r.ending.pop_back()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _free_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def _free_session(r, s):
     del s.subscriptions
     r.tally[LIVE_SESSIONS] -= 1
     r.tally[MEMORY_SESSIONS] -= _SESSION_BYTES
     del s
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def set_online(r: cython.pointer[Reactor], s: cython.pointer[Session], online: cython.bint) -> cython.void:
+def set_online(r, s, online):
     """Says to all reactors whether the session can take its shared groups' messages now."""
     if s.memberships == cython.NULL or s.memberships.by_group.empty():
         return
@@ -381,10 +321,7 @@ def set_online(r: cython.pointer[Reactor], s: cython.pointer[Session], online: c
     enter_groups(r, s, online)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _has_room(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.bint:
+def _has_room(r, s):
     """Whether the limits allow one more subscription. What the store brings back is never too much, nor is
     what the embedding program wants.
     """
@@ -399,25 +336,12 @@ def _has_room(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _subscription_bytes(filter: Span) -> int64_t:
+def _subscription_bytes(filter):
     """About what a subscription takes, in its session's table and by its text in the tree."""
     return 160 + 2 * cython.cast(int64_t, filter.size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def add_subscription(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    filter: Span,
-    options: uint8_t,
-    subscription_id: uint32_t,
-    wants_retained: cython.pointer[cython.bint],
-) -> uint8_t:
+def add_subscription(r, s, filter, options, subscription_id, wants_retained):
     """Adds or replaces a subscription by its whole filter; returns the reason, granted QoS or 0x97, and
     whether its retained messages are to be sent: always, for a new subscription, or never, as its options
     want it [MQTT-3.3.1-9..11].
@@ -473,12 +397,7 @@ def add_subscription(
     return RC_SUCCESS + (options & 3)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def finish_backlog(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], filter: cython.pointer[cython.const[string]]
-) -> cython.void:
+def finish_backlog(r, s, filter):
     """Everything that is retained has been sent to a subscription, or stands in its session's queue."""
     if s.stored == cython.NULL or s.subscriptions == cython.NULL or not s.subscriptions.count(filter[0]):
         return
@@ -488,10 +407,7 @@ def finish_backlog(
         _put_subscription(r, s, filter, subscription)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def subscription_turn(s: cython.pointer[Session], filter: Span) -> uint16_t:
+def subscription_turn(s, filter):
     """Which SUBSCRIBE a subscription is from, 0 when there is none to this filter."""
     key: string
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
@@ -500,10 +416,7 @@ def subscription_turn(s: cython.pointer[Session], filter: Span) -> uint16_t:
     return s.subscriptions[0][key].turn
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def drop_subscription(r: cython.pointer[Reactor], s: cython.pointer[Session], filter: Span) -> cython.bint:
+def drop_subscription(r, s, filter):
     """Removes a subscription by its whole filter; false when there was none."""
     key: string
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
@@ -523,10 +436,7 @@ def drop_subscription(r: cython.pointer[Reactor], s: cython.pointer[Session], fi
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def assigned_client_id(r: cython.pointer[Reactor]) -> string:
+def assigned_client_id(r):
     """A client identifier that nobody can guess or has: "tidemq-" and 100 random bits in base 32."""
     random: uint8_t[20]
     alphabet: cython.p_char = b"abcdefghijklmnopqrstuvwxyz234567"

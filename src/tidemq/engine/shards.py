@@ -41,7 +41,6 @@ from cython.cimports.tidemq.engine.state import (
     Membership,
     Outbox,
     Passage,
-    Reactor,
     Session,
 )
 from cython.cimports.tidemq.engine.steps import count_steps
@@ -61,10 +60,7 @@ _GIVE_MAX = cython.declare(
 _TEND_MAX = cython.declare(uint32_t, 2048)  # groups and members that a tick looks at
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _add_shard(r: cython.pointer[Reactor], number: uint64_t, group: uint64_t) -> cython.pointer[Session]:
+def _add_shard(r, number, group):
     shard: cython.pointer[Session] = new_session(r)
     shard.number = number
     shard.group = group
@@ -74,10 +70,7 @@ def _add_shard(r: cython.pointer[Reactor], number: uint64_t, group: uint64_t) ->
     return shard
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _make_shard(r: cython.pointer[Reactor], group: uint64_t, stored: cython.bint) -> cython.pointer[Session]:
+def _make_shard(r, group, stored):
     """A new shard of a group, or NULL when the group is gone."""
     filter: string
     lock_shared(r.shared.subscriptions)
@@ -103,12 +96,7 @@ def _make_shard(r: cython.pointer[Reactor], group: uint64_t, stored: cython.bint
     return shard
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def shard_of(
-    r: cython.pointer[Reactor], group: cython.pointer[LocalGroup], stored: cython.bint
-) -> cython.pointer[Session]:
+def shard_of(r, group, stored):
     """The group's shard on this reactor for what is new, made when first asked for; NULL when the group is
     gone. One that is stored, and one that is not, are for messages that the store keeps or does not.
     """
@@ -119,23 +107,12 @@ def shard_of(
     return _make_shard(r, group.number, stored)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def load_shard(r: cython.pointer[Reactor], number: uint64_t, group: uint64_t) -> cython.void:
+def load_shard(r, number, group):
     """A shard that the store has brought back."""
     make_stored(r, _add_shard(r, number, group))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _give(
-    r: cython.pointer[Reactor],
-    shard: cython.pointer[Session],
-    entry: cython.pointer[Entry],
-    member: cython.pointer[Membership],
-) -> cython.void:
+def _give(r, shard, entry, member):
     """The shard's oldest entry goes to a member; its row stays, unless the member keeps it as its own."""
     passage: Passage
     index: cython.size_t
@@ -171,15 +148,7 @@ def _give(
     close_passage(cython.address(passage), r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _serve(
-    r: cython.pointer[Reactor],
-    group: cython.pointer[LocalGroup],
-    shard: cython.pointer[Session],
-    left: cython.pointer[uint32_t],
-) -> cython.void:
+def _serve(r, group, shard, left):
     """As many of its messages as the members take now; ``left``: and as may go out now."""
     box: cython.pointer[Outbox] = cython.address(shard.outbox)
     while box.waiting and left[0]:
@@ -199,10 +168,7 @@ def _serve(
         relieve(r, shard)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def serve_group(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) -> uint32_t:
+def serve_group(r, group):
     """Whatever of its queue can go out goes, or some of it now and the rest with the next turns. Returns how
     many messages went.
     """
@@ -219,18 +185,12 @@ def serve_group(r: cython.pointer[Reactor], group: cython.pointer[LocalGroup]) -
     return _GIVE_MAX - left
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def serve_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) -> cython.void:
+def serve_shard(r, shard):
     """Rows have come, or a message: whatever can go out goes."""
     serve_group(r, local_group(r, shard.group))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def look_at_room(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def look_at_room(r, s):
     """A session may have got room: where it was found full it takes again of the queues of its groups."""
     if s.memberships == cython.NULL:
         return
@@ -242,10 +202,7 @@ def look_at_room(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
             serve_group(r, group)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def continue_groups(r: cython.pointer[Reactor]) -> cython.void:
+def continue_groups(r):
     """Once a turn: groups whose members came, or of whose queue more can go out."""
     groups: cython.size_t = r.due_groups.size()
     served: uint32_t = 0
@@ -257,10 +214,7 @@ def continue_groups(r: cython.pointer[Reactor]) -> cython.void:
         groups -= 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _forget_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) -> cython.void:
+def _forget_shard(r, shard):
     """The shard is this reactor's no more."""
     end_strain(r, shard)
     index: cython.size_t
@@ -272,12 +226,7 @@ def _forget_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) ->
             break
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _move_shard(
-    r: cython.pointer[Reactor], shard: cython.pointer[Session], target: cython.int
-) -> cython.void:
+def _move_shard(r, shard, target):
     """Sends a shard to another reactor, once nothing of it is on its way to or from the store, or offered."""
     if shard.stored != cython.NULL:
         if shard.stored.offered:
@@ -300,10 +249,7 @@ def _move_shard(
     r.outgoing[target].push_back(mail)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def adopt_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) -> cython.void:
+def adopt_shard(r, shard):
     """A shard goes on here."""
     group: cython.pointer[LocalGroup] = local_group(r, shard.group)
     shard.reactor = r.index
@@ -312,12 +258,7 @@ def adopt_shard(r: cython.pointer[Reactor], shard: cython.pointer[Session]) -> c
     make_due(r, group)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _find_elsewhere(
-    r: cython.pointer[Reactor], group: uint64_t, elsewhere: cython.pointer[cython.int]
-) -> cython.bint:
+def _find_elsewhere(r, group, elsewhere):
     """Another reactor that has a member of the group online, or -1. False: the group is gone."""
     reactor: uint32_t
     elsewhere[0] = -1
@@ -331,10 +272,7 @@ def _find_elsewhere(
     return found != cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _tend_empty(r: cython.pointer[Reactor], at: cython.size_t) -> cython.bint:
+def _tend_empty(r, at):
     """A group without a member here: its shards move to one, or end with the group. False: it is gone."""
     group: cython.pointer[LocalGroup] = r.group_list[at]
     elsewhere: cython.int
@@ -359,10 +297,7 @@ def _tend_empty(r: cython.pointer[Reactor], at: cython.size_t) -> cython.bint:
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def tend_shards(r: cython.pointer[Reactor]) -> cython.void:
+def tend_shards(r):
     """Once a tick: shards without a member here move to one, those whose group is gone end, others are
     served. So many groups at a time, the next tick goes on with those that follow.
     """

@@ -27,10 +27,7 @@ from cython.cimports.tidemq.engine.steps import (
 from cython.cimports.tidemq.engine.system import backtrace, backtrace_symbols_fd
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def begin_counting() -> cython.void:
+def begin_counting():
     """Counting begins, from 0; the reactor's thread."""
     steps: cython.pointer[StepCount] = own_step_count()
     steps.in_turn = True
@@ -38,26 +35,17 @@ def begin_counting() -> cython.void:
     steps.allowed = STEPS_MAX
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_counting() -> cython.void:
+def end_counting():
     """What comes before the next turn is not counted: loading, and the end of an engine."""
     own_step_count().in_turn = False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def grant_steps(count: uint64_t) -> cython.void:
+def grant_steps(count):
     """The turn is given more to do."""
     own_step_count().allowed += count
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_steps(count: uint64_t) -> cython.void:
+def take_steps(count):
     """Counts; ends the process where the turn has taken too many."""
     steps: cython.pointer[StepCount] = own_step_count()
     steps.taken += count

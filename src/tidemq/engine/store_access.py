@@ -72,7 +72,6 @@ class StoreAccess:
     def __dealloc__(self) -> None:
         del self.columns
 
-    @cython.cfunc
     def _check(self):
         if self.engine.started or self.engine.closed:
             raise UsageError("a store is loaded before the engine starts")
@@ -199,7 +198,6 @@ class StoreAccess:
             put_subscription(shared.subscriptions, span_of(text), Span(cython.NULL, 0), subscription)
         unlock_exclusive(shared.subscriptions)
 
-    @cython.cfunc
     def _check_stream_filters(self, filters):
         for text in filters:
             self.engine._check_topic(text, 0, topic_filter_fault)
@@ -230,9 +228,7 @@ class StoreAccess:
         if reactor >= 0:
             self._mail_rows(reactor, MAIL_REMOVED, queue, make_sizes(sizes))
 
-    @cython.cfunc
-    @cython.exceptval(-2, check=True)
-    def _owner_of(self, number: uint64_t) -> cython.int:
+    def _owner_of(self, number):
         """The reactor that has the queue; -1: none."""
         shared: cython.pointer[Shared] = self.engine.shared
         pthread_mutex_lock(cython.address(shared.registry_lock))
@@ -241,10 +237,7 @@ class StoreAccess:
         pthread_mutex_unlock(cython.address(shared.registry_lock))
         return reactor
 
-    @cython.cfunc
-    def _mail_rows(
-        self, reactor: cython.int, kind: cython.int, queue: uint64_t, rows: cython.pointer[StoredRows]
-    ):
+    def _mail_rows(self, reactor, kind, queue, rows):
         mail: Mail = new_mail(kind)
         mail.number = queue
         mail.pointer = rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.mail import new_mail, post_directly, wake
 from cython.cimports.tidemq.engine.message import hold_message, release_message, topic_of
@@ -44,7 +44,6 @@ from cython.cimports.tidemq.engine.state import (
     ROW_INFLIGHT,
     Mail,
     Message,
-    MessageId,
     Record,
     Section,
     Shared,
@@ -72,8 +71,7 @@ from cython.cimports.tidemq.wire.protocol import bytes_of
 _FAMILIES = ("session", "subscription", "received", "shared")  # in the order of FAMILY_*
 
 
-@cython.cfunc
-def init_journal(shared: cython.pointer[Shared]):
+def init_journal(shared):
     """Makes the journal's lock and condition."""
     attributes: pthread_condattr_t
     pthread_mutex_init(cython.address(shared.journal_lock), cython.NULL)
@@ -108,10 +106,7 @@ class StoreWork:
         self.purges = []
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _wait(shared: cython.pointer[Shared], timeout_ns: int64_t) -> cython.void:
+def _wait(shared, timeout_ns):
     """Waits until a section is handed over, the journal is closed or poked, or time is over. Says that the
     store is idle, and reminds the reactors that have something.
     """
@@ -143,8 +138,7 @@ def _wait(shared: cython.pointer[Shared], timeout_ns: int64_t) -> cython.void:
     pthread_mutex_unlock(cython.address(shared.journal_lock))
 
 
-@cython.cfunc
-def wait_for_work(shared: cython.pointer[Shared], timeout_s: cython.double) -> StoreWork:
+def wait_for_work(shared, timeout_s):
     """The sections handed over since the last time, after at most ``timeout_s``; it may be none.
 
     None: the journal is closed and all of it was taken.
@@ -171,8 +165,7 @@ def wait_for_work(shared: cython.pointer[Shared], timeout_s: cython.double) -> S
     return work
 
 
-@cython.cfunc
-def _purged(record: cython.pointer[Record]) -> bytes:
+def _purged(record):
     """How the keys of the rows that go begin."""
     text: string
     append_u64(cython.address(text), record.queue)
@@ -181,24 +174,19 @@ def _purged(record: cython.pointer[Record]) -> bytes:
     return text
 
 
-@cython.cfunc
-def _queue_key(record: cython.pointer[Record], status: uint8_t) -> bytes:
+def _queue_key(record, status):
     key: string
     append_queue_key(record.queue, status, cython.address(record.id), cython.address(key))
     return key
 
 
-@cython.cfunc
-def _queue_value(
-    shared: cython.pointer[Shared], record: cython.pointer[Record], released: cython.bint
-) -> bytes:
+def _queue_value(shared, record, released):
     value: string
     append_queue_value(shared, record, released, cython.address(value))
     return value
 
 
-@cython.cfunc
-def _expiry_key(shared: cython.pointer[Shared], record: cython.pointer[Record]) -> bytes:
+def _expiry_key(shared, record):
     key: string
     append_u64(cython.address(key), wall_ms(shared, record.message.expires_ms))
     append_u64(cython.address(key), record.queue)
@@ -206,22 +194,19 @@ def _expiry_key(shared: cython.pointer[Shared], record: cython.pointer[Record]) 
     return key
 
 
-@cython.cfunc
-def _id_bytes(id: cython.pointer[MessageId]) -> bytes:
+def _id_bytes(id):
     text: string
     append_id(cython.address(text), id)
     return text
 
 
-@cython.cfunc
-def _message_value(shared: cython.pointer[Shared], message: cython.pointer[Message]) -> bytes:
+def _message_value(shared, message):
     value: string
     append_message(shared, message, cython.address(value))
     return value
 
 
-@cython.cfunc
-def _convert_section(work: StoreWork, section: cython.pointer[Section]) -> uint64_t:
+def _convert_section(work, section):
     """Appends a section's records; returns the highest clock of the new ids in it."""
     index: cython.size_t
     highest: uint64_t = 0
@@ -255,8 +240,7 @@ def _convert_section(work: StoreWork, section: cython.pointer[Section]) -> uint6
     return highest
 
 
-@cython.cfunc
-def _convert_added(work: StoreWork, record: cython.pointer[Record], again: cython.bint):
+def _convert_added(work, record, again):
     """A new row; the payload comes with the first of several rows of one message."""
     shared: cython.pointer[Shared] = work.shared
     if not again:
@@ -270,16 +254,12 @@ def _convert_added(work: StoreWork, record: cython.pointer[Record], again: cytho
         work.writes.append(("expiry", _expiry_key(shared, record), b""))
 
 
-@cython.cfunc
-def _text(text: cython.pointer[string]) -> bytes:
+def _text(text):
     kept: string = text[0]
     return kept
 
 
-@cython.cfunc
-def _convert_change(
-    shared: cython.pointer[Shared], record: cython.pointer[Record], writes: list, references: list
-):
+def _convert_change(shared, record, writes, references):
     if record.kind == RECORD_SEND:
         writes.append(("queue", _queue_key(record, ROW_IDLE), None))
         writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, False)))
@@ -298,10 +278,7 @@ def _convert_change(
         writes.append((_FAMILIES[record.status], _text(record.key), None))
 
 
-@cython.cfunc
-def _convert_removed(
-    shared: cython.pointer[Shared], record: cython.pointer[Record], writes: list, references: list
-):
+def _convert_removed(shared, record, writes, references):
     writes.append(("queue", _queue_key(record, record.status), None))
     if record.message.counted:
         references.append((_id_bytes(cython.address(record.id)), -1))
@@ -311,8 +288,7 @@ def _convert_removed(
         writes.append(("expiry", _expiry_key(shared, record), None))
 
 
-@cython.cfunc
-def _retained_write(shared: cython.pointer[Shared], changed: cython.pointer[Message]) -> tuple:
+def _retained_write(shared, changed):
     """What is retained for the topic of ``changed`` at this moment."""
     lock_retained(shared.retained)
     message: cython.pointer[Message] = cython.cast(
@@ -329,8 +305,7 @@ def _retained_write(shared: cython.pointer[Shared], changed: cython.pointer[Mess
     return ("retained", topic, value)
 
 
-@cython.cfunc
-def rest_of_work(work: StoreWork) -> StoreWork:
+def rest_of_work(work):
     """Of a batch that failed, what has to be tried again, before anything later: all but the new messages,
     which are undone. What may have been written of them all the same is deleted.
     """
@@ -353,9 +328,7 @@ def rest_of_work(work: StoreWork) -> StoreWork:
     return rest
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def answer_work(work: StoreWork, reason: cython.int) -> cython.void:
+def answer_work(work, reason):
     """Tells the reactors that their sections are committed, or with ``reason`` that they are not."""
     index: cython.size_t
     mail: Mail
@@ -373,10 +346,7 @@ def answer_work(work: StoreWork, reason: cython.int) -> cython.void:
             post_directly(work.shared.reactors[index], cython.address(mail))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def poke_journal(shared: cython.pointer[Shared]) -> cython.void:
+def poke_journal(shared):
     """Ends the wait of the store's thread."""
     pthread_mutex_lock(cython.address(shared.journal_lock))
     shared.journal_poked = True
@@ -384,10 +354,7 @@ def poke_journal(shared: cython.pointer[Shared]) -> cython.void:
     pthread_mutex_unlock(cython.address(shared.journal_lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def close_journal(shared: cython.pointer[Shared]) -> cython.void:
+def close_journal(shared):
     """The reactors have ended: what they had not handed over is taken now, and nothing more comes."""
     pthread_mutex_lock(cython.address(shared.journal_lock))
     shared.journal_closed = True

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t, uint8_t
 
 cdef enum SubscriptionOption:          # the option byte of SUBSCRIBE, 5.0 section 3.8.3.1
     OPTION_QOS = 0x03
@@ -41,3 +41,14 @@ cdef SubscriberSet* drop_subscriber(SubscriberSet* members, Subscription* item) 
 cdef Subscription* find_held(Subscription* held, void* session) noexcept nogil   # or NULL
 cdef void hold(Subscription* held, Subscription subscription) noexcept nogil     # of a session that is not held yet
 cdef void let_go(Subscription* held, Subscription* item) noexcept nogil          # what find_held found
+
+# of this module alone
+cdef size_t set_bytes(uint32_t capacity) noexcept nogil
+cdef uint32_t* table_of(SubscriberSet* members) noexcept nogil
+cdef uint32_t home_entry(SubscriberSet* members, uint32_t position) noexcept nogil
+cdef uint32_t entry_of(SubscriberSet* members, void* session) noexcept nogil
+cdef void enter_position(SubscriberSet* members, uint32_t position) noexcept nogil
+cdef uint32_t entry_holding(SubscriberSet* members, uint32_t position) noexcept nogil
+cdef void leave_table(SubscriberSet* members, uint32_t position) noexcept nogil
+cdef SubscriberSet* resize_set(SubscriberSet* members, uint32_t capacity) noexcept nogil
+cdef SubscriberSet* set_of(Subscription* held) noexcept nogil

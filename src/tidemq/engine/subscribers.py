@@ -13,10 +13,7 @@ from cython.cimports.tidemq.engine.allocation import allocate, release
 from cython.cimports.tidemq.engine.subscribers import SET, SET_INDEXED, SubscriberSet, Subscription
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def set_bytes(capacity: uint32_t) -> cython.size_t:
+def set_bytes(capacity):
     """The size of a set's block: head, items, and in large sets two table entries for each item."""
     size: cython.size_t = cython.sizeof(SubscriberSet) - cython.sizeof(Subscription)
     size += capacity * cython.sizeof(Subscription)
@@ -25,38 +22,23 @@ def set_bytes(capacity: uint32_t) -> cython.size_t:
     return size
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def table_of(members: cython.pointer[SubscriberSet]) -> cython.pointer[uint32_t]:
+def table_of(members):
     """The table of a large set: open addressing, 2 * capacity entries, each an item's position + 1 or 0."""
     return cython.cast(cython.pointer[uint32_t], members.items + members.capacity)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def home_entry(members: cython.pointer[SubscriberSet], position: uint32_t) -> uint32_t:
+def home_entry(members, position):
     """The table entry where the search for an item's session begins."""
     return entry_of(members, members.items[position].session)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def entry_of(members: cython.pointer[SubscriberSet], session: cython.p_void) -> uint32_t:
+def entry_of(members, session):
     """The table entry where the search for a session begins."""
     mixed: uint64_t = cython.cast(uint64_t, session) * cython.cast(uint64_t, 0x9E3779B97F4A7C15)
     return cython.cast(uint32_t, mixed >> 32) & (2 * members.capacity - 1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def enter_position(members: cython.pointer[SubscriberSet], position: uint32_t) -> cython.void:
+def enter_position(members, position):
     """Adds an item to the table."""
     table: cython.pointer[uint32_t] = table_of(members)
     at: uint32_t = home_entry(members, position)
@@ -65,10 +47,7 @@ def enter_position(members: cython.pointer[SubscriberSet], position: uint32_t) -
     table[at] = position + 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def entry_holding(members: cython.pointer[SubscriberSet], position: uint32_t) -> uint32_t:
+def entry_holding(members, position):
     """The table entry of an item."""
     table: cython.pointer[uint32_t] = table_of(members)
     at: uint32_t = home_entry(members, position)
@@ -77,10 +56,7 @@ def entry_holding(members: cython.pointer[SubscriberSet], position: uint32_t) ->
     return at
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def leave_table(members: cython.pointer[SubscriberSet], position: uint32_t) -> cython.void:
+def leave_table(members, position):
     """Takes an item out of the table and moves the entries behind it up."""
     table: cython.pointer[uint32_t] = table_of(members)
     mask: uint32_t = 2 * members.capacity - 1
@@ -95,10 +71,7 @@ def leave_table(members: cython.pointer[SubscriberSet], position: uint32_t) -> c
     table[gap] = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def resize_set(members: cython.pointer[SubscriberSet], capacity: uint32_t) -> cython.pointer[SubscriberSet]:
+def resize_set(members, capacity):
     """Moves a set (NULL: an empty one) to a block for ``capacity`` items, a power of two. Linear in size."""
     grown: cython.pointer[SubscriberSet] = cython.cast(
         cython.pointer[SubscriberSet], allocate(set_bytes(capacity))
@@ -115,12 +88,7 @@ def resize_set(members: cython.pointer[SubscriberSet], capacity: uint32_t) -> cy
     return grown
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_subscriber(
-    members: cython.pointer[SubscriberSet], session: cython.p_void
-) -> cython.pointer[Subscription]:
+def find_subscriber(members, session):
     """The item of a session, or NULL. A set of NULL is empty."""
     if members == cython.NULL:
         return cython.NULL
@@ -139,12 +107,7 @@ def find_subscriber(
     return cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def add_subscriber(
-    members: cython.pointer[SubscriberSet], subscription: Subscription
-) -> cython.pointer[SubscriberSet]:
+def add_subscriber(members, subscription):
     """Adds a session that is not in the set; returns the set, which may have moved."""
     if members == cython.NULL:
         members = resize_set(cython.NULL, 1)
@@ -157,12 +120,7 @@ def add_subscriber(
     return members
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def drop_subscriber(
-    members: cython.pointer[SubscriberSet], item: cython.pointer[Subscription]
-) -> cython.pointer[SubscriberSet]:
+def drop_subscriber(members, item):
     """Removes an item, whose place the last one takes; returns the set, which may have moved; NULL: empty."""
     position: uint32_t = cython.cast(uint32_t, item - members.items)
     last: uint32_t = members.count - 1
@@ -180,29 +138,19 @@ def drop_subscriber(
     return members
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def set_of(held: cython.pointer[Subscription]) -> cython.pointer[SubscriberSet]:
+def set_of(held):
     """The set behind what is of kind SET."""
     return cython.cast(cython.pointer[SubscriberSet], held.session)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_held(held: cython.pointer[Subscription], session: cython.p_void) -> cython.pointer[Subscription]:
+def find_held(held, session):
     """The item of a session in what a filter holds, or NULL."""
     if held.kind == SET:
         return find_subscriber(set_of(held), session)
     return held if held.session == session else cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def hold(held: cython.pointer[Subscription], subscription: Subscription) -> cython.void:
+def hold(held, subscription):
     """Adds an item to what a filter holds: the second one makes a set."""
     if held.session == cython.NULL:
         held[0] = subscription
@@ -213,10 +161,7 @@ def hold(held: cython.pointer[Subscription], subscription: Subscription) -> cyth
     held.kind = SET
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def let_go(held: cython.pointer[Subscription], item: cython.pointer[Subscription]) -> cython.void:
+def let_go(held, item):
     """Removes an item from what a filter holds: the last but one ends the set."""
     if held.kind != SET:
         held.session = cython.NULL

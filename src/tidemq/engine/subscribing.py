@@ -1,7 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE."""
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.authorising import judge_filter, judge_filters
 from cython.cimports.tidemq.engine.counters import (
@@ -18,7 +18,7 @@ from cython.cimports.tidemq.engine.replies import append_packet, encode_reasons,
 from cython.cimports.tidemq.engine.reports import connection_event, drop_packet, keep_packet, post_event
 from cython.cimports.tidemq.engine.retention import begin_backlog, end_backlog
 from cython.cimports.tidemq.engine.sessions import add_subscription, drop_subscription
-from cython.cimports.tidemq.engine.state import EVENT_SUBSCRIBE, Connection, Event, Reactor
+from cython.cimports.tidemq.engine.state import EVENT_SUBSCRIBE, Event
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.wire.packets import Subscribe, next_filter, parse_subscribe, parse_unsubscribe
 from cython.cimports.tidemq.wire.properties import has_property
@@ -42,16 +42,7 @@ from cython.cimports.tidemq.wire.topics import split_shared, wildcard_ways
 _FILTERS_MAX = cython.declare(uint32_t, 16_384)  # of one SUBSCRIBE, where a client may not hold more
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def handle_subscribe(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> cython.void:
+def handle_subscribe(r, c, first, body, size):
     """A SUBSCRIBE from a client: applied at once, or after the control plane has decided on each filter."""
     packet: Subscribe
     fault: Fault = parse_subscribe(
@@ -73,12 +64,7 @@ def handle_subscribe(
     _apply_subscribe(r, c, cython.address(packet), cython.NULL)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def answer_subscribe(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], reasons: cython.pointer[cython.const[string]]
-) -> cython.void:
+def answer_subscribe(r, c, reasons):
     """The control plane's reason for each filter: 0 allows it; one that it left out is refused."""
     packet: Subscribe
     if not c.asked or c.pending_packet == cython.NULL:
@@ -102,18 +88,7 @@ def answer_subscribe(
     drop_packet(r, kept)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _apply_one(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    filter: Span,
-    options: uint8_t,
-    subscription_id: uint32_t,
-    fails: cython.bint,
-    wants_retained: cython.pointer[cython.bint],
-) -> uint8_t:
+def _apply_one(r, c, filter, options, subscription_id, fails, wants_retained):
     """Subscribes to one filter; returns its reason code and whether its retained messages are to be sent.
 
     ``fails``: it would have to be stored, and the store takes nothing.
@@ -136,17 +111,7 @@ def _apply_one(
     return reason
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _answer(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    packet_type: uint8_t,
-    packet_id: uint16_t,
-    reasons: cython.pointer[string],
-    stored: cython.bint,
-) -> cython.void:
+def _answer(r, c, packet_type, packet_id, reasons, stored):
     """SUBACK or UNSUBACK; ``stored``: once the store has what it says."""
     packet: string
     encode_reasons(c.version, packet_type, packet_id, reasons, cython.address(packet))
@@ -156,15 +121,7 @@ def _answer(
         append_packet(r, c, cython.address(packet))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _apply_subscribe(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    packet: cython.pointer[Subscribe],
-    decisions: cython.pointer[cython.const[string]],
-) -> cython.void:
+def _apply_subscribe(r, c, packet, decisions):
     """Subscribes, answers with SUBACK in the filters' order, then sends what is retained [MQTT-3.8.4-6]."""
     subscription_id: uint32_t = 0
     reasons: string
@@ -207,12 +164,7 @@ def _apply_subscribe(
         index += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _drop_one(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], filter: Span, fails: cython.bint
-) -> uint8_t:
+def _drop_one(r, c, filter, fails):
     """Unsubscribes from one filter; returns its reason code. ``fails`` as for `_apply_one`."""
     if c.replays and names_stream(filter):
         report_unsubscribed(r, c, filter)
@@ -224,16 +176,7 @@ def _drop_one(
     return RC_SUCCESS if drop_subscription(r, c.session, filter) else RC_NO_SUBSCRIPTION_EXISTED
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def handle_unsubscribe(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-) -> cython.void:
+def handle_unsubscribe(r, c, first, body, size):
     """An UNSUBSCRIBE: filters are compared as they were written [MQTT-3.10.4-1]. Where the store takes
     nothing it is refused; 3.x knows no refusal, and is disconnected.
     """

@@ -34,24 +34,14 @@ from cython.cimports.tidemq.engine.subscriptions import (
 from cython.cimports.tidemq.wire.protocol import Span, bytes_of, span_of
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def now_ns() -> uint64_t:
+def now_ns():
     """A clock that only goes forward."""
     now = cython.declare(timespec)
     clock_gettime(CLOCK_MONOTONIC, cython.address(now))
     return cython.cast(uint64_t, now.tv_sec) * 1_000_000_000 + now.tv_nsec
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def match_spans(
-    index: cython.pointer[SubscriptionIndex],
-    topics: cython.pointer[vector[Span]],
-    tally: cython.pointer[Tally],
-) -> cython.void:
+def match_spans(index, topics, tally):
     """Matches topics as a reactor does that has 64 of them in a turn."""
     out = cython.declare(Matches)
     at: cython.size_t

@@ -1,11 +1,11 @@
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from tidemq.engine.levels cimport LevelNode, LevelTree
 from tidemq.engine.marks cimport MARKS_OF_TOPIC, Marks
-from tidemq.engine.system cimport ACQUIRE, RELAXED, load_u64, pthread_rwlock_t
 from tidemq.engine.subscribers cimport SubscriberSet, Subscription
+from tidemq.engine.system cimport ACQUIRE, RELAXED, load_u64, pthread_rwlock_t
 from tidemq.wire.protocol cimport Span
 
 cdef struct SharedGroup:               # one group name on one filter
@@ -66,3 +66,15 @@ cdef void mark_online(SubscriptionIndex* index, uint64_t group_id, void* session
 cdef void match_topic(SubscriptionIndex* index, Span topic, Matches* out) noexcept nogil   # appends to `out`
 cdef SharedGroup* find_group(SubscriptionIndex* index, uint64_t group_id) noexcept nogil   # NULL: gone
 cdef SharedGroup* find_group_by_name(SubscriptionIndex* index, Span filter, Span group) noexcept nogil
+
+# of this module alone
+cdef void _move(SubscriptionIndex* index, uint16_t mark) noexcept nogil
+cdef Subscription* held_by(LevelNode* node) noexcept nogil
+cdef bint is_equal(Subscription* one, Subscription* other) noexcept nogil
+cdef bint remove_plain(SubscriptionIndex* index, Span filter, void* session) noexcept nogil
+cdef bint remove_member(SubscriptionIndex* index, Span filter, Span group, void* session) noexcept nogil
+cdef void report(Subscription* item, Matches* out) noexcept nogil
+cdef Span copy_text(Span text, uint8_t* to) noexcept nogil
+cdef SharedGroup* open_group(SubscriptionIndex* index, Span filter, Span name) noexcept nogil
+cdef void close_group(SubscriptionIndex* index, SharedGroup* group) noexcept nogil
+cdef void count_member(SharedGroup* group, Subscription* member, bint comes) noexcept nogil

@@ -11,14 +11,13 @@ subscriptions of one session that overlap.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import allocate, release
 from cython.cimports.tidemq.engine.levels import (
     NO_NODE,
     ROOT,
-    LevelNode,
     find_path,
     free_level_tree,
     insert_path,
@@ -49,7 +48,6 @@ from cython.cimports.tidemq.engine.subscribers import (
     let_go,
 )
 from cython.cimports.tidemq.engine.subscriptions import (
-    Matches,
     SharedGroup,
     SubscriptionIndex,
 )
@@ -68,10 +66,7 @@ from cython.cimports.tidemq.wire.protocol import Span
 # --- the index -------------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def new_subscription_index() -> cython.pointer[SubscriptionIndex]:
+def new_subscription_index():
     """An empty index; free it with ``free_subscription_index``."""
     owner: unique_ptr[SubscriptionIndex] = make_unique[SubscriptionIndex]()
     index: cython.pointer[SubscriptionIndex] = owner.release()
@@ -85,10 +80,7 @@ def new_subscription_index() -> cython.pointer[SubscriptionIndex]:
     return index
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_subscription_index(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+def free_subscription_index(index):
     """Frees an index that no thread uses any more. Sessions are not touched."""
     node: uint32_t
     group: cython.pointer[SharedGroup]
@@ -108,79 +100,50 @@ def free_subscription_index(index: cython.pointer[SubscriptionIndex]) -> cython.
     del index
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def lock_shared(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+def lock_shared(index):
     """Waits until no thread writes or waits to write. Never take it twice in one thread."""
     pthread_rwlock_rdlock(cython.address(index.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unlock_shared(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+def unlock_shared(index):
     """Ends what ``lock_shared`` began."""
     pthread_rwlock_unlock(cython.address(index.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def lock_exclusive(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+def lock_exclusive(index):
     """Waits until no other thread reads or writes; new readers wait meanwhile."""
     pthread_rwlock_wrlock(cython.address(index.lock))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unlock_exclusive(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+def unlock_exclusive(index):
     """Ends what ``lock_exclusive`` began."""
     pthread_rwlock_unlock(cython.address(index.lock))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _move(index: cython.pointer[SubscriptionIndex], mark: uint16_t) -> cython.void:
+def _move(index, mark):
     """The mark first: who sees the version sees the marks of all changes up to it."""
     store_u64(cython.address(index.marks.moved[mark]), index.version + 1, RELAXED)
     store_u64(cython.address(index.version), index.version + 1, RELEASE)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def move_filter(index: cython.pointer[SubscriptionIndex], filter: Span) -> cython.void:
+def move_filter(index, filter):
     """Tells readers that results which they keep of topics under a filter may be wrong. The exclusive lock is
     held.
     """
     _move(index, mark_of_filter(cython.address(index.marks), filter))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def move_all(index: cython.pointer[SubscriptionIndex]) -> cython.void:
+def move_all(index):
     """The same of all topics."""
     _move(index, mark_of_all(cython.address(index.marks)))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def held_by(node: cython.pointer[LevelNode]) -> cython.pointer[Subscription]:
+def held_by(node):
     """What a filter's node holds: a Subscription lies over its value and detail."""
     return cython.cast(cython.pointer[Subscription], cython.address(node.value))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_equal(one: cython.pointer[Subscription], other: cython.pointer[Subscription]) -> cython.bint:
+def is_equal(one, other):
     """Whether two subscriptions of one session to one filter make no difference to a match."""
     return (
         one.subscription_id == other.subscription_id
@@ -189,12 +152,7 @@ def is_equal(one: cython.pointer[Subscription], other: cython.pointer[Subscripti
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def put_subscription(
-    index: cython.pointer[SubscriptionIndex], filter: Span, group: Span, subscription: Subscription
-) -> cython.bint:
+def put_subscription(index, filter, group, subscription):
     """Inserts a subscription, or replaces the one with the same filter, group and session [MQTT-3.8.4-3].
 
     ``group`` is empty for a plain subscription. Returns whether it existed. The exclusive lock must be held.
@@ -227,12 +185,7 @@ def put_subscription(
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remove_subscription(
-    index: cython.pointer[SubscriptionIndex], filter: Span, group: Span, session: cython.p_void
-) -> cython.bint:
+def remove_subscription(index, filter, group, session):
     """Removes the subscription with this filter, group and session [MQTT-3.10.4-1].
 
     Returns whether it existed. The exclusive lock must be held. A shared group goes with its last member.
@@ -248,12 +201,7 @@ def remove_subscription(
     return removed
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remove_plain(
-    index: cython.pointer[SubscriptionIndex], filter: Span, session: cython.p_void
-) -> cython.bint:
+def remove_plain(index, filter, session):
     """Removes a session, or a group, from what a filter holds; returns whether it was there."""
     node: uint32_t = find_path(index.filters, ROOT, filter)
     if node == NO_NODE:
@@ -267,12 +215,7 @@ def remove_plain(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def remove_member(
-    index: cython.pointer[SubscriptionIndex], filter: Span, group: Span, session: cython.p_void
-) -> cython.bint:
+def remove_member(index, filter, group, session):
     """Removes a session from a group, and the group with the last one; returns whether it was there."""
     shared: cython.pointer[SharedGroup] = find_group_by_name(index, filter, group)
     if shared == cython.NULL:
@@ -287,12 +230,7 @@ def remove_member(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def match_topic(
-    index: cython.pointer[SubscriptionIndex], topic: Span, out: cython.pointer[Matches]
-) -> cython.void:
+def match_topic(index, topic, out):
     """Appends all subscriptions and all shared groups whose filter matches a topic name.
 
     A session with several matching filters is reported for each. The shared or the exclusive lock must be
@@ -313,11 +251,7 @@ def match_topic(
             report(held, out)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def report(item: cython.pointer[Subscription], out: cython.pointer[Matches]) -> cython.void:
+def report(item, out):
     """Appends a subscription, or the group that stands in its place."""
     if item.kind == GROUP:
         out.groups.push_back(cython.cast(cython.pointer[SharedGroup], item.session))
@@ -328,10 +262,7 @@ def report(item: cython.pointer[Subscription], out: cython.pointer[Matches]) -> 
 # --- shared groups ---------------------------------------------------------------------------------
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_group(index: cython.pointer[SubscriptionIndex], group_id: uint64_t) -> cython.pointer[SharedGroup]:
+def find_group(index, group_id):
     """A group by its id, or NULL when it is gone. The shared or the exclusive lock must be held."""
     found = index.groups_by_id.find(group_id)
     if found == index.groups_by_id.end():
@@ -339,12 +270,7 @@ def find_group(index: cython.pointer[SubscriptionIndex], group_id: uint64_t) -> 
     return cython.operator.dereference(found).second
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_group_by_name(
-    index: cython.pointer[SubscriptionIndex], filter: Span, group: Span
-) -> cython.pointer[SharedGroup]:
+def find_group_by_name(index, filter, group):
     """The group of this name on this filter, or NULL. The shared or the exclusive lock must be held."""
     node: uint32_t = find_path(index.groups, ROOT, group)
     if node != NO_NODE:
@@ -354,10 +280,7 @@ def find_group_by_name(
     return cython.cast(cython.pointer[SharedGroup], node_at(index.groups, node).value)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def copy_text(text: Span, to: cython.pointer[uint8_t]) -> Span:
+def copy_text(text, to):
     """Copies bytes; returns the view of the copy."""
     copy = cython.declare(Span)
     memcpy(to, text.data, text.size)
@@ -366,12 +289,7 @@ def copy_text(text: Span, to: cython.pointer[uint8_t]) -> Span:
     return copy
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def open_group(
-    index: cython.pointer[SubscriptionIndex], filter: Span, name: Span
-) -> cython.pointer[SharedGroup]:
+def open_group(index, filter, name):
     """The group of this name on this filter, made if missing. Give it a member before you unlock."""
     node: uint32_t = insert_path(index.groups, insert_path(index.groups, ROOT, name), filter)
     group: cython.pointer[SharedGroup] = cython.cast(
@@ -393,10 +311,7 @@ def open_group(
     return group
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def close_group(index: cython.pointer[SubscriptionIndex], group: cython.pointer[SharedGroup]) -> cython.void:
+def close_group(index, group):
     """Takes a group without members out of both trees and frees it."""
     remove_plain(index, group.filter, group)
     release(group.online)
@@ -407,12 +322,7 @@ def close_group(index: cython.pointer[SubscriptionIndex], group: cython.pointer[
     release(group)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def count_member(
-    group: cython.pointer[SharedGroup], member: cython.pointer[Subscription], comes: cython.bint
-) -> cython.void:
+def count_member(group, member, comes):
     """A member comes or goes: the group knows how many are stored, and how many online on each reactor."""
     step: uint32_t = 1 if comes else 0xFFFFFFFF  # or one less, modulo 2**32
     if member.options & OPTION_STORED:
@@ -431,12 +341,7 @@ def count_member(
     group.online[member.reactor] += step
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def mark_online(
-    index: cython.pointer[SubscriptionIndex], group_id: uint64_t, session: cython.p_void, online: cython.bint
-) -> cython.void:
+def mark_online(index, group_id, session, online):
     """A member's client has come or gone. The exclusive lock must be held."""
     group: cython.pointer[SharedGroup] = find_group(index, group_id)
     if group == cython.NULL:

@@ -8,3 +8,6 @@ cdef void time_connection(Reactor* r, Connection* c, int64_t due_ms) noexcept no
 cdef void time_session(Reactor* r, Session* s) noexcept nogil
 cdef int64_t clock_ms() noexcept nogil
 cdef int64_t clock_ns() noexcept nogil
+
+# of this module alone
+cdef void _swap(Reactor* r, size_t a, size_t b) noexcept nogil

@@ -5,14 +5,11 @@ costs nothing per packet, and a connection has one at most.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
+from cython.cimports.libc.stdint import int64_t
 from cython.cimports.tidemq.engine.handles import handle_of
 from cython.cimports.tidemq.engine.state import (
     TIMER_CONNECTION,
     TIMER_SESSION,
-    Connection,
-    Reactor,
-    Session,
     Timer,
 )
 from cython.cimports.tidemq.engine.system import CLOCK_MONOTONIC, clock_gettime, timespec
@@ -22,28 +19,19 @@ from cython.cimports.tidemq.engine.system import CLOCK_MONOTONIC, clock_gettime,
 _LONGEST_MS = cython.declare(int64_t, 300000)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def clock_ms() -> int64_t:
+def clock_ms():
     """The monotonic clock in milliseconds."""
     return clock_ns() // 1000000
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def clock_ns() -> int64_t:
+def clock_ns():
     """The monotonic clock in nanoseconds."""
     now: timespec
     clock_gettime(CLOCK_MONOTONIC, cython.address(now))
     return cython.cast(int64_t, now.tv_sec) * 1000000000 + now.tv_nsec
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def add_timer(r: cython.pointer[Reactor], due_ms: int64_t, key: uint64_t, kind: uint8_t) -> cython.void:
+def add_timer(r, due_ms, key, kind):
     """Adds a timer; there is no way to take one out, what it names is looked up when it is due."""
     timer: Timer
     timer.due_ms = due_ms
@@ -59,19 +47,13 @@ def add_timer(r: cython.pointer[Reactor], due_ms: int64_t, key: uint64_t, kind: 
         at = parent
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _swap(r: cython.pointer[Reactor], a: cython.size_t, b: cython.size_t) -> cython.void:
+def _swap(r, a, b):
     kept: Timer = r.timers[a]
     r.timers[a] = r.timers[b]
     r.timers[b] = kept
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_timer(r: cython.pointer[Reactor]) -> Timer:
+def take_timer(r):
     """Takes the earliest timer; the heap must not be empty."""
     first: Timer = r.timers[0]
     r.timers[0] = r.timers.back()
@@ -91,12 +73,7 @@ def take_timer(r: cython.pointer[Reactor]) -> Timer:
     return first
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def time_connection(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], due_ms: int64_t
-) -> cython.void:
+def time_connection(r, c, due_ms):
     """Sets the connection's one timer; an earlier one stays, for it looks again when it is due."""
     due_ms = min(due_ms, r.now_ms + _LONGEST_MS)
     if c.timer_ms and c.timer_ms <= due_ms:
@@ -105,10 +82,7 @@ def time_connection(
     add_timer(r, due_ms, handle_of(r, c), TIMER_CONNECTION)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def time_session(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def time_session(r, s):
     """Sets a timer for what comes first: the session's will or its end."""
     due_ms: int64_t = s.ends_ms
     if s.will_ms and (due_ms == 0 or s.will_ms < due_ms):

@@ -9,14 +9,9 @@ from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.tidemq.engine.counters import C_CLIENTS_BANNED, C_REFUSED_FLAPPING
 from cython.cimports.tidemq.engine.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.guarding import address_of_socket, is_banned, note_visit, visitor_of
-from cython.cimports.tidemq.engine.state import Connection, Reactor
-from cython.cimports.tidemq.wire.protocol import Span
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def may_visit(r: cython.pointer[Reactor], c: cython.pointer[Connection], client_id: Span) -> cython.bint:
+def may_visit(r, c, client_id):
     """Whether the client is not banned. One that leaves the choice of its identifier to us never is; where an
     authenticator chooses it, this is asked again.
     """
@@ -32,10 +27,7 @@ def may_visit(r: cython.pointer[Reactor], c: cython.pointer[Connection], client_
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def count_visit(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+def count_visit(r, c):
     """The client may connect, by all other rules. False: it does so too often."""
     limits: cython.pointer[EngineLimits] = cython.address(r.shared.limits)
     if c.visitor == 0 or note_visit(

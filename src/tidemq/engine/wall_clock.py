@@ -17,7 +17,7 @@ from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.buckets import sessions_in
 from cython.cimports.tidemq.engine.sessions import store_session
-from cython.cimports.tidemq.engine.state import Reactor, Session, Shared
+from cython.cimports.tidemq.engine.state import Session, Shared
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.system import (
     CLOCK_REALTIME,
@@ -37,36 +37,24 @@ _SLICE = cython.declare(cython.int, 4096)  # buckets of the table of sessions, i
 _IN_A_ROW = cython.declare(cython.int, 64)  # of these, before the next look at the time
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_wall_offset() -> int64_t:
+def read_wall_offset():
     """The wall clock less the monotonic one, now."""
     now: timespec
     clock_gettime(CLOCK_REALTIME, cython.address(now))
     return cython.cast(int64_t, now.tv_sec) * 1000000000 + now.tv_nsec - clock_ns()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def wall_offset(shared: cython.pointer[cython.const[Shared]]) -> int64_t:
+def wall_offset(shared):
     """What a time of the monotonic clock is to be added to for a date; any thread."""
     return load_i64(cython.cast(cython.pointer[int64_t], cython.address(shared.wall_offset_ns)), RELAXED)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def id_offset(shared: cython.pointer[cython.const[Shared]]) -> int64_t:
+def id_offset(shared):
     """The same for ids; any thread."""
     return load_i64(cython.cast(cython.pointer[int64_t], cython.address(shared.id_offset_ns)), RELAXED)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def raise_ids(shared: cython.pointer[Shared], offset_ns: int64_t) -> cython.void:
+def raise_ids(shared, offset_ns):
     """From now on ids are at least of that offset."""
     known: int64_t = load_i64(cython.address(shared.id_offset_ns), RELAXED)
     while known < offset_ns:
@@ -76,10 +64,7 @@ def raise_ids(shared: cython.pointer[Shared], offset_ns: int64_t) -> cython.void
             return
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def follow_clock(r: cython.pointer[Reactor]) -> cython.void:
+def follow_clock(r):
     """Looks at the clock, at most every tenth of a second; the first reactor that sees a step counts it."""
     if r.now_ns - r.wall_ns < _LOOK_NS:
         return
@@ -100,19 +85,13 @@ def follow_clock(r: cython.pointer[Reactor]) -> cython.void:
         _begin_dating(r)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _begin_dating(r: cython.pointer[Reactor]) -> cython.void:
+def _begin_dating(r):
     """The reactor's sessions are gone through, from the first bucket of their table on."""
     r.dating_at = 0
     r.dating_buckets = r.sessions.bucket_count()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _date_next(r: cython.pointer[Reactor]) -> cython.void:
+def _date_next(r):
     """Sessions of one bucket."""
     numbers: vector[uint64_t]
     index: cython.size_t
@@ -125,10 +104,7 @@ def _date_next(r: cython.pointer[Reactor]) -> cython.void:
             store_session(r, s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def continue_dating(r: cython.pointer[Reactor]) -> cython.void:
+def continue_dating(r):
     """Once a turn, after a step: writes rows of some sessions again, with dates of the clock as it is now."""
     if r.dating_at >= r.dating_buckets:
         return

@@ -8,7 +8,7 @@ token of the promise, and the session does not end. Where the store fails it is 
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.libc.stdint import int64_t
 from cython.cimports.tidemq.engine.agreement import record_offers
 from cython.cimports.tidemq.engine.cache import find_receivers
 from cython.cimports.tidemq.engine.journal import STORE_FAILED, next_id, store_fails
@@ -24,17 +24,14 @@ from cython.cimports.tidemq.engine.message import (
 from cython.cimports.tidemq.engine.promises import promise_will
 from cython.cimports.tidemq.engine.routing import route, route_message
 from cython.cimports.tidemq.engine.sessions import store_session
-from cython.cimports.tidemq.engine.state import Passage, Promise, Reactor, Session
+from cython.cimports.tidemq.engine.state import Passage
 from cython.cimports.tidemq.engine.timers import time_session
 from cython.cimports.tidemq.wire.protocol import Span
 
 _AGAIN_MS = cython.declare(int64_t, 500)  # after the store has failed
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def discard_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def discard_will(r, s):
     """The will is not wanted any more [MQTT-3.14.4-3], or it is kept as a message."""
     s.will_ms = 0
     if s.will != cython.NULL:
@@ -43,10 +40,7 @@ def discard_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
         s.will = cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def waits_for_store(r: cython.pointer[Reactor], s: cython.pointer[cython.const[Session]]) -> cython.bint:
+def waits_for_store(r, s):
     """Whether somebody's queue in the store is to get the will, and the store takes nothing now."""
     if s.stored == cython.NULL or not store_fails(r):
         return False
@@ -56,10 +50,7 @@ def waits_for_store(r: cython.pointer[Reactor], s: cython.pointer[cython.const[S
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def publish_last_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def publish_last_will(r, s):
     """Publishes the will of a session that ends now, if there is one that was not published before
     [MQTT-3.1.2-8] [MQTT-3.1.2-10].
     """
@@ -70,10 +61,7 @@ def publish_last_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) ->
     discard_will(r, s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def leave_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def leave_will(r, s):
     """The client is back: its will is not wanted any more, unless it was due before and waits for the store
     only.
     """
@@ -83,10 +71,7 @@ def leave_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython
         discard_will(r, s)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def publish_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cython.void:
+def publish_will(r, s):
     """Publishes the will, if there is one, of a session that goes on. It is there still while it waits for
     the store.
     """
@@ -118,15 +103,7 @@ def publish_will(r: cython.pointer[Reactor], s: cython.pointer[Session]) -> cyth
     close_passage(cython.address(passage), r.tally)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def settle_will(
-    r: cython.pointer[Reactor],
-    s: cython.pointer[Session],
-    promise: cython.pointer[cython.const[Promise]],
-    token: uint64_t,
-) -> cython.void:
+def settle_will(r, s, promise, token):
     """Everybody has kept the will, or the store has failed. ``s``: its session, or NULL; it may have
     another will by now.
     """

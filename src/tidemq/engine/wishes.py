@@ -7,9 +7,9 @@ from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.message import empty_passage, new_message
 from cython.cimports.tidemq.engine.replies import span_of
-from cython.cimports.tidemq.engine.state import FOR_EVER, Connection, Passage, Reactor, Session, Will
+from cython.cimports.tidemq.engine.state import FOR_EVER, Passage, Will
 from cython.cimports.tidemq.engine.timers import time_connection
-from cython.cimports.tidemq.wire.packets import Connect, append_u16_property, append_u32_property
+from cython.cimports.tidemq.wire.packets import append_u16_property, append_u32_property
 from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
     PROP_MAXIMUM_PACKET_SIZE,
@@ -23,10 +23,7 @@ from cython.cimports.tidemq.wire.protocol import (
 )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def wanted_expiry_s(connect: cython.pointer[cython.const[Connect]]) -> uint32_t:
+def wanted_expiry_s(connect):
     """How long the client wants its session to outlive the connection; FOR_EVER, or 0 for not at all."""
     if connect.version < 5:
         return 0 if connect.clean_start else FOR_EVER
@@ -35,16 +32,7 @@ def wanted_expiry_s(connect: cython.pointer[cython.const[Connect]]) -> uint32_t:
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def apply_wishes(
-    r: cython.pointer[Reactor],
-    c: cython.pointer[Connection],
-    s: cython.pointer[Session],
-    connect: cython.pointer[Connect],
-    properties: cython.pointer[string],
-) -> cython.void:
+def apply_wishes(r, c, s, connect, properties):
     """What the client asked for within our limits; what we changed, and what we expect, goes into CONNACK."""
     limits: cython.pointer[EngineLimits] = cython.address(r.shared.limits)
     keep_alive_s: uint32_t = connect.keep_alive_s
@@ -81,12 +69,7 @@ def apply_wishes(
         append_u16_property(PROP_TOPIC_ALIAS_MAXIMUM, limits.topic_alias_max, properties)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def keep_will(
-    r: cython.pointer[Reactor], s: cython.pointer[Session], connect: cython.pointer[Connect]
-) -> cython.void:
+def keep_will(r, s, connect):
     """Keeps the will as the message that it will be [MQTT-3.1.2-7]."""
     passage: Passage
     forwarded: string

@@ -1,7 +1,7 @@
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint8_t
 
 from tidemq.engine.state cimport Connection, Reactor
-from tidemq.net.transport cimport ENDED
+from tidemq.net.transport cimport ENDED, Transport
 
 cdef enum:
     TLS_BYTES = 32768            # of a connection
@@ -23,3 +23,10 @@ cdef void check_transport(Reactor* r, Connection* c) noexcept nogil
 cdef bint flush_wrapped(Reactor* r, Connection* c) noexcept nogil
 cdef void conclude_transport(Reactor* r, Connection* c) noexcept nogil
 cdef void drop_transport(Reactor* r, Connection* c) noexcept nogil
+
+# of this module alone
+cdef void _count_memory(Reactor* r, Connection* c) noexcept nogil
+cdef bint _note_client(Reactor* r, Connection* c) noexcept nogil
+cdef void _note_handshake(Reactor* r, Connection* c) noexcept nogil
+cdef bint _wrap_some(Reactor* r, Connection* c) noexcept nogil
+cdef void _give_spare(Reactor* r, Transport* t) noexcept nogil

@@ -30,7 +30,7 @@ from cython.cimports.tidemq.engine.output import (
 )
 from cython.cimports.tidemq.engine.rates import is_limited, room_within_rates
 from cython.cimports.tidemq.engine.reports import set_peer
-from cython.cimports.tidemq.engine.state import Connection, LargePayload, Output, Reactor
+from cython.cimports.tidemq.engine.state import LargePayload, Output
 from cython.cimports.tidemq.engine.system import (
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
@@ -62,10 +62,7 @@ from cython.cimports.tidemq.wire.protocol import FAULT_NONE, FAULT_TRANSPORT, RC
 _CLEAR_BYTES = cython.declare(uint64_t, 65536)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def open_transport(c: cython.pointer[Connection]) -> cython.bint:
+def open_transport(c):
     """Wraps a connection that was just accepted as its listener wants it. False: no memory."""
     # the terms may be changed by the control plane at any time, and the old ones freed
     pthread_mutex_lock(cython.address(c.listener.terms_lock))
@@ -76,22 +73,14 @@ def open_transport(c: cython.pointer[Connection]) -> cython.bint:
     return not wrapped or c.transport != cython.NULL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _count_memory(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _count_memory(r, c):
     t: cython.pointer[Transport] = c.transport
     held: int64_t = t.output.size + t.clear.size + t.upgrade.request.size + t.proxy.header.size
     r.tally[MEMORY_BUFFERS] += held - c.transport_bytes
     c.transport_bytes = held
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def receive_wrapped(
-    r: cython.pointer[Reactor], c: cython.pointer[Connection], into: cython.pointer[uint8_t], room: uint32_t
-) -> uint32_t:
+def receive_wrapped(r, c, into, room):
     """One read, unwrapped. 0: no MQTT came. Whether the connection is over with it, `check_transport` says
     once all that came is handled.
     """
@@ -118,10 +107,7 @@ def receive_wrapped(
     return clear
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_client(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+def _note_client(r, c):
     """The PROXY header has come: from now on it is known whose connection it is, where the proxy says so.
     False: its address has enough connections.
     """
@@ -142,10 +128,7 @@ def _note_client(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> c
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _note_handshake(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def _note_handshake(r, c):
     """The handshakes are over. After a PROXY header alone, what follows is MQTT as it is."""
     t: cython.pointer[Transport] = c.transport
     if t.phase == FAULTY or (t.framed and not t.upgrade.done):
@@ -156,10 +139,7 @@ def _note_handshake(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
         drop_transport(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_transport(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def check_transport(r, c):
     """Ends a connection whose peer broke TLS or WebSocket, or has ended them and has nothing left to be
     handled.
     """
@@ -171,10 +151,7 @@ def check_transport(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -
         doom(r, c, 0, FAULT_NONE)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _wrap_some(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+def _wrap_some(r, c):
     """Wraps the first bytes that wait. False: that failed."""
     out: cython.pointer[Output] = cython.address(c.output)
     data: cython.pointer[cython.const[uint8_t]] = out.data + out.start
@@ -194,10 +171,7 @@ def _wrap_some(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cyt
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def flush_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.bint:
+def flush_wrapped(r, c):
     """Wraps and sends what the socket takes now. False when the connection is broken."""
     t: cython.pointer[Transport] = c.transport
     out: cython.pointer[Output] = cython.address(c.output)
@@ -235,10 +209,7 @@ def flush_wrapped(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> 
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _give_spare(r: cython.pointer[Reactor], t: cython.pointer[Transport]) -> cython.void:
+def _give_spare(r, t):
     """A transport that has nothing to send holds no memory for it."""
     if t.clear.end == 0:
         release(cython.address(t.clear))
@@ -251,20 +222,14 @@ def _give_spare(r: cython.pointer[Reactor], t: cython.pointer[Transport]) -> cyt
         release(cython.address(t.output))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def conclude_transport(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def conclude_transport(r, c):
     """Says in its own words that nothing more comes (Close, close_notify), where all has been sent."""
     if c.transport.output.end == c.transport.output.start:
         conclude(c.transport)
         flush_wrapped(r, c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def drop_transport(r: cython.pointer[Reactor], c: cython.pointer[Connection]) -> cython.void:
+def drop_transport(r, c):
     """Frees the transport, if there is one."""
     if c.transport == cython.NULL:
         return

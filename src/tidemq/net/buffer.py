@@ -11,10 +11,7 @@ if not cython.compiled:
     raise ImportError("tidemq.net.buffer is compiled code: run `make build`")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def reserve(buffer: cython.pointer[Buffer], size: cython.size_t) -> cython.pointer[uint8_t]:
+def reserve(buffer, size):
     """Room for `size` more bytes; the caller writes there and moves `end`. Valid until the next call."""
     held: cython.size_t = buffer.end - buffer.start
     if buffer.end + size > buffer.size:
@@ -29,30 +26,19 @@ def reserve(buffer: cython.pointer[Buffer], size: cython.size_t) -> cython.point
     return buffer.bytes + buffer.end
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append(
-    buffer: cython.pointer[Buffer], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.void:
+def append(buffer, data, size):
     memcpy(reserve(buffer, size), data, size)
     buffer.end += size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def discard(buffer: cython.pointer[Buffer], size: cython.size_t) -> cython.void:
+def discard(buffer, size):
     """Take `size` bytes off the front."""
     buffer.start += size
     if buffer.start == buffer.end:
         buffer.start = buffer.end = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def release(buffer: cython.pointer[Buffer]) -> cython.void:
+def release(buffer):
     """Give its memory back; it is empty then."""
     free(buffer.bytes)
     memset(buffer, 0, cython.sizeof(Buffer))

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint16_t
+from libc.stdint cimport uint16_t, uint32_t, uint8_t
 
 from tidemq.net.buffer cimport Buffer
 
@@ -30,3 +30,13 @@ cdef struct Proxy:             # one connection's; all zero to begin with
 cdef size_t take_header(Proxy* proxy, const uint8_t* data, size_t size) noexcept nogil
 cdef const char* proxy_fault_name(ProxyFault fault) noexcept nogil
 cdef void release_proxy(Proxy* proxy) noexcept nogil
+
+# of this module alone
+cdef bint begins(const Proxy* proxy, const char* prefix, size_t size) noexcept nogil
+cdef void name_client(Proxy* proxy, int family, const void* address, uint16_t port) noexcept nogil
+cdef size_t take_line(Proxy* proxy) noexcept nogil
+cdef void read_line(Proxy* proxy, const uint8_t* text, size_t size) noexcept nogil
+cdef int read_port(const char* text) noexcept nogil
+cdef size_t take_block(Proxy* proxy) noexcept nogil
+cdef void read_block(Proxy* proxy, uint8_t family, const uint8_t* data, size_t size) noexcept nogil
+cdef bint is_sum(const uint8_t* header, size_t size, size_t at, uint32_t length) noexcept nogil

@@ -16,8 +16,6 @@ from cython.cimports.tidemq.net.proxy import (
     HEADER_TOO_LONG,
     NO_HEADER,
     NO_PROXY_FAULT,
-    Proxy,
-    ProxyFault,
     inet_ntop,
     inet_pton,
 )
@@ -34,10 +32,7 @@ HEADER_2_BYTES_MAX = cython.declare(cython.size_t, 4096)  # with TLVs
 FIELD_CRC32C = cython.declare(cython.uchar, 3)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def proxy_fault_name(fault: ProxyFault) -> cython.p_const_char:
+def proxy_fault_name(fault):
     """In words that live for ever."""
     if fault == NO_HEADER:
         return cython.cast(cython.p_const_char, b"the connection begins without one")
@@ -48,12 +43,7 @@ def proxy_fault_name(fault: ProxyFault) -> cython.p_const_char:
     return cython.cast(cython.p_const_char, b"nothing is wrong")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_header(
-    proxy: cython.pointer[Proxy], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.size_t:
+def take_header(proxy, data, size):
     """Take what came of the header (`done`, `fault`). Returns how many bytes were its."""
     before: cython.size_t = proxy.header.end
     part: cython.size_t = min(size, HEADER_2_BYTES_MAX - before)
@@ -70,22 +60,12 @@ def take_header(
     return whole - before if proxy.done else part
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def begins(
-    proxy: cython.pointer[cython.const[Proxy]], prefix: cython.p_const_char, size: cython.size_t
-) -> cython.bint:
+def begins(proxy, prefix, size):
     """As far as it has come."""
     return memcmp(proxy.header.bytes, prefix, min(size, proxy.header.end)) == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def name_client(
-    proxy: cython.pointer[Proxy], family: cython.int, address: cython.p_const_void, port: uint16_t
-) -> cython.void:
+def name_client(proxy, family, address, port):
     size: cython.size_t
     if family == AF_INET:
         memset(proxy.address, 0, 10)
@@ -103,10 +83,7 @@ def name_client(
 # -------------------------------------------------------------------- version 1: a line
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_line(proxy: cython.pointer[Proxy]) -> cython.size_t:
+def take_line(proxy):
     """Its bytes when it has come whole and is right, else 0."""
     text: cython.pointer[cython.const[uint8_t]] = proxy.header.bytes
     size: cython.size_t = min(proxy.header.end, LINE_BYTES_MAX)
@@ -127,12 +104,7 @@ def take_line(proxy: cython.pointer[Proxy]) -> cython.size_t:
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_line(
-    proxy: cython.pointer[Proxy], text: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.void:
+def read_line(proxy, text, size):
     """What follows the prefix: family, both addresses, both ports, one blank between."""
     family: cython.int
     source = cython.declare(uint8_t[16])
@@ -175,10 +147,7 @@ def read_line(
     name_client(proxy, family, source, source_port)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_port(text: cython.p_const_char) -> cython.int:
+def read_port(text):
     """Decimal, in its shortest form; -1: it is none."""
     port: cython.int = 0
     at: cython.size_t
@@ -195,10 +164,7 @@ def read_port(text: cython.p_const_char) -> cython.int:
 # -------------------------------------------------------------------- version 2: a block
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_block(proxy: cython.pointer[Proxy]) -> cython.size_t:
+def take_block(proxy):
     """Its bytes when it has come whole and is right, else 0."""
     data: cython.pointer[cython.const[uint8_t]] = proxy.header.bytes
     have: cython.size_t = proxy.header.end
@@ -219,15 +185,7 @@ def take_block(proxy: cython.pointer[Proxy]) -> cython.size_t:
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_block(
-    proxy: cython.pointer[Proxy],
-    family: uint8_t,
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-) -> cython.void:
+def read_block(proxy, family, data, size):
     """Both addresses, both ports, then fields of a type, two bytes of length, and a value."""
     wide: cython.size_t = 4 if family == 0x11 else 16
     at: cython.size_t = 0 if family == 0 else 216 if family == 0x31 else 2 * wide + 4
@@ -256,12 +214,7 @@ def read_block(
         )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_sum(
-    header: cython.pointer[cython.const[uint8_t]], size: cython.size_t, at: cython.size_t, length: uint32_t
-) -> cython.bint:
+def is_sum(header, size, at, length):
     """Whether the field whose value is at `at` has the CRC32c of the header, taken with zeros there."""
     crc: uint32_t = 0xFFFFFFFF
     said: uint32_t = 0
@@ -278,9 +231,6 @@ def is_sum(
     return said == ~crc
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def release_proxy(proxy: cython.pointer[Proxy]) -> cython.void:
+def release_proxy(proxy):
     """Give back its memory, which it needs no more once it is done; what it says of the client remains."""
     release(cython.address(proxy.header))

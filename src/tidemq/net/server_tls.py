@@ -44,9 +44,7 @@ SESSION_ID_CONTEXT = cython.declare(cython.p_const_char, b"tidemq")
 names_index = cython.declare(cython.int, -1)  # where an SSL_CTX has its NamedContexts; set once
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def find_functions() -> cython.void:
+def find_functions():
     global names_index
     if names_index < 0:
         openssl.find_openssl(load_openssl("TLS"))
@@ -111,9 +109,7 @@ class ServerTls:
             openssl.SSL_CTX_free(self.handle)
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def check_revocation(context: cython.p_void, crl: str) -> cython.void:
+def check_revocation(context, crl):
     name: bytes = crl.encode()
     check_readable(crl)
     openssl.ERR_clear_error()
@@ -125,9 +121,7 @@ def check_revocation(context: cython.p_void, crl: str) -> cython.void:
     openssl.X509_STORE_set_flags(store, CRL_CHECK | CRL_CHECK_ALL)
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def prepare(context: cython.p_void, client_ca: str, client_cert: str, version_min: str) -> cython.void:
+def prepare(context, client_ca, client_cert, version_min):
     """What the contexts of all names have in common: a connection goes over to another in the middle."""
     mode: cython.int = VERIFY_PEER
     name: bytes = client_ca.encode()
@@ -151,11 +145,7 @@ def prepare(context: cython.p_void, client_ca: str, client_cert: str, version_mi
         openssl.SSL_CTX_set_client_CA_list(context, openssl.SSL_load_client_CA_file(name))
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def serve_names(
-    default: cython.p_void, others: object, client_ca: str, client_cert: str, version_min: str
-) -> cython.void:
+def serve_names(default, others, client_ca, client_cert, version_min):
     owner: unique_ptr[NamedContexts] = make_unique[NamedContexts]()
     names: cython.pointer[NamedContexts] = owner.get()
     context: cython.p_void
@@ -191,9 +181,7 @@ def host_bytes(host: str, known: set[str]) -> bytes:
     return name.encode()
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def add_name(names: cython.pointer[NamedContexts], host: bytes, context: cython.p_void) -> cython.void:
+def add_name(names, host, context):
     entry = cython.declare(NamedContext)
     entry.wildcard = host.startswith(b"*")
     entry.name = host[1:] if entry.wildcard else host
@@ -205,17 +193,7 @@ def add_name(names: cython.pointer[NamedContexts], host: bytes, context: cython.
 # -------------------------------------------------------------------- what OpenSSL calls
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_names(
-    context: cython.p_void,
-    data: cython.p_void,
-    table: cython.p_void,
-    index: cython.int,
-    number: cython.long,
-    more: cython.p_void,
-) -> cython.void:
+def free_names(context, data, table, index, number, more):
     """With each SSL_CTX of this process, also with those that are not ours: they have none."""
     names: cython.pointer[NamedContexts] = cython.cast(cython.pointer[NamedContexts], data)
     owner = cython.declare(unique_ptr[NamedContexts])
@@ -227,10 +205,7 @@ def free_names(
         openssl.SSL_CTX_free(names.entries[at].context)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def choose_certificate(ssl: cython.p_void, alert: cython.p_int, data: cython.p_void) -> cython.int:
+def choose_certificate(ssl, alert, data):
     """By the server name that the client asks for: an exact one before a wildcard."""
     names: cython.pointer[NamedContexts] = cython.cast(cython.pointer[NamedContexts], data)
     asked: cython.p_const_char = openssl.SSL_get_servername(ssl, NAMETYPE_HOST)
@@ -262,26 +237,11 @@ def choose_certificate(ssl: cython.p_void, alert: cython.p_int, data: cython.p_v
     return TLSEXT_OK
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_name(
-    entry: cython.pointer[cython.const[NamedContext]], host: cython.p_const_char, size: cython.size_t
-) -> cython.bint:
+def is_name(entry, host, size):
     return entry.name.size() == size and memcmp(entry.name.data(), host, size) == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def choose_protocol(
-    ssl: cython.p_void,
-    chosen: cython.pointer[cython.p_const_uchar],
-    chosen_size: cython.pointer[cython.uchar],
-    offered: cython.p_const_uchar,
-    offered_size: cython.uint,
-    data: cython.p_void,
-) -> cython.int:
+def choose_protocol(ssl, chosen, chosen_size, offered, offered_size, data):
     """ALPN, of a client that offers any: what is above TLS must be among it, or the client gets the alert
     no_application_protocol (RFC 7301 section 3.2).
     """

@@ -2,7 +2,8 @@ from libc.stdint cimport uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from tidemq.net.upgrade cimport Text, Upgrade
+from tidemq.net.buffer cimport Buffer
+from tidemq.net.upgrade cimport Text, Upgrade, UpgradeFault
 
 cdef extern from * nogil:
     int count_reference "__atomic_add_fetch"(int* references, int change, int order)
@@ -36,3 +37,23 @@ cdef inline void let_go_rules(WebSocketRules* rules) noexcept nogil:
         del rules
 
 cdef size_t take_request(Upgrade* upgrade, const WebSocketRules* rules, const uint8_t* data, size_t size) noexcept nogil
+
+# of this module alone
+cdef UpgradeFault check_byte(const uint8_t* text, size_t at) noexcept nogil
+cdef UpgradeFault read_request(Request* request, const uint8_t* text, size_t size) noexcept nogil
+cdef UpgradeFault read_first_line(Request* request, const uint8_t* text, size_t size) noexcept nogil
+cdef UpgradeFault read_header(Request* request, const Text* name, const Text* value) noexcept nogil
+cdef void choose_protocol(Request* request, const Text* value) noexcept nogil
+cdef void set_once(Request* request, Text* to, const Text* value) noexcept nogil
+cdef bint is_token_byte(uint8_t byte) noexcept nogil
+cdef UpgradeFault judge(const Request* request, const WebSocketRules* rules) noexcept nogil
+cdef bint is_key(const Text* key) noexcept nogil
+cdef bint may_connect(const Request* request, const WebSocketRules* rules) noexcept nogil
+cdef bint is_address(const Text* host) noexcept nogil
+cdef Text host_of(const uint8_t* text, size_t size) noexcept nogil
+cdef bint same_letters(const uint8_t* one, const uint8_t* other, size_t size) noexcept nogil
+cdef uint8_t small(uint8_t letter) noexcept nogil
+cdef bint encode_accept(const unsigned char* key, unsigned char* to) noexcept nogil
+cdef void accept(Buffer* response, const Request* request) noexcept nogil
+cdef void refuse(Buffer* response, UpgradeFault fault) noexcept nogil
+cdef void append_text(Buffer* to, const char* text) noexcept nogil

@@ -9,7 +9,7 @@ from cython.cimports.libc.stdio import snprintf
 from cython.cimports.libc.string import memcmp, memcpy, memset, strlen
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.net.buffer import Buffer, append
+from cython.cimports.tidemq.net.buffer import append
 from cython.cimports.tidemq.net.server_upgrade import (
     Request,
     WebSocketRules,
@@ -30,7 +30,6 @@ from cython.cimports.tidemq.net.upgrade import (
     WRONG_VERSION,
     Field,
     Text,
-    Upgrade,
     UpgradeFault,
     find,
     is_named,
@@ -94,15 +93,7 @@ class WebSocketTerms:
         let_go_rules(self.rules)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_request(
-    upgrade: cython.pointer[Upgrade],
-    rules: cython.pointer[cython.const[WebSocketRules]],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-) -> cython.size_t:
+def take_request(upgrade, rules, data, size):
     """Take what came of the request; when it is whole or wrong (`done`, `fault`) `response` is the answer.
     Returns how many bytes were its: after them come frames.
     """
@@ -128,10 +119,7 @@ def take_request(
     return size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_byte(text: cython.pointer[cython.const[uint8_t]], at: cython.size_t) -> UpgradeFault:
+def check_byte(text, at):
     """Text in lines that end as they must. So another protocol is known by its first bytes."""
     byte: uint8_t = text[at]
     after_return: cython.bint = at > 0 and text[at - 1] == 13
@@ -143,12 +131,7 @@ def check_byte(text: cython.pointer[cython.const[uint8_t]], at: cython.size_t) -
 # -------------------------------------------------------------------- what it says
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_request(
-    request: cython.pointer[Request], text: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> UpgradeFault:
+def read_request(request, text, size):
     """`text` ends with the last header's line."""
     field = cython.declare(Field)
     end: cython.size_t = find(text, size, 0, 13)
@@ -162,12 +145,7 @@ def read_request(
     return NOT_HTTP if request.malformed else fault
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_first_line(
-    request: cython.pointer[Request], text: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> UpgradeFault:
+def read_first_line(request, text, size):
     """Method, target, version; of the target the path."""
     first: cython.size_t = find(text, size, 0, 32)
     second: cython.size_t = find(text, size, first + 1, 32)
@@ -186,14 +164,7 @@ def read_first_line(
     return UPGRADED if is_text(cython.address(request.version), b"HTTP/1.1") else NOT_HTTP
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_header(
-    request: cython.pointer[Request],
-    name: cython.pointer[cython.const[Text]],
-    value: cython.pointer[cython.const[Text]],
-) -> UpgradeFault:
+def read_header(request, name, value):
     at: cython.size_t
     if name.size == 0:
         return NOT_HTTP
@@ -221,12 +192,7 @@ def read_header(
     return UPGRADED
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def choose_protocol(
-    request: cython.pointer[Request], value: cython.pointer[cython.const[Text]]
-) -> cython.void:
+def choose_protocol(request, value):
     """The client's first of MQTT's names [MQTT-6.0.0-3], which stood for 3.1 before."""
     item = cython.declare(Text)
     at: cython.size_t = 0
@@ -236,20 +202,12 @@ def choose_protocol(
             request.protocol = item
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def set_once(
-    request: cython.pointer[Request], to: cython.pointer[Text], value: cython.pointer[cython.const[Text]]
-) -> cython.void:
+def set_once(request, to, value):
     request.malformed |= to.at != cython.NULL
     to[0] = value[0]
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_token_byte(byte: uint8_t) -> cython.bint:
+def is_token_byte(byte):
     """RFC 9110 section 5.6.2."""
     return (
         48 <= byte <= 57
@@ -262,12 +220,7 @@ def is_token_byte(byte: uint8_t) -> cython.bint:
 # -------------------------------------------------------------------- what is answered
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def judge(
-    request: cython.pointer[cython.const[Request]], rules: cython.pointer[cython.const[WebSocketRules]]
-) -> UpgradeFault:
+def judge(request, rules):
     """Section 4.2.1, in the order of what a client would mend first."""
     path: cython.pointer[cython.const[string]] = cython.address(rules.path)
     if request.host.size == 0:
@@ -287,10 +240,7 @@ def judge(
     return NOT_MQTT if request.protocol.at == cython.NULL else UPGRADED
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_key(key: cython.pointer[cython.const[Text]]) -> cython.bint:
+def is_key(key):
     """16 bytes in base64: 21 digits, one of four, and two signs that nothing follows."""
     at: cython.size_t
     byte: uint8_t
@@ -303,12 +253,7 @@ def is_key(key: cython.pointer[cython.const[Text]]) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def may_connect(
-    request: cython.pointer[cython.const[Request]], rules: cython.pointer[cython.const[WebSocketRules]]
-) -> cython.bint:
+def may_connect(request, rules):
     """By the Origin that a browser names: a page of somebody else may not use the user's standing here."""
     origin: cython.pointer[cython.const[Text]] = cython.address(request.origin)
     name: Text
@@ -332,10 +277,7 @@ def may_connect(
     return rules.named or is_word(ours.at, ours.size, b"localhost") or is_address(cython.address(ours))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_address(host: cython.pointer[cython.const[Text]]) -> cython.bint:
+def is_address(host):
     """Of IPv4 or IPv6, and no name."""
     at: cython.size_t
     if host.size > 0 and host.at[0] == 91:
@@ -346,10 +288,7 @@ def is_address(host: cython.pointer[cython.const[Text]]) -> cython.bint:
     return host.size > 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def host_of(text: cython.pointer[cython.const[uint8_t]], size: cython.size_t) -> Text:
+def host_of(text, size):
     """Without the port."""
     host = cython.declare(Text)
     bracket: cython.size_t = find(text, size, 0, 93) if size > 0 and text[0] == 91 else 0
@@ -357,14 +296,7 @@ def host_of(text: cython.pointer[cython.const[uint8_t]], size: cython.size_t) ->
     return host
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def same_letters(
-    one: cython.pointer[cython.const[uint8_t]],
-    other: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-) -> cython.bint:
+def same_letters(one, other, size):
     """Whichever their case."""
     at: cython.size_t = 0
     while at < size and small(one[at]) == small(other[at]):
@@ -372,17 +304,11 @@ def same_letters(
     return at == size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def small(letter: uint8_t) -> uint8_t:
+def small(letter):
     return letter + 32 if 65 <= letter <= 90 else letter
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def encode_accept(key: cython.p_const_uchar, to: cython.p_uchar) -> cython.bint:
+def encode_accept(key, to):
     """28 bytes and a final 0. False: OpenSSL has no SHA-1."""
     text = cython.declare(uint8_t[60])
     digest = cython.declare(uint8_t[20])
@@ -394,10 +320,7 @@ def encode_accept(key: cython.p_const_uchar, to: cython.p_uchar) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def accept(response: cython.pointer[Buffer], request: cython.pointer[cython.const[Request]]) -> cython.void:
+def accept(response, request):
     answer = cython.declare(uint8_t[29])
     encode_accept(request.key.at, answer)
     append_text(
@@ -410,10 +333,7 @@ def accept(response: cython.pointer[Buffer], request: cython.pointer[cython.cons
     append_text(response, b"\r\n\r\n")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def refuse(response: cython.pointer[Buffer], fault: UpgradeFault) -> cython.void:
+def refuse(response, fault):
     """With a line for who tries it by hand; the connection is closed then."""
     words: cython.p_const_char = upgrade_fault_name(fault)
     head = cython.declare(cython.char[128])
@@ -437,8 +357,5 @@ def refuse(response: cython.pointer[Buffer], fault: UpgradeFault) -> cython.void
     append_text(response, b"\n")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_text(to: cython.pointer[Buffer], text: cython.p_const_char) -> cython.void:
+def append_text(to, text):
     append(to, cython.cast(cython.p_const_uchar, text), strlen(text))

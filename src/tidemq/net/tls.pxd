@@ -1,5 +1,4 @@
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
-
+from libc.stdint cimport uint16_t, uint32_t, uint8_t
 from libcpp.string cimport string
 
 from tidemq.net.buffer cimport Buffer
@@ -46,3 +45,14 @@ cdef void close_tls(Tls* tls) noexcept nogil
 cdef const char* tls_fault_name(const Tls* tls) noexcept nogil
 cdef bint peer_certificate(const Tls* tls, string* der) noexcept nogil
 cdef object fault_text(const Tls* tls, str peer)
+
+# of this module alone
+cdef int read_input(void* bio, char* to, int room) noexcept nogil
+cdef int write_output(void* bio, const char* data, int size) noexcept nogil
+cdef long control_bio(void* bio, int command, long number, void* pointer) noexcept nogil
+cdef int refuse_password(char* to, int room, int writing, void* data) noexcept nogil
+cdef object reason_text(unsigned long code)
+cdef const char* reason_name(unsigned long code) noexcept nogil
+cdef bint open_end(Tls* tls, void* context, Buffer* output) noexcept nogil
+cdef size_t check_claims(Tls* tls) noexcept nogil
+cdef void fail(Tls* tls) noexcept nogil

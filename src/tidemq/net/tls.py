@@ -9,11 +9,10 @@ A `Tls` belongs to one thread at a time. Renegotiation is off, so a write never 
 
 import cython
 import cython.cimports.tidemq.net.openssl as openssl
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t
 from cython.cimports.libc.string import memcpy, memset
-from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.net.buffer import Buffer, append
-from cython.cimports.tidemq.net.tls import FAILED, FINISHED, WANTS_INPUT, Step, Tls
+from cython.cimports.tidemq.net.buffer import append
+from cython.cimports.tidemq.net.tls import FAILED, FINISHED, WANTS_INPUT, Tls
 
 from tidemq.errors import UsageError
 
@@ -48,10 +47,7 @@ library = cython.declare(cython.p_void, cython.NULL)  # set once, with the funct
 bio_method = cython.declare(cython.p_void, cython.NULL)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_input(bio: cython.p_void, to: cython.p_char, room: cython.int) -> cython.int:
+def read_input(bio, to, room):
     """OpenSSL's read: from the caller's input; asks to be called again where that is used up."""
     tls: cython.pointer[Tls] = cython.cast(cython.pointer[Tls], openssl.BIO_get_data(bio))
     size: cython.size_t = min(cython.cast(cython.size_t, max(room, 0)), tls.input_size)
@@ -65,31 +61,18 @@ def read_input(bio: cython.p_void, to: cython.p_char, room: cython.int) -> cytho
     return size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_output(bio: cython.p_void, data: cython.p_const_char, size: cython.int) -> cython.int:
+def write_output(bio, data, size):
     """OpenSSL's write: there is always room."""
     tls: cython.pointer[Tls] = cython.cast(cython.pointer[Tls], openssl.BIO_get_data(bio))
     append(tls.output, cython.cast(cython.p_const_uchar, data), size)
     return size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def control_bio(
-    bio: cython.p_void, command: cython.int, number: cython.long, pointer: cython.p_void
-) -> cython.long:
+def control_bio(bio, command, number, pointer):
     return command == BIO_CTRL_FLUSH  # done already; nothing else is known here
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def refuse_password(
-    to: cython.p_char, room: cython.int, writing: cython.int, data: cython.p_void
-) -> cython.int:
+def refuse_password(to, room, writing, data):
     """Of an encrypted key: OpenSSL's own would ask at the terminal. Notes that it was asked."""
     cython.cast(cython.pointer[cython.bint], data)[0] = True
     return -1
@@ -121,9 +104,7 @@ def has_openssl(name: str) -> bool:
     return True
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def load_openssl(what: str) -> cython.p_void:
+def load_openssl(what):
     """The library, its functions found once a process; UsageError where there is no OpenSSL 3, which `what`
     needs.
     """
@@ -168,9 +149,7 @@ class TlsContext:
             openssl.SSL_CTX_free(self.handle)
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def new_context(method: cython.p_const_void) -> cython.p_void:
+def new_context(method):
     """What contexts of either side have in common; the caller frees it."""
     openssl.ERR_clear_error()
     context: cython.p_void = openssl.SSL_CTX_new(method)
@@ -183,9 +162,7 @@ def new_context(method: cython.p_const_void) -> cython.p_void:
     return context
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def trust(context: cython.p_void, cafile: str) -> cython.void:
+def trust(context, cafile):
     """Who may sign the peer's certificate. UsageError."""
     name: bytes = cafile.encode()
     check_readable(cafile)
@@ -194,9 +171,7 @@ def trust(context: cython.p_void, cafile: str) -> cython.void:
         raise UsageError(f"{cafile} holds no certificates of authorities: {last_error_text()}")
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def show(context: cython.p_void, cert: str, key: str) -> cython.void:
+def show(context, cert, key):
     """The certificate and its chain, and its key, which is in `cert` too where `key` is empty. UsageError."""
     cert_name: bytes = cert.encode()
     key_name: bytes = (key or cert).encode()
@@ -239,23 +214,16 @@ def last_error_text() -> str:
     return reason_text(code)
 
 
-@cython.cfunc
-def reason_text(code: cython.ulong) -> object:
+def reason_text(code):
     return cython.cast(bytes, reason_name(code)).decode()
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def reason_name(code: cython.ulong) -> cython.p_const_char:
+def reason_name(code):
     text: cython.p_const_char = openssl.ERR_reason_error_string(code)
     return cython.cast(cython.p_const_char, b"unknown error") if text == cython.NULL else text
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def tls_fault_name(tls: cython.pointer[cython.const[Tls]]) -> cython.p_const_char:
+def tls_fault_name(tls):
     """OpenSSL's words for why it failed, or ours; they live for ever."""
     if tls.foreign:
         return cython.cast(cython.p_const_char, b"the client does not speak TLS")
@@ -266,8 +234,7 @@ def tls_fault_name(tls: cython.pointer[cython.const[Tls]]) -> cython.p_const_cha
     return reason_name(tls.fault)
 
 
-@cython.cfunc
-def fault_text(tls: cython.pointer[cython.const[Tls]], peer: str) -> object:
+def fault_text(tls, peer):
     """Why it failed, in words; `peer`: client or server."""
     text: str = cython.cast(bytes, tls_fault_name(tls)).decode()
     return f"the {peer}'s certificate is not accepted: {text}" if tls.verify_fault else f"TLS failed: {text}"
@@ -276,16 +243,7 @@ def fault_text(tls: cython.pointer[cython.const[Tls]], peer: str) -> object:
 # -------------------------------------------------------------------- one connection
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def open_client(
-    tls: cython.pointer[Tls],
-    context: cython.p_void,
-    server_name: cython.p_const_char,
-    named: cython.bint,
-    output: cython.pointer[Buffer],
-) -> cython.bint:
+def open_client(tls, context, server_name, named, output):
     """Make the client's end. `server_name` is what the certificate must be for, a host name or an IP address;
     `named`: it is a name, and is told to the server (SNI). False: no name of a server, or no memory.
     """
@@ -298,12 +256,7 @@ def open_client(
     return server_name[0] != 0 and openssl.SSL_set1_host(tls.ssl, server_name) == 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def open_server(
-    tls: cython.pointer[Tls], context: cython.p_void, framed: cython.bint, output: cython.pointer[Buffer]
-) -> cython.bint:
+def open_server(tls, context, framed, output):
     """Make the server's end. False: no memory."""
     if not open_end(tls, context, output):
         return False
@@ -313,10 +266,7 @@ def open_server(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def open_end(tls: cython.pointer[Tls], context: cython.p_void, output: cython.pointer[Buffer]) -> cython.bint:
+def open_end(tls, context, output):
     bio: cython.p_void
     memset(tls, 0, cython.sizeof(Tls))
     tls.output = output
@@ -332,10 +282,7 @@ def open_end(tls: cython.pointer[Tls], context: cython.p_void, output: cython.po
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def peer_certificate(tls: cython.pointer[cython.const[Tls]], der: cython.pointer[string]) -> cython.bint:
+def peer_certificate(tls, der):
     """What the peer has shown, in DER. False: nothing."""
     to: cython.pointer[cython.uchar]
     size: cython.int
@@ -351,10 +298,7 @@ def peer_certificate(tls: cython.pointer[cython.const[Tls]], der: cython.pointer
     return size > 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def shake_hands(tls: cython.pointer[Tls]) -> Step:
+def shake_hands(tls):
     """Go on with the handshake as far as the input allows; after FINISHED there may be input left."""
     result: cython.int
     if tls.failed:
@@ -372,10 +316,7 @@ def shake_hands(tls: cython.pointer[Tls]) -> Step:
     return FINISHED if result == 1 else WANTS_INPUT
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_claims(tls: cython.pointer[Tls]) -> cython.size_t:
+def check_claims(tls):
     """Follow the messages of a handshake as far as they come in clear (RFC 8446 section 5.1). Returns how
     much of the input OpenSSL may have: what comes before the size of a message that is longer than
     MESSAGE_BYTES_MAX. OpenSSL, which allows four times that, takes memory for a whole message with its first
@@ -422,10 +363,7 @@ def check_claims(tls: cython.pointer[Tls]) -> cython.size_t:
     return tls.input_size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def decrypt(tls: cython.pointer[Tls], to: cython.pointer[uint8_t], room: cython.size_t) -> cython.size_t:
+def decrypt(tls, to, room):
     """What the input holds, in clear; all of it where there is room for the input and one record more
     (16 KiB). Sets `ended` or `failed` where that is met.
     """
@@ -450,12 +388,7 @@ def decrypt(tls: cython.pointer[Tls], to: cython.pointer[uint8_t], room: cython.
     return got
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def encrypt(
-    tls: cython.pointer[Tls], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.bint:
+def encrypt(tls, data, size):
     """Records of all `data` go to the output; after the handshake. False when that failed."""
     result: cython.int
     while size > 0 and not tls.failed:
@@ -471,20 +404,14 @@ def encrypt(
     return not tls.failed
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def say_end(tls: cython.pointer[Tls]) -> cython.void:
+def say_end(tls):
     """close_notify goes to the output: the stream ends here, and was not cut."""
     if not tls.failed:
         openssl.ERR_clear_error()
         openssl.SSL_shutdown(tls.ssl)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def fail(tls: cython.pointer[Tls]) -> cython.void:
+def fail(tls):
     """Note this thread's error."""
     tls.failed = True
     tls.message_left = 0  # the fault is OpenSSL's
@@ -493,10 +420,7 @@ def fail(tls: cython.pointer[Tls]) -> cython.void:
         tls.verify_fault = openssl.SSL_get_verify_result(tls.ssl)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def close_tls(tls: cython.pointer[Tls]) -> cython.void:
+def close_tls(tls):
     """Free it, if it is open; the faults remain."""
     if tls.ssl != cython.NULL:
         openssl.SSL_free(tls.ssl)

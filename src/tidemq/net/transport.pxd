@@ -76,3 +76,14 @@ cdef TransportFault fault_kind(const Transport* t) noexcept nogil
 cdef const char* fault_name(const Transport* t) noexcept nogil
 cdef bint certificate_of(const Transport* t, string* der) noexcept nogil
 cdef object transport_text(const Transport* t)
+
+# of this module alone
+cdef object step_text(const Transport* t)
+cdef object name_text(const Transport* t)
+cdef void shake(Transport* t) noexcept nogil
+cdef void secured(Transport* t) noexcept nogil
+cdef void emit(Transport* t, const uint8_t* data, size_t size) noexcept nogil
+cdef size_t proxied(Transport* t, const uint8_t* data, size_t size) noexcept nogil
+cdef size_t upgraded(Transport* t, const uint8_t* data, size_t size) noexcept nogil
+cdef size_t unframed(Transport* t, uint8_t* data, size_t size) noexcept nogil
+cdef void encrypt_clear(Transport* t) noexcept nogil

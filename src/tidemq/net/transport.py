@@ -46,7 +46,6 @@ from cython.cimports.tidemq.net.transport import (
     TLS_FAULT,
     UPGRADE_FAULT,
     UPGRADING,
-    Terms,
     Transport,
     TransportFault,
 )
@@ -90,9 +89,7 @@ class Scheme:
         except ValueError:
             self.named = True
 
-    @cython.cfunc
-    @cython.exceptval(check=True)
-    def make(self) -> cython.pointer[Transport]:
+    def make(self):
         """A transport that waits for its connection; the caller frees it."""
         t: cython.pointer[Transport] = cython.cast(
             cython.pointer[Transport], calloc(1, cython.sizeof(Transport))
@@ -145,10 +142,7 @@ class ServerScheme:
             self.terms.rules = websocket.rules
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def serve(terms: cython.pointer[cython.const[Terms]]) -> cython.pointer[Transport]:
+def serve(terms):
     """A transport for an accepted socket, ready for its first bytes; the caller frees it. NULL: no memory."""
     t: cython.pointer[Transport] = cython.cast(cython.pointer[Transport], calloc(1, cython.sizeof(Transport)))
     if t == cython.NULL:
@@ -166,10 +160,7 @@ def serve(terms: cython.pointer[cython.const[Terms]]) -> cython.pointer[Transpor
     return t
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def free_transport(t: cython.pointer[Transport]) -> cython.void:
+def free_transport(t):
     """Of NULL too."""
     if t != cython.NULL:
         close_tls(cython.address(t.tls))
@@ -181,10 +172,7 @@ def free_transport(t: cython.pointer[Transport]) -> cython.void:
         free(t)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def fault_kind(t: cython.pointer[cython.const[Transport]]) -> TransportFault:
+def fault_kind(t):
     """Which part the peer is at fault with, to be counted."""
     if t.phase != FAULTY:
         return NO_FAULT
@@ -195,10 +183,7 @@ def fault_kind(t: cython.pointer[cython.const[Transport]]) -> TransportFault:
     return UPGRADE_FAULT if t.upgrade.fault else FRAME_FAULT
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def fault_name(t: cython.pointer[cython.const[Transport]]) -> cython.p_const_char:
+def fault_name(t):
     """What the peer did wrong, in a few words that live for ever; empty: nothing."""
     kind: TransportFault = fault_kind(t)
     if kind == PROXY_FAULT:
@@ -212,23 +197,18 @@ def fault_name(t: cython.pointer[cython.const[Transport]]) -> cython.p_const_cha
     return cython.cast(cython.p_const_char, b"")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def certificate_of(t: cython.pointer[cython.const[Transport]], der: cython.pointer[string]) -> cython.bint:
+def certificate_of(t, der):
     """The peer's certificate, checked, in DER. False: it has shown none, or the handshake is not done."""
     return t.secure and SECURING < t.phase < FAULTY and peer_certificate(cython.address(t.tls), der)
 
 
-@cython.cfunc
-def step_text(t: cython.pointer[cython.const[Transport]]) -> object:
+def step_text(t):
     """What is going on until it is OPEN; empty from then on."""
     steps = {PROXYING: "the PROXY header", SECURING: "the TLS handshake", UPGRADING: "the WebSocket upgrade"}
     return steps.get(t.phase, "")
 
 
-@cython.cfunc
-def transport_text(t: cython.pointer[cython.const[Transport]]) -> object:
+def transport_text(t):
     """Why it is over, or would be if the peer went now; empty where the connection was open till then."""
     kind: TransportFault = fault_kind(t)
     peer: str = "client" if t.serves else "server"
@@ -248,18 +228,14 @@ def transport_text(t: cython.pointer[cython.const[Transport]]) -> object:
     return f"the {peer} closed the connection during {step}" if step else ""
 
 
-@cython.cfunc
-def name_text(t: cython.pointer[cython.const[Transport]]) -> object:
+def name_text(t):
     return cython.cast(bytes, fault_name(t)).decode()
 
 
 # -------------------------------------------------------------------- bytes in, bytes out
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def begin(t: cython.pointer[Transport]) -> cython.void:
+def begin(t):
     """The bytes that come are TLS's, WebSocket's or MQTT's from now on. Of a client: the socket is connected,
     and its first bytes go to the output.
     """
@@ -271,10 +247,7 @@ def begin(t: cython.pointer[Transport]) -> cython.void:
         shake(t)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def shake(t: cython.pointer[Transport]) -> cython.void:
+def shake(t):
     step: Step = shake_hands(cython.address(t.tls))
     if step == FAILED:
         t.phase = FAULTY
@@ -282,22 +255,14 @@ def shake(t: cython.pointer[Transport]) -> cython.void:
         secured(t)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def secured(t: cython.pointer[Transport]) -> cython.void:
+def secured(t):
     """What is below WebSocket is ready."""
     t.phase = UPGRADING if t.framed else OPEN
     if t.framed and not t.serves:
         emit(t, t.upgrade.request.bytes, t.upgrade.request.end)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def emit(
-    t: cython.pointer[Transport], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.void:
+def emit(t, data, size):
     """Send what is above TLS."""
     if not t.secure:
         append(cython.address(t.output), data, size)
@@ -305,15 +270,7 @@ def emit(
         t.phase = FAULTY
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unwrap(
-    t: cython.pointer[Transport],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-    to: cython.pointer[uint8_t],
-) -> cython.size_t:
+def unwrap(t, data, size, to):
     """Take all that came from the peer; returns how many bytes of MQTT lie at `to` then, which has room for
     `size` + RECORD_BYTES_MAX. The phase says how it goes on; where it is over, these bytes came before the
     end. Answers go to the output: to Pings and changes of keys no more bytes than these have.
@@ -350,12 +307,7 @@ def unwrap(
     return got
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def proxied(
-    t: cython.pointer[Transport], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.size_t:
+def proxied(t, data, size):
     used: cython.size_t = take_header(cython.address(t.proxy), data, size)
     if t.proxy.fault:
         t.phase = FAULTY
@@ -365,12 +317,7 @@ def proxied(
     return used
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def upgraded(
-    t: cython.pointer[Transport], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.size_t:
+def upgraded(t, data, size):
     used: cython.size_t
     if t.serves:
         used = take_request(cython.address(t.upgrade), t.rules, data, size)
@@ -388,12 +335,7 @@ def upgraded(
     return used
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unframed(
-    t: cython.pointer[Transport], data: cython.pointer[uint8_t], size: cython.size_t
-) -> cython.size_t:
+def unframed(t, data, size):
     kept: cython.size_t = unframe(
         cython.address(t.websocket),
         data,
@@ -408,12 +350,7 @@ def unframed(
     return kept
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def wrap(
-    t: cython.pointer[Transport], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.bint:
+def wrap(t, data, size):
     """MQTT for the peer goes to the output. False: the phase is not OPEN, or is no more."""
     if t.phase != OPEN:
         return False
@@ -431,20 +368,14 @@ def wrap(
     return t.phase == OPEN
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def encrypt_clear(t: cython.pointer[Transport]) -> cython.void:
+def encrypt_clear(t):
     if t.clear.end:
         if not encrypt(cython.address(t.tls), t.clear.bytes, t.clear.end):
             t.phase = FAULTY
         discard(cython.address(t.clear), t.clear.end)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def conclude(t: cython.pointer[Transport]) -> cython.void:
+def conclude(t):
     """Say goodbye: Close, close_notify; nothing may be wrapped after it."""
     if t.phase != OPEN:
         return

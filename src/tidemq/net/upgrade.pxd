@@ -46,3 +46,7 @@ cdef bint is_word(const uint8_t* text, size_t size, const char* word) noexcept n
 cdef void release_upgrade(Upgrade* upgrade) noexcept nogil
 cdef const char* upgrade_fault_name(UpgradeFault fault) noexcept nogil
 cdef object upgrade_text(const Upgrade* upgrade)
+
+# of this module alone
+cdef void check_response(Upgrade* upgrade, const uint8_t* text, size_t size) noexcept nogil
+cdef void set_trimmed(Text* to, const uint8_t* at, size_t size) noexcept nogil

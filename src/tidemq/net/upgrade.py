@@ -22,8 +22,6 @@ from cython.cimports.tidemq.net.upgrade import (
     WRONG_VERSION,
     Field,
     Text,
-    Upgrade,
-    UpgradeFault,
     is_named,
 )
 
@@ -49,10 +47,7 @@ def encode_request(host: str, resource: str) -> tuple[bytes, bytes]:
     return b"\r\n".join([*lines, b"", b""]), base64.b64encode(hashlib.sha1(key + GUID).digest())
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def upgrade_fault_name(fault: UpgradeFault) -> cython.p_const_char:
+def upgrade_fault_name(fault):
     """What a client did wrong, in words that live for ever; it is told them as well."""
     text: cython.p_const_char = b"nothing is wrong"
     if fault == NOT_HTTP:
@@ -76,8 +71,7 @@ def upgrade_fault_name(fault: UpgradeFault) -> cython.p_const_char:
     return text
 
 
-@cython.cfunc
-def upgrade_text(upgrade: cython.pointer[cython.const[Upgrade]]) -> object:
+def upgrade_text(upgrade):
     """Why it failed, in words."""
     if upgrade.fault == REFUSED:
         names = {each.value: f" ({each.phrase.lower()})" for each in HTTPStatus}
@@ -89,12 +83,7 @@ def upgrade_text(upgrade: cython.pointer[cython.const[Upgrade]]) -> object:
     return "what answers there does not speak HTTP"
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_response(
-    upgrade: cython.pointer[Upgrade], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.size_t:
+def take_response(upgrade, data, size):
     """Take what came of the answer, and check it when it is whole (`done`, `fault`). Returns how many bytes
     were its: after them come frames.
     """
@@ -116,12 +105,7 @@ def take_response(
     return size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_response(
-    upgrade: cython.pointer[Upgrade], text: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.void:
+def check_response(upgrade, text, size):
     """The status line and the headers that must be there; `size` is up to the empty line."""
     field = cython.declare(Field)
     to_websocket: cython.bint = False
@@ -161,15 +145,7 @@ def check_response(
 # -------------------------------------------------------------------- headers
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def next_field(
-    text: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-    at: cython.size_t,
-    field: cython.pointer[Field],
-) -> cython.size_t:
+def next_field(text, size, at, field):
     """The header whose line begins at `at`; returns where the next one does. `text` ends with the last's."""
     end: cython.size_t = min(find(text, size, at, 13), size)
     colon: cython.size_t = find(text, end, at, 58)
@@ -180,10 +156,7 @@ def next_field(
     return end + 2
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def lists(value: cython.pointer[cython.const[Text]], word: cython.p_const_char) -> cython.bint:
+def lists(value, word):
     """Whether it is one of those between commas; in small letters."""
     item = cython.declare(Text)
     at: cython.size_t = 0
@@ -194,45 +167,25 @@ def lists(value: cython.pointer[cython.const[Text]], word: cython.p_const_char) 
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def next_item(
-    value: cython.pointer[cython.const[Text]], at: cython.size_t, item: cython.pointer[Text]
-) -> cython.size_t:
+def next_item(value, at, item):
     """What stands from `at` to the next comma; returns what follows that."""
     comma: cython.size_t = min(find(value.at, value.size, at, 44), value.size)
     set_trimmed(item, value.at + at, comma - at)
     return comma + 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find(
-    text: cython.pointer[cython.const[uint8_t]], size: cython.size_t, at: cython.size_t, byte: uint8_t
-) -> cython.size_t:
+def find(text, size, at, byte):
     """Where it stands first, from `at` on; `size` or more: nowhere."""
     while at < size and text[at] != byte:
         at += 1
     return at
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def set_text(
-    to: cython.pointer[Text], at: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.void:
+def set_text(to, at, size):
     to.at, to.size = at, size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def set_trimmed(
-    to: cython.pointer[Text], at: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.void:
+def set_trimmed(to, at, size):
     while size > 0 and at[0] in (32, 9):
         at += 1
         size -= 1
@@ -241,19 +194,11 @@ def set_trimmed(
     set_text(to, at, size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_text(text: cython.pointer[cython.const[Text]], word: cython.p_const_char) -> cython.bint:
+def is_text(text, word):
     return text.size == strlen(word) and memcmp(text.at, word, text.size) == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_word(
-    text: cython.pointer[cython.const[uint8_t]], size: cython.size_t, word: cython.p_const_char
-) -> cython.bint:
+def is_word(text, size, word):
     """Whether the text is this word of small letters, whichever case it is in itself."""
     at: cython.size_t
     letter: uint8_t
@@ -268,10 +213,7 @@ def is_word(
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def release_upgrade(upgrade: cython.pointer[Upgrade]) -> cython.void:
+def release_upgrade(upgrade):
     """Give back its memory, which it needs no more once it is done; status and fault remain."""
     release(cython.address(upgrade.request))
     release(cython.address(upgrade.response))

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint16_t, uint64_t
+from libc.stdint cimport uint16_t, uint64_t, uint8_t
 
 from tidemq.net.buffer cimport Buffer
 
@@ -56,3 +56,9 @@ cdef void append_frame(WebSocket* ws, Buffer* output, uint8_t opcode, const uint
 cdef void append_close(WebSocket* ws, Buffer* output, uint16_t code) noexcept nogil
 cdef size_t unframe(WebSocket* ws, uint8_t* data, size_t size, Buffer* answers) noexcept nogil
 cdef const char* frame_fault_name(FrameFault fault) noexcept nogil
+
+# of this module alone
+cdef void begin_frame(WebSocket* ws) noexcept nogil
+cdef void take_payload(WebSocket* ws, uint8_t* to, const uint8_t* data, size_t size) noexcept nogil
+cdef void end_frame(WebSocket* ws, Buffer* answers) noexcept nogil
+cdef bint may_close_with(uint16_t code) noexcept nogil

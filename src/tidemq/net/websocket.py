@@ -5,7 +5,7 @@ Payloads are passed on as they come, frame by frame: how MQTT packets lie in mes
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint64_t
 from cython.cimports.libc.string import memcpy, memmove, memset
 from cython.cimports.tidemq.net.buffer import Buffer, discard, release, reserve
 from cython.cimports.tidemq.net.websocket import (
@@ -27,8 +27,6 @@ from cython.cimports.tidemq.net.websocket import (
     TEXT,
     UNKNOWN_OPCODE,
     UNSUPPORTED_DATA,
-    FrameFault,
-    FrameHeader,
     WebSocket,
 )
 
@@ -36,10 +34,7 @@ if not cython.compiled:
     raise ImportError("tidemq.net.websocket is compiled code: run `make build`")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def frame_fault_name(fault: FrameFault) -> cython.p_const_char:
+def frame_fault_name(fault):
     """In words that live for ever."""
     text: cython.p_const_char = b"nothing is wrong"
     if fault == RESERVED_BITS:
@@ -59,15 +54,7 @@ def frame_fault_name(fault: FrameFault) -> cython.p_const_char:
     return text
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_header(
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-    header: cython.pointer[FrameHeader],
-    fault: cython.pointer[FrameFault],
-) -> cython.size_t:
+def parse_header(data, size, header, fault):
     """Read a frame's header; returns its bytes, 0 where it is not whole. The one place where lengths are
     checked; what depends on frames before is not looked at.
     """
@@ -102,15 +89,7 @@ def parse_header(
     return needed
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def encode_header(
-    to: cython.pointer[uint8_t],
-    opcode: uint8_t,
-    size: uint64_t,
-    key: cython.pointer[cython.const[uint8_t]],
-) -> cython.size_t:
+def encode_header(to, opcode, size, key):
     """Write the header of a whole message's frame; `key` NULL: unmasked. Returns its bytes, at most 14."""
     at: cython.size_t = 2
     wide: cython.int = 0 if size < 126 else 2 if size < 65_536 else 8
@@ -127,16 +106,7 @@ def encode_header(
     return at
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def mask(
-    to: cython.pointer[uint8_t],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-    key: cython.pointer[cython.const[uint8_t]],
-    phase: uint64_t,
-) -> cython.void:
+def mask(to, data, size, key, phase):
     """Put a mask on, or take it off; `phase` bytes of the payload came before. `to` may be `data`, or before
     it with an overlap.
     """
@@ -158,16 +128,7 @@ def mask(
         at += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_frame(
-    ws: cython.pointer[WebSocket],
-    output: cython.pointer[Buffer],
-    opcode: uint8_t,
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-) -> cython.void:
+def append_frame(ws, output, opcode, data, size):
     """One frame, a whole message; a client's is masked with the next random number."""
     key = cython.declare(uint8_t[4])
     to: cython.pointer[uint8_t] = reserve(output, size + HEADER_BYTES_MAX)
@@ -184,12 +145,7 @@ def append_frame(
     output.end = (to - output.bytes) + size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_close(
-    ws: cython.pointer[WebSocket], output: cython.pointer[Buffer], code: uint16_t
-) -> cython.void:
+def append_close(ws, output, code):
     """Close, once; nothing may follow it."""
     payload = cython.declare(uint8_t[2])
     if not ws.closing:
@@ -199,15 +155,7 @@ def append_close(
         append_frame(ws, output, CLOSE, payload, 2)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unframe(
-    ws: cython.pointer[WebSocket],
-    data: cython.pointer[uint8_t],
-    size: cython.size_t,
-    answers: cython.pointer[Buffer],
-) -> cython.size_t:
+def unframe(ws, data, size, answers):
     """Take off the frames of what came, in place: returns how many bytes of payload lie at `data` then.
 
     Answers to Ping and Close go to `answers`. After a fault or Close nothing more is taken.
@@ -238,10 +186,7 @@ def unframe(
     return kept
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def begin_frame(ws: cython.pointer[WebSocket]) -> cython.void:
+def begin_frame(ws):
     """If the header is whole now: check that it fits where it stands."""
     if parse_header(ws.head, ws.head_size, cython.address(ws.header), cython.address(ws.fault)) == 0:
         return
@@ -260,15 +205,7 @@ def begin_frame(ws: cython.pointer[WebSocket]) -> cython.void:
         ws.inside = not ws.header.final
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_payload(
-    ws: cython.pointer[WebSocket],
-    to: cython.pointer[uint8_t],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-) -> cython.void:
+def take_payload(ws, to, data, size):
     if ws.header.masked:
         mask(to, data, size, ws.header.key, ws.taken)
     else:
@@ -276,10 +213,7 @@ def take_payload(
     ws.taken += size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def end_frame(ws: cython.pointer[WebSocket], answers: cython.pointer[Buffer]) -> cython.void:
+def end_frame(ws, answers):
     """Act on a control frame that is whole."""
     ws.open_frame = False
     if ws.fault != SOUND:
@@ -297,10 +231,7 @@ def end_frame(ws: cython.pointer[WebSocket], answers: cython.pointer[Buffer]) ->
             append_frame(ws, answers, CLOSE, ws.control, min(ws.taken, cython.cast(uint64_t, 2)))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def may_close_with(code: uint16_t) -> cython.bint:
+def may_close_with(code):
     """Whether a Close may say it: RFC 6455 section 7.4 and the IANA's list."""
     return 3000 <= code < 5000 or (1000 <= code <= 1014 and not 1004 <= code <= 1006)
 

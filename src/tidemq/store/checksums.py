@@ -13,7 +13,6 @@ if not cython.compiled:
 _TABLE = cython.declare(uint32_t[256])
 
 
-@cython.cfunc
 def _fill_table():
     index: cython.uint
     value: uint32_t
@@ -43,16 +42,6 @@ def sum_words(data: cython.const[uint8_t][:], big_endian: bool, first: int, seco
     big: cython.bint = big_endian
     index: cython.Py_ssize_t
     for index in range(0, data.shape[0] - 7, 8):
-        one += _word(data, index, big) + two
-        two += _word(data, index + 4, big) + one
+        one += word(data, index, big) + two
+        two += word(data, index + 4, big) + one
     return one, two
-
-
-@cython.cfunc
-@cython.inline
-def _word(data: cython.const[uint8_t][:], at: cython.Py_ssize_t, big: cython.bint) -> uint32_t:
-    a: uint32_t = data[at]
-    b: uint32_t = data[at + 1]
-    c: uint32_t = data[at + 2]
-    d: uint32_t = data[at + 3]
-    return a << 24 | b << 16 | c << 8 | d if big else d << 24 | c << 16 | b << 8 | a

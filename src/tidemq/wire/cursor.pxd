@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 
 from tidemq.wire.protocol cimport Fault, Span
 
@@ -25,3 +25,10 @@ cdef uint8_t* write_u16(uint8_t* out, uint16_t value) noexcept nogil
 cdef uint8_t* write_u32(uint8_t* out, uint32_t value) noexcept nogil
 cdef uint8_t* write_bytes(uint8_t* out, const uint8_t* data, uint32_t size) noexcept nogil
 cdef uint8_t* write_string(uint8_t* out, Span text) noexcept nogil        # two-byte length, then bytes
+
+# of this module alone
+cdef bint has(Cursor* c, uint32_t size) noexcept nogil
+cdef uint64_t repeat(uint8_t byte) noexcept nogil
+cdef uint64_t zero_bytes(uint64_t word) noexcept nogil
+cdef Fault check_code_points(const uint8_t* at, const uint8_t* end) noexcept nogil
+cdef uint32_t code_point_size(const uint8_t* at, const uint8_t* end) noexcept nogil

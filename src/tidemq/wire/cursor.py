@@ -7,7 +7,6 @@ made here and nothing is kept; every function may run on any thread without the 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
-from cython.cimports.tidemq.wire.cursor import Cursor
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_NONE,
     FAULT_NUL,
@@ -19,21 +18,14 @@ from cython.cimports.tidemq.wire.protocol import (
 )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def fail(c: cython.pointer[Cursor], fault: Fault) -> cython.void:
+def fail(c, fault):
     """Keep the first fault and leave nothing to read, so that every further read fails too."""
     if c.fault == FAULT_NONE:
         c.fault = fault
     c.at = c.end
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def has(c: cython.pointer[Cursor], size: uint32_t) -> cython.bint:
+def has(c, size):
     """Whether `size` more bytes are there; the fault FAULT_TRUNCATED if not."""
     if cython.cast(cython.size_t, c.end - c.at) >= size:
         return True
@@ -41,39 +33,27 @@ def has(c: cython.pointer[Cursor], size: uint32_t) -> cython.bint:
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_u8(c: cython.pointer[Cursor]) -> uint8_t:
+def read_u8(c):
     if not has(c, 1):
         return 0
     c.at += 1
     return (c.at - 1)[0]
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_u16(c: cython.pointer[Cursor]) -> uint16_t:
+def read_u16(c):
     if not has(c, 2):
         return 0
     c.at += 2
     return cython.cast(uint16_t, ((c.at - 2)[0] << 8) | (c.at - 1)[0])
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_u32(c: cython.pointer[Cursor]) -> uint32_t:
+def read_u32(c):
     high: uint32_t = read_u16(c)
     low: uint32_t = read_u16(c)
     return (high << 16) | low if c.fault == FAULT_NONE else 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_varint(c: cython.pointer[Cursor]) -> uint32_t:
+def read_varint(c):
     """A variable byte integer, 0 to 268,435,455, in its shortest form (1.5.5)."""
     value: uint32_t = 0
     shift: uint32_t = 0
@@ -92,10 +72,7 @@ def read_varint(c: cython.pointer[Cursor]) -> uint32_t:
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_binary(c: cython.pointer[Cursor]) -> Span:
+def read_binary(c):
     out: Span = Span(cython.NULL, 0)
     size: uint32_t = read_u16(c)
     if has(c, size):
@@ -105,10 +82,7 @@ def read_binary(c: cython.pointer[Cursor]) -> Span:
     return out
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_string(c: cython.pointer[Cursor]) -> Span:
+def read_string(c):
     out: Span = read_binary(c)
     fault: Fault = check_utf8(out.data, out.size)
     if fault != FAULT_NONE:
@@ -117,36 +91,22 @@ def read_string(c: cython.pointer[Cursor]) -> Span:
     return out
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_rest(c: cython.pointer[Cursor]) -> Span:
+def read_rest(c):
     out: Span = Span(c.at, cython.cast(uint32_t, c.end - c.at))
     c.at = c.end
     return out
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def repeat(byte: uint8_t) -> uint64_t:
+def repeat(byte):
     return cython.cast(uint64_t, byte) * (~cython.cast(uint64_t, 0) // 0xFF)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def zero_bytes(word: uint64_t) -> uint64_t:
+def zero_bytes(word):
     """Has a byte's high bit set where `word`, all ASCII, has a zero byte; else none."""
     return (word - repeat(0x01)) & ~word
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_utf8(data: cython.pointer[cython.const[uint8_t]], size: uint32_t) -> Fault:
+def check_utf8(data, size):
     """FAULT_UTF8 or FAULT_NUL where `data` is not an MQTT string (1.5.4). Eight bytes a step while ASCII."""
     at: cython.pointer[cython.const[uint8_t]] = data
     end: cython.pointer[cython.const[uint8_t]] = data + size
@@ -159,13 +119,7 @@ def check_utf8(data: cython.pointer[cython.const[uint8_t]], size: uint32_t) -> F
     return check_code_points(at, end)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def check_code_points(
-    at: cython.pointer[cython.const[uint8_t]], end: cython.pointer[cython.const[uint8_t]]
-) -> Fault:
+def check_code_points(at, end):
     while at < end:
         if at[0] == 0:
             return FAULT_NUL  # [MQTT-1.5.4-2]
@@ -176,13 +130,7 @@ def check_code_points(
     return FAULT_NONE
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def code_point_size(
-    at: cython.pointer[cython.const[uint8_t]], end: cython.pointer[cython.const[uint8_t]]
-) -> uint32_t:
+def code_point_size(at, end):
     """Bytes of the code point at `at`; 0 where it is none (Unicode 3.9, table 3-7). Needs at < end."""
     lead: uint8_t = at[0]
     size: uint32_t = 2
@@ -209,10 +157,7 @@ def code_point_size(
     return size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def varint_size(value: uint32_t) -> uint32_t:
+def varint_size(value):
     if value < 0x80:
         return 1
     if value < 0x4000:
@@ -220,10 +165,7 @@ def varint_size(value: uint32_t) -> uint32_t:
     return 3 if value < 0x200000 else 4
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_varint(out: cython.pointer[uint8_t], value: uint32_t) -> cython.pointer[uint8_t]:
+def write_varint(out, value):
     while value >= 0x80:
         out[0] = cython.cast(uint8_t, (value & 0x7F) | 0x80)
         out += 1
@@ -232,37 +174,23 @@ def write_varint(out: cython.pointer[uint8_t], value: uint32_t) -> cython.pointe
     return out + 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_u16(out: cython.pointer[uint8_t], value: uint16_t) -> cython.pointer[uint8_t]:
+def write_u16(out, value):
     out[0] = cython.cast(uint8_t, value >> 8)
     out[1] = cython.cast(uint8_t, value & 0xFF)
     return out + 2
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_u32(out: cython.pointer[uint8_t], value: uint32_t) -> cython.pointer[uint8_t]:
+def write_u32(out, value):
     out = write_u16(out, cython.cast(uint16_t, value >> 16))
     return write_u16(out, cython.cast(uint16_t, value & 0xFFFF))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_bytes(
-    out: cython.pointer[uint8_t], data: cython.pointer[cython.const[uint8_t]], size: uint32_t
-) -> cython.pointer[uint8_t]:
+def write_bytes(out, data, size):
     if size:  # memcpy must not see the null pointer of an empty Span
         memcpy(out, data, size)
     return out + size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_string(out: cython.pointer[uint8_t], text: Span) -> cython.pointer[uint8_t]:
+def write_string(out, text):
     out = write_u16(out, cython.cast(uint16_t, text.size))
     return write_bytes(out, text.data, text.size)

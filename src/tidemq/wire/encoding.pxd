@@ -1,5 +1,5 @@
 """Control packets written: the head of a PUBLISH, acknowledgements, and every other packet from its parts."""
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint8_t
 from libcpp.string cimport string
 
 from tidemq.wire.protocol cimport Span
@@ -34,3 +34,9 @@ cdef void append_u32_property(uint8_t property_id, uint32_t value, string* out) 
 cdef void append_string_property(uint8_t property_id, Span value, string* out) noexcept nogil
 cdef void append_varint_property(uint8_t property_id, uint32_t value, string* out) noexcept nogil
 cdef void append_pair_property(uint8_t property_id, Span key, Span value, string* out) noexcept nogil
+
+# of this module alone
+cdef uint32_t publish_properties_size(const PublishHead* head) noexcept nogil
+cdef uint32_t publish_variable_size(const PublishHead* head) noexcept nogil
+cdef uint8_t* write_publish_properties(uint8_t* at, const PublishHead* head) noexcept nogil
+cdef void append(const uint8_t* data, uint32_t size, string* out) noexcept nogil

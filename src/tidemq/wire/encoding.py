@@ -5,7 +5,6 @@ Callers give what is valid and have made room. Every function may run on any thr
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
-from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.wire.cursor import (
     varint_size,
     write_bytes,
@@ -14,7 +13,6 @@ from cython.cimports.tidemq.wire.cursor import (
     write_u32,
     write_varint,
 )
-from cython.cimports.tidemq.wire.encoding import PublishHead
 from cython.cimports.tidemq.wire.protocol import (
     PROP_MESSAGE_EXPIRY,
     PROP_SUBSCRIPTION_ID,
@@ -22,15 +20,10 @@ from cython.cimports.tidemq.wire.protocol import (
     PUBLISH,
     PUBREL,
     RC_SUCCESS,
-    Span,
 )
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def publish_properties_size(head: cython.pointer[cython.const[PublishHead]]) -> uint32_t:
+def publish_properties_size(head):
     """Bytes of the property block without its length."""
     size: uint32_t = head.forwarded.size
     if head.topic_alias:
@@ -43,11 +36,7 @@ def publish_properties_size(head: cython.pointer[cython.const[PublishHead]]) -> 
     return size
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def publish_variable_size(head: cython.pointer[cython.const[PublishHead]]) -> uint32_t:
+def publish_variable_size(head):
     """Bytes of the variable header."""
     size: uint32_t = 2 + head.topic.size
     if head.qos:
@@ -58,24 +47,14 @@ def publish_variable_size(head: cython.pointer[cython.const[PublishHead]]) -> ui
     return size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def publish_head_size(
-    head: cython.pointer[cython.const[PublishHead]], packet_id_at: cython.pointer[uint32_t]
-) -> uint32_t:
+def publish_head_size(head, packet_id_at):
     size: uint32_t = publish_variable_size(head)
     fixed_size: uint32_t = 1 + varint_size(size + head.payload_size)
     packet_id_at[0] = fixed_size + 2 + head.topic.size
     return fixed_size + size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def encode_publish_head(
-    head: cython.pointer[cython.const[PublishHead]], out: cython.pointer[uint8_t]
-) -> uint32_t:
+def encode_publish_head(head, out):
     at: cython.pointer[uint8_t] = out
     at[0] = cython.cast(uint8_t, (PUBLISH << 4) | (head.dup << 3) | (head.qos << 1) | head.retain)
     at = write_varint(at + 1, publish_variable_size(head) + head.payload_size)
@@ -88,13 +67,7 @@ def encode_publish_head(
     return cython.cast(uint32_t, at - out)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def write_publish_properties(
-    at: cython.pointer[uint8_t], head: cython.pointer[cython.const[PublishHead]]
-) -> cython.pointer[uint8_t]:
+def write_publish_properties(at, head):
     if head.topic_alias:
         at[0] = PROP_TOPIC_ALIAS
         at = write_u16(at + 1, head.topic_alias)
@@ -108,12 +81,7 @@ def write_publish_properties(
     return write_bytes(at, head.forwarded.data, head.forwarded.size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def encode_ack(
-    packet_type: uint8_t, packet_id: uint16_t, reason: uint8_t, version: uint8_t, out: cython.pointer[uint8_t]
-) -> uint32_t:
+def encode_ack(packet_type, packet_id, reason, version, out):
     with_reason: cython.bint = version == 5 and reason != RC_SUCCESS
     out[0] = cython.cast(uint8_t, (packet_type << 4) | (0x02 if packet_type == PUBREL else 0))
     out[1] = 3 if with_reason else 2
@@ -124,28 +92,12 @@ def encode_ack(
     return 5 if with_reason else 4
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def append(
-    data: cython.pointer[cython.const[uint8_t]], size: uint32_t, out: cython.pointer[string]
-) -> cython.void:
+def append(data, size, out):
     if size:
         out.append(cython.cast(cython.p_const_char, data), size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def encode_packet(
-    first: uint8_t,
-    head: Span,
-    properties: Span,
-    with_properties: cython.bint,
-    tail: Span,
-    out: cython.pointer[string],
-) -> cython.void:
+def encode_packet(first, head, properties, with_properties, tail, out):
     """The caller keeps the sum of all below 268,435,456 bytes."""
     lengths = cython.declare(uint8_t[16])
     at: cython.pointer[uint8_t] = lengths
@@ -163,70 +115,47 @@ def encode_packet(
     append(tail.data, tail.size, out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_field(value: Span, out: cython.pointer[string]) -> cython.void:
+def append_field(value, out):
     length = cython.declare(uint8_t[2])
     write_u16(length, cython.cast(uint16_t, value.size))
     append(length, 2, out)
     append(value.data, value.size, out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_u8_property(property_id: uint8_t, value: uint8_t, out: cython.pointer[string]) -> cython.void:
+def append_u8_property(property_id, value, out):
     encoded = cython.declare(uint8_t[2])
     encoded[0] = property_id
     encoded[1] = value
     append(encoded, 2, out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_u16_property(property_id: uint8_t, value: uint16_t, out: cython.pointer[string]) -> cython.void:
+def append_u16_property(property_id, value, out):
     encoded = cython.declare(uint8_t[3])
     encoded[0] = property_id
     write_u16(cython.address(encoded[1]), value)
     append(encoded, 3, out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_u32_property(property_id: uint8_t, value: uint32_t, out: cython.pointer[string]) -> cython.void:
+def append_u32_property(property_id, value, out):
     encoded = cython.declare(uint8_t[5])
     encoded[0] = property_id
     write_u32(cython.address(encoded[1]), value)
     append(encoded, 5, out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_varint_property(property_id: uint8_t, value: uint32_t, out: cython.pointer[string]) -> cython.void:
+def append_varint_property(property_id, value, out):
     encoded = cython.declare(uint8_t[5])
     encoded[0] = property_id
     at: cython.pointer[uint8_t] = write_varint(cython.address(encoded[1]), value)
     append(encoded, cython.cast(uint32_t, at - encoded), out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_string_property(property_id: uint8_t, value: Span, out: cython.pointer[string]) -> cython.void:
+def append_string_property(property_id, value, out):
     """Also binary data, whose form is the same."""
     append(cython.address(property_id), 1, out)
     append_field(value, out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_pair_property(
-    property_id: uint8_t, key: Span, value: Span, out: cython.pointer[string]
-) -> cython.void:
+def append_pair_property(property_id, key, value, out):
     append_string_property(property_id, key, out)
     append_field(value, out)

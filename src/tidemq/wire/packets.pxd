@@ -2,13 +2,14 @@
 
 `first` is the packet's first byte (type and flags), `body` the bytes after the fixed header. Every parse function
 returns FAULT_NONE, or the first fault, and then leaves its result undefined."""
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t, uint8_t
 
 from tidemq.wire.encoding cimport (  # so that users of packets find both halves here
     PublishHead, append_field, append_pair_property, append_string_property, append_u8_property, append_u16_property,
     append_u32_property, append_varint_property, encode_ack, encode_packet, encode_publish_head, publish_head_size)
 from tidemq.wire.properties cimport Properties
 from tidemq.wire.protocol cimport Fault, Span
+from tidemq.wire.cursor cimport Cursor
 
 cdef struct FixedHeader:
     uint8_t first
@@ -82,3 +83,25 @@ cdef Fault parse_ping(uint8_t first, uint32_t size, uint8_t version) noexcept no
 
 # Takes the next entry off `rest`; options is 0 where `with_options` is false. False when none is left.
 cdef bint next_filter(Span* rest, bint with_options, Span* filter, uint8_t* options) noexcept nogil
+
+# of this module alone
+cdef Fault check_flags(uint8_t first, uint8_t version) noexcept nogil
+cdef Fault finish(Cursor* c) noexcept nogil
+cdef uint16_t read_packet_id(Cursor* c) noexcept nogil
+cdef uint8_t read_reason(Cursor* c, uint8_t packet_type, uint8_t version) noexcept nogil
+cdef Fault check_protocol(Span name, uint8_t level) noexcept nogil
+cdef Fault read_connect_flags(uint8_t flags, Connect* out) noexcept nogil
+cdef void read_client_id(Cursor* c, Connect* out) noexcept nogil
+cdef void read_will(Cursor* c, Connect* out) noexcept nogil
+cdef void read_credentials(Cursor* c, Connect* out) noexcept nogil
+cdef void read_optional_properties(
+    Cursor* c, uint32_t packet, uint8_t version, Properties* out,
+) noexcept nogil
+cdef Fault parse_publish_properties(
+    const uint8_t* body, uint32_t at, uint32_t size, Publish* out,
+) noexcept nogil
+cdef Fault read_subscribe(
+    uint8_t first, const uint8_t* body, uint32_t size, uint8_t version, uint32_t levels_max, bint with_options, Subscribe* out,
+) noexcept nogil
+cdef void read_filter(Cursor* c, uint8_t version, uint32_t levels_max, bint with_options) noexcept nogil
+cdef Fault check_options(Span filter, uint8_t options, uint8_t version) noexcept nogil

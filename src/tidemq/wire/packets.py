@@ -17,19 +17,8 @@ from cython.cimports.tidemq.wire.cursor import (
     read_u8,
     read_u16,
 )
-from cython.cimports.tidemq.wire.packets import (
-    Ack,
-    Connack,
-    Connect,
-    Disconnect,
-    FixedHeader,
-    Publish,
-    Suback,
-    Subscribe,
-)
 from cython.cimports.tidemq.wire.properties import (
     WILL,
-    Properties,
     clear_properties,
     has_property,
     read_properties,
@@ -77,12 +66,7 @@ from cython.cimports.tidemq.wire.topics import (
 )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_fixed_header(
-    data: cython.pointer[cython.const[uint8_t]], size: cython.size_t, out: cython.pointer[FixedHeader]
-) -> Fault:
+def parse_fixed_header(data, size, out):
     """FAULT_NEED_MORE while the header itself is not whole; the body may be missing (2.1)."""
     if size == 0:
         return FAULT_NEED_MORE
@@ -106,11 +90,7 @@ def parse_fixed_header(
     return FAULT_VARINT_OVERLONG
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def check_flags(first: uint8_t, version: uint8_t) -> Fault:
+def check_flags(first, version):
     """The flag nibble of every packet but PUBLISH. In 3.1 those that have no meaning there are not looked at:
     DUP marks what is sent again, and unused ones may be anything (3.1, sections 2.1 and 3).
     """
@@ -123,45 +103,28 @@ def check_flags(first: uint8_t, version: uint8_t) -> Fault:
     return FAULT_NONE if flags == 0 or version == 3 else FAULT_FLAGS  # [MQTT-2.1.3-1]
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def finish(c: cython.pointer[Cursor]) -> Fault:
+def finish(c):
     """The fault of a packet whose last field was read."""
     if c.at != c.end:
         fail(c, FAULT_TRAILING)
     return c.fault
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def read_packet_id(c: cython.pointer[Cursor]) -> uint16_t:
+def read_packet_id(c):
     packet_id: uint16_t = read_u16(c)
     if packet_id == 0:
         fail(c, FAULT_PACKET_ID_ZERO)  # [MQTT-2.2.1-3]
     return packet_id
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def read_reason(c: cython.pointer[Cursor], packet_type: uint8_t, version: uint8_t) -> uint8_t:
+def read_reason(c, packet_type, version):
     reason: uint8_t = read_u8(c)
     if not allowed_reason(packet_type, reason, version):
         fail(c, FAULT_REASON_CODE)
     return reason
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_connect(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, out: cython.pointer[Connect]
-) -> Fault:
+def parse_connect(first, body, size, out):
     """3.1. `version` is written whatever the fault: 0 where there is no level to answer in."""
     c: Cursor = Cursor(body, body + size, FAULT_NONE)
     out.version = 0
@@ -191,11 +154,7 @@ def parse_connect(
     return finish(cython.address(c))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def check_protocol(name: Span, level: uint8_t) -> Fault:
+def check_protocol(name, level):
     if name.size == 4 and memcmp(name.data, b"MQTT", 4) == 0:
         return FAULT_NONE if level == 4 or level == 5 else FAULT_PROTOCOL_VERSION  # [MQTT-3.1.2-2]
     if name.size == 6 and memcmp(name.data, b"MQIsdp", 6) == 0:
@@ -203,11 +162,7 @@ def check_protocol(name: Span, level: uint8_t) -> Fault:
     return FAULT_PROTOCOL_NAME  # [MQTT-3.1.2-1]
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def read_connect_flags(flags: uint8_t, out: cython.pointer[Connect]) -> Fault:
+def read_connect_flags(flags, out):
     """3.1.2.3. In 3.1 bit 0 means nothing, and nor do a will's flags without a will."""
     out.clean_start = (flags & 0x02) != 0
     out.has_will = (flags & 0x04) != 0
@@ -230,22 +185,14 @@ def read_connect_flags(flags: uint8_t, out: cython.pointer[Connect]) -> Fault:
     return FAULT_NONE
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def read_client_id(c: cython.pointer[Cursor], out: cython.pointer[Connect]) -> cython.void:
+def read_client_id(c, out):
     out.client_id = read_string(c)
     optional: cython.bint = out.version == 5 or (out.version == 4 and out.clean_start)
     if out.client_id.size == 0 and not optional:
         fail(c, FAULT_CLIENT_ID)  # [3.1.1 MQTT-3.1.3-8]
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def read_will(c: cython.pointer[Cursor], out: cython.pointer[Connect]) -> cython.void:
+def read_will(c, out):
     if out.version == 5:
         read_properties(c, WILL, cython.address(out.will_properties))
     out.will_topic = read_string(c)
@@ -255,11 +202,7 @@ def read_will(c: cython.pointer[Cursor], out: cython.pointer[Connect]) -> cython
         fail(c, fault)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def read_credentials(c: cython.pointer[Cursor], out: cython.pointer[Connect]) -> cython.void:
+def read_credentials(c, out):
     """User name and password; a 3.1 client may announce them and then leave them out (3.1, section 3.1)."""
     if out.version == 3 and c.at == c.end:
         out.has_username = False
@@ -271,16 +214,7 @@ def read_credentials(c: cython.pointer[Cursor], out: cython.pointer[Connect]) ->
         out.password = read_binary(c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_connack(
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    version: uint8_t,
-    out: cython.pointer[Connack],
-) -> Fault:
+def parse_connack(first, body, size, version, out):
     """3.2. In 3.1 the first byte means nothing."""
     c: Cursor = Cursor(body, body + size, check_flags(first, version))
     flags: uint8_t = read_u8(cython.address(c))
@@ -292,13 +226,7 @@ def parse_connack(
     return finish(cython.address(c))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def read_optional_properties(
-    c: cython.pointer[Cursor], packet: uint32_t, version: uint8_t, out: cython.pointer[Properties]
-) -> cython.void:
+def read_optional_properties(c, packet, version, out):
     """Those of 5.0; none below it."""
     if version == 5:
         read_properties(c, packet, out)
@@ -306,16 +234,7 @@ def read_optional_properties(
         clear_properties(out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_publish(
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    version: uint8_t,
-    out: cython.pointer[Publish],
-) -> Fault:
+def parse_publish(first, body, size, version, out):
     """3.3. An empty topic passes only with a topic alias; levels are not counted, aliases not resolved."""
     at: uint32_t = 2
     if size < at:
@@ -359,12 +278,7 @@ def parse_publish(
     return FAULT_NONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_publish_properties(
-    body: cython.pointer[cython.const[uint8_t]], at: uint32_t, size: uint32_t, out: cython.pointer[Publish]
-) -> Fault:
+def parse_publish_properties(body, at, size, out):
     """The rest of a 5.0 PUBLISH from its properties on."""
     c: Cursor = Cursor(body + at, body + size, FAULT_NONE)
     read_properties(cython.address(c), PUBLISH, cython.address(out.properties))
@@ -374,16 +288,7 @@ def parse_publish_properties(
     return c.fault
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_ack(
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    version: uint8_t,
-    out: cython.pointer[Ack],
-) -> Fault:
+def parse_ack(first, body, size, version, out):
     """3.4 to 3.7. In 5.0 the reason (success) and the properties (none) may be left out."""
     out.reason = RC_SUCCESS
     clear_properties(cython.address(out.properties))
@@ -401,49 +306,17 @@ def parse_ack(
     return finish(cython.address(c))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_subscribe(
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    version: uint8_t,
-    levels_max: uint32_t,
-    out: cython.pointer[Subscribe],
-) -> Fault:
+def parse_subscribe(first, body, size, version, levels_max, out):
     """3.8."""
     return read_subscribe(first, body, size, version, levels_max, True, out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_unsubscribe(
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    version: uint8_t,
-    levels_max: uint32_t,
-    out: cython.pointer[Subscribe],
-) -> Fault:
+def parse_unsubscribe(first, body, size, version, levels_max, out):
     """3.10."""
     return read_subscribe(first, body, size, version, levels_max, False, out)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def read_subscribe(
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    version: uint8_t,
-    levels_max: uint32_t,
-    with_options: cython.bint,
-    out: cython.pointer[Subscribe],
-) -> Fault:
+def read_subscribe(first, body, size, version, levels_max, with_options, out):
     c: Cursor = Cursor(body, body + size, check_flags(first, version))
     out.packet_id = read_packet_id(cython.address(c))
     read_optional_properties(cython.address(c), first >> 4, version, cython.address(out.properties))
@@ -457,13 +330,7 @@ def read_subscribe(
     return c.fault
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def read_filter(
-    c: cython.pointer[Cursor], version: uint8_t, levels_max: uint32_t, with_options: cython.bint
-) -> cython.void:
+def read_filter(c, version, levels_max, with_options):
     filter: Span = read_string(c)
     options: uint8_t = read_u8(c) if with_options else 0
     if c.fault != FAULT_NONE:
@@ -475,11 +342,7 @@ def read_filter(
         fail(c, fault)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def check_options(filter: Span, options: uint8_t, version: uint8_t) -> Fault:
+def check_options(filter, options, version):
     """3.8.3.1. Below 5.0 all but the QoS is reserved."""
     if options & (0xC0 if version == 5 else 0xFC):
         return FAULT_RESERVED_BIT  # [MQTT-3.8.3-5]
@@ -490,15 +353,7 @@ def check_options(filter: Span, options: uint8_t, version: uint8_t) -> Fault:
     return FAULT_NONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def next_filter(
-    rest: cython.pointer[Span],
-    with_options: cython.bint,
-    filter: cython.pointer[Span],
-    options: cython.pointer[uint8_t],
-) -> cython.bint:
+def next_filter(rest, with_options, filter, options):
     c: Cursor = Cursor(rest.data, rest.data + rest.size, FAULT_NONE)
     options[0] = 0
     filter[0] = read_binary(cython.address(c))
@@ -508,16 +363,7 @@ def next_filter(
     return c.fault == FAULT_NONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_suback(
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    version: uint8_t,
-    out: cython.pointer[Suback],
-) -> Fault:
+def parse_suback(first, body, size, version, out):
     """3.9 and 3.11. An UNSUBACK below 5.0 has no reasons."""
     c: Cursor = Cursor(body, body + size, check_flags(first, version))
     packet_type: uint8_t = first >> 4
@@ -532,16 +378,7 @@ def parse_suback(
     return finish(cython.address(c))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_disconnect(
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    version: uint8_t,
-    out: cython.pointer[Disconnect],
-) -> Fault:
+def parse_disconnect(first, body, size, version, out):
     """3.14. In 5.0 the reason (success) and the properties (none) may be left out."""
     c: Cursor = Cursor(body, body + size, check_flags(first, version))
     out.reason = RC_SUCCESS
@@ -553,23 +390,12 @@ def parse_disconnect(
     return finish(cython.address(c))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_auth(
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: uint32_t,
-    out: cython.pointer[Disconnect],
-) -> Fault:
+def parse_auth(first, body, size, out):
     """3.15, of the same form as DISCONNECT."""
     return parse_disconnect(first, body, size, 5, out)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse_ping(first: uint8_t, size: uint32_t, version: uint8_t) -> Fault:
+def parse_ping(first, size, version):
     """3.12 and 3.13."""
     fault: Fault = check_flags(first, version)
     if fault != FAULT_NONE:

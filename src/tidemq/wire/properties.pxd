@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 
 from tidemq.wire.cursor cimport Cursor
 from tidemq.wire.protocol cimport Fault, PacketType, Span
@@ -49,3 +49,21 @@ cdef void skip_value(Cursor* c, uint32_t property_id) noexcept nogil
 # Copies the block of a PUBLISH or will as a server must forward it: all but message expiry, topic alias,
 # subscription identifier and will delay, in the order it came. `out` must have room for raw.size. Returns the bytes written.
 cdef uint32_t copy_forwarded(Span raw, uint8_t* out) noexcept nogil
+
+# of this module alone
+cdef uint64_t bit(uint32_t property_id) noexcept nogil
+cdef uint64_t message_properties() noexcept nogil
+cdef uint64_t connect_properties() noexcept nogil
+cdef uint64_t connack_properties() noexcept nogil
+cdef uint64_t allowed_properties(uint32_t packet) noexcept nogil
+cdef uint64_t known_properties() noexcept nogil
+cdef Fault check_placement(
+    uint32_t property_id, uint32_t packet, uint64_t allowed, uint64_t present,
+) noexcept nogil
+cdef void read_value(Cursor* c, uint32_t property_id, Properties* out) noexcept nogil
+cdef uint8_t read_flag(Cursor* c) noexcept nogil
+cdef uint16_t read_positive_u16(Cursor* c, Fault fault) noexcept nogil
+cdef uint32_t read_packet_size(Cursor* c) noexcept nogil
+cdef void read_subscription_id(Cursor* c, Properties* out) noexcept nogil
+cdef Span read_topic(Cursor* c) noexcept nogil
+cdef void skip_pair(Cursor* c) noexcept nogil

@@ -17,7 +17,7 @@ from cython.cimports.tidemq.wire.cursor import (
     read_u32,
     read_varint,
 )
-from cython.cimports.tidemq.wire.properties import WILL, Properties
+from cython.cimports.tidemq.wire.properties import WILL
 from cython.cimports.tidemq.wire.protocol import (
     AUTH,
     CONNACK,
@@ -67,19 +67,11 @@ from cython.cimports.tidemq.wire.protocol import (
 from cython.cimports.tidemq.wire.topics import check_topic_name
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def bit(property_id: uint32_t) -> uint64_t:
+def bit(property_id):
     return cython.cast(uint64_t, 1) << property_id
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def message_properties() -> uint64_t:
+def message_properties():
     """What a PUBLISH and a will share."""
     return (
         bit(PROP_PAYLOAD_FORMAT)
@@ -91,11 +83,7 @@ def message_properties() -> uint64_t:
     )
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def connect_properties() -> uint64_t:
+def connect_properties():
     return (
         bit(PROP_SESSION_EXPIRY)
         | bit(PROP_AUTH_METHOD)
@@ -109,11 +97,7 @@ def connect_properties() -> uint64_t:
     )
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def connack_properties() -> uint64_t:
+def connack_properties():
     return (
         bit(PROP_SESSION_EXPIRY)
         | bit(PROP_ASSIGNED_CLIENT_ID)
@@ -135,10 +119,7 @@ def connack_properties() -> uint64_t:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def allowed_properties(packet: uint32_t) -> uint64_t:
+def allowed_properties(packet):
     """The properties that may be in a packet, as bits (5.0 table 2-4)."""
     if packet == CONNECT:
         return connect_properties()
@@ -164,11 +145,7 @@ def allowed_properties(packet: uint32_t) -> uint64_t:
     return bit(PROP_REASON_STRING) | bit(PROP_USER_PROPERTY)  # acknowledgements
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def known_properties() -> uint64_t:
+def known_properties():
     return (
         connect_properties()
         | connack_properties()
@@ -179,17 +156,11 @@ def known_properties() -> uint64_t:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def has_property(p: cython.pointer[cython.const[Properties]], property_id: uint32_t) -> cython.bint:
+def has_property(p, property_id):
     return (p.present & bit(property_id)) != 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def clear_properties(p: cython.pointer[Properties]) -> cython.void:
+def clear_properties(p):
     p.present = 0
     p.raw.data = cython.NULL
     p.raw.size = 0
@@ -197,12 +168,7 @@ def clear_properties(p: cython.pointer[Properties]) -> cython.void:
     p.subscription_id_count = 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_properties(
-    c: cython.pointer[Cursor], packet: uint32_t, out: cython.pointer[Properties]
-) -> cython.void:
+def read_properties(c, packet, out):
     clear_properties(out)
     size: uint32_t = read_varint(c)
     if cython.cast(cython.size_t, c.end - c.at) < size:
@@ -228,11 +194,7 @@ def read_properties(
         fail(c, FAULT_AUTH_DATA_WITHOUT_METHOD)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def check_placement(property_id: uint32_t, packet: uint32_t, allowed: uint64_t, present: uint64_t) -> Fault:
+def check_placement(property_id, packet, allowed, present):
     """Whether the property may stand here: `allowed` are those of `packet`, `present` those before it."""
     if property_id > 63 or not known_properties() & bit(property_id):
         return FAULT_PROPERTY_UNKNOWN
@@ -244,12 +206,7 @@ def check_placement(property_id: uint32_t, packet: uint32_t, allowed: uint64_t, 
     return FAULT_PROPERTY_TWICE if present & ~repeatable & bit(property_id) else FAULT_NONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_value(  # one flat dispatch
-    c: cython.pointer[Cursor], property_id: uint32_t, out: cython.pointer[Properties]
-) -> cython.void:
+def read_value(c, property_id, out):
     if property_id == PROP_PAYLOAD_FORMAT:
         out.payload_format = read_flag(c)
     elif property_id == PROP_MESSAGE_EXPIRY:
@@ -307,40 +264,28 @@ def read_value(  # one flat dispatch
         out.shared_available = read_flag(c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_flag(c: cython.pointer[Cursor]) -> uint8_t:
+def read_flag(c):
     value: uint8_t = read_u8(c)
     if value > 1:
         fail(c, FAULT_PROPERTY_VALUE)
     return value
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_positive_u16(c: cython.pointer[Cursor], fault: Fault) -> uint16_t:
+def read_positive_u16(c, fault):
     value: uint16_t = read_u16(c)
     if value == 0:
         fail(c, fault)
     return value
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_packet_size(c: cython.pointer[Cursor]) -> uint32_t:
+def read_packet_size(c):
     value: uint32_t = read_u32(c)
     if value == 0:
         fail(c, FAULT_PROPERTY_VALUE)
     return value
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_subscription_id(c: cython.pointer[Cursor], out: cython.pointer[Properties]) -> cython.void:
+def read_subscription_id(c, out):
     value: uint32_t = read_varint(c)
     if value == 0:
         fail(c, FAULT_PROPERTY_VALUE)
@@ -349,28 +294,19 @@ def read_subscription_id(c: cython.pointer[Cursor], out: cython.pointer[Properti
     out.subscription_id_count += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_topic(c: cython.pointer[Cursor]) -> Span:
+def read_topic(c):
     topic: Span = read_string(c)
     if check_topic_name(topic, topic.size + 1) != FAULT_NONE:
         fail(c, FAULT_PROPERTY_VALUE)  # 0x90 would blame the packet's own topic [MQTT-3.3.2-14]
     return topic
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def skip_pair(c: cython.pointer[Cursor]) -> cython.void:
+def skip_pair(c):
     read_string(c)
     read_string(c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def copy_forwarded(raw: Span, out: cython.pointer[uint8_t]) -> uint32_t:
+def copy_forwarded(raw, out):
     """`raw` was checked by read_properties; so its properties are only stepped over."""
     ours: uint64_t = (
         bit(PROP_MESSAGE_EXPIRY) | bit(PROP_TOPIC_ALIAS) | bit(PROP_SUBSCRIPTION_ID) | bit(PROP_WILL_DELAY)
@@ -387,10 +323,7 @@ def copy_forwarded(raw: Span, out: cython.pointer[uint8_t]) -> uint32_t:
     return size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def skip_value(c: cython.pointer[Cursor], property_id: uint32_t) -> cython.void:
+def skip_value(c, property_id):
     if property_id in (
         PROP_PAYLOAD_FORMAT,
         PROP_REQUEST_PROBLEM_INFO,

@@ -52,7 +52,6 @@ from cython.cimports.tidemq.wire.protocol import (
     PROP_WILDCARD_AVAILABLE,
     PROP_WILL_DELAY,
     PUBLISH,
-    Span,
     span_of,
 )
 
@@ -66,16 +65,13 @@ VARINT_MAX = 268_435_455
 # --- Python to bytes
 
 
-@cython.cfunc
-@cython.exceptval(0xFFFFFFFF, check=True)
-def as_uint(name: str, value: object, value_max: cython.uint) -> cython.uint:
+def as_uint(name, value, value_max):
     if not isinstance(value, int) or not 0 <= value <= value_max:
         raise UsageError(f"{name} is {value!r}; accepted: 0 to {value_max}")
     return value
 
 
-@cython.cfunc
-def as_text(name: str, value: object) -> bytes:
+def as_text(name, value):
     if not isinstance(value, str):
         raise UsageError(f"{name} is {value!r}; accepted: a str")
     try:
@@ -85,15 +81,13 @@ def as_text(name: str, value: object) -> bytes:
     return limited(name, data)
 
 
-@cython.cfunc
-def as_binary(name: str, value: object) -> bytes:
+def as_binary(name, value):
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise UsageError(f"{name} is {value!r}; accepted: bytes")
     return limited(name, bytes(value))
 
 
-@cython.cfunc
-def limited(name: str, data: bytes) -> bytes:
+def limited(name, data):
     if len(data) > 0xFFFF:
         raise UsageError(f"{name} has {len(data)} bytes; accepted: up to 65,535")
     return data
@@ -130,9 +124,7 @@ _SINGLE = (
 )
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def append_properties(properties: object, out: cython.pointer[string]) -> cython.int:
+def append_properties(properties, out):
     if properties is NO_PROPERTIES:
         return 0
     for name, property_id, kind in _SINGLE:
@@ -150,11 +142,7 @@ def append_properties(properties: object, out: cython.pointer[string]) -> cython
     return 0
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def append_single(
-    name: str, property_id: uint8_t, value: object, kind: object, out: cython.pointer[string]
-) -> cython.int:
+def append_single(name, property_id, value, kind, out):
     if kind is str or kind is bytes:
         data: bytes = as_text(name, value) if kind is str else as_binary(name, value)
         append_string_property(property_id, span_of(data), out)
@@ -179,18 +167,15 @@ def encode_properties(properties: object) -> bytes:
 # --- bytes to Python
 
 
-@cython.cfunc
-def text(span: Span) -> str:
+def text(span):
     return cython.cast(cython.p_const_char, span.data)[: span.size].decode("utf-8")
 
 
-@cython.cfunc
-def content(span: Span) -> bytes:
+def content(span):
     return cython.cast(cython.p_const_char, span.data)[: span.size]
 
 
-@cython.cfunc
-def make_properties(p: cython.pointer[cython.const[Properties]]) -> object:
+def make_properties(p):
     if p.present == 0:
         return NO_PROPERTIES
     found: dict = {}
@@ -202,8 +187,7 @@ def make_properties(p: cython.pointer[cython.const[Properties]]) -> object:
     return control_packets.Properties(**found)
 
 
-@cython.cfunc
-def find_numbers(p: cython.pointer[cython.const[Properties]], found: dict) -> cython.void:
+def find_numbers(p, found):
     if has_property(p, PROP_PAYLOAD_FORMAT):
         found["payload_format"] = p.payload_format
     if has_property(p, PROP_MESSAGE_EXPIRY):
@@ -226,8 +210,7 @@ def find_numbers(p: cython.pointer[cython.const[Properties]], found: dict) -> cy
         found["maximum_packet_size"] = p.maximum_packet_size
 
 
-@cython.cfunc
-def find_flags(p: cython.pointer[cython.const[Properties]], found: dict) -> cython.void:
+def find_flags(p, found):
     if has_property(p, PROP_REQUEST_PROBLEM_INFO):
         found["request_problem_info"] = p.request_problem_info != 0
     if has_property(p, PROP_REQUEST_RESPONSE_INFO):
@@ -242,8 +225,7 @@ def find_flags(p: cython.pointer[cython.const[Properties]], found: dict) -> cyth
         found["shared_available"] = p.shared_available != 0
 
 
-@cython.cfunc
-def find_fields(p: cython.pointer[cython.const[Properties]], found: dict) -> cython.void:
+def find_fields(p, found):
     if has_property(p, PROP_CONTENT_TYPE):
         found["content_type"] = text(p.content_type)
     if has_property(p, PROP_RESPONSE_TOPIC):
@@ -264,8 +246,7 @@ def find_fields(p: cython.pointer[cython.const[Properties]], found: dict) -> cyt
         found["reason_string"] = text(p.reason_string)
 
 
-@cython.cfunc
-def find_repeatable(p: cython.pointer[cython.const[Properties]], found: dict) -> cython.void:
+def find_repeatable(p, found):
     pairs: list = []
     subscription_ids: list = []
     c: Cursor = Cursor(p.raw.data, p.raw.data + p.raw.size, FAULT_NONE)
@@ -284,9 +265,7 @@ def find_repeatable(p: cython.pointer[cython.const[Properties]], found: dict) ->
     found["subscription_ids"] = tuple(subscription_ids)
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def parse_block(block: bytes, packet_type: uint32_t, out: cython.pointer[Properties]) -> cython.int:
+def parse_block(block, packet_type, out):
     """`block` with its length in front; `out` points into it."""
     data: cython.pointer[cython.const[uint8_t]] = block
     c: Cursor = Cursor(data, data + len(block), FAULT_NONE)
@@ -296,8 +275,7 @@ def parse_block(block: bytes, packet_type: uint32_t, out: cython.pointer[Propert
     return 0
 
 
-@cython.cfunc
-def with_length(block: bytes) -> bytes:
+def with_length(block):
     length = cython.declare(uint8_t[4])
     if len(block) > VARINT_MAX:
         raise UsageError(f"a property block has {len(block)} bytes; accepted: up to 268,435,455")

@@ -1,7 +1,7 @@
 """Names and numbers of MQTT (see protocol.pxd), the reason code that answers each fault, views of bytes."""
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_CLIENT_ID,
     FAULT_DUP_QOS_0,
@@ -54,10 +54,7 @@ from cython.cimports.tidemq.wire.protocol import (
 )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def fault_reason(fault: Fault) -> uint8_t:
+def fault_reason(fault):
     """The reason code for a CONNACK or DISCONNECT (5.0 section 4.13); 0 where `fault` is none.
 
     A packet that cannot be read is malformed; one that can be, but says what is not allowed, is a protocol
@@ -113,8 +110,7 @@ def reason_of_fault(fault: cython.int) -> cython.int:
     return fault_reason(cython.cast(Fault, fault))
 
 
-@cython.cfunc
-def span_of(data: bytes) -> Span:
+def span_of(data):
     """A view of a bytes object, valid as long as the object lives."""
     span = cython.declare(Span)
     span.data = data
@@ -122,7 +118,6 @@ def span_of(data: bytes) -> Span:
     return span
 
 
-@cython.cfunc
-def bytes_of(span: Span) -> bytes:
+def bytes_of(span):
     """A copy of a view as a bytes object."""
     return span.data[: span.size]

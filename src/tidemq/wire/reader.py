@@ -10,7 +10,7 @@ from cython.cimports.cpython.buffer import (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.tidemq.wire.packets import (
     Ack,
     Connack,
@@ -92,13 +92,7 @@ def decode(buffer, version: cython.int, packet_bytes_max: cython.uint = PACKET_B
         PyBuffer_Release(cython.address(view))
 
 
-@cython.cfunc
-def decode_first(
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-    version: uint8_t,
-    packet_bytes_max: cython.size_t,
-):
+def decode_first(data, size, version, packet_bytes_max):
     header = cython.declare(FixedHeader)
     fault: Fault = parse_fixed_header(data, size, cython.address(header))
     if fault == FAULT_NEED_MORE:
@@ -125,12 +119,7 @@ def check(data: bytes, version: cython.int) -> cython.int:
     return check_packet(header.first, at + header.header_size, header.body_size, version)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_packet(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, version: uint8_t
-) -> Fault:
+def check_packet(first, body, size, version):
     """One flat dispatch."""
     connect = cython.declare(Connect)
     connack = cython.declare(Connack)
@@ -163,16 +152,12 @@ def check_packet(
     return FAULT_PACKET_TYPE
 
 
-@cython.cfunc
-def require(fault: Fault):
+def require(fault):
     if fault != FAULT_NONE:
         raise protocol_error(fault)
 
 
-@cython.cfunc
-def read_packet(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, version: uint8_t
-):
+def read_packet(first, body, size, version):
     """One flat dispatch."""
     packet_type: uint8_t = first >> 4
     if packet_type == PUBLISH:
@@ -199,18 +184,15 @@ def read_packet(
     require(FAULT_PACKET_TYPE)
 
 
-@cython.cfunc
-def text(span: Span) -> str:
+def text(span):
     return cython.cast(cython.p_const_char, span.data)[: span.size].decode("utf-8")
 
 
-@cython.cfunc
-def content(span: Span) -> bytes:
+def content(span):
     return cython.cast(cython.p_const_char, span.data)[: span.size]
 
 
-@cython.cfunc
-def read_connect(first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t):
+def read_connect(first, body, size):
     p = cython.declare(Connect)
     require(parse_connect(first, body, size, cython.address(p)))
     will = None
@@ -234,10 +216,7 @@ def read_connect(first: uint8_t, body: cython.pointer[cython.const[uint8_t]], si
     )
 
 
-@cython.cfunc
-def read_connack(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, version: uint8_t
-):
+def read_connack(first, body, size, version):
     p = cython.declare(Connack)
     require(parse_connack(first, body, size, version, cython.address(p)))
     return control_packets.Connack(
@@ -247,10 +226,7 @@ def read_connack(
     )
 
 
-@cython.cfunc
-def read_publish(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, version: uint8_t
-):
+def read_publish(first, body, size, version):
     p = cython.declare(Publish)
     require(parse_publish(first, body, size, version, cython.address(p)))
     return control_packets.Publish(
@@ -264,8 +240,7 @@ def read_publish(
     )
 
 
-@cython.cfunc
-def read_ack(first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, version: uint8_t):
+def read_ack(first, body, size, version):
     p = cython.declare(Ack)
     require(parse_ack(first, body, size, version, cython.address(p)))
     return _ACKS[first >> 4](
@@ -275,10 +250,7 @@ def read_ack(first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: 
     )
 
 
-@cython.cfunc
-def read_subscribe(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, version: uint8_t
-):
+def read_subscribe(first, body, size, version):
     p = cython.declare(Subscribe)
     require(parse_subscribe(first, body, size, version, LEVELS_MAX, cython.address(p)))
     filter = cython.declare(Span)
@@ -301,10 +273,7 @@ def read_subscribe(
     )
 
 
-@cython.cfunc
-def read_unsubscribe(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, version: uint8_t
-):
+def read_unsubscribe(first, body, size, version):
     p = cython.declare(Subscribe)
     require(parse_unsubscribe(first, body, size, version, LEVELS_MAX, cython.address(p)))
     filter = cython.declare(Span)
@@ -319,10 +288,7 @@ def read_unsubscribe(
     )
 
 
-@cython.cfunc
-def read_suback(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, version: uint8_t
-):
+def read_suback(first, body, size, version):
     p = cython.declare(Suback)
     require(parse_suback(first, body, size, version, cython.address(p)))
     make = control_packets.Suback if first >> 4 == SUBACK else control_packets.Unsuback
@@ -333,10 +299,7 @@ def read_suback(
     )
 
 
-@cython.cfunc
-def read_disconnect(
-    first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t, version: uint8_t
-):
+def read_disconnect(first, body, size, version):
     p = cython.declare(Disconnect)
     require(parse_disconnect(first, body, size, version, cython.address(p)))
     return control_packets.Disconnect(
@@ -344,8 +307,7 @@ def read_disconnect(
     )
 
 
-@cython.cfunc
-def read_auth(first: uint8_t, body: cython.pointer[cython.const[uint8_t]], size: uint32_t):
+def read_auth(first, body, size):
     p = cython.declare(Disconnect)
     require(parse_auth(first, body, size, cython.address(p)))
     return control_packets.Auth(

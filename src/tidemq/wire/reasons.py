@@ -1,7 +1,5 @@
 """Which reason code may be in which packet: the tables of 5.0, the return codes of 3.1 and 3.1.1."""
 
-import cython
-from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.tidemq.wire.protocol import (
     CONNACK,
     DISCONNECT,
@@ -57,10 +55,7 @@ from cython.cimports.tidemq.wire.protocol import (
 )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def allowed_reason(packet_type: uint8_t, reason: uint8_t, version: uint8_t) -> cython.bint:
+def allowed_reason(packet_type, reason, version):
     if version != 5:
         return allowed_below_5(packet_type, reason)
     if packet_type == CONNACK:
@@ -78,20 +73,14 @@ def allowed_reason(packet_type: uint8_t, reason: uint8_t, version: uint8_t) -> c
     return reason in (RC_SUCCESS, RC_CONTINUE_AUTHENTICATION, RC_REAUTHENTICATE)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def allowed_below_5(packet_type: uint8_t, reason: uint8_t) -> cython.bint:
+def allowed_below_5(packet_type, reason):
     """Return codes of CONNACK (3.1.1 table 3.1) and SUBACK; no other packet has one."""
     if packet_type == CONNACK:
         return reason <= 5
     return reason <= RC_GRANTED_QOS_2 or reason == RC_UNSPECIFIED_ERROR
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def allowed_in_connack(reason: uint8_t) -> cython.bint:
+def allowed_in_connack(reason):
     """3.2.2.2."""
     return reason in (
         RC_SUCCESS,
@@ -119,10 +108,7 @@ def allowed_in_connack(reason: uint8_t) -> cython.bint:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def allowed_in_puback(reason: uint8_t) -> cython.bint:
+def allowed_in_puback(reason):
     """3.4.2.1 and 3.5.2.1."""
     return reason in (
         RC_SUCCESS,
@@ -137,10 +123,7 @@ def allowed_in_puback(reason: uint8_t) -> cython.bint:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def allowed_in_suback(reason: uint8_t) -> cython.bint:
+def allowed_in_suback(reason):
     """3.9.3."""
     return reason in (
         RC_SUCCESS,
@@ -158,10 +141,7 @@ def allowed_in_suback(reason: uint8_t) -> cython.bint:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def allowed_in_unsuback(reason: uint8_t) -> cython.bint:
+def allowed_in_unsuback(reason):
     """3.11.3."""
     return reason in (
         RC_SUCCESS,
@@ -174,10 +154,7 @@ def allowed_in_unsuback(reason: uint8_t) -> cython.bint:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def allowed_in_disconnect(reason: uint8_t) -> cython.bint:
+def allowed_in_disconnect(reason):
     """3.14.2.1; and BAD_AUTHENTICATION_METHOD, which only section 2.4 names."""
     return reason in (
         RC_SUCCESS,

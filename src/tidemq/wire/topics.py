@@ -4,7 +4,7 @@ Matching is the engine's. Every function may run on any thread without the GIL a
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memchr, memcmp, memcpy
 from cython.cimports.tidemq.wire.cursor import check_utf8
 from cython.cimports.tidemq.wire.protocol import (
@@ -19,28 +19,16 @@ from cython.cimports.tidemq.wire.protocol import (
 from cython.cimports.tidemq.wire.topics import HASH, PLUS, SLASH, SharedFilter
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def repeat(byte: uint8_t) -> uint64_t:
+def repeat(byte):
     return cython.cast(uint64_t, byte) * (~cython.cast(uint64_t, 0) // 0xFF)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def zero_bytes(word: uint64_t) -> uint64_t:
+def zero_bytes(word):
     """Has a byte's high bit set where `word`, all ASCII, has a zero byte; else none."""
     return (word - repeat(0x01)) & ~word
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def plain_word(at: cython.pointer[cython.const[uint8_t]]) -> cython.bint:
+def plain_word(at):
     """Whether the eight bytes at `at` are ASCII and none of NUL, + and #."""
     word: uint64_t = 0
     memcpy(cython.address(word), at, 8)
@@ -49,10 +37,7 @@ def plain_word(at: cython.pointer[cython.const[uint8_t]]) -> cython.bint:
     return found & repeat(0x80) == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_topic_text(name: cython.pointer[cython.const[Span]]) -> Fault:
+def check_topic_text(name):
     """Whether `name` is UTF-8 without wildcards: check_utf8 and half of check_topic_name in one pass.
 
     A topic name is checked at each PUBLISH, hence the short way for ASCII.
@@ -60,11 +45,7 @@ def check_topic_text(name: cython.pointer[cython.const[Span]]) -> Fault:
     return FAULT_NONE if all_plain(name[0]) else check_topic_slowly(name[0])
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def all_plain(name: Span) -> cython.bint:
+def all_plain(name):
     """Whether all of `name` is ASCII and none of NUL, + and #."""
     at: uint32_t = 0
     if name.size >= 8:
@@ -80,29 +61,18 @@ def all_plain(name: Span) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def is_plain(byte: uint8_t) -> cython.bint:
+def is_plain(byte):
     return byte < 0x80 and byte != 0 and byte != PLUS and byte != HASH
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_topic_slowly(name: Span) -> Fault:
+def check_topic_slowly(name):
     fault: Fault = check_utf8(name.data, name.size)
     if fault == FAULT_NONE and has_wildcard(name):
         fault = FAULT_TOPIC_WILDCARD  # [MQTT-3.3.2-2] [MQTT-4.7.0-1]
     return fault
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def has_wildcard(name: Span) -> cython.bint:
+def has_wildcard(name):
     if name.size == 0:
         return False
     return (
@@ -110,11 +80,7 @@ def has_wildcard(name: Span) -> cython.bint:
     )
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def exceeds(name: Span, levels_max: uint32_t) -> cython.bint:
+def exceeds(name, levels_max):
     """Whether `name` has more levels; a short one cannot, and is not counted."""
     if name.size < levels_max:
         return False
@@ -125,18 +91,12 @@ def exceeds(name: Span, levels_max: uint32_t) -> cython.bint:
     return count > levels_max
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_topic_levels(name: cython.pointer[cython.const[Span]], levels_max: uint32_t) -> Fault:
+def check_topic_levels(name, levels_max):
     """Whether `name` has at most `levels_max` levels."""
     return FAULT_TOPIC_LEVELS if exceeds(name[0], levels_max) else FAULT_NONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_topic_name(name: Span, levels_max: uint32_t) -> Fault:
+def check_topic_name(name, levels_max):
     """Whether `name`, already UTF-8, is not empty, without wildcards, of at most `levels_max` levels."""
     if name.size == 0:
         return FAULT_TOPIC_EMPTY  # [MQTT-4.7.3-1]
@@ -145,10 +105,7 @@ def check_topic_name(name: Span, levels_max: uint32_t) -> Fault:
     return check_topic_levels(cython.address(name), levels_max)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_topic_filter(filter: Span, levels_max: uint32_t) -> Fault:
+def check_topic_filter(filter, levels_max):
     """Whether `filter`, already UTF-8, is well formed; of a shared one the levels after the group count."""
     if filter.size == 0:
         return FAULT_TOPIC_EMPTY  # [MQTT-4.7.3-1]
@@ -166,10 +123,7 @@ def check_topic_filter(filter: Span, levels_max: uint32_t) -> Fault:
     return FAULT_TOPIC_LEVELS if exceeds(filter, levels_max) else FAULT_NONE
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def wildcard_ways(filter: Span) -> uint64_t:
+def wildcard_ways(filter):
     """In how many ways its `+` could be spread over its levels, a last `#` not counted: as many filters of
     its form may match the beginning of one topic. More `+` than half of the levels count as half, so that no
     beginning of a filter has more ways than all of it. Where all `+` stand at the beginning, or all at the
@@ -197,27 +151,16 @@ def wildcard_ways(filter: Span) -> uint64_t:
     return min(ways, 2 * cython.cast(uint64_t, levels)) if edges <= 1 and levels else ways
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def stands_alone(filter: Span, i: uint32_t) -> cython.bint:
+def stands_alone(filter, i):
     """Whether the character at `i` is the whole of its level."""
     return (i == 0 or filter.data[i - 1] == SLASH) and (i + 1 == filter.size or filter.data[i + 1] == SLASH)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def is_shared(filter: Span) -> cython.bint:
+def is_shared(filter):
     return filter.size >= 7 and memcmp(filter.data, b"$share/", 7) == 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def split_shared(filter: Span) -> SharedFilter:
+def split_shared(filter):
     """Take a shared filter apart; where it is none, or malformed, `shared` is false and `filter` whole."""
     out: SharedFilter = SharedFilter(False, Span(cython.NULL, 0), filter)
     if not is_shared(filter):
@@ -237,8 +180,7 @@ def split_shared(filter: Span) -> SharedFilter:
     return out
 
 
-@cython.cfunc
-def utf8_fault(text: bytes) -> cython.int:
+def utf8_fault(text):
     return FAULT_TOPIC_LEVELS if len(text) > 0xFFFF else check_utf8(text, cython.cast(uint32_t, len(text)))
 
 

@@ -60,29 +60,24 @@ def encode(packet: object, version: cython.int) -> bytes:
     return data
 
 
-@cython.cfunc
-def holds_any(properties: object) -> cython.bint:
+def holds_any(properties):
     return properties is not NO_PROPERTIES and properties != NO_PROPERTIES
 
 
-@cython.cfunc
-def properties_block(properties: object, version: cython.int) -> bytes:
+def properties_block(properties, version):
     if not holds_any(properties):
         return b""
     require_5(version)
     return encode_properties(properties)
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def require_5(version: cython.int) -> cython.int:
+def require_5(version):
     if version != 5:
         raise UsageError("only MQTT 5.0 has properties")
     return 0
 
 
-@cython.cfunc
-def whole(first: uint8_t, head: bytes, properties: object, version: cython.int, tail: bytes) -> bytes:
+def whole(first, head, properties, version, tail):
     """The packet of its parts; the property block in 5.0 only."""
     out = cython.declare(string)
     block: bytes = properties_block(properties, version)
@@ -91,31 +86,25 @@ def whole(first: uint8_t, head: bytes, properties: object, version: cython.int, 
     return cython.cast(bytes, out)
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def require_size(size: cython.Py_ssize_t) -> cython.int:
+def require_size(size):
     if size > VARINT_MAX:
         raise UsageError(f"a packet of {size} bytes; accepted: up to {VARINT_MAX}")
     return 0
 
 
-@cython.cfunc
-def field(data: bytes) -> bytes:
+def field(data):
     return len(data).to_bytes(2, "big") + data
 
 
-@cython.cfunc
-def u16(name: str, value: object) -> bytes:
+def u16(name, value):
     return int(as_uint(name, value, 0xFFFF)).to_bytes(2, "big")
 
 
-@cython.cfunc
-def u8(name: str, value: object) -> bytes:
+def u8(name, value):
     return bytes((as_uint(name, value, 0xFF),))
 
 
-@cython.cfunc
-def require_reason(packet: object, version: cython.int) -> cython.int:
+def require_reason(packet, version):
     """Refuse what only 5.0 can say."""
     if version != 5 and (packet.reason or holds_any(packet.properties)):
         raise UsageError(f"only MQTT 5.0 has a reason code or properties in {type(packet).__name__}")
@@ -141,8 +130,7 @@ def write_connect(packet: object, version: cython.int) -> bytes:
     return whole(CONNECT << 4, head, packet.properties, version, tail)
 
 
-@cython.cfunc
-def write_will(will: object, version: cython.int) -> bytes:
+def write_will(will, version):
     block: bytes = properties_block(will.properties, version)
     out: bytes = with_length(block) if version == 5 else b""
     return out + field(as_text("the will's topic", will.topic)) + field(as_binary("the will", will.payload))
@@ -188,8 +176,7 @@ def write_publish(packet: object, version: cython.int) -> bytes:
     return bytes(out) + payload
 
 
-@cython.cfunc
-def forwarded_block(properties: object, version: cython.int) -> bytes:
+def forwarded_block(properties, version):
     """What PublishHead has no fields for; the broker forwards it unread."""
     if not holds_any(properties):
         return b""
@@ -198,8 +185,7 @@ def forwarded_block(properties: object, version: cython.int) -> bytes:
     return properties_block(rest, version)
 
 
-@cython.cfunc
-def topic_alias_of(properties: object) -> cython.uint:
+def topic_alias_of(properties):
     if properties.topic_alias is None:
         return 0  # none, to PublishHead
     alias: cython.uint = as_uint("topic_alias", properties.topic_alias, 0xFFFF)
@@ -208,15 +194,13 @@ def topic_alias_of(properties: object) -> cython.uint:
     return alias
 
 
-@cython.cfunc
-def message_expiry_of(properties: object) -> cython.longlong:
+def message_expiry_of(properties):
     if properties.message_expiry_s is None:
         return -1  # none, to PublishHead
     return as_uint("message_expiry_s", properties.message_expiry_s, 0xFFFFFFFF)
 
 
-@cython.cfunc
-def write_ack(packet_type: uint8_t, packet: object, version: cython.int) -> bytes:
+def write_ack(packet_type, packet, version):
     require_reason(packet, version)
     if holds_any(packet.properties):
         first: uint8_t = (packet_type << 4) | (0x02 if packet_type == PUBREL else 0)
@@ -295,8 +279,7 @@ def write_auth(packet: object, version: cython.int) -> bytes:
     return write_reason_only(AUTH, packet, version)
 
 
-@cython.cfunc
-def write_reason_only(packet_type: uint8_t, packet: object, version: cython.int) -> bytes:
+def write_reason_only(packet_type, packet, version):
     """DISCONNECT and AUTH, in their shortest form."""
     first: uint8_t = packet_type << 4
     if holds_any(packet.properties):
