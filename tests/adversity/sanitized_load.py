@@ -30,7 +30,7 @@ from pathlib import Path
 
 from adversity.entrances import Entrances
 
-from tidemq.broker.keeper import Keeper
+from tidemq.broker.durability.keeper import Keeper
 from tidemq.broker.providers import Options
 from tidemq.config import Config
 from tidemq.engine import (

@@ -14,8 +14,8 @@ from client.scripted import Peer, ScriptedServer
 from scramp import ScramMechanism
 
 from tidemq import Broker, Config
-from tidemq.broker.password_file import change_password_file
-from tidemq.broker.scram import ITERATIONS_MIN
+from tidemq.broker.authenticators.password_file import change_password_file
+from tidemq.broker.authenticators.scram import ITERATIONS_MIN
 from tidemq.client import (
     AnswerTimeoutError,
     Client,
@@ -88,7 +88,7 @@ async def test_a_wrong_password_is_refused(broker: Broker, name: str, password: 
 async def test_a_client_authenticates_again_while_messages_flow(
     broker: Broker, file: Path, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemq.broker.watched_file.CHECK_S", 0.0)
+    monkeypatch.setattr("tidemq.broker.host.watched_files.CHECK_S", 0.0)
     async with asyncio.timeout(WAIT_S):
         async with Client(url(broker), auth=Scram("ann", "sécret")) as client:
             await client.subscribe(topic, qos=1)

@@ -15,7 +15,7 @@ from typing import Any
 
 from conformance.kit import WAIT_S, Client, connected, kept
 
-from tidemq.broker.keeper import Keeper
+from tidemq.broker.durability.keeper import Keeper
 from tidemq.config import Config, StreamConfig
 from tidemq.engine import Connected, Engine, Stopped, StoreAccess
 from tidemq.engine.listeners import tcp_sockets

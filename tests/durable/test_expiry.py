@@ -10,7 +10,7 @@ from conformance.kit import connected, kept
 from conformance.packets import PUBACK, PUBLISH, acknowledge
 from durable.server import wait_until
 
-from tidemq.broker import keeper
+from tidemq.broker.durability import keeper
 from tidemq.errors import StoreError
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from conformance.packets import (
 )
 from durable.server import wait_until
 
-from tidemq.broker import keeper
+from tidemq.broker.durability import keeper
 from tidemq.errors import StoreError, StoreFullError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from conformance.kit import connected, kept
 from durable.load import run_load
 from durable.server import wait_until
 
-from tidemq.broker import keeper
+from tidemq.broker.durability import keeper
 from tidemq.store import FAMILIES
 from tidemq.store.rows import PARSERS
 

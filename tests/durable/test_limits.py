@@ -12,7 +12,7 @@ from conformance.kit import Client, connected, kept
 from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge, publish
 from durable.server import wait_until
 
-from tidemq.broker import keeper
+from tidemq.broker.durability import keeper
 
 if TYPE_CHECKING:
     from durable.conftest import Servers

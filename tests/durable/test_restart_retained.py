@@ -13,7 +13,7 @@ from conformance.kit import QUIET_S, WAIT_S, Client, Silence, connected, kept
 from conformance.packets import PUBACK, PUBLISH, Packet, publish
 from durable.server import wait_until
 
-from tidemq.broker import keeper
+from tidemq.broker.durability import keeper
 from tidemq.errors import StoreError
 
 if TYPE_CHECKING:

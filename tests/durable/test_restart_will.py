@@ -11,7 +11,7 @@ from conformance.kit import Client, connected, kept
 from conformance.packets import Will, publish
 from durable.server import wait_until
 
-from tidemq.broker import keeper
+from tidemq.broker.durability import keeper
 from tidemq.errors import StoreError
 from tidemq.store import Write
 

@@ -11,7 +11,7 @@ from conformance.kit import Client, Silence, connected, kept
 from conformance.packets import PUBACK, PUBLISH, acknowledge, publish
 from durable.server import wait_until
 
-from tidemq.broker import keeper
+from tidemq.broker.durability import keeper
 from tidemq.errors import StoreError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from conformance.packets import (
 )
 from durable.server import wait_until
 
-from tidemq.broker import keeper
+from tidemq.broker.durability import keeper
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
 from tidemq.stream import StreamLog, log

@@ -10,7 +10,7 @@ import pytest
 from listeners.test_tls import revocation_list, trusting
 
 from tidemq.broker import Broker
-from tidemq.broker.password_file import change_password_file
+from tidemq.broker.authenticators.password_file import change_password_file
 from tidemq.client import Client, ConnectError, PublishError, ServerRefusedError
 from tidemq.config import load_config
 

@@ -192,7 +192,7 @@ def revocation_list(authority, *revoked: Path) -> bytes:
 async def test_who_is_revoked_does_not_come_in_and_nobody_else_notices(
     broker_at, authority, server_files, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("tidemq.broker.watched_file.CHECK_S", 0.05)
+    monkeypatch.setattr("tidemq.broker.host.watched_files.CHECK_S", 0.05)
     good, bad = authority.issue("good.example"), authority.issue("bad.example")
     contexts = {}
     for device in (good, bad):
@@ -217,7 +217,7 @@ async def test_who_is_revoked_does_not_come_in_and_nobody_else_notices(
 async def test_certificates_are_read_again_and_nobody_is_dropped(
     broker_at, authority, server_files, monkeypatch, caplog
 ):
-    monkeypatch.setattr("tidemq.broker.watched_file.CHECK_S", 0.05)
+    monkeypatch.setattr("tidemq.broker.host.watched_files.CHECK_S", 0.05)
     files = authority.issue("localhost", "127.0.0.1", common_name="first")
     context = trusting(authority)
 

@@ -12,7 +12,7 @@ from privileges.serving import Serving, Start, wait_for
 from pydantic import ValidationError
 
 from tidemq.broker import Broker
-from tidemq.broker.password_file import change_password_file
+from tidemq.broker.authenticators.password_file import change_password_file
 from tidemq.client.errors import ServerRefusedError
 from tidemq.client.sync import Client
 from tidemq.config import Config, load_config

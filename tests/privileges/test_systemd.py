@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from privileges.serving import Start, wait_for
 
-from tidemq.broker.systemd import Notifier, inherited_sockets
+from tidemq.broker.host.systemd import Notifier, inherited_sockets
 from tidemq.client.sync import Client
 from tidemq.errors import ConfigError
 from tidemq.testing.ports import free_port
@@ -163,7 +163,7 @@ def test_an_abstract_address_and_a_deaf_manager(caplog: pytest.LogCaptureFixture
 
 TAKES = """
 import json, os
-from tidemq.broker.systemd import inherited_sockets
+from tidemq.broker.host.systemd import inherited_sockets
 found = inherited_sockets()
 names = {name: [each.getsockname() for each in sockets] for name, sockets in found.items()}
 print(json.dumps(names), flush=True)
@@ -279,7 +279,7 @@ def test_a_wrong_environment_is_refused(environment: dict[str, str], text: str) 
 
 PASSES = """
 import os, socket
-from tidemq.broker.systemd import inherited_sockets
+from tidemq.broker.host.systemd import inherited_sockets
 from tidemq.errors import ConfigError
 for make in (
     lambda: open("/dev/null"),

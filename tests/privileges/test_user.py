@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from privileges.serving import Serving, Start
 
-from tidemq.broker.password_file import change_password_file
-from tidemq.broker.privileges import find_identity
+from tidemq.broker.authenticators.password_file import change_password_file
+from tidemq.broker.host.privileges import find_identity
 from tidemq.client.sync import Client
 from tidemq.errors import ConfigError
 
@@ -132,7 +132,7 @@ def test_only_root_can_become_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 KEEPS_CAPABILITIES = """
 import ctypes
-from tidemq.broker.privileges import become, find_identity
+from tidemq.broker.host.privileges import become, find_identity
 PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP = 28, 4
 assert ctypes.CDLL(None).prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == 0
 become(find_identity("nobody", ""))

@@ -15,11 +15,12 @@ import paho.mqtt.client as paho
 import pytest
 
 from tidemq import Broker, Config
-from tidemq.broker import watched_file
-from tidemq.broker.acl_formats import read_rules
+from tidemq.broker.access.file_formats import read_rules
+from tidemq.broker.access.judging import Client as Who
+from tidemq.broker.access.judging import decide
+from tidemq.broker.acl_rules import AclRule
+from tidemq.broker.host import watched_files
 from tidemq.broker.providers import Access, Verdict
-from tidemq.broker.rules import AclRule, decide
-from tidemq.broker.rules import Client as Who
 from tidemq.client import Client, PublishError, ServerRefusedError, SubscribeError, Will
 from tidemq.config import StreamConfig
 from tidemq.errors import ConfigError
@@ -31,7 +32,7 @@ CHANGES = 5  # of rules, and as many back
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_file, "CHECK_S", 0.02)
+    monkeypatch.setattr(watched_files, "CHECK_S", 0.02)
 
 
 @asynccontextmanager

@@ -12,9 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tidemq.broker.acl_formats import AclFormat, read_rules
-from tidemq.broker.acl_review import find_cuts
-from tidemq.broker.rules import AclRule, Client, decide, rows_of
+from tidemq.broker.access.cuts import find_cuts
+from tidemq.broker.access.file_formats import AclFormat, read_rules
+from tidemq.broker.access.judging import Client, decide
+from tidemq.broker.acl_rules import AclRule, rows_of
 from tidemq.cli import app
 from tidemq.engine.rule_book import judge_rows
 from tidemq.engine.rule_row import PUBLISH, SUBSCRIBE

@@ -18,7 +18,7 @@ import trustme
 from typer.testing import CliRunner
 
 from tidemq import Broker, Config
-from tidemq.broker import admin_door
+from tidemq.broker.admin import door
 from tidemq.cli.stream import app
 from tidemq.client import Client
 from tidemq.client.errors import ConnectError
@@ -236,9 +236,9 @@ async def test_who_opens_connections_and_asks_nothing_takes_no_descriptors(
 ) -> None:
     """With and without half a request; whoever asks is answered once there is room, and between requests a
     connection stays for a time."""
-    monkeypatch.setattr(admin_door, "CONNECTIONS_MAX", 10)
-    monkeypatch.setattr(admin_door, "CHECK_S", 0.05)
-    monkeypatch.setattr(admin_door, "IDLE_S", 0.5)
+    monkeypatch.setattr(door, "CONNECTIONS_MAX", 10)
+    monkeypatch.setattr(door, "CHECK_S", 0.05)
+    monkeypatch.setattr(door, "IDLE_S", 0.5)
     async with Broker(with_token(config, token_file)) as broker:
         before = len(os.listdir("/proc/self/fd"))
         idle = []
@@ -271,7 +271,7 @@ async def test_who_opens_connections_and_asks_nothing_takes_no_descriptors(
 async def test_a_handshake_that_stops_takes_no_descriptor_for_long(
     config: Config, token_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_door, "IDLE_S", 0.3)
+    monkeypatch.setattr(door, "IDLE_S", 0.3)
     issued = trustme.CA().issue_cert("localhost")
     pem = tmp_path / "admin.pem"
     issued.private_key_and_cert_chain_pem.write_to_path(pem)

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from tidemq import Broker, Config, Listener
-from tidemq.broker import builtin
-from tidemq.broker.builtin import LocalOnly, make_anonymous
+from tidemq.broker.authenticators import builtin
+from tidemq.broker.authenticators.builtin import LocalOnly, make_anonymous
 from tidemq.client import Client, ServerRefusedError
 from tidemq.engine.events import ConnectRequest
 from tidemq.errors import ConfigError

@@ -269,7 +269,7 @@ def fail():
 
 DYING = """
 from pathlib import Path
-from tidemq.broker.keeper import Keeper
+from tidemq.broker.durability.keeper import Keeper
 from tidemq.cli.serve import run_broker
 
 def die(keeper):

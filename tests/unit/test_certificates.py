@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from unit.auth_kit import HttpServer, request
 
-from tidemq.broker.certificates import CertificateOptions, fingerprint_of, make_certificate
+from tidemq.broker.authenticators.certificate import CertificateOptions, fingerprint_of, make_certificate
+from tidemq.broker.authenticators.webhook import make_webhook_authenticator
 from tidemq.broker.providers import UNKNOWN, Verdict
-from tidemq.broker.webhook import make_webhook_authenticator
 from tidemq.config import Config
 from tidemq.errors import ConfigError
 

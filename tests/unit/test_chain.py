@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from unit.auth_kit import HttpServer, answer, broker_with, enters, request
 
-from tidemq.broker.chain import Chain, make_chain
-from tidemq.broker.password_file import change_password_file
+from tidemq.broker.authenticators.chain import Chain, make_chain
+from tidemq.broker.authenticators.password_file import change_password_file
 from tidemq.broker.providers import UNKNOWN, Verdict, find_provider
 from tidemq.config import Config
 from tidemq.errors import ConfigError, UsageError
@@ -163,7 +163,7 @@ def test_wrong_options_are_named(options: dict[str, Any], said: str) -> None:
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "tidemq.broker.jwt_tokens", raising=False)
+    monkeypatch.delitem(sys.modules, "tidemq.broker.authenticators.jwt", raising=False)
     monkeypatch.setitem(sys.modules, "jwt", None)
     with pytest.raises(
         ConfigError, match=r"jwt needs the package jwt; accepted: pip install 'tidemq\[auth\]'"

@@ -15,7 +15,7 @@ from unit.test_certificates import PLAIN
 
 from tidemq import Broker, Config, Limits, Listener, TideMQError
 from tidemq.broker import Verdict, hookimpl
-from tidemq.broker.clients import WAIT_S, Clients
+from tidemq.broker.access.connected_clients import WAIT_S, Clients
 from tidemq.client import Client, PublishError
 from tidemq.engine.events import AuthRequest, Connected, Disconnected, PublishRequest, SubscribeRequest
 
@@ -286,7 +286,7 @@ async def test_a_time_that_ends_disconnects_that_client(broker_on_fake: Any) -> 
 async def test_a_client_that_never_comes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = Clients(lambda _: None, 10)
     now = 1000.0
-    monkeypatch.setattr("tidemq.broker.clients.time.monotonic", lambda: now)
+    monkeypatch.setattr("tidemq.broker.access.connected_clients.time.monotonic", lambda: now)
     for number in range(100):
         clients.accept(come(str(number)), Verdict())
     now += WAIT_S + 1
@@ -322,7 +322,7 @@ async def test_who_comes_where_nobody_is_asked_has_no_name_of_anothers(broker_on
 async def test_a_lost_report_lets_nobody_stay_beyond_the_time(
     broker_on_fake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemq.broker.clients.WAIT_S", 0.2)
+    monkeypatch.setattr("tidemq.broker.access.connected_clients.WAIT_S", 0.2)
     authenticator = Authenticator(
         lost=Verdict(expires_s=3600), known=Verdict(expires_s=3600), always=Verdict()
     )
@@ -362,7 +362,7 @@ async def test_clients_whose_end_was_not_reported_are_bounded() -> None:
 async def test_on_a_real_broker_a_lost_report_lets_nobody_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers fill the queue of events by connections that are no MQTT, so that the report of a client that
     may stay for half a second finds no room in it."""
-    monkeypatch.setattr("tidemq.broker.clients.WAIT_S", 1.0)
+    monkeypatch.setattr("tidemq.broker.access.connected_clients.WAIT_S", 1.0)
 
     class Deaf(Broker):
         deaf = False

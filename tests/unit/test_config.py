@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from tidemq.broker.builtin import AnonymousOptions
-from tidemq.broker.password_file import PasswordFileOptions
+from tidemq.broker.authenticators.builtin import AnonymousOptions
+from tidemq.broker.authenticators.password_file import PasswordFileOptions
 from tidemq.broker.providers import read_options
 from tidemq.config import LIMIT_RANGES, Config, Listener, StreamConfig, load_config
 from tidemq.errors import ConfigError
@@ -72,7 +72,7 @@ SCALARS = {int: (True, "1", 1.5, None), float: (True, "1", None), bool: (1, "tru
 def options_of(name):
     """Of a provider of the broker's, which may need `tidemq[auth]`."""
     module, _, model = name.partition(".")
-    return getattr(pytest.importorskip(f"tidemq.broker.{module}", exc_type=ImportError), model)
+    return getattr(pytest.importorskip(f"tidemq.broker.authenticators.{module}", exc_type=ImportError), model)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def options_of(name):
         (Listener, {}),
         (StreamConfig, {"name": "s", "filters": ("#",)}),
         ("webhook.WebhookOptions", {"url": "http://localhost"}),
-        ("jwt_tokens.JwtOptions", {"algorithms": ("HS256",), "secret_file": Path("s")}),
-        ("certificates.CertificateOptions", {}),
+        ("jwt.JwtOptions", {"algorithms": ("HS256",), "secret_file": Path("s")}),
+        ("certificate.CertificateOptions", {}),
         (PasswordFileOptions, {"file": Path("f")}),
         (AnonymousOptions, {}),
     ],

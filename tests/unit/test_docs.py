@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from tidemq.broker import decisions
-from tidemq.broker.keeper import STORE_COUNTERS
+from tidemq.broker.access import decisions
+from tidemq.broker.authenticators.token_keys import JWKS_COUNTERS
+from tidemq.broker.authenticators.webhook import WEBHOOK_COUNTERS
+from tidemq.broker.durability.keeper import STORE_COUNTERS
 from tidemq.broker.replays import REPLAY_COUNTERS
-from tidemq.broker.token_keys import JWKS_COUNTERS
-from tidemq.broker.webhook import WEBHOOK_COUNTERS
 from tidemq.cli import app
 from tidemq.config import (
     LIMIT_RANGES,

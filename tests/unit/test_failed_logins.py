@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from tidemq import Broker, Config
-from tidemq.broker import Verdict, failed_logins, password_file
-from tidemq.broker.failed_logins import FailedLogins
-from tidemq.broker.password_file import change_password_file
-from tidemq.broker.passwords import matches
+from tidemq.broker import Verdict
+from tidemq.broker.access import failed_logins
+from tidemq.broker.access.failed_logins import FailedLogins
+from tidemq.broker.access.peer_address import is_local, source_of
+from tidemq.broker.authenticators import password_file
+from tidemq.broker.authenticators.password_file import change_password_file
+from tidemq.broker.authenticators.password_hashes import matches
 from tidemq.broker.providers import Challenge
-from tidemq.broker.sources import is_local, source_of
 from tidemq.client import Client
 from tidemq.engine.events import AuthRequest, ConnectRequest
 from tidemq.wire import Connack, Connect, Decoder, encode

@@ -23,10 +23,11 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from paho.mqtt.enums import CallbackAPIVersion
 from unit.auth_kit import HttpServer, answer, broker_with, enters, request
 
-from tidemq.broker import token_keys, watched_file
-from tidemq.broker.jwt_tokens import JwtAuthenticator, JwtOptions, make_jwt
+from tidemq.broker.acl_rules import AclRule
+from tidemq.broker.authenticators import token_keys
+from tidemq.broker.authenticators.jwt import JwtAuthenticator, JwtOptions, make_jwt
+from tidemq.broker.host import watched_files
 from tidemq.broker.providers import UNKNOWN, Verdict
-from tidemq.broker.rules import AclRule
 from tidemq.client import Client, PublishError, SubscribeError
 from tidemq.config import Config
 from tidemq.errors import ConfigError, TideMQError
@@ -214,7 +215,7 @@ async def test_a_secret_signs_too(tmp_path: Path) -> None:
 async def test_a_set_of_keys_in_a_file_and_what_does_not_count_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched_file, "CHECK_S", 0.0)
+    monkeypatch.setattr(watched_files, "CHECK_S", 0.0)
     file = tmp_path / "jwks.json"
     secret = {"kty": "oct", "k": base64.urlsafe_b64encode(SECRET).decode(), "kid": "s", "alg": "HS256"}
     odd = [{}, {"kty": "EC"}, {"kty": "RSA", "n": 1}, {"kty": "EC", "crv": "P-999", "kid": "x"}]

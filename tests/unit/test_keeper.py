@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.keeper_double import Access, Store, work
 
-from tidemq.broker import keeper as module
-from tidemq.broker import keeper_rows
-from tidemq.broker.keeper import Keeper
+from tidemq.broker.durability import keeper as module
+from tidemq.broker.durability import queue_rows
+from tidemq.broker.durability.keeper import Keeper
 from tidemq.errors import StoreError, StoreFullError
 
 WAIT_S = 20.0
@@ -380,7 +380,7 @@ def test_a_window_is_read_behind_an_id(store, access, start):
 
 
 def test_a_window_has_a_limit_in_bytes(store, access, start, monkeypatch):
-    monkeypatch.setattr(keeper_rows, "READ_BYTES", 350)
+    monkeypatch.setattr(queue_rows, "READ_BYTES", 350)
     start()
     do(access, *[write for at in range(1, 10) for write in queue_row(1, at)])  # of 100 bytes each
     do(access, reads=[(0, 1, bytes(16), 1000)])

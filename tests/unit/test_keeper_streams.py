@@ -12,7 +12,7 @@ from unit.keeper_double import Access as EngineSide
 from unit.keeper_double import Store, work
 from unit.stream_kit import Access, batch, take_batches
 
-from tidemq.broker.keeper import Keeper
+from tidemq.broker.durability.keeper import Keeper
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError
 from tidemq.stream import Streams

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tidemq import Broker, Config
-from tidemq.broker import password_file, watched_file
-from tidemq.broker.password_file import PasswordFile, change_password_file, read_password_file
-from tidemq.broker.passwords import check_form, hash_password, matches
+from tidemq.broker.authenticators import password_file
+from tidemq.broker.authenticators.password_file import PasswordFile, change_password_file, read_password_file
+from tidemq.broker.authenticators.password_hashes import check_form, hash_password, matches
+from tidemq.broker.host import watched_files
 from tidemq.client import Client, ServerRefusedError
 from tidemq.errors import ConfigError, UsageError
 
@@ -154,7 +155,7 @@ def test_the_command_adds_changes_and_removes(tmp_path: Path) -> None:
 async def test_the_broker_lets_in_who_is_in_the_file_and_reads_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watched_file, "CHECK_S", 0.0)
+    monkeypatch.setattr(watched_files, "CHECK_S", 0.0)
     file = tmp_path / "passwd"
     change_password_file(file, "ann", b"one")
     async with Broker(with_file(file)) as broker:
@@ -304,7 +305,7 @@ async def test_a_file_that_could_not_be_read_is_read_once_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change of its mode or owner is one, too: who was taken out does not stay in for want of another."""
-    monkeypatch.setattr(watched_file, "CHECK_S", 0.0)
+    monkeypatch.setattr(watched_files, "CHECK_S", 0.0)
     file = tmp_path / "passwd"
     change_password_file(file, "ann", b"one")
     readable = [True]

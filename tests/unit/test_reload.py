@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tidemq import Broker, Config
-from tidemq.broker.password_file import change_password_file
+from tidemq.broker.authenticators.password_file import change_password_file
 from tidemq.client import Client
 from tidemq.client.errors import ServerRefusedError
 from tidemq.errors import UsageError

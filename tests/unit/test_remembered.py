@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemq.broker.circuit_breaker import CircuitBreaker
-from tidemq.broker.remembered import Remembered
+from tidemq.broker.access.remembered import Remembered
+from tidemq.broker.authenticators.circuit_breaker import CircuitBreaker
 
 
 class Clock:

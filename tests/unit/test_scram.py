@@ -22,9 +22,15 @@ from hypothesis import strategies as st
 from scramp import ScramClient, ScramException
 
 from tidemq import Broker, Config
-from tidemq.broker import password_file, scram, watched_file
-from tidemq.broker.password_file import PasswordFile, Users, change_password_file, read_password_file
-from tidemq.broker.passwords import matches
+from tidemq.broker.authenticators import password_file, scram
+from tidemq.broker.authenticators.password_file import (
+    PasswordFile,
+    Users,
+    change_password_file,
+    read_password_file,
+)
+from tidemq.broker.authenticators.password_hashes import matches
+from tidemq.broker.host import watched_files
 from tidemq.engine.events import AuthRequest, ConnectRequest
 from tidemq.errors import ConfigError, UsageError
 
@@ -305,7 +311,7 @@ async def test_only_the_same_user_authenticates_again(file: Path, username: str,
 async def test_a_client_does_not_become_another_user(
     broker: Broker, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched_file, "CHECK_S", 0.0)
+    monkeypatch.setattr(watched_files, "CHECK_S", 0.0)
     change_password_file(file, "carl", b"secret", FEW)
 
     def talk() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidemq.broker.secret_files import secret_files
+from tidemq.broker.host.secret_files import secret_files
 from tidemq.config import Config, Listener
 
 

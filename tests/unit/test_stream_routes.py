@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tidemq import Broker, Config
-from tidemq.broker import keeper
+from tidemq.broker.durability import keeper
 from tidemq.client import Client
 from tidemq.config import StreamConfig
 from tidemq.errors import ConfigError

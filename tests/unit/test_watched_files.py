@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tidemq.broker import watched_file
-from tidemq.broker.watched_file import WatchedFiles
+from tidemq.broker.host import watched_files
+from tidemq.broker.host.watched_files import WatchedFiles
 from tidemq.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_file, "CHECK_S", 0.01)
+    monkeypatch.setattr(watched_files, "CHECK_S", 0.01)
 
 
 async def test_whatever_goes_wrong_the_next_change_is_read(
@@ -82,7 +82,7 @@ async def test_a_file_that_is_being_written_is_not_read(
     looks = 0
     real = files._look
 
-    def look() -> tuple[watched_file.FileVersion, ...]:
+    def look() -> tuple[watched_files.FileVersion, ...]:
         nonlocal looks
         looks += 1
         if looks <= 10:  # each finds it longer than the one before

@@ -15,14 +15,14 @@ from conformance.kit import Client as RawClient
 from conformance.packets import CONNACK, connect
 from unit.auth_kit import HttpServer, answer, broker_with, enters, request
 
-from tidemq.broker import watched_file
-from tidemq.broker.providers import Access, Verdict
-from tidemq.broker.webhook import (
+from tidemq.broker.authenticators.webhook import (
     WebhookAuthenticator,
     WebhookOptions,
     make_webhook_authenticator,
     make_webhook_authoriser,
 )
+from tidemq.broker.host import watched_files
+from tidemq.broker.providers import Access, Verdict
 from tidemq.client import Client, PublishError, SubscribeError
 from tidemq.config import Config
 from tidemq.errors import ConfigError
@@ -181,7 +181,7 @@ async def test_rules_and_time_come_with_an_answer() -> None:
 async def test_tls_is_verified_and_the_secret_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched_file, "CHECK_S", 0.0)
+    monkeypatch.setattr(watched_files, "CHECK_S", 0.0)
     authority = trustme.CA()
     ca_file, secret_file = tmp_path / "ca.pem", tmp_path / "secret"
     authority.cert_pem.write_to_path(str(ca_file))

@@ -1,5 +1,6 @@
 """The control plane: the broker as an object, its providers and its hooks."""
 
+from tidemq.broker.acl_rules import AclRule
 from tidemq.broker.broker import Broker
 from tidemq.broker.hooks import hookimpl
 from tidemq.broker.providers import (
@@ -10,7 +11,6 @@ from tidemq.broker.providers import (
     EnhancedAuthenticator,
     Verdict,
 )
-from tidemq.broker.rules import AclRule
 from tidemq.broker.subscription import Message, Subscription
 from tidemq.engine.events import (
     AuthRequest,

@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakValueDictionary
 
 from tidemq import wire
-from tidemq.broker.acl_file import AclFile
-from tidemq.broker.builtin import LocalOnly
-from tidemq.broker.clock_watch import ClockWatch
+from tidemq.broker.access.decisions import Decisions
+from tidemq.broker.access.rule_file import AclFile
+from tidemq.broker.authenticators.builtin import LocalOnly
 from tidemq.broker.completion import complete
-from tidemq.broker.decisions import Decisions
+from tidemq.broker.durability.keeper import Keeper
 from tidemq.broker.fault_log import Comings, DropLog, FaultLog
 from tidemq.broker.hooks import Hooks
-from tidemq.broker.keeper import Keeper
+from tidemq.broker.host.clock_watch import ClockWatch
+from tidemq.broker.host.privileges import become, find_identity, make_directory
+from tidemq.broker.host.secret_files import secret_files, warn_of
 from tidemq.broker.listeners import Listeners
-from tidemq.broker.privileges import become, find_identity, make_directory
 from tidemq.broker.providers import (
     ADMINISTRATIVE_ACTION,
     Authenticator,
@@ -41,7 +42,6 @@ from tidemq.broker.providers import (
 )
 from tidemq.broker.reload import Act, Reloads
 from tidemq.broker.replays import Replays
-from tidemq.broker.secret_files import secret_files, warn_of
 from tidemq.broker.subscription import Message, Subscription
 from tidemq.broker.sys_topics import publish_sys_topics
 from tidemq.config import REACTORS_MAX, Config, Listener, refused
@@ -76,7 +76,7 @@ from tidemq.wire import (
 if TYPE_CHECKING:
     from aiohttp.web import RouteDef
 
-    from tidemq.broker.admin import AdminServer
+    from tidemq.broker.admin.server import AdminServer
     from tidemq.engine import Engine, StoreAccess
 
 _log = logging.getLogger("tidemq")
@@ -488,7 +488,7 @@ class Broker:
     def _make_admin(self) -> AdminServer:
         """The HTTP listener. ConfigError where its library is not installed."""
         try:
-            from tidemq.broker.admin import AdminServer
+            from tidemq.broker.admin.server import AdminServer
         except ImportError as error:
             text = f"it needs the package {error.name}"
             raise refused(
@@ -499,7 +499,7 @@ class Broker:
     def _admin_routes(self) -> list[RouteDef]:
         if self._streams is None or self._keeper is None:
             return []
-        from tidemq.broker.stream_routes import StreamRoutes
+        from tidemq.broker.admin.stream_routes import StreamRoutes
 
         return StreamRoutes(self._streams, self._keeper).routes()
 

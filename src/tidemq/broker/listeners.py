@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemq.broker.watched_file import WatchedFiles
+from tidemq.broker.host.watched_files import WatchedFiles
 from tidemq.config import LISTENER_RANGES, Config, Listener, TlsConfig, refused, unknown_name
 from tidemq.engine.listeners import ListenerRates, ListenerSettings, tcp_sockets, unix_socket
 from tidemq.errors import ConfigError, UsageError

@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
-from tidemq.broker.rules import AclRule
+from tidemq.broker.acl_rules import AclRule
 from tidemq.config import Config, read_text, refused, unknown_name
 from tidemq.engine.events import AuthRequest, ConnectRequest
 from tidemq.errors import UsageError

@@ -14,7 +14,8 @@ from tidemq.cli.options import EXIT_FAILED
 from tidemq.errors import TideMQError, UsageError
 
 if TYPE_CHECKING:
-    from tidemq.broker.rules import AclRule, Decision
+    from tidemq.broker.access.judging import Decision
+    from tidemq.broker.acl_rules import AclRule
 
 EXIT_REFUSED = 3  # of `check`
 
@@ -47,8 +48,8 @@ def check(
     Without a question: list the filters that one line allows to subscribe to and another refuses in part, so
     that no such subscription is granted. Exits with 3 where there are any.
     """
-    from tidemq.broker.acl_formats import read_rules
-    from tidemq.broker.rules import Client, decide
+    from tidemq.broker.access.file_formats import read_rules
+    from tidemq.broker.access.judging import Client, decide
 
     try:
         rules = read_rules(file, "mosquitto" if mosquitto else "tidemq")
@@ -75,7 +76,7 @@ def check(
 
 def _list_cuts(rules: Sequence[AclRule]) -> int:
     """Prints them; gives the exit code."""
-    from tidemq.broker.acl_review import find_cuts
+    from tidemq.broker.access.cuts import find_cuts
 
     cuts = find_cuts(rules)
     for cut in cuts:

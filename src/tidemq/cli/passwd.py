@@ -29,8 +29,8 @@ def passwd(
 
     A broker that runs with the file notices within a second.
     """
-    from tidemq.broker.password_file import change_password_file
-    from tidemq.broker.scram import ITERATIONS
+    from tidemq.broker.authenticators.password_file import change_password_file
+    from tidemq.broker.authenticators.scram import ITERATIONS
 
     try:
         if (delete and (scram or iterations is not None)) or (iterations is not None and not scram):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import tidemq
 from tidemq.broker import Broker
-from tidemq.broker.secret_files import warn_of
-from tidemq.broker.systemd import Notifier, inherited_sockets
+from tidemq.broker.host.secret_files import warn_of
+from tidemq.broker.host.systemd import Notifier, inherited_sockets
 from tidemq.config import Config, load_config
 from tidemq.errors import ConfigError, StoreError, TideMQError
 

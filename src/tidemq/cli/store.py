@@ -219,8 +219,8 @@ def import_mosquitto(
 
 def _list_refused(state: MosquittoState, acl: Path) -> None:
     """The subscriptions that the rules do not allow, with the line; ConfigError."""
-    from tidemq.broker.acl_formats import read_rules
-    from tidemq.broker.rules import Client, decide
+    from tidemq.broker.access.file_formats import read_rules
+    from tidemq.broker.access.judging import Client, decide
     from tidemq.wire.filters import bare_filter
 
     rules = read_rules(acl, "mosquitto")

@@ -4,7 +4,7 @@
 milliseconds on purpose, so it is done on a few threads, and what was right is remembered, as a keyed hash in
 memory, so that a client that comes back is let in at once.
 
-A user has one line. With an argon2id hash he logs in by his password; with what `scram.py` keeps by
+A user has one line. With an argon2id hash he logs in by his password; with what `scram` keeps by
 SCRAM-SHA-256, and by his password too unless `plain = false`. To keep both of one password would make it as
 easy to guess as the weaker of the two. What is said to a user that is not there is made up by a key that the
 file has in the line `:$key$BASE64`, so that it stays the same.
@@ -31,8 +31,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, StrictBool
 
-from tidemq.broker import scram
-from tidemq.broker.passwords import check_form, hash_password, matches
+from tidemq.broker.authenticators import scram
+from tidemq.broker.authenticators.password_hashes import check_form, hash_password, matches
+from tidemq.broker.host.watched_files import WatchedFiles, file_version
 from tidemq.broker.providers import (
     BAD_AUTHENTICATION_METHOD,
     BAD_USER_NAME_OR_PASSWORD,
@@ -43,7 +44,6 @@ from tidemq.broker.providers import (
     Verdict,
     read_options,
 )
-from tidemq.broker.watched_file import WatchedFiles, file_version
 from tidemq.config import Config, refused
 from tidemq.engine.events import AuthRequest, ConnectRequest
 from tidemq.errors import UsageError

@@ -9,6 +9,7 @@ import time
 
 from pydantic import BaseModel, ConfigDict, StrictBool
 
+from tidemq.broker.access.peer_address import is_local
 from tidemq.broker.providers import (
     BAD_USER_NAME_OR_PASSWORD,
     NOT_AUTHORIZED,
@@ -17,7 +18,6 @@ from tidemq.broker.providers import (
     Verdict,
     read_options,
 )
-from tidemq.broker.sources import is_local
 from tidemq.config import Config
 from tidemq.engine.events import ConnectRequest
 

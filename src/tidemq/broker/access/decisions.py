@@ -18,8 +18,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidemq.broker.clients import Clients
-from tidemq.broker.failed_logins import FailedLogins
+from tidemq.broker.access.connected_clients import Clients
+from tidemq.broker.access.failed_logins import FailedLogins
+from tidemq.broker.access.remembered import Remembered
+from tidemq.broker.acl_rules import rows_of
 from tidemq.broker.fault_log import Lines
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.providers import (
@@ -42,9 +44,7 @@ from tidemq.broker.providers import (
     Verdict,
     bounds_itself,
 )
-from tidemq.broker.remembered import Remembered
 from tidemq.broker.replays import PREFIX, Replay, ReplayRefusedError, Replays
-from tidemq.broker.rules import rows_of
 from tidemq.config import Config
 from tidemq.engine.events import (
     AuthRequest,

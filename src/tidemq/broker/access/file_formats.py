@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal
 
-from tidemq.broker.rules import AclRule
+from tidemq.broker.acl_rules import AclRule
 from tidemq.config import refused
 from tidemq.errors import ConfigError
 from tidemq.wire.topics import topic_filter_fault

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tidemq.broker.rules import AclRule, Client, decide
+from tidemq.broker.access.judging import Client, decide
+from tidemq.broker.acl_rules import AclRule
 
 SOMEBODY = "somebody"  # a name for whom a rule does not name; one that no file of rules would
 

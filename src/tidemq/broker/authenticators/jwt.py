@@ -26,8 +26,18 @@ from pydantic import (
     model_validator,
 )
 
-from tidemq.broker.acl_claim import AclClaim, rules_of
-from tidemq.broker.http_client import HttpClient, Url
+from tidemq.broker.authenticators.claims import AclClaim, rules_of
+from tidemq.broker.authenticators.http_client import HttpClient, Url
+from tidemq.broker.authenticators.token_keys import (
+    FileKeys,
+    Keys,
+    KeysUnavailableError,
+    UrlKeys,
+    read_jwks_file,
+    read_public_key_file,
+    read_secret_file,
+)
+from tidemq.broker.host.watched_files import WatchedFiles
 from tidemq.broker.providers import (
     BAD_AUTHENTICATION_METHOD,
     BAD_USER_NAME_OR_PASSWORD,
@@ -41,16 +51,6 @@ from tidemq.broker.providers import (
     is_name,
     read_options,
 )
-from tidemq.broker.token_keys import (
-    FileKeys,
-    Keys,
-    KeysUnavailableError,
-    UrlKeys,
-    read_jwks_file,
-    read_public_key_file,
-    read_secret_file,
-)
-from tidemq.broker.watched_file import WatchedFiles
 from tidemq.config import Config
 from tidemq.engine.events import AuthRequest, ConnectRequest
 

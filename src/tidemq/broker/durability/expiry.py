@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidemq.broker.keeper_rows import IDLE
+from tidemq.broker.durability.queue_rows import IDLE
 from tidemq.store import Store, Write
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import IO, NoReturn, TypeVar
 from aiohttp import web
 from pydantic import ValidationError
 
-from tidemq.broker.keeper import Keeper
+from tidemq.broker.durability.keeper import Keeper
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
 from tidemq.stream import Extent, Stream, Streams

@@ -23,9 +23,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, ValidationError
 
-from tidemq.broker.acl_claim import AclClaim, Name, rules_of
-from tidemq.broker.circuit_breaker import CircuitBreaker
-from tidemq.broker.http_client import CallFailedError, HttpClient, Url, shown_url
+from tidemq.broker.access.remembered import Remembered
+from tidemq.broker.authenticators.circuit_breaker import CircuitBreaker
+from tidemq.broker.authenticators.claims import AclClaim, Name, rules_of
+from tidemq.broker.authenticators.http_client import CallFailedError, HttpClient, Url, shown_url
+from tidemq.broker.host.watched_files import WatchedFiles, read_secret
 from tidemq.broker.providers import (
     BAD_USER_NAME_OR_PASSWORD,
     SERVER_UNAVAILABLE,
@@ -34,8 +36,6 @@ from tidemq.broker.providers import (
     Verdict,
     read_options,
 )
-from tidemq.broker.remembered import Remembered
-from tidemq.broker.watched_file import WatchedFiles, read_secret
 from tidemq.config import Config
 from tidemq.engine.events import ConnectRequest
 
@@ -296,7 +296,7 @@ def question_of(request: ConnectRequest) -> dict[str, Any]:
         except UnicodeDecodeError:
             question["password_base64"] = base64.b64encode(request.password).decode()
     if request.certificate is not None:
-        from tidemq.broker.certificates import fingerprint_of, subject_of  # needs cryptography
+        from tidemq.broker.authenticators.certificate import fingerprint_of, subject_of  # needs cryptography
 
         question["certificate_subject"] = subject_of(request.certificate)
         question["certificate_sha256"] = fingerprint_of(request.certificate)

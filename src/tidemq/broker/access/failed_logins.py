@@ -1,12 +1,12 @@
 """Failed logins: who has failed how often of late, and how long the next refusal takes.
 
-Failures are counted by source (`sources.source_of`), by user name, and by the two together. A count halves
-with each `failed_login_half_life_s`. Only refusals are delayed, so nobody can keep a user out from elsewhere:
-whoever has the right password is answered at once. A source that has failed `failed_logins_max` times is
-refused without the authenticator being asked; but not for a user who has logged in from there before, as long
-as that user does not fail as often from there: one device that has a wrong password, among many behind one
-address, does not lock the others out. Of one source as many are asked about at a time, so that guesses which
-come all at once are not looked at before the first of them are found wrong.
+Failures are counted by source (`peer_address.source_of`), by user name, and by the two together. A count
+halves with each `failed_login_half_life_s`. Only refusals are delayed, so nobody can keep a user out from
+elsewhere: whoever has the right password is answered at once. A source that has failed `failed_logins_max`
+times is refused without the authenticator being asked; but not for a user who has logged in from there
+before, as long as that user does not fail as often from there: one device that has a wrong password, among
+many behind one address, does not lock the others out. Of one source as many are asked about at a time, so
+that guesses which come all at once are not looked at before the first of them are found wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
-from tidemq.broker.sources import source_of
+from tidemq.broker.access.peer_address import source_of
 from tidemq.config import Config
 
 ENTRIES_MAX = 100_000  # sources, users and pairs of the two that are kept; the longest unseen go

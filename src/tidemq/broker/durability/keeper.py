@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from tidemq.broker.errands import Errands
-from tidemq.broker.expiry import Expiry
-from tidemq.broker.keeper_rows import (
+from tidemq.broker.durability.errands import Errands
+from tidemq.broker.durability.expiry import Expiry
+from tidemq.broker.durability.queue_rows import (
     COUNTED,
     ID,
     IDLE,

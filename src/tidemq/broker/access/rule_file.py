@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tidemq.broker.acl_formats import AclFormat, read_rules
-from tidemq.broker.acl_review import find_cuts
-from tidemq.broker.rules import AclRule, rows_of
-from tidemq.broker.watched_file import WatchedFiles
+from tidemq.broker.access.cuts import find_cuts
+from tidemq.broker.access.file_formats import AclFormat, read_rules
+from tidemq.broker.acl_rules import AclRule, rows_of
+from tidemq.broker.host.watched_files import WatchedFiles
 from tidemq.engine.rule_row import RuleRow
 from tidemq.errors import TideMQError
 

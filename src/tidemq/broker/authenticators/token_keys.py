@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
-from tidemq.broker.http_client import CallFailedError, HttpClient, shown_url
-from tidemq.broker.watched_file import WatchedFiles, read_small_file
+from tidemq.broker.authenticators.http_client import CallFailedError, HttpClient, shown_url
+from tidemq.broker.host.watched_files import WatchedFiles, read_small_file
 from tidemq.config import refused
 from tidemq.errors import TideMQError
 

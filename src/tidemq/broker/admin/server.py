@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from tidemq.broker.admin_door import Door
-from tidemq.broker.admin_guard import Guard, Handler, is_loopback
+from tidemq.broker.admin.door import Door
+from tidemq.broker.admin.guard import Guard, Handler, is_loopback
 from tidemq.config import Config, refused
 from tidemq.engine.listeners import listening_at
 

@@ -21,7 +21,7 @@ from tidemq.errors import PrivilegeError
 # loaded late otherwise; the user may be unable to read where Python is installed
 _LATE_MODULES = (
     "concurrent.futures.thread",
-    "tidemq.broker.stream_routes",
+    "tidemq.broker.admin.stream_routes",
     "tidemq.stream.merging",
     "tidemq.stream.schema",
 )

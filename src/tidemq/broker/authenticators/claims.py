@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from tidemq.broker.acl_rules import AclRule
 from tidemq.broker.providers import NAME_CHARACTERS_MAX, is_name
-from tidemq.broker.rules import AclRule
 from tidemq.wire.topics import topic_filter_fault
 
 RULES_MAX = 1000  # of one client

@@ -3,7 +3,7 @@
     $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH     PHC string format
     $7$ROUNDS$SALT$HASH                          Mosquitto 2: PBKDF2 (RFC 8018) with HMAC-SHA-512
     $6$SALT$HASH                                 Mosquitto before 2: SHA-512 of the password and the salt
-    SCRAM-SHA-256$...                            see scram.py; good for passwords too
+    SCRAM-SHA-256$...                            see `scram`; good for passwords too
 
 Nothing here is secret but what is passed in; no message has a hash or a password.
 """
@@ -18,7 +18,7 @@ import re
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error
 
-from tidemq.broker import scram
+from tidemq.broker.authenticators import scram
 from tidemq.errors import UsageError
 
 # the least that OWASP's password storage cheat sheet has for argon2id: 19 MiB, 20 to 30 ms of a core

@@ -1,0 +1,1 @@
+"""Who may do what: the engine's questions answered, files of rules, and who the connected clients are."""

@@ -1,0 +1,1 @@
+"""Who a client is: the authenticators and authorisers that come with the broker, and what serves them."""

@@ -1,0 +1,1 @@
+"""What the machine has for a broker: its user, systemd, files that change, its clock."""
