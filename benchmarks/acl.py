@@ -28,9 +28,9 @@ from pathlib import Path
 from measurement import run_load
 from peers.peer import Running
 
-from tidemq.bench.generator import Generator
+from tidemq.bench.load.generator import Generator
+from tidemq.bench.peer.target import local_target
 from tidemq.bench.process import cpu_s
-from tidemq.bench.target import local_target
 from tidemq.bench.workload import Workload
 
 WORKLOADS = (

@@ -22,7 +22,7 @@ from peers import PEERS
 from peers.peer import Conditions, Running
 from run import cores_of, pinned
 
-from tidemq.bench.frames import encode_packet, encode_string
+from tidemq.bench.load.frames import encode_packet, encode_string
 from tidemq.bench.process import cpu_s, resident_bytes
 
 BATCH = 100  # fewer than a listening socket's queue holds

@@ -28,8 +28,8 @@ from peers.durable import VARIANTS, Variant, started
 from peers.peer import Running
 from workloads import PERSISTENT, Scenario
 
-from tidemq.bench.generator import Generator
-from tidemq.bench.target import local_target
+from tidemq.bench.load.generator import Generator
+from tidemq.bench.peer.target import local_target
 from tidemq.bench.workload import Workload
 
 RESULTS = Path(__file__).parent / "results"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from peers.durable import CONNECT
 
-from tidemq.bench.frames import encode_packet, encode_string
+from tidemq.bench.load.frames import encode_packet, encode_string
 
 PROBES = 8  # connections, so that every reactor has one
 PROBE_PAUSE_S = 0.0005  # between two single messages

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from flood import connected
 
-from tidemq.bench.frames import encode_packet, encode_string
+from tidemq.bench.load.frames import encode_packet, encode_string
 from tidemq.testing.ports import free_port
 
 SECONDS = 6.0  # of flooding a reader

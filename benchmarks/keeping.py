@@ -13,7 +13,7 @@ from flood import Flood, measure_flood
 from measurement import run_load
 from peers.durable import CONNECT, SYNC, Broker, prepared
 
-from tidemq.bench.frames import encode_packet, encode_publish, encode_string
+from tidemq.bench.load.frames import encode_packet, encode_publish, encode_string
 from tidemq.bench.process import resident_bytes, resident_bytes_peak
 from tidemq.bench.workload import Outcome, Workload
 

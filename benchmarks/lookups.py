@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 
 from new_rules import received
 
-from tidemq.bench.frames import encode_packet, encode_string
+from tidemq.bench.load.frames import encode_packet, encode_string
 
 START_S = 30.0
 TOPICS = 10_000

@@ -10,9 +10,9 @@ from pathlib import Path
 from peers.peer import Running
 from workloads import Scenario
 
-from tidemq.bench.generator import Generator
+from tidemq.bench.load.generator import Generator
+from tidemq.bench.peer.target import local_target
 from tidemq.bench.process import cpu_s, resident_bytes
-from tidemq.bench.target import local_target
 from tidemq.bench.workload import Outcome, Workload
 
 SETTLE_IDLE_S = 0.5  # before and after 10,000 connections, before its memory is read

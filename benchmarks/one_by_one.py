@@ -20,7 +20,7 @@ from peers.tidemq import TideMQ
 from run import cores_of, pinned
 from workloads import Scenario
 
-from tidemq.bench.frames import encode_publish
+from tidemq.bench.load.frames import encode_publish
 from tidemq.bench.workload import Workload
 
 RATES = "5000,100000,500000,800000,1000000"

@@ -15,7 +15,7 @@ import machine
 from pipeline_parts import PARTS, Sizes
 from pipeline_report import markdown, run_parts, write
 
-from tidemq.pipeline.session import spark_session
+from tidemq.pipeline.spark.session import spark_session
 
 RESULTS = Path(__file__).parent / "results"
 SETTINGS = {

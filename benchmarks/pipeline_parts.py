@@ -26,11 +26,11 @@ from pyspark.sql import SparkSession
 
 from tidemq.bench.workload import Workload
 from tidemq.client.streams import StreamReader
-from tidemq.pipeline.ingest import Ingest, run_ingest, start_ingest
-from tidemq.pipeline.merging import Counts
-from tidemq.pipeline.reconcile import reconcile, reconcile_by
+from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
+from tidemq.pipeline.reconcile.bucket_merging import Counts
+from tidemq.pipeline.reconcile.dumps import reconcile, reconcile_by
 from tidemq.pipeline.results import count_latencies, percentiles
-from tidemq.pipeline.source import register
+from tidemq.pipeline.sources.stream import register
 from tidemq.testing.ports import free_port
 
 STREAM = "bench"

@@ -24,7 +24,7 @@ from peers.peer import Conditions, PeerMissingError, Running
 from peers.tidemq import TideMQ
 from workloads import SCENARIOS, Scenario, named
 
-from tidemq.bench.frames import encode_publish
+from tidemq.bench.load.frames import encode_publish
 from tidemq.bench.workload import Workload
 
 BROKERS = ("tidemq", "mosquitto", "relay")

@@ -30,9 +30,9 @@ from measurement import short
 from peers.mosquitto import Mosquitto
 from peers.peer import Running
 
-from tidemq.bench.generator import Generator
+from tidemq.bench.load.generator import Generator
+from tidemq.bench.peer.target import Security, parse_url
 from tidemq.bench.process import cpu_s
-from tidemq.bench.target import Security, parse_url
 from tidemq.bench.workload import Workload
 from tidemq.testing.ports import free_port
 from tidemq.wire import Connect, encode

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from peers.peer import Running
-from tidemq.bench.frames import encode_packet, encode_string
+from tidemq.bench.load.frames import encode_packet, encode_string
 from tidemq.testing.ports import free_port
 
 START_LIMIT_S = 600.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from peers.peer import Conditions, Peer
 
 PROGRAM = (
-    "import sys; from tidemq.bench.relay import Relay; Relay(int(sys.argv[1]), int(sys.argv[2])).serve()"
+    "import sys; from tidemq.bench.peer.relay import Relay; Relay(int(sys.argv[1]), int(sys.argv[2])).serve()"
 )
 
 

@@ -35,11 +35,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from tidemq import Broker, Config
 from tidemq.client.streams import StreamReader
 from tidemq.config import StreamConfig
-from tidemq.pipeline.alert_rules import load_alert_rules
-from tidemq.pipeline.alerts import Alerts, run_alerts
-from tidemq.pipeline.ingest import Ingest, run_ingest
-from tidemq.pipeline.rules import load_rules
-from tidemq.pipeline.session import spark_session
+from tidemq.pipeline.alerts.alert_rules import load_alert_rules
+from tidemq.pipeline.alerts.watching import Alerts, run_alerts
+from tidemq.pipeline.decode.payload_rules import load_rules
+from tidemq.pipeline.lake.ingest import Ingest, run_ingest
+from tidemq.pipeline.spark.session import spark_session
 
 HERE = Path(__file__).parent  # with the rules
 STREAM = StreamConfig(name="hosts", filters=("hosts/+/load", "hosts/+/memory", "hosts/+/+/+"))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from conformance.kit import connected
 
-from tidemq.bench.generator import Generator
-from tidemq.bench.target import local_target
+from tidemq.bench.load.generator import Generator
+from tidemq.bench.peer.target import local_target
 from tidemq.bench.workload import Workload
 
 if TYPE_CHECKING:

@@ -111,7 +111,7 @@ def relay() -> Iterator[Callable[[int], str]]:
 
     def start(frame_bytes: int) -> str:
         port = free_port()
-        program = f"from tidemq.bench.relay import Relay; Relay({port}, {frame_bytes}).serve()"
+        program = f"from tidemq.bench.peer.relay import Relay; Relay({port}, {frame_bytes}).serve()"
         process = subprocess.Popen([sys.executable, "-c", program])
         started.append(process)
         wait_until_open(RunningBroker(port, process, Path("/dev/null"), "relay"))

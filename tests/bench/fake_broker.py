@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from tidemq.bench.frames import encode_packet
+from tidemq.bench.load.frames import encode_packet
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
 Deliver = Callable[[int, bytes], list[bytes]]  # number of the message and its frame -> what is sent for it

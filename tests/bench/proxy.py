@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 
 from bench.fake_broker import listening, read_packet
 
-from tidemq.bench.frames import encode_packet
+from tidemq.bench.load.frames import encode_packet
 
 Change = Callable[[int, bytes], list[bytes]]  # number of a PUBLISH and its frame -> what is sent for it
 

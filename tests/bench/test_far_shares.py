@@ -20,12 +20,12 @@ from bench.fake_broker import StrictBroker, listening
 from bench.proxy import lose, proxied
 from conftest import RunningBroker
 
-from tidemq.bench.board import Board
 from tidemq.bench.catalogue import Plan, Terms, fan, many, mesh
-from tidemq.bench.coordinator import Coordinator
-from tidemq.bench.exchange import LENGTHS, Clock, Comparison, Exchange, Status, Word, compare
+from tidemq.bench.load.board import Board
 from tidemq.bench.measurement import waits_for_word
-from tidemq.bench.shares import share_out
+from tidemq.bench.shares.coordinator import Coordinator
+from tidemq.bench.shares.exchange import LENGTHS, Clock, Comparison, Exchange, Status, Word, compare
+from tidemq.bench.shares.sharing import share_out
 from tidemq.bench.spark import Task, merge_rows, with_room
 from tidemq.bench.workload import Connecting, Outcome, Workload
 from tidemq.testing.ports import free_port

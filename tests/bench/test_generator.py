@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from bench.fake_broker import DemandingBroker, FakeBroker, PairBroker, StrictBroker, listening
 
-from tidemq.bench.frames import encode_publish
-from tidemq.bench.generator import Generator
+from tidemq.bench.load.frames import encode_publish
+from tidemq.bench.load.generator import Generator
+from tidemq.bench.peer.target import local_target
 from tidemq.bench.process import cpu_s, resident_bytes
-from tidemq.bench.target import local_target
 from tidemq.bench.workload import Outcome, Workload
 from tidemq.errors import UsageError
 from tidemq.testing.ports import free_port
@@ -447,7 +447,7 @@ def test_relay_loses_nothing(shape: dict[str, int]) -> None:
     workload = Workload(name="relayed", messages=100_000, **shape)  # type: ignore[arg-type]
     port = free_port()
     frame_bytes = len(encode_publish(workload, 0))
-    program = f"from tidemq.bench.relay import Relay; Relay({port}, {frame_bytes}).serve()"
+    program = f"from tidemq.bench.peer.relay import Relay; Relay({port}, {frame_bytes}).serve()"
     with process_on(port, [sys.executable, "-c", program]):
         outcome = load(workload, port)
     assert outcome.intact
@@ -458,7 +458,7 @@ def test_relay_takes_frames_of_any_size() -> None:
     workload = Workload(name="large", messages=20, payload_bytes=200_000)
     port = free_port()
     frame_bytes = len(encode_publish(workload, 0))
-    program = f"from tidemq.bench.relay import Relay; Relay({port}, {frame_bytes}).serve()"
+    program = f"from tidemq.bench.peer.relay import Relay; Relay({port}, {frame_bytes}).serve()"
     with process_on(port, [sys.executable, "-c", program]):
         outcome = load(workload, port, LOSS_LIMIT_S)
     assert outcome.intact

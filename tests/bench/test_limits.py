@@ -8,7 +8,7 @@ import pytest
 from bench.conftest import Bench
 from conftest import RunningBroker
 
-from tidemq.bench.frames import encode_publish
+from tidemq.bench.load.frames import encode_publish
 from tidemq.bench.measurement import is_limited
 from tidemq.bench.workload import PREFIX_CHARACTERS_MAX, Workload
 

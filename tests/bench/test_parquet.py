@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidemq.bench.parquet import TABLES, write_results
+from tidemq.bench.report.files import TABLES, write_results
 from tidemq.bench.result import (
     Bucket,
     Description,

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from tidemq.bench.catalogue import Plan, Terms, fan, many, mesh, pairs, ping
 from tidemq.bench.result import Bucket, End, Interval, latency_of
-from tidemq.bench.shares import merge_connecting, merge_outcomes, share_out
+from tidemq.bench.shares.sharing import merge_connecting, merge_outcomes, share_out
 from tidemq.bench.workload import Connecting, Outcome, Workload
 from tidemq.errors import UsageError
 

@@ -16,8 +16,8 @@ from bench.conftest import Bench
 from bench.fake_broker import FakeBroker, listening
 from conftest import RunningBroker
 
-from tidemq.bench.sources import packed_sources
-from tidemq.bench.target import local_target, parse_url
+from tidemq.bench.load.local_addresses import packed_sources
+from tidemq.bench.peer.target import local_target, parse_url
 from tidemq.errors import UsageError
 
 

@@ -13,8 +13,8 @@ import pytest
 from bench.test_parquet import RESULT
 from conftest import RunningBroker
 
+from tidemq.bench.report.text import comparison_text, rate_text, run_text, time_text
 from tidemq.bench.result import Result
-from tidemq.bench.table import comparison_text, rate_text, run_text, time_text
 
 
 def of_broker(name: str, per_s: float, **change: object) -> Result:

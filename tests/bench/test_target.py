@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tidemq.bench.peer.target import parse_url
 from tidemq.bench.process import listener_pid
-from tidemq.bench.target import parse_url
 from tidemq.errors import UsageError
 
 

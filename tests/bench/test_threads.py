@@ -15,8 +15,8 @@ from bench.test_faults import SILENCE_S, await_load, struck
 from conftest import RunningBroker
 
 from tidemq.bench.catalogue import Terms, many
-from tidemq.bench.target import local_target
-from tidemq.bench.threads import Drive, GeneratorThreads
+from tidemq.bench.peer.target import local_target
+from tidemq.bench.shares.threads import Drive, GeneratorThreads
 from tidemq.testing.ports import free_port
 
 # command, its arguments, messages sent, deliveries, connections, threads that have something to do

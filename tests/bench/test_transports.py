@@ -18,8 +18,8 @@ from conftest import RunningBroker, wait_until_open
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from tidemq.bench.generator import Generator
-from tidemq.bench.target import Security, parse_url
+from tidemq.bench.load.generator import Generator
+from tidemq.bench.peer.target import Security, parse_url
 from tidemq.bench.workload import Workload
 from tidemq.testing.ports import free_port
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidemq.bench.parquet import write_results
+from tidemq.bench.report.files import write_results
 from tidemq.bench.result import Bucket, Description, Interval, Result, Summary, latency_of
 
 _numbers = count(1)

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidemq.pipeline.alert_rules import load_alert_rules
-from tidemq.pipeline.rules import load_rules
+from tidemq.pipeline.alerts.alert_rules import load_alert_rules
+from tidemq.pipeline.decode.payload_rules import load_rules
 
 LAKE = Path(__file__).parents[2] / "examples" / "lake"
 

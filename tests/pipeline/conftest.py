@@ -11,7 +11,7 @@ from pipeline.streaming import Streaming
 from pyspark.sql import SparkSession
 
 import tidemq
-from tidemq.pipeline.session import spark_session
+from tidemq.pipeline.spark.session import spark_session
 
 CLUSTER = "local-cluster[2,1,1024]"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -9,9 +9,9 @@ from deltalake import DeltaTable
 from pipeline.streaming import Streaming
 from pyspark.sql import SparkSession
 
-from tidemq.pipeline.ingest import Ingest, run_ingest
-from tidemq.pipeline.rules import Rule, load_rules
-from tidemq.pipeline.table import Table
+from tidemq.pipeline.decode.payload_rules import Rule, load_rules
+from tidemq.pipeline.lake.ingest import Ingest, run_ingest
+from tidemq.pipeline.lake.table import Table
 
 
 def rules_of(tmp_path: Path, text: str) -> tuple[Rule, ...]:

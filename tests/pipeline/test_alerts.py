@@ -17,9 +17,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from pipeline.streaming import TIDEMQ
 
 from tidemq.client import ConnectError
-from tidemq.pipeline import alerts as module
-from tidemq.pipeline.alert_rules import AlertRule, load_alert_rules
-from tidemq.pipeline.alerts import Alerts, run_alerts
+from tidemq.pipeline.alerts import watching as module
+from tidemq.pipeline.alerts.alert_rules import AlertRule, load_alert_rules
+from tidemq.pipeline.alerts.watching import Alerts, run_alerts
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -21,10 +21,10 @@ from deltalake import DeltaTable
 
 from tidemq.client.errors import ConnectError
 from tidemq.client.streams import StreamError, StreamReader, UnknownStreamError
-from tidemq.pipeline import ingest as module
-from tidemq.pipeline import jobs
-from tidemq.pipeline.ingest import Ingest, run_ingest, start_ingest
-from tidemq.pipeline.jobs import JobError
+from tidemq.pipeline.lake import ingest as module
+from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
+from tidemq.pipeline.spark import jobs
+from tidemq.pipeline.spark.jobs import JobError
 from tidemq.testing.ports import free_port
 from tidemq.testing.proxy import Proxy
 

@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 from pipeline.streaming import Streaming
 from pyspark.sql import SparkSession
 
-from tidemq.pipeline import copying
-from tidemq.pipeline.copying import copier
-from tidemq.pipeline.ingest import Ingest, run_ingest, with_day
-from tidemq.pipeline.options import SourceOptions
-from tidemq.pipeline.source import register
+from tidemq.pipeline.lake import copying
+from tidemq.pipeline.lake.copying import copier
+from tidemq.pipeline.lake.ingest import Ingest, run_ingest, with_day
+from tidemq.pipeline.sources.stream import register
+from tidemq.pipeline.sources.stream_options import SourceOptions
 
 OPTIONS = SourceOptions.parse({"url": "http://127.0.0.1:1", "stream": "none"})
 MIDNIGHT = datetime(2026, 11, 22, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 from pipeline.streaming import TIDEMQ
 
 from tidemq.errors import UsageError
-from tidemq.pipeline import java
+from tidemq.pipeline.spark import java
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from pipeline.lake import ingest, rows
 
 from tidemq.errors import ConfigError
-from tidemq.pipeline.rules import Rule
+from tidemq.pipeline.decode.payload_rules import Rule
 
 pytestmark = pytest.mark.timeout(300)
 

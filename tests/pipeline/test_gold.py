@@ -12,9 +12,9 @@ from pipeline.lake import ingest, rows
 
 from tidemq.client import Properties
 from tidemq.errors import ConfigError
-from tidemq.pipeline.gold import SPANS_MAX, merged
-from tidemq.pipeline.rules import Gold, Rule
-from tidemq.pipeline.table import TableError
+from tidemq.pipeline.decode.payload_rules import Gold, Rule
+from tidemq.pipeline.lake.gold import SPANS_MAX, merged
+from tidemq.pipeline.lake.table import TableError
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import table as arrow_table
 
-from tidemq.pipeline.ingest import Ingest, run_ingest, with_day
-from tidemq.pipeline.jobs import JobError
-from tidemq.pipeline.source import register
-from tidemq.pipeline.table import Table, TableError
+from tidemq.pipeline.lake.ingest import Ingest, run_ingest, with_day
+from tidemq.pipeline.lake.table import Table, TableError
+from tidemq.pipeline.sources.stream import register
+from tidemq.pipeline.spark.jobs import JobError
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tidemq.pipeline import jobs
-from tidemq.pipeline.jobs import JobError, run_job
+from tidemq.pipeline.spark import jobs
+from tidemq.pipeline.spark.jobs import JobError, run_job
 
 OVERLOADED = "Query [id = 1] terminated with exception: Python worker failed to connect back."
 

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tidemq.client import ConnectError, Message, Properties, ServerRefusedError, sync
 from tidemq.errors import StoreError, UsageError
-from tidemq.pipeline import mqtt_source, spool
-from tidemq.pipeline.mqtt_source import LostSpoolError, MqttOptions, MqttReader, register_mqtt
+from tidemq.pipeline.sources import mqtt, spool
+from tidemq.pipeline.sources.mqtt import LostSpoolError, MqttOptions, MqttReader, register_mqtt
 from tidemq.testing.ports import free_port
 
 pytestmark = pytest.mark.timeout(120)
@@ -111,7 +111,7 @@ def test_messages_come_whole_and_stay_until_they_are_committed(server, opened):
 
 READER = """
 import sys
-from tidemq.pipeline.mqtt_source import *
+from tidemq.pipeline.sources.mqtt import *
 reader = MqttReader(MqttOptions.parse(dict(url=sys.argv[1], filters="killed/#", spool=sys.argv[2])))
 start = reader.initialOffset()
 print("reads", flush=True)
@@ -145,7 +145,7 @@ def test_what_is_acknowledged_survives_a_kill(server, opened, tmp_path):
 
 
 def test_a_full_spool_holds_the_broker_back(server, opened, monkeypatch):
-    monkeypatch.setattr(mqtt_source, "TAKE_MESSAGES", 500)
+    monkeypatch.setattr(mqtt, "TAKE_MESSAGES", 500)
     reader = opened(filters="full/#", spoolBytesMax=str(200_000))
     start = reader.initialOffset()
     publish(server, *(Message("full/a", b"%0100d" % number, 1) for number in range(5000)))
@@ -201,7 +201,7 @@ def test_3_1_1_is_spoken_where_it_is_asked_for(server, opened):
 
 
 def test_a_broker_that_is_not_there_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(mqtt_source, "RETRY_S", 0.1)
+    monkeypatch.setattr(mqtt, "RETRY_S", 0.1)
     port = free_port()
     given = {"url": f"mqtt://127.0.0.1:{port}", "filters": "a", "spool": str(tmp_path)}
     reader = MqttReader(MqttOptions.parse(given))

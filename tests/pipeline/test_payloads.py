@@ -13,9 +13,9 @@ from pipeline.test_formats import SPARKPLUG
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, BinaryType, DecimalType, LongType, MapType, StringType, StructType
 
-from tidemq.pipeline.cbor import decode_cbor
-from tidemq.pipeline.sparkplug import BIRTH_COLUMNS, Births, decode_sparkplug
-from tidemq.pipeline.sparkplug import COLUMNS as SPARKPLUG_COLUMNS
+from tidemq.pipeline.decode.cbor import decode_cbor
+from tidemq.pipeline.decode.sparkplug import BIRTH_COLUMNS, Births, decode_sparkplug
+from tidemq.pipeline.decode.sparkplug import COLUMNS as SPARKPLUG_COLUMNS
 
 SIMPLE = {"a": "double", "b": "integer", "c": "string", "d": "timestamp", "e": "date", "f": "float"}
 CBOR = StructType()

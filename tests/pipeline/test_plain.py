@@ -12,9 +12,9 @@ from pipeline.test_formats import INFERRED
 from pipeline.test_gold import RULES as WITH_GOLD
 
 from tidemq.errors import ConfigError
-from tidemq.pipeline.ingest import Ingest
-from tidemq.pipeline.plain import PlainTable
-from tidemq.pipeline.table import Table, TableError
+from tidemq.pipeline.lake.ingest import Ingest
+from tidemq.pipeline.lake.plain import PlainTable
+from tidemq.pipeline.lake.table import Table, TableError
 
 pytestmark = pytest.mark.timeout(300)
 

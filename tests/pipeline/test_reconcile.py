@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from tidemq.client import sync as blocking
 from tidemq.errors import UsageError
-from tidemq.pipeline.merging import Counts
-from tidemq.pipeline.reconcile import check_dumps, reconcile, reconcile_by
+from tidemq.pipeline.reconcile.bucket_merging import Counts
+from tidemq.pipeline.reconcile.dumps import check_dumps, reconcile, reconcile_by
 from tidemq.store import MemoryStore
 from tidemq.store.inspection import check_store
 from tidemq.store.portable import fill_store

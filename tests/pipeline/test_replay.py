@@ -15,9 +15,9 @@ from pipeline.streaming import TIDEMQ
 from tidemq.client import Message, Properties, PublishError
 from tidemq.client.streams import StreamReader
 from tidemq.errors import UsageError
-from tidemq.pipeline.connection import Target
-from tidemq.pipeline.options import Position
 from tidemq.pipeline.replay import Replay, Schedule, replay, stream_batches, table_batches
+from tidemq.pipeline.sources.mqtt_target import Target
+from tidemq.pipeline.sources.stream_options import Position
 
 pytestmark = pytest.mark.timeout(300)
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -13,8 +13,8 @@ from pipeline.streaming import TIDEMQ
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemq.errors import ConfigError
-from tidemq.pipeline.ingest import run_ingest
-from tidemq.pipeline.rules import Rule, filter_pattern
+from tidemq.pipeline.decode.payload_rules import Rule, filter_pattern
+from tidemq.pipeline.lake.ingest import run_ingest
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 
 from tidemq.client.streams import StreamReader
 from tidemq.errors import UsageError
-from tidemq.pipeline.messages import RowError, messages_of
-from tidemq.pipeline.sink import SinkOptions
-from tidemq.pipeline.source import register
+from tidemq.pipeline.sources.row_messages import RowError, messages_of
+from tidemq.pipeline.sources.sink import SinkOptions
+from tidemq.pipeline.sources.stream import register
 
 pytestmark = pytest.mark.timeout(300)
 URL = {"url": "mqtt://localhost"}

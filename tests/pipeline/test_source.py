@@ -11,9 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tidemq.client import Properties
 from tidemq.errors import UsageError
-from tidemq.pipeline.options import SourceOptions
-from tidemq.pipeline.published import parse_time_us
-from tidemq.pipeline.source import COLUMNS, register
+from tidemq.pipeline.decode.publish_time import parse_time_us
+from tidemq.pipeline.sources.stream import COLUMNS, register
+from tidemq.pipeline.sources.stream_options import SourceOptions
 from tidemq.stream.schema import SCHEMA
 
 pytestmark = pytest.mark.timeout(300)

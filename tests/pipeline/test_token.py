@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from tidemq.cli.pipeline import app
 from tidemq.client.sync import Client
 from tidemq.errors import UsageError
-from tidemq.pipeline.ingest import Ingest, run_ingest
-from tidemq.pipeline.options import SourceOptions
-from tidemq.pipeline.source import register
+from tidemq.pipeline.lake.ingest import Ingest, run_ingest
+from tidemq.pipeline.sources.stream import register
+from tidemq.pipeline.sources.stream_options import SourceOptions
 from tidemq.testing.ports import free_port
 
 TOKEN = "b7c1-token-of-the-admin-listener"

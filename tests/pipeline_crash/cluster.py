@@ -15,7 +15,7 @@ import psutil
 import pyspark
 
 import tidemq
-from tidemq.pipeline.java import use_java
+from tidemq.pipeline.spark.java import use_java
 
 CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts sooner, and computes more slowly

@@ -1,11 +1,16 @@
-"""Imports point one way: a part of the package sees only the parts below it."""
+"""Imports point one way: a part of the package sees only the parts below it, a room of a part only the rooms
+below it, and no modules of a part go round in a circle.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 BELOW = {
     "limits": "",
@@ -25,12 +30,74 @@ BELOW = {
     "cli": "limits errors config wire store stream broker client bench pipeline",
     "__init__": "limits errors config wire broker",  # what the package offers
 }
+# The rooms of a part: its folders, and the modules that stand before them, each a room of its own.
+ROOMS = {
+    "broker": {
+        "acl_rules": "",
+        "completion": "",
+        "fault_log": "",
+        "reload": "",
+        "subscription": "",
+        "sys_topics": "",
+        "host": "",
+        "providers": "acl_rules",
+        "hooks": "fault_log providers",
+        "replays": "fault_log providers",
+        "listeners": "host",
+        "durability": "providers",
+        "access": "acl_rules fault_log hooks host providers replays",
+        "authenticators": "access acl_rules host providers",
+        "admin": "durability",
+        "broker": "access admin authenticators completion durability fault_log hooks host listeners "
+        "providers reload replays subscription sys_topics",
+        "__init__": "acl_rules broker hooks providers subscription",
+    },
+    "bench": {
+        "__init__": "",
+        "linux": "",
+        "process": "",
+        "result": "",
+        "workload": "result",
+        "catalogue": "result workload",
+        "peer": "linux",
+        "load": "linux peer process result workload",
+        "shares": "load peer result workload",
+        "measurement": "catalogue peer process result shares workload",
+        "comparison": "catalogue measurement peer result shares",
+        "report": "result",
+        "spark": "catalogue load measurement peer report result shares workload",
+    },
+    "pipeline": {
+        "__init__": "",
+        "places": "",
+        "plots": "",
+        "results": "places plots",
+        "spark": "",
+        "decode": "",
+        "reconcile": "places",
+        "sources": "decode",
+        "replay": "decode sources",
+        "lake": "decode sources spark",
+        "alerts": "decode sources spark",
+    },
+}
+WITH_CIRCLES = {"client", "engine", "pipeline"}  # of all other parts circles are refused
 CIMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+c?import|c?import[ \t]+([\w., \t]+))", re.MULTILINE)
+
+
+Sources = dict[Path, ast.Module]
+Declarations = dict[Path, str]
 
 
 def part_of(path: Path) -> str:
     """The part that a file belongs to: its first folder, or its own name."""
     return path.parts[0] if len(path.parts) > 1 else path.stem
+
+
+def module_of(path: Path) -> str:
+    """The full name of a file's module."""
+    words = ("tidemq", *path.with_suffix("").parts)
+    return ".".join(words[:-1] if words[-1] == "__init__" else words)
 
 
 def names_of_python(path: Path, tree: ast.Module) -> Iterator[str]:
@@ -51,38 +118,91 @@ def names_of_declarations(text: str) -> Iterator[str]:
         yield from (name.strip() for name in (module or modules).split(","))
 
 
-def parts_seen(names: Iterator[str]) -> set[str]:
-    """The parts of the package that the imported names belong to."""
-    own = [name.removeprefix("cython.cimports.").split(".") for name in names]
-    return {
-        words[1] if words[1] in BELOW else "__init__" for words in own if words[0] == "tidemq" and words[1:]
-    }
+@pytest.fixture(scope="module")
+def imported(trees: Sources, declarations: Declarations) -> list[tuple[Path, list[str]]]:
+    """Every file with the names that it imports, in Python's form."""
+    found = [(path, list(names_of_python(path, tree))) for path, tree in trees.items()]
+    found += [(path, list(names_of_declarations(text))) for path, text in declarations.items()]
+    return [(path, [name.removeprefix("cython.cimports.") for name in names]) for path, names in found]
 
 
-def test_every_part_has_its_place(trees: dict[Path, ast.Module], declarations: dict[Path, str]) -> None:
+def places_seen(names: Iterable[str], above: str, places: Iterable[str]) -> set[str]:
+    """Which of these places, all within the package `above`, the imported names belong to."""
+    inside = (name.removeprefix(f"{above}.").split(".")[0] for name in names if name.startswith(f"{above}."))
+    return {place if place in places else "__init__" for place in inside}
+
+
+def upward(imported: list[tuple[Path, list[str]]], above: str, table: dict[str, str]) -> dict[str, list[str]]:
+    """Files within the package `above` that see a place which the table does not put below theirs."""
+    depth = above.count(".")
+    wrong = {}
+    for path, names in imported:
+        if path.parts[:depth] != tuple(above.split(".")[1:]) or len(path.parts) <= depth:
+            continue
+        own = part_of(Path(*path.parts[depth:]))
+        if extra := places_seen(names, above, table) - {own, *table[own].split()}:
+            wrong[str(path)] = sorted(extra)
+    return wrong
+
+
+def circle_in(arrows: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle; empty where there is none."""
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def arrows_between(imported: list[tuple[Path, list[str]]], part: str) -> dict[str, set[str]]:
+    """What each module of a part imports of the part, wherever in the file and for whatever purpose."""
+    files = [(module_of(path), names) for path, names in imported if part_of(path) == part]
+    modules = {module for module, _names in files}
+    arrows: dict[str, set[str]] = {module: set() for module in modules}
+    for module, names in files:
+        for name in names:
+            while name and name not in modules:
+                name = name.rpartition(".")[0]
+            if name and name != module:
+                arrows[module].add(name)
+    return arrows
+
+
+def test_every_part_has_its_place(trees: Sources, declarations: Declarations) -> None:
     assert {part_of(path) for path in [*trees, *declarations]} == set(BELOW)
 
 
-def test_the_table_itself_points_one_way() -> None:
+@pytest.mark.parametrize("part", ROOMS)
+def test_every_room_has_its_place(trees: Sources, declarations: Declarations, part: str) -> None:
+    inside = [Path(*path.parts[1:]) for path in [*trees, *declarations] if path.parts[0] == part]
+    assert {part_of(path) for path in inside} == set(ROOMS[part])
+
+
+@pytest.mark.parametrize("table", [BELOW, *ROOMS.values()], ids=["the package", *ROOMS])
+def test_a_table_itself_points_one_way(table: dict[str, str]) -> None:
     seen: set[str] = set()
-    for part, below in BELOW.items():
-        assert set(below.split()) <= seen, part
-        seen.add(part)
+    for place, below in table.items():
+        assert set(below.split()) <= seen, place
+        seen.add(place)
 
 
-def test_nothing_imports_upward(trees: dict[Path, ast.Module], declarations: dict[Path, str]) -> None:
-    imported = [(path, parts_seen(names_of_python(path, tree))) for path, tree in trees.items()]
-    imported += [(path, parts_seen(names_of_declarations(text))) for path, text in declarations.items()]
-    wrong = {
-        str(path): sorted(extra)
-        for path, parts in imported
-        if (extra := parts - {part_of(path), *BELOW[part_of(path)].split()})
-    }
-    assert not wrong
+def test_nothing_imports_upward(imported: list[tuple[Path, list[str]]]) -> None:
+    assert not upward(imported, "tidemq", BELOW)
 
 
-def test_all_forms_of_import_are_seen() -> None:
-    source = """
+@pytest.mark.parametrize("part", ROOMS)
+def test_within_a_part_nothing_imports_upward(imported: list[tuple[Path, list[str]]], part: str) -> None:
+    assert not upward(imported, f"tidemq.{part}", ROOMS[part])
+
+
+@pytest.mark.parametrize("part", sorted(BELOW.keys() - WITH_CIRCLES))
+def test_no_modules_of_a_part_import_each_other_in_a_circle(
+    imported: list[tuple[Path, list[str]]], part: str
+) -> None:
+    assert not circle_in(arrows_between(imported, part))
+
+
+SOURCE = """
 import tidemq.broker.hooks
 from tidemq import limits
 from tidemq.wire import codes
@@ -91,9 +211,31 @@ from ..store import memory
 def later():
     from tidemq.cli.pub import pub
 """
-    python = parts_seen(names_of_python(Path("bench/x.py"), ast.parse(source)))
-    assert python == {"broker", "limits", "wire", "engine", "store", "cli"}
-    text = (
-        "from tidemq.wire.protocol cimport Span\ncimport tidemq.engine.state\n    from tidemq.store import x"
-    )
-    assert parts_seen(names_of_declarations(text)) == {"wire", "engine", "store"}
+DECLARATIONS = """
+from tidemq.wire.protocol cimport Span
+cimport tidemq.engine.state
+    from tidemq.store import x
+"""
+
+
+def test_all_forms_of_import_are_seen() -> None:
+    python = [
+        name.removeprefix("cython.cimports.")
+        for name in names_of_python(Path("bench/x.py"), ast.parse(SOURCE))
+    ]
+    assert places_seen(python, "tidemq", BELOW) == {"broker", "limits", "wire", "engine", "store", "cli"}
+    declared = names_of_declarations(DECLARATIONS)
+    assert places_seen(declared, "tidemq", BELOW) == {"wire", "engine", "store"}
+
+
+def test_an_upward_import_and_a_circle_are_found() -> None:
+    found = [
+        (Path("bench/load/loop.py"), ["tidemq.bench.shares.threads.Drive", "tidemq.bench.linux"]),
+        (Path("bench/shares/threads.py"), ["tidemq.bench.load.loop", "tidemq.bench.result.End"]),
+        (Path("bench/result.py"), ["tidemq.errors.UsageError"]),
+    ]
+    assert upward(found, "tidemq.bench", ROOMS["bench"]) == {"bench/load/loop.py": ["shares"]}
+    assert upward([(Path("net/x.py"), ["tidemq.wire"])], "tidemq", BELOW) == {"net/x.py": ["wire"]}
+    circle = circle_in(arrows_between(found, "bench"))
+    assert set(circle) == {"tidemq.bench.load.loop", "tidemq.bench.shares.threads"}
+    assert not circle_in(arrows_between(found[1:], "bench"))

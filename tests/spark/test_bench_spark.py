@@ -21,12 +21,12 @@ from pyspark.sql import SparkSession
 import tidemq
 from tidemq.bench.catalogue import Terms, fan, many, mesh, pairs, subscribers, ticktock
 from tidemq.bench.comparison import open_broker
-from tidemq.bench.coordinator import Coordinator
 from tidemq.bench.measurement import Broker
+from tidemq.bench.peer.target import Security, parse_url
 from tidemq.bench.report.runs import read_runs
-from tidemq.bench.shares import share_out
+from tidemq.bench.shares.coordinator import Coordinator
+from tidemq.bench.shares.sharing import share_out
 from tidemq.bench.spark import SHARES, Task, measure_on_spark, root_cause, run_shares, spark_session
-from tidemq.bench.target import Security, parse_url
 from tidemq.cli import main
 
 CLUSTER = "local-cluster[2,1,1024]"

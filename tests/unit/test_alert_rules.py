@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidemq.errors import ConfigError
-from tidemq.pipeline.alert_rules import AlertRule, load_alert_rules
-from tidemq.pipeline.alert_states import Condition
+from tidemq.pipeline.alerts.alert_rules import AlertRule, load_alert_rules
+from tidemq.pipeline.alerts.states import Condition
 
 GOOD = """
 [[alerts]]

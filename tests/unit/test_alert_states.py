@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemq.pipeline.alert_states import Alert, Condition, Reading, State, deadline_us, expire, step, zscore
+from tidemq.pipeline.alerts.states import Alert, Condition, Reading, State, deadline_us, expire, step, zscore
 
 SECOND = 1_000_000
 

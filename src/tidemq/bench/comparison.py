@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidemq.bench.broker_version import read_version
 from tidemq.bench.catalogue import Plan
 from tidemq.bench.measurement import Broker, Observer, measure
+from tidemq.bench.peer.target import DEFAULT_SECURITY, Security, parse_url
+from tidemq.bench.peer.version import read_version
 from tidemq.bench.result import Result
-from tidemq.bench.target import DEFAULT_SECURITY, Security, parse_url
-from tidemq.bench.threads import Drive
+from tidemq.bench.shares.threads import Drive
 from tidemq.errors import UsageError
 
 

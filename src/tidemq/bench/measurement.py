@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import Protocol
 
 from tidemq.bench.catalogue import Plan
+from tidemq.bench.peer.target import Target
 from tidemq.bench.process import (
     cpu_s,
     listener_pid,
@@ -24,8 +25,7 @@ from tidemq.bench.process import (
     resident_bytes,
 )
 from tidemq.bench.result import Description, Interval, Result, Summary
-from tidemq.bench.target import Target
-from tidemq.bench.threads import ONE_THREAD, Drive, GeneratorThreads
+from tidemq.bench.shares.threads import ONE_THREAD, Drive, GeneratorThreads
 from tidemq.bench.workload import Connecting, Outcome, Workload
 
 GENERATOR_SHARE_MIN = 0.75  # a generator that slept more had time for more messages

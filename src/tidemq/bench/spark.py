@@ -23,16 +23,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tidemq.bench.board import Board
 from tidemq.bench.catalogue import OUTSTANDING_BYTES_MAX, Plan
-from tidemq.bench.coordinator import Coordinator
-from tidemq.bench.exchange import Exchange, Status
-from tidemq.bench.generator import Generator
+from tidemq.bench.load.board import Board
+from tidemq.bench.load.generator import Generator
+from tidemq.bench.load.share import Share
 from tidemq.bench.measurement import Broker, description, summary
-from tidemq.bench.parquet import BUCKET, INTERVAL
+from tidemq.bench.peer.target import DEFAULT_SECURITY, Security, parse_url
+from tidemq.bench.report.files import BUCKET, INTERVAL
 from tidemq.bench.result import Bucket, Interval, Result, latency_of
-from tidemq.bench.shares import Share, merge_connecting, merge_outcomes, share_out
-from tidemq.bench.target import DEFAULT_SECURITY, Security, parse_url
+from tidemq.bench.shares.coordinator import Coordinator
+from tidemq.bench.shares.exchange import Exchange, Status
+from tidemq.bench.shares.sharing import merge_connecting, merge_outcomes, share_out
 from tidemq.bench.workload import Connecting, Outcome, Workload
 from tidemq.errors import RefusedError, TideMQError, UsageError
 

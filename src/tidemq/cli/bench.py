@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidemq.bench.catalogue import Plan, Terms
     from tidemq.bench.measurement import Broker
     from tidemq.bench.result import Result
-    from tidemq.bench.threads import Drive
+    from tidemq.bench.shares.threads import Drive
 
 EXIT_FAULTY = 1  # messages lost, repeated or out of order, or a run that ended early
 EXIT_USAGE = 2  # the run could not be begun
@@ -374,8 +374,8 @@ def compare(
     def run() -> int:
         from tidemq.bench.catalogue import suite_plans
         from tidemq.bench.comparison import parse_brokers
-        from tidemq.bench.table import comparison_text
-        from tidemq.bench.target import Security
+        from tidemq.bench.peer.target import Security
+        from tidemq.bench.report.text import comparison_text
 
         plans = suite_plans(workloads, terms(mqtt, 0, size, None, seconds, 0.0))
         writer = writer_to(out)
@@ -437,7 +437,7 @@ def terms(
 
 def drive(threads: int, source: Sequence[str] | None) -> Drive:
     """How the load is made."""
-    from tidemq.bench.threads import Drive
+    from tidemq.bench.shares.threads import Drive
 
     return Drive(threads=threads, sources=tuple(source or ()))
 
@@ -457,8 +457,8 @@ def run_against(
 
     def run() -> int:
         from tidemq.bench.comparison import open_broker
-        from tidemq.bench.table import run_text
-        from tidemq.bench.target import Security
+        from tidemq.bench.peer.target import Security
+        from tidemq.bench.report.text import run_text
 
         if master and (threads != 1 or source):
             raise UsageError(
@@ -506,7 +506,7 @@ def run_all(
 ) -> tuple[list[Result], int]:
     """Measure everything, with progress on a terminal; the results and the exit code."""
     from tidemq.bench.comparison import measure_all
-    from tidemq.bench.progress import Progress
+    from tidemq.bench.report.progress import Progress
 
     results: list[Result] = []
 
@@ -527,7 +527,7 @@ def writer_to(out: Path | None) -> Callable[[Result], None]:
     if out is None:
         return lambda result: None
     try:
-        from tidemq.bench.parquet import prepare_directory, write_results
+        from tidemq.bench.report.files import prepare_directory, write_results
     except ModuleNotFoundError as error:
         raise UsageError(f"--out needs {error.name}: pip install 'tidemq[bench]'") from error
     prepare_directory(out)  # before the run: it would be a pity to lose it

@@ -73,9 +73,9 @@ def ingest(
     Goes on where it, or a run that was killed, has ended.
     """
     try:
-        from tidemq.pipeline.ingest import Ingest, run_ingest
-        from tidemq.pipeline.rules import load_rules
-        from tidemq.pipeline.session import spark_session
+        from tidemq.pipeline.decode.payload_rules import load_rules
+        from tidemq.pipeline.lake.ingest import Ingest, run_ingest
+        from tidemq.pipeline.spark.session import spark_session
 
         job = Ingest(
             url=url,
@@ -112,9 +112,9 @@ def reconcile(
     Driver and executors must reach all of these folders or URIs.
     """
     try:
-        from tidemq.pipeline.reconcile import check_dumps
-        from tidemq.pipeline.reconcile import reconcile as merge
-        from tidemq.pipeline.session import spark_session
+        from tidemq.pipeline.reconcile.dumps import check_dumps
+        from tidemq.pipeline.reconcile.dumps import reconcile as merge
+        from tidemq.pipeline.spark.session import spark_session
 
         *dumps, out = places
         check_dumps(dumps)  # before Spark takes its time
@@ -155,9 +155,9 @@ def alerts(
     Goes on where it, or a run that was killed, has ended.
     """
     try:
-        from tidemq.pipeline.alert_rules import load_alert_rules
-        from tidemq.pipeline.alerts import Alerts, run_alerts
-        from tidemq.pipeline.session import spark_session
+        from tidemq.pipeline.alerts.alert_rules import load_alert_rules
+        from tidemq.pipeline.alerts.watching import Alerts, run_alerts
+        from tidemq.pipeline.spark.session import spark_session
 
         job = Alerts(
             url=url,
@@ -194,7 +194,7 @@ def bench(
     """
     try:
         from tidemq.pipeline.results import summarise
-        from tidemq.pipeline.session import spark_session
+        from tidemq.pipeline.spark.session import spark_session
 
         *results, out = places
         if not results:
@@ -239,10 +239,10 @@ def replay(
     """
     try:
         from tidemq.client.streams import find_token
-        from tidemq.pipeline.connection import Target
-        from tidemq.pipeline.options import Position
         from tidemq.pipeline.replay import Replay, replay, stream_batches, table_batches
-        from tidemq.pipeline.session import spark_session
+        from tidemq.pipeline.sources.mqtt_target import Target
+        from tidemq.pipeline.sources.stream_options import Position
+        from tidemq.pipeline.spark.session import spark_session
 
         given = {"url": url} | ({"cafile": cafile} if cafile else {})
         job = Replay(Target.parse(given), pace, topic_prefix, time_property)
@@ -288,7 +288,7 @@ def doctor(
 ) -> None:
     """Look at what jobs need: Java, packages; with --url, the broker; with --master, Spark's executors."""
     try:
-        from tidemq.pipeline.doctor import examine
+        from tidemq.pipeline.spark.doctor import examine
     except ImportError as error:
         _fail(error)
     healthy = True

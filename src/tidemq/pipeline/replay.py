@@ -27,10 +27,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from tidemq.client import AnswerTimeoutError, BufferFullError, Message, sync
 from tidemq.client.streams import StreamReader
 from tidemq.errors import TideMQError, UsageError
-from tidemq.pipeline.connection import Target
-from tidemq.pipeline.messages import messages_of
-from tidemq.pipeline.options import RETRY_S, Position
-from tidemq.pipeline.published import published_times
+from tidemq.pipeline.decode.publish_time import published_times
+from tidemq.pipeline.sources.mqtt_target import Target
+from tidemq.pipeline.sources.row_messages import messages_of
+from tidemq.pipeline.sources.stream_options import RETRY_S, Position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
-from tidemq.bench.parquet import TABLES
+from tidemq.bench.report.files import TABLES
 from tidemq.bench.result import Bucket, merge_buckets
 from tidemq.errors import UsageError
 

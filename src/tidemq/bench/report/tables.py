@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemq.bench.report.published import SURGEMQ, SURGEMQ_NOTE, surgemq_rate
 from tidemq.bench.report.runs import Case, Run, Runs, Spread
+from tidemq.bench.report.surgemq import SURGEMQ, SURGEMQ_NOTE, surgemq_rate
 
 Read = Callable[[Run], float | None]
 Show = Callable[[float], str]

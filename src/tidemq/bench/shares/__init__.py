@@ -1,0 +1,1 @@
+"""One workload by several generators: threads of this process, or processes elsewhere."""

@@ -1,0 +1,1 @@
+"""A stream watched by rules: what they find is published."""

@@ -1,0 +1,1 @@
+"""Messages into rows, by the rules that say how payloads are decoded."""

@@ -1,0 +1,205 @@
+"""Messages into rows, by a rule: of each format a frame with `decoded`, a struct, and `reason`, which is why
+there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tidemq.pipeline.decode.cbor import decode_cbor
+from tidemq.pipeline.decode.payload_rules import COLUMN_NAME, EVENT_TIME, KEY, Rule, filter_pattern
+from tidemq.pipeline.decode.publish_time import published_times
+from tidemq.pipeline.decode.sparkplug import Births, decode_sparkplug
+
+OTHERS = "others"  # the column for what has no column of its own, as JSON; of columns that are inferred
+COLUMNS_MAX = 200  # that are inferred: a publisher may put anything into names
+_CORRUPT = "_corrupt"
+_TEXT = "cast(payload as string)"
+_FIELDS = f"from_json({_TEXT}, 'map<string,variant>')"  # of an object, whatever they are; or null
+
+
+def matching(rule: Rule, frame: DataFrame) -> DataFrame:
+    """The messages of the rule's filter."""
+    return frame.where(F.col("topic").rlike(filter_pattern(rule.filter)))
+
+
+def decode(rule: Rule, found: DataFrame, columns: StructType, births: Births) -> DataFrame:
+    """Of messages of the filter, with these columns, the rows of the rule's table: `decoded`, `reason`, and
+    `event_time` if the rule has one. Of Sparkplug B, several of a message.
+    """
+    if rule.format == "sparkplug":
+        frame = _sparkplug(found, columns, births)
+    elif rule.format == "cbor":
+        frame = _cbor(found, columns)
+    else:
+        frame = _number(found) if rule.format == "number" else _json(rule, found, columns)
+        utf8 = F.expr(f"is_valid_utf8({_TEXT})")
+        frame = frame.withColumn("reason", F.when(~utf8, "not UTF-8").otherwise(F.col("reason")))
+    if rule.timed:
+        frame = frame.withColumn(EVENT_TIME, F.coalesce(_event_time(rule, columns), "received"))
+    return frame
+
+
+def rows(decoded: DataFrame, rule: Rule) -> DataFrame:
+    """Of what `decode` gave, the rows of the rule's table, late ones among them."""
+    time = [EVENT_TIME] if rule.timed else []
+    return decoded.where("reason is null").select(*KEY, *time, "decoded.*", "date")
+
+
+def late(rule: Rule) -> Column:
+    """Of a row, whether its time is too far from that at which it was received, before or behind."""
+    if rule.watermark is None:
+        return F.lit(False)
+    return F.abs(_late_s()) > rule.watermark.total_seconds()
+
+
+def _late_s() -> Column:
+    return F.expr(f"(unix_micros(received) - unix_micros({EVENT_TIME})) / 1e6")
+
+
+def late_rows(rows: DataFrame, rule: Rule) -> DataFrame:
+    """Of the rows those that are late, with by how many seconds; negative: their time was still to come."""
+    columns = [name for name in rows.columns if name != "date"]
+    return rows.where(late(rule)).select(*columns, _late_s().alias("late_s"), "date")
+
+
+def dead_letters(decoded: DataFrame, rule: Rule) -> DataFrame:
+    """And the messages that could not be decoded, with the reason."""
+    name = F.lit(rule.name).alias("rule")
+    return decoded.where("reason is not null").select(*KEY, "payload", name, "reason", "date")
+
+
+# --- formats -----------------------------------------------------------------------------------
+
+
+def _number(found: DataFrame) -> DataFrame:
+    value = F.expr(f"named_struct('value', try_cast(trim({_TEXT}) as double))")
+    reason = F.when(F.col("decoded.value").isNull(), "not a number")
+    return found.withColumn("decoded", value).withColumn("reason", reason)
+
+
+def _json(rule: Rule, found: DataFrame, columns: StructType) -> DataFrame:
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    named = [each for each in columns.fields if not (rule.infers and each.name == OTHERS)]
+    parsed = F.from_json(F.expr(_TEXT), StructType([*named, StructField(_CORRUPT, StringType())]), options)
+    values = [F.col("parsed").getField(each.name).alias(each.name) for each in named]
+    wrong = F.col("parsed").isNull() | F.col("parsed").getField(_CORRUPT).isNotNull()
+    said = F.lit(f"not a JSON object with {rule.columns}")
+    if rule.infers:
+        values.append(_others([each.name for each in named]).alias(OTHERS))
+        other = "a field of the JSON object has another type than its column"
+        said = F.when(F.expr(f"{_FIELDS} is null"), "not a JSON object").otherwise(other)
+    return found.withColumn("parsed", parsed).select(
+        *found.columns, F.struct(*values).alias("decoded"), F.when(wrong, said).alias("reason")
+    )
+
+
+def _others(names: list[str]) -> Column:
+    """What an object has beside these fields, as JSON; null: nothing."""
+    known = F.array(*map(F.lit, names)) if names else F.expr("cast(array() as array<string>)")
+    others = F.map_filter(
+        F.expr(_FIELDS), lambda name, value: ~F.array_contains(known, name) & ~F.is_variant_null(value)
+    )
+    return F.when(F.size(others) > 0, F.to_json(others))
+
+
+def _cbor(found: DataFrame, columns: StructType) -> DataFrame:
+    kind = _decoded_type(columns)
+    arrow = to_arrow_type(kind, timezone="UTC")
+    decoder = _on_columns(lambda payloads: decode_cbor(payloads, columns, arrow), kind)
+    return found.withColumn("both", decoder("payload")).select(*found.columns, "both.*")
+
+
+def _sparkplug(found: DataFrame, columns: StructType, births: Births) -> DataFrame:
+    kind = _decoded_type(ArrayType(columns))
+    arrow = to_arrow_type(kind, timezone="UTC")
+
+    def decode_all(topics: pa.Array, offsets: pa.Array, payloads: pa.Array) -> pa.Array:
+        return decode_sparkplug(topics, offsets, payloads, births, arrow)
+
+    decoder = _on_columns(decode_all, kind)
+    both = found.withColumn("both", decoder("topic", "offset", "payload"))
+    return both.select(*found.columns, F.explode_outer("both.decoded").alias("decoded"), "both.reason")
+
+
+def _on_columns(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
+    """A function of Arrow arrays as one of columns, which executors run."""
+    # its stub asks for the type that it warns of at run time
+    made: Callable[..., Column] = arrow_udf(function, kind)  # type: ignore[call-overload]
+    return made
+
+
+def _decoded_type(decoded: DataType) -> StructType:
+    return StructType([StructField("decoded", decoded), StructField("reason", StringType())])
+
+
+# --- times -------------------------------------------------------------------------------------
+
+
+def _event_time(rule: Rule, columns: StructType) -> Column:
+    """When the rule says that a reading was taken; null where it is not said, or is no time."""
+    if rule.time_property:
+        name = rule.time_property
+        read = _on_columns(lambda properties: published_times(properties, name), TimestampType())
+        return read("user_properties")
+    if rule.time not in columns.names:
+        return F.lit(None).cast(TimestampType())
+    column, kind = F.col("decoded").getField(rule.time), columns[rule.time].dataType
+    if isinstance(kind, TimestampType):
+        return column
+    # a number: seconds, milliseconds or microseconds by its size, as in `publish_time`
+    number = column.try_cast("double")
+    scale = F.when(number < 1e11, 1e6).when(number < 1e14, 1e3).otherwise(1.0)
+    time = F.when(number.between(0, 1e17), F.timestamp_micros(F.round(number * scale).cast("bigint")))
+    return F.coalesce(column.try_cast(TimestampType()), time) if isinstance(kind, StringType) else time
+
+
+# --- columns that messages have ----------------------------------------------------------------
+
+
+def inferred(found: DataFrame, known: StructType) -> StructType:
+    """The columns of JSON messages: those that are known, and those of their other fields.
+
+    The first message that has a field, and not as null, says the type of its column: double, boolean, or text
+    for all else, which keeps lists and objects as JSON. So it does not matter where batches begin and end.
+    """
+    taken = {name.lower() for name in (*KEY, EVENT_TIME, "date", OTHERS, _CORRUPT, "late_s", *known.names)}
+    fields = (
+        found.selectExpr("offset", f"explode({_FIELDS}) as (name, value)")
+        .selectExpr("offset", "name", "schema_of_variant(value) as type")
+        .where(F.expr("type != 'VOID'") & F.col("name").rlike(f"^{COLUMN_NAME}$"))
+        .where(~F.lower("name").isin(*taken))
+        .groupBy("name")
+        .agg(F.min_by("type", "offset").alias("type"), F.min("offset").alias("first"))
+        .orderBy("first", "name")
+        .limit(max(COLUMNS_MAX - len(known.names), 0))
+    )
+    columns = [each for each in known.fields if each.name != OTHERS]
+    for row in fields.collect():
+        if row.name.lower() not in taken:
+            taken.add(row.name.lower())
+            columns.append(StructField(row.name, _column_type(row.type)))
+    return StructType([*columns, StructField(OTHERS, StringType())])
+
+
+def _column_type(variant: str) -> DataType:
+    if re.match("BIGINT|DECIMAL|DOUBLE|FLOAT", variant):
+        return DoubleType()
+    return BooleanType() if variant == "BOOLEAN" else StringType()

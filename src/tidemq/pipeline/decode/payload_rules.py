@@ -1,0 +1,272 @@
+"""Rules that say how payloads are decoded: a TOML file, one table for each kind of message.
+
+[[rules]]
+name = "climate"                # the table SILVER/climate
+filter = "plant/+/climate"      # an MQTT topic filter
+format = "json"
+columns = "celsius double, humidity double, at timestamp"
+time = "at"
+
+[rules.gold]                    # the table GOLD/climate, of the rule above
+window = "1 minute"
+values = ["celsius"]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
+
+from tidemq.errors import ConfigError
+from tidemq.pipeline.decode.cbor import converter
+from tidemq.pipeline.decode.named_tables import load_named
+from tidemq.pipeline.decode.sparkplug import COLUMNS as SPARKPLUG_COLUMNS
+
+KEY = ("epoch", "offset", "topic", "client_id", "received")  # of every decoded row, before what was decoded
+EVENT_TIME = "event_time"  # of a decoded row, where the rule names a time
+FIXED = {"number": "value double", "sparkplug": SPARKPLUG_COLUMNS}  # columns that no rule names
+FORMATS = ("json", "number", "cbor", "sparkplug")
+WATERMARK = timedelta(minutes=10)  # where a rule has gold, and does not say
+COLUMN_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"  # of a column that is inferred
+FIGURES = (
+    "window",
+    "count",
+    "rate",
+    "gaps",
+    "longest_gap",
+)  # of every rule's gold, beside those of its values
+UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """What is counted of a rule's rows, by window, topic and client."""
+
+    window: timedelta
+    values: tuple[str, ...] = ()  # columns with numbers
+    limits: tuple[tuple[str, float, float], ...] = ()  # of a value: readings outside are counted
+    percentiles: tuple[float, ...] = ()  # 0 to 100
+    gap: timedelta | None = None  # a longer silence counts
+    by: tuple[str, ...] = ()  # further columns that rows are told apart by
+
+    @classmethod
+    def parse(cls, keys: Keys, sparkplug: bool) -> Self:
+        """ConfigError names the file, the key and what would be accepted."""
+        keys.known("window", "values", "limits", "percentiles", "gap", "by")
+        values, by = keys.texts("values"), keys.texts("by")
+        if set(by) & {*FIGURES, *KEY, "date"}:
+            raise keys.wrong("by", "columns of the rule with other names than gold's own")
+        limits = keys.given.get("limits", {})
+        if not isinstance(limits, Mapping) or not all(
+            name in values and _is_range(found) for name, found in limits.items()
+        ):
+            raise keys.wrong("limits", "of some of the values lowest and highest, as { celsius = [-40, 85] }")
+        percentiles = keys.given.get("percentiles", [])
+        if not isinstance(percentiles, list) or not all(
+            _is_number(each) and 0 <= each <= 100 for each in percentiles
+        ):
+            raise keys.wrong("percentiles", "a list of numbers from 0 to 100")
+        return cls(
+            window=keys.duration("window"),
+            values=values,
+            limits=tuple((name, *map(float, found)) for name, found in limits.items()),
+            percentiles=tuple(dict.fromkeys(map(float, percentiles))),
+            gap=keys.duration("gap") if "gap" in keys.given else None,
+            by=by or (("metric",) if sparkplug else ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How messages on a topic filter are decoded."""
+
+    name: str
+    filter: str
+    format: str
+    columns: str = ""  # in Spark's language; of JSON, none: as the messages have them
+    time: str = ""  # the column that says when a reading was taken; none: when the broker had it
+    time_property: str = ""  # the user property that says it
+    watermark: timedelta | None = None  # what was received so much later than its time is late
+    gold: Gold | None = None
+
+    @classmethod
+    def parse(cls, file: str, given: Any) -> Self:
+        """ConfigError names the file, the key and what would be accepted."""
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"{file}: rules has {given!r}; accepted: tables [[rules]]")
+        keys = Keys(file, "rules", given)
+        if given.get("format") not in FORMATS:
+            raise ConfigError(
+                f"{file}: rules.format is {given.get('format')!r}; accepted: {', '.join(FORMATS)}"
+            )
+        format = given["format"]
+        keys.known(
+            *("name", "filter", "format"),
+            *(() if format in FIXED else ("columns",)),
+            *("time", "time_property", "watermark", "gold"),
+        )
+        name, filter = keys.text("name"), keys.text("filter")
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+            raise keys.wrong("name", "letters, digits, _ and -")
+        levels = filter.split("/")
+        if "#" in levels[:-1] or any(len(level) > 1 and re.search("[+#]", level) for level in levels):
+            raise keys.wrong("filter", "an MQTT topic filter")
+        gold = given.get("gold")
+        if gold is not None and not isinstance(gold, Mapping):
+            raise keys.wrong("gold", "a table [rules.gold]")
+        return cls(
+            name=name,
+            filter=filter,
+            format=format,
+            columns=FIXED.get(format) or ("" if _infers(given) else keys.text("columns")),
+            **_timing(keys),
+            gold=None if gold is None else Gold.parse(Keys(file, "rules.gold", gold), format == "sparkplug"),
+        )
+
+    @property
+    def infers(self) -> bool:
+        """Whether the columns are those that the messages have."""
+        return not self.columns
+
+    @property
+    def timed(self) -> bool:
+        """Whether rows have a time beside that of the broker."""
+        return bool(self.time or self.time_property)
+
+    @property
+    def time_column(self) -> str:
+        """Of a decoded row: the time that counts."""
+        return EVENT_TIME if self.timed else "received"
+
+    def check(self) -> None:
+        """Looks at the columns; ConfigError. Needs a session, for they are in Spark's own language."""
+        if self.infers:
+            named = (
+                *((self.time,) if self.time else ()),
+                *(self.gold.values + self.gold.by if self.gold else ()),
+            )
+            if odd := [name for name in named if not re.fullmatch(COLUMN_NAME, name)]:
+                raise ConfigError(f"the rule {self.name} names {odd[0]}, which can be no column of its own")
+            return
+        try:
+            parsed = self.struct()
+        except PySparkException as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigError(f"the columns of the rule {self.name}, {self.columns!r}: {reason}") from error
+        if taken := sorted({*KEY, "date", EVENT_TIME, "late_s", "_corrupt"}.intersection(parsed.names)):
+            raise ConfigError(f"the rule {self.name} has a column {taken[0]}, which every table has")
+        if self.format == "cbor":
+            converter(parsed, self.name)
+        self._check_named(parsed)
+
+    def _check_named(self, parsed: StructType) -> None:
+        """The columns that other keys name are there, and of a type that can be counted."""
+        gold = self.gold or Gold(timedelta(0))
+        for key, names in (("time", [self.time] if self.time else []), ("gold.by", gold.by)):
+            if missing := sorted(set(names) - set(parsed.names)):
+                raise ConfigError(f"the rule {self.name} has no column {missing[0]}, which {key} names")
+        numbers = ("double", "float", "bigint", "int", "smallint", "tinyint", "decimal")
+        if self.time and not parsed[self.time].dataType.simpleString().startswith(
+            ("timestamp", "string", *numbers)
+        ):
+            raise ConfigError(f"the rule {self.name} has a column {self.time} that is no time")
+        for name in gold.values:
+            if name not in parsed.names or not parsed[name].dataType.simpleString().startswith(numbers):
+                raise ConfigError(
+                    f"the rule {self.name} has no column {name} with numbers, which gold.values names"
+                )
+
+    def struct(self) -> StructType:
+        """The columns as types."""
+        parsed = StructType.fromDDL(self.columns)
+        if not isinstance(parsed, StructType):
+            raise ConfigError(f"the rule {self.name} has no columns: {self.columns!r}")
+        return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A table of the file; every ConfigError names the file and the key."""
+
+    file: str
+    place: str
+    given: Mapping[str, Any]
+
+    def wrong(self, key: str, accepted: str) -> ConfigError:
+        said = f"is {self.given[key]!r}" if key in self.given else "is missing"
+        return ConfigError(f"{self.file}: {self.place}.{key} {said}; accepted: {accepted}")
+
+    def known(self, *names: str) -> None:
+        if unknown := sorted(self.given.keys() - set(names)):
+            accepted = ", ".join(names)
+            raise ConfigError(f"{self.file}: {self.place}.{unknown[0]} is unknown; accepted: {accepted}")
+
+    def text(self, key: str) -> str:
+        value = self.given.get(key)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(key, "text")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Each once; none where the key is missing."""
+        values = self.given.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(each, str) and each for each in values):
+            raise self.wrong(key, "a list of texts")
+        return tuple(dict.fromkeys(values))
+
+    def duration(self, key: str) -> timedelta:
+        value = self.given.get(key)
+        found = (
+            re.fullmatch(rf"(\d{{1,9}}) ?({'|'.join(UNITS)})s?", value) if isinstance(value, str) else None
+        )
+        if not found or not int(found[1]):
+            raise self.wrong(key, f"a number with its unit ({', '.join(UNITS)}), as 10 minutes")
+        return timedelta(seconds=int(found[1]) * UNITS[found[2]])
+
+
+def _infers(given: Mapping[str, Any]) -> bool:
+    return given["format"] == "json" and "columns" not in given
+
+
+def _timing(keys: Keys) -> dict[str, Any]:
+    """The arguments of Rule that say when a reading was taken, and when it is late."""
+    given = {key: keys.text(key) for key in ("time", "time_property") if key in keys.given}
+    if len(given) == 2:
+        raise keys.wrong("time_property", "either this or time")
+    if "watermark" in keys.given:
+        if not given:
+            raise keys.wrong("watermark", "only beside time or time_property")
+        return {**given, "watermark": keys.duration("watermark")}
+    return {**given, "watermark": WATERMARK if given and "gold" in keys.given else None}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_range(value: object) -> bool:
+    return (
+        isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] <= value[1]
+    )
+
+
+def load_rules(path: Path) -> tuple[Rule, ...]:
+    """The rules of a file; ConfigError, or OSError where it cannot be read."""
+    return load_named(path, "rules", Rule.parse)
+
+
+def filter_pattern(filter: str) -> str:
+    """A topic filter as a regular expression of Java's [MQTT-4.7]."""
+    levels = filter.split("/")
+    pattern = "/".join("[^/]*" if level == "+" else rf"\Q{level}\E" for level in levels if level != "#")
+    if levels[-1] == "#":
+        pattern = f"{pattern}(/.*)?" if len(levels) > 1 else ".*"
+    hidden = r"(?!\$)" if levels[0] in ("+", "#") else ""  # [MQTT-4.7.2-1]
+    return f"(?s)^{hidden}{pattern}$"

@@ -1,0 +1,1 @@
+"""Tables that a stream is brought into, each message once."""

@@ -1,0 +1,66 @@
+"""Who connects is who the options say, over TLS where the URL says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trustme
+from client.servers import Server
+
+from tidemq.client import ConnectError, Message, ServerRefusedError
+from tidemq.client.exactly_once import ExactlyOncePublisher
+from tidemq.errors import UsageError
+from tidemq.pipeline.sources import mqtt_target
+from tidemq.pipeline.sources.mqtt_target import Target
+
+USERS = 'authenticator = "static"\n[authenticator_options.users]\njob = "secret"\n'
+MESSAGE = Message("a", b"x", 1)
+
+
+def publish(target: Target) -> int:
+    """In both of the sink's ways."""
+    with target.connected() as client:
+        count = client.publish_many([MESSAGE], timeout_s=10)
+    with ExactlyOncePublisher(
+        target.url, "tests", username=target.user, password=target.password, tls=target.tls(), retry_s=0
+    ) as publisher:
+        return count + publisher.publish(0, [MESSAGE])
+
+
+def test_user_and_password_are_those_of_the_options(start_broker):
+    url = f"mqtt://127.0.0.1:{start_broker(USERS).port}"
+    assert publish(Target.parse({"url": url, "user": "job", "password": "secret"})) == 2
+    for wrong in (Target(url), Target(url, "job", "wrong")):
+        with pytest.raises(ServerRefusedError, match="bad user name or password"), wrong.connected():
+            pass
+        with (
+            ExactlyOncePublisher(url, "tests", username=wrong.user, password=wrong.password) as publisher,
+            pytest.raises(ServerRefusedError, match="bad user name or password"),
+        ):
+            publisher.publish(0, [MESSAGE])
+
+
+def test_the_certificates_are_those_of_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Callable[[str, str], None]
+):
+    install("mosquitto", "mosquitto")
+    monkeypatch.setattr(mqtt_target, "RETRY_S", 0.0)
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    tmp_path.chmod(0o755)
+    listener = f"certfile {tmp_path}/cert.pem\nkeyfile {tmp_path}/key.pem\nuser root"
+    server = Server("mosquitto", tmp_path, listener).start()
+    try:
+        url = f"mqtts://localhost:{server.port}"
+        assert publish(Target.parse({"url": url, "cafile": str(tmp_path / "ca.pem")})) == 2
+        with pytest.raises(ConnectError, match="its certificate is not accepted"):
+            publish(Target(url))
+    finally:
+        server.kill()
+    with pytest.raises(UsageError, match=r"no certificates can be read from .*nowhere\.pem"):
+        publish(Target(url, cafile=str(tmp_path / "nowhere.pem")))
