@@ -81,7 +81,7 @@ ROOMS = {
         "alerts": "decode sources spark",
     },
 }
-WITH_CIRCLES = {"client", "engine", "pipeline"}  # of all other parts circles are refused
+WITH_CIRCLES = {"engine"}  # of all other parts circles are refused
 CIMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+c?import|c?import[ \t]+([\w., \t]+))", re.MULTILINE)
 
 

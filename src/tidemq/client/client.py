@@ -486,7 +486,7 @@ class Client:
             for each in filters
         ]
         packet = Subscribe(packet_id=1, subscriptions=tuple(options), properties=properties)
-        subscription = Subscription(self._subscribing, packet)
+        subscription = Subscription(self._subscribing.claim, packet)
         request = self._subscribing.ask(packet)
         self._subscribing.add(subscription)
         if callback is not None:

@@ -15,10 +15,11 @@ from tidemq.client.errors import (
     connect_reason,
 )
 from tidemq.client.incoming import Incoming
+from tidemq.client.link import Link
 from tidemq.client.outgoing import Outgoing
 from tidemq.client.queue import Intake
 from tidemq.client.settings import Settings
-from tidemq.client.transport import Link, Route, error_text, open_link
+from tidemq.client.transport import Route, error_text, open_link
 from tidemq.errors import ProtocolError, TideMQError, UsageError
 from tidemq.wire import (
     Auth,
@@ -37,7 +38,7 @@ OVERFULL = 8  # times as much as a full queue: then reading stops even if an ans
 
 
 class Connection:
-    """From `open` to `ended`; not to be used again. Implements `transport.Owner`."""
+    """From `open` to `ended`; not to be used again. Implements `link.Owner`."""
 
     def __init__(
         self,

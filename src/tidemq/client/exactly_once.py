@@ -36,9 +36,10 @@ from tidemq.client.errors import (
     ServerRefusedError,
     SubscribeError,
 )
+from tidemq.client.link import Link
 from tidemq.client.message import Message
 from tidemq.client.reconnecting import FINAL_REASONS
-from tidemq.client.transport import Link, Route, error_text, open_link
+from tidemq.client.transport import Route, error_text, open_link
 from tidemq.errors import ProtocolError, RefusedError, TideMQError, UsageError
 from tidemq.wire import (
     Connack,
@@ -361,7 +362,7 @@ def _keep_short(link: Link) -> None:
 
 
 class _Session:
-    """One connection: a request at a time, each with all of its answers. Implements `transport.Owner`."""
+    """One connection: a request at a time, each with all of its answers. Implements `link.Owner`."""
 
     def __init__(self, route: Route) -> None:
         self._route, self._address = route, route.address

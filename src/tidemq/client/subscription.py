@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from tidemq.client.queue import MessageIterator, MessageQueue
 from tidemq.wire import NO_PROPERTIES, Properties, ReasonCode, Subscribe
 from tidemq.wire.filters import matches
-
-if TYPE_CHECKING:
-    from tidemq.client.subscribing import Subscribing
 
 
 class Subscription:
@@ -18,8 +15,8 @@ class Subscription:
     both match.
     """
 
-    def __init__(self, owner: Subscribing, request: Subscribe) -> None:
-        self._owner = owner
+    def __init__(self, claim: Callable[[Subscription], MessageQueue], request: Subscribe) -> None:
+        self._claim = claim  # gives it a queue of its own
         self.request = request
         self.filters = tuple(each.filter for each in request.subscriptions)
         self.reasons: tuple[ReasonCode, ...] = ()  # by filter, in the order of the call
@@ -35,7 +32,7 @@ class Subscription:
     def messages(self) -> MessageQueue:
         """The queue of its own messages, which it has from the first use on."""
         if self._queue is None:
-            self._queue = self._owner.claim(self)
+            self._queue = self._claim(self)
         return self._queue
 
     def __aiter__(self) -> MessageIterator:

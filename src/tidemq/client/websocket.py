@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tidemq.client.address import Address
 from tidemq.client.errors import ConnectError
-from tidemq.client.transport import Link, Owner
+from tidemq.client.link import Link, Owner
 from tidemq.errors import UsageError
 
 try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -20,11 +19,9 @@ from tidemq.pipeline.decode.decoding import (
 )
 from tidemq.pipeline.decode.payload_rules import EVENT_TIME, KEY, Rule
 from tidemq.pipeline.decode.sparkplug import BIRTH_COLUMNS, BIRTHS, Births
+from tidemq.pipeline.lake.plan import Ingest
 from tidemq.pipeline.lake.redelivery import first_deliveries
 from tidemq.pipeline.lake.table import Table
-
-if TYPE_CHECKING:
-    from tidemq.pipeline.lake.ingest import Ingest
 
 
 def refine(messages: DataFrame, ingest: Ingest, epoch: int) -> None:

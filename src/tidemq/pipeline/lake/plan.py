@@ -1,0 +1,105 @@
+"""What is to be brought where: a stream, the rules for its payloads, and the tables that they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tidemq.client.streams import StreamReader, find_token
+from tidemq.errors import ConfigError
+from tidemq.pipeline.decode.payload_rules import Rule
+from tidemq.pipeline.lake.plain import PlainTable
+from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.sources.stream_options import RETRY_S
+
+FORMATS: Mapping[str, type[Table]] = {"delta": Table, "parquet": PlainTable}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingest:
+    """What is to be brought where. `tables` is a folder, or its URI, that all executors reach."""
+
+    url: str  # of the broker's admin listener
+    token_file: str = ""  # with its token, on the driver (see `find_token`)
+    stream: str
+    tables: str
+    start: str = "earliest"  # of a new checkpoint: latest, an offset, a time
+    fail_on_data_loss: bool = True
+    rows_max: int = 1_000_000  # of a batch
+    trigger_s: float = 1.0  # from the beginning of one batch to that of the next
+    maintain_batches: int = 200  # so often files are put together; 0: never
+    rules: tuple[Rule, ...] = ()  # how payloads are decoded; none: bronze is all
+    format: str = "delta"  # of the tables; or parquet, without gold, and files are not put together
+
+    @property
+    def folder(self) -> str:
+        """Of the stream's tables, as a URI."""
+        root = self.tables if urlsplit(self.tables).scheme else Path(self.tables).absolute().as_uri()
+        return f"{root.rstrip('/')}/{self.stream}"
+
+    @property
+    def source(self) -> dict[str, str]:
+        """Options of the source that hold for every read of the stream."""
+        fail = str(self.fail_on_data_loss).lower()
+        given = {"url": self.url, "stream": self.stream, "failOnDataLoss": fail}
+        return given | ({"tokenFile": self.token_file} if self.token_file else {})
+
+    def open(self) -> StreamReader:
+        """A reader of the stream, for the driver."""
+        return StreamReader(self.url, self.stream, token=find_token(self.token_file), retry_s=RETRY_S)
+
+    @property
+    def bronze(self) -> Table:
+        """What came, as it came."""
+        return self._table("bronze")
+
+    @property
+    def dead_letters(self) -> Table:
+        """What could not be decoded, with the reason."""
+        return self._table("dead_letters")
+
+    def silver(self, rule: Rule) -> Table:
+        """What a rule has decoded."""
+        return self._table(f"silver/{rule.name}")
+
+    def late(self, rule: Rule) -> Table:
+        """What a rule with a watermark has decoded, but came too late."""
+        return self._table(f"late/{rule.name}")
+
+    def births(self, rule: Rule) -> Table:
+        """What Sparkplug B's birth certificates say of metrics."""
+        return self._table(f"births/{rule.name}")
+
+    def gold(self, rule: Rule) -> Table:
+        """The figures of a rule's rows."""
+        return self._table(f"gold/{rule.name}")
+
+    @property
+    def all_tables(self) -> list[Table]:
+        """Of these rules, each whether or not there is one yet."""
+        found = [self.bronze]
+        for rule in self.rules:
+            found.append(self.silver(rule))
+            if rule.watermark:
+                found.append(self.late(rule))
+            if rule.gold:
+                found.append(self.gold(rule))
+            if rule.format == "sparkplug":
+                found.append(self.births(rule))
+        return [*found, self.dead_letters] if self.rules else found
+
+    def check(self) -> None:
+        """ConfigError for what cannot be. Needs a session, for columns are in Spark's own language."""
+        if self.format not in FORMATS:
+            raise ConfigError(f"the format of tables is {self.format!r}; accepted: {', '.join(FORMATS)}")
+        for rule in self.rules:
+            rule.check()
+            if rule.gold and self.format != "delta":
+                raise ConfigError(
+                    f"the rule {rule.name} has gold, whose rows are replaced; accepted: format delta"
+                )
+
+    def _table(self, name: str) -> Table:
+        return FORMATS[self.format](f"{self.folder}/{name}")
