@@ -175,3 +175,8 @@ def test_json_without_columns_gets_those_that_the_first_messages_have(spark, str
     before = [rows(each, "offset") for each in job.all_tables]
     ingest(spark, streaming, tmp_path, "any", INFERRED)
     assert [rows(each, "offset") for each in job.all_tables] == before
+    # the same after one of the tables was not reached
+    shutil.rmtree(tmp_path / "lake/any/checkpoint")
+    shutil.rmtree(tmp_path / "lake/any/dead_letters")
+    ingest(spark, streaming, tmp_path, "any", INFERRED)
+    assert [rows(each, "offset") for each in job.all_tables] == before

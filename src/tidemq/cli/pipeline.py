@@ -53,9 +53,6 @@ def ingest(
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML with rules that decode payloads.")
     ] = None,
-    format: Annotated[
-        str, typer.Option(help="Of the tables: delta, or parquet, without gold and compaction.")
-    ] = "delta",
     once: Annotated[bool, typer.Option("--once", help="End with the last message of now.")] = False,
     start: Annotated[
         str, typer.Option(help="Where to begin: earliest, latest, an offset, a time with its zone.")
@@ -88,7 +85,6 @@ def ingest(
             trigger_s=trigger,
             maintain_batches=maintain_batches,
             rules=load_rules(rules) if rules else (),
-            format=format,
         )
         with spark_session(master, f"tidemq ingest {stream}") as spark:
             run_ingest(spark, job, once=once)

@@ -95,7 +95,7 @@ def with_day(frame: DataFrame) -> DataFrame:
 def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> None:
     """Ingests until all is done (`once`) or for ever, and restarts from the checkpoint after a failure.
 
-    ConfigError for a rule or a format that cannot be. ConnectError where the broker cannot be reached at the
+    ConfigError for a rule that cannot be. ConnectError where the broker cannot be reached at the
     start, StreamError where it does not have the stream. JobError after a failure that no restart mends, such
     as expired offsets, and after several in a row.
     """

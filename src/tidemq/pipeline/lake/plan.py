@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tidemq.client.streams import StreamReader, find_token
-from tidemq.errors import ConfigError
 from tidemq.pipeline.decode.payload_rules import Rule
-from tidemq.pipeline.lake.plain import PlainTable
 from tidemq.pipeline.lake.table import Table
 from tidemq.pipeline.sources.stream_options import RETRY_S
-
-FORMATS: Mapping[str, type[Table]] = {"delta": Table, "parquet": PlainTable}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +26,6 @@ class Ingest:
     trigger_s: float = 1.0  # from the beginning of one batch to that of the next
     maintain_batches: int = 200  # so often files are put together; 0: never
     rules: tuple[Rule, ...] = ()  # how payloads are decoded; none: bronze is all
-    format: str = "delta"  # of the tables; or parquet, without gold, and files are not put together
 
     @property
     def folder(self) -> str:
@@ -92,14 +86,8 @@ class Ingest:
 
     def check(self) -> None:
         """ConfigError for what cannot be. Needs a session, for columns are in Spark's own language."""
-        if self.format not in FORMATS:
-            raise ConfigError(f"the format of tables is {self.format!r}; accepted: {', '.join(FORMATS)}")
         for rule in self.rules:
             rule.check()
-            if rule.gold and self.format != "delta":
-                raise ConfigError(
-                    f"the rule {rule.name} has gold, whose rows are replaced; accepted: format delta"
-                )
 
     def _table(self, name: str) -> Table:
-        return FORMATS[self.format](f"{self.folder}/{name}")
+        return Table(f"{self.folder}/{name}")

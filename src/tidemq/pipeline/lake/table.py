@@ -102,8 +102,6 @@ class Table:
     Every row has the columns `epoch` and `offset` of the message that it came from.
     """
 
-    _attempts = "batch-"  # begins the names of their folders
-
     def __init__(self, uri: str, partition_by: tuple[str, ...] = ("date",)) -> None:
         self.uri = uri if urlsplit(uri).scheme else Path(uri).absolute().as_uri()
         self._partition_by = partition_by
@@ -134,7 +132,7 @@ class Table:
         """
         table = self._open(columns, widen)
         reached = self.reached(stream, epoch)  # what is committed later than this is noticed
-        attempt = f"{self._attempts}{uuid.uuid4()}"
+        attempt = f"batch-{uuid.uuid4()}"
         write(f"{self.uri}/{attempt}", reached)
         written = list(self._written(attempt))
         if not written:
@@ -229,7 +227,6 @@ class Table:
         try:
             table = DeltaTable(self.uri)
         except TableNotFoundError:
-            self._refuse_plain()
             columns = list(self._partition_by)
             return DeltaTable.create(
                 self.uri, schema, partition_by=columns, mode="ignore", description=description
@@ -244,12 +241,6 @@ class Table:
         if there:
             raise TableError(f"the table {self.uri} has a column {min(there)}, which is unknown here")
         return table
-
-    def _refuse_plain(self) -> None:
-        """`maintain` would take the files of a plain table for left-overs."""
-        selector = pafs.FileSelector(self._root, allow_not_found=True)
-        if any(info.base_name.startswith("batch=") for info in self._files.get_file_info(selector)):
-            raise TableError(f"the table {self.uri} is of plain Parquet files; accepted: format parquet")
 
     def _commit(
         self, table: Any, attempt: str, written: Sequence[Written], schema: pa.Schema, progress: Progress
