@@ -24,10 +24,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import machine
+import pages
 from client_peers import HOST, PAYLOAD, TOPIC
 from peers.mosquitto import Mosquitto
 from peers.peer import Conditions, await_listener
 
+from tidemq.bench.report.numbers import spread
+from tidemq.bench.report.tables import markdown_rows
 from tidemq.client import Client
 from tidemq.testing.ports import free_port
 
@@ -235,18 +238,16 @@ def table(activity: str, samples: dict[str, list[Sample]]) -> str:
         medians = {name: statistics.median(each) for name, each in rates.items()}
         paho = medians["paho-mqtt"]
         fastest, peer = max((medians[name], name) for name in LIBRARIES if name in medians)
-        lines += [
-            f"| messages per {measured} | median | range | times paho-mqtt | times {peer}, the fastest |",
-            "|---|---|---|---|---|",
+        head = [f"messages per {measured}", "median (range)", "times paho-mqtt", f"times {peer}, the fastest"]
+        rows = [
+            [name, spread(each), f"{medians[name] / paho:.1f}", f"{medians[name] / fastest:.1f}"]
+            for name, each in rates.items()
         ]
-        for name, each in rates.items():
-            speed = f"{medians[name]:,.0f} | {min(each):,.0f} to {max(each):,.0f}"
-            lines.append(f"| {name} | {speed} | {medians[name] / paho:.1f} | {medians[name] / fastest:.1f} |")
-        lines.append("")
+        lines.append(markdown_rows(head, rows))
     return "\n".join(lines)
 
 
-def write_page(found: dict[str, dict[str, list[Sample]]], rounds: int, seconds: float, broker: str) -> Path:
+def write_page(found: dict[str, dict[str, list[Sample]]], rounds: int, seconds: float, broker: str) -> None:
     """The page and all samples, below results/."""
     described = machine.describe()
     stem = f"{date.today()}-client-{'' if broker == 'tidemq' else broker + '-'}{described.commit.rstrip('+')}"
@@ -256,8 +257,7 @@ def write_page(found: dict[str, dict[str, list[Sample]]], rounds: int, seconds: 
         "",
         f"`python benchmarks/client.py --broker {broker} --rounds {rounds} --seconds {seconds:g}`, commit "
         f"{described.commit}.",
-        f"{described.cpu}; {described.cores} cores, {described.memory_gib} GiB, {described.kernel}, "
-        f"Python {described.python}. {versions}.",
+        f"{pages.measured_on(described)}. {versions}.",
         "",
         f"{BROKERS[broker]} on one core, the client's process on another; 64 bytes, one topic, MQTT 5.0.",
         f"Medians of {rounds} runs of about {seconds:g} s, in turns, and their range. Publishing ends",
@@ -270,16 +270,11 @@ def write_page(found: dict[str, dict[str, list[Sample]]], rounds: int, seconds: 
         "",
         *(table(activity, samples) for activity, samples in found.items()),
     ]
-    path = RESULTS / f"{stem}.md"
-    path.write_text("\n".join(page))
-    raw = {
+    samples = {
         activity: {name: [asdict(each) for each in runs] for name, runs in samples.items()}
         for activity, samples in found.items()
     }
-    path.with_suffix(".json").write_text(
-        json.dumps({"machine": asdict(described), "samples": raw}, indent=1) + "\n"
-    )
-    return path
+    pages.write(RESULTS / stem, "\n".join(page), described, {"samples": samples})
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -301,7 +296,7 @@ def main(arguments: Sequence[str]) -> None:
     with started as running:
         found = measure(rounds, seconds, running, client_cores, options.only)
     if not options.quick and not options.only:
-        print(write_page(found, rounds, seconds, options.broker))
+        write_page(found, rounds, seconds, options.broker)
 
 
 if __name__ == "__main__":

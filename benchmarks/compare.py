@@ -18,6 +18,7 @@ from datetime import date
 from pathlib import Path
 
 import machine
+from pages import measured_on, remarks_part
 from peers import PEERS
 from peers.peer import PeerMissingError, anywhere
 
@@ -120,8 +121,7 @@ def page(
     lines = [
         "# Brokers compared",
         "",
-        f"{here.cpu}; {here.cores} cores, {here.memory_gib} GiB; {here.kernel}; Python {here.python}; commit "
-        f"{here.commit}. {brokers}.",
+        f"{measured_on(here)}. {brokers}.",
         "",
         "All brokers run side by side, one at a time under load; each workload goes round them in turn. "
         "Median of the rounds (lowest to highest). Generator, of one thread, and broker share the cores over "
@@ -138,9 +138,8 @@ def page(
         lines += [f"## {table.title}", "", table.note, "", markdown(table)]
     for name in sorted(path.name for path in folder.glob("*.png")):
         lines += [f"![{name.removesuffix('.png')}]({folder.name}/{name})", ""]
-    lines += ["## Remarks on single runs", ""]
-    lines += [f"- {text}" for text in remarks(runs)] or ["None: every message arrived once and in order."]
-    lines += ["", "## Commands", "", "`make bench`, which starts the brokers and runs", "", "```"]
+    lines += remarks_part(remarks(runs))
+    lines += ["## Commands", "", "`make bench`, which starts the brokers and runs", "", "```"]
     lines += [*commands, "tidemq bench report DIR", "```", ""]
     return "\n".join(lines)
 

@@ -13,12 +13,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 
 import durable_report
 import machine
+import pages
 from disk import measure_disk
 from durable_report import Results, Wait
 from keeping import Load, measure_queue, measure_retained
@@ -212,7 +213,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     print(text)
     stem = options.output or RESULTS / f"{date.today()}-durable-{here.commit.rstrip('+')}"
-    durable_report.write(stem, text, run.results, here)
+    pages.write(stem, text, here, asdict(run.results))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,23 @@
-"""The page on durability: figures with the goals beside them, and what a reader must know; and JSON."""
+"""The page on durability: figures with the goals beside them, and what a reader must know."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from statistics import median
 
 from disk import RECORD_BYTES, DiskLatency
+from engine_report import remarks
 from flood import Flood
 from keeping import PAYLOAD_BYTES, Kept, Queued, Retained
 from machine import Machine
 from measurement import Sample
+from pages import GOALS_HEAD, figure, measured_on, part, ratio, remarks_part, verdict
 from peers.durable import MEMORY, MOSQUITTO, SYNC, VARIANTS
-from report import faults, remarks, short, table, verdict
 from workloads import PAIRS, PERSISTENT
 
+from tidemq.bench.report.numbers import faults, short, spread
+from tidemq.bench.report.tables import markdown_rows
 from tidemq.bench.result import Latency
 from tidemq.bench.workload import Outcome
 
@@ -92,26 +93,12 @@ def print_wait(wait: Wait) -> None:
     print(f"{line} p50 {wait.latency.p50_us:,.0f} us, p99 {wait.latency.p99_us:,.0f} us", flush=True)
 
 
-def spread(figures: Iterable[float]) -> str:
-    """Median (lowest-highest), or a dash."""
-    found = sorted(figures)
-    return f"{short(median(found))} ({short(found[0])}-{short(found[-1])})" if found else "—"
-
-
 def middle(samples: Sequence[Sample], read: Callable[[Sample], float]) -> float | None:
     return median(map(read, samples)) if samples else None
 
 
-def ratio(ours: float | None, theirs: float | None) -> float | None:
-    return ours / theirs if ours and theirs else None
-
-
 def at_least(value: float | None, goal: float) -> str:
     return verdict(None if value is None else value >= goal)
-
-
-def figure(value: float | None) -> str:
-    return "—" if value is None else f"{value:.2f}"
 
 
 def rate_lines(results: Results, cores: int) -> list[str]:
@@ -138,19 +125,17 @@ def rate_lines(results: Results, cores: int) -> list[str]:
             for name, samples in runs.items()
             if samples
         ]
-        lines += [f"## {scenario.text}", ""]
-        lines += table(
-            ["", "in and out / s", "and core", "and broker CPU-s", "to memory", "to Mosquitto"], rows
-        )
+        head = ["", "in and out / s", "and core", "and broker CPU-s", "to memory", "to Mosquitto"]
+        lines += part(scenario.text, "", head, rows)
         if scenario is PAIRS:
-            lines += rate_goals(rates, cores)
+            lines.append(markdown_rows(GOALS_HEAD, rate_goals(rates, cores)))
     return lines
 
 
-def rate_goals(rates: dict[str, float | None], cores: int) -> list[str]:
+def rate_goals(rates: dict[str, float | None], cores: int) -> list[list[str]]:
     sync = rates[SYNC.name]
     share = ratio(sync, rates[MEMORY.name])
-    rows = [
+    return [
         [
             "rate with sync to memory",
             figure(share),
@@ -164,7 +149,6 @@ def rate_goals(rates: dict[str, float | None], cores: int) -> list[str]:
             at_least(ratio(sync, cores), PER_CORE_GOAL),
         ],
     ]
-    return table(["", "", "goal", ""], rows)
 
 
 def wait_lines(results: Results) -> list[str]:
@@ -183,15 +167,13 @@ def wait_lines(results: Results) -> list[str]:
             ]
             cells += [spread(wait.p50_us for wait in waits), spread(wait.p99_us for wait in waits)]
         rows.append(cells)
-    return [
-        "## One QoS 1 message at a time",
-        "",
+    note = (
         "From PUBLISH to PUBACK, microseconds, median of the rounds (lowest-highest). With its subscriber "
         "connected each message is also delivered, and its removal from the queue written, while the next "
-        f"one waits for its turn. The disk: {RECORD_BYTES:,} bytes appended and synced.",
-        "",
-        *table(["", "subscriber away: p50", "p99", "subscriber connected: p50", "p99"], rows),
-    ]
+        f"one waits for its turn. The disk: {RECORD_BYTES:,} bytes appended and synced."
+    )
+    head = ["", "subscriber away: p50", "p99", "subscriber connected: p50", "p99"]
+    return part("One QoS 1 message at a time", note, head, rows)
 
 
 def kept_rows(kept: Kept) -> list[list[str]]:
@@ -255,15 +237,13 @@ def queue_lines(queues: Iterable[Queued]) -> list[str]:
                 at_least(share, DRAIN_SHARE_GOAL),
             ],
         ]
-        lines += [
-            f"## {load.total:,} messages for {load.clients:,} absent client{'s' * (load.clients > 1)}",
-            "",
+        note = (
             f"{PAYLOAD_BYTES} bytes, QoS 1, durability sync. Clients subscribe and leave; then each has "
             f"{load.messages:,} messages published to it; the broker is killed, started, stopped, its store "
-            "compacted, started; then all clients come back at once. Delivery counts from the first CONNECT.",
-            "",
-            *table(["", "", "goal", ""], rows),
-        ]
+            "compacted, started; then all clients come back at once. Delivery counts from the first CONNECT."
+        )
+        title = f"{load.total:,} messages for {load.clients:,} absent client{'s' * (load.clients > 1)}"
+        lines += part(title, note, GOALS_HEAD, rows)
     return lines
 
 
@@ -277,15 +257,12 @@ def retained_lines(found: Iterable[Retained]) -> list[str]:
             ["in, first time after a restart", f"{retained.found_restarted_ms:.2f} ms", "", ""],
             *flood_rows(retained.flood),
         ]
-        lines += [
-            f"## {retained.kept.load.total:,} retained messages",
-            "",
+        note = (
             f"{PAYLOAD_BYTES} bytes, QoS 1, durability sync, a topic each. A single message is one of "
             "QoS 0 that a client publishes to itself; eight such clients take turns, so that every reactor "
-            "is looked at.",
-            "",
-            *table(["", "", "goal", ""], rows),
-        ]
+            "is looked at."
+        )
+        lines += part(f"{retained.kept.load.total:,} retained messages", note, GOALS_HEAD, rows)
     return lines
 
 
@@ -307,10 +284,9 @@ def flood_rows(flood: Flood) -> list[list[str]]:
     return rows
 
 
-def remark_lines(results: Results) -> list[str]:
-    lines = [f"- {failure}" for failure in results.failures]
-    lines += [
-        f"- {run.scenario}, {run.broker}: {'; '.join(remarks(run))}" for run in results.rates if remarks(run)
+def remarked(results: Results) -> list[str]:
+    lines = [
+        f"{run.scenario}, {run.broker}: {'; '.join(remarks(run))}" for run in results.rates if remarks(run)
     ]
     others = [(f"one at a time, {wait.variant}", wait.outcome) for wait in results.waits]
     for queued in results.queues:
@@ -321,13 +297,8 @@ def remark_lines(results: Results) -> list[str]:
         ):
             others.append((f"{queued.kept.load.clients:,} clients, {name}", outcome))
     others += [("retained", retained.kept.stored) for retained in results.retained]
-    lines += [f"- {name}: {faults(outcome)}" for name, outcome in others if not outcome.intact]
-    return [
-        "## Remarks on single runs",
-        "",
-        *(lines or ["None: every message arrived once and in order."]),
-        "",
-    ]
+    lines += [f"{name}: {', '.join(faults(outcome))}" for name, outcome in others if not outcome.intact]
+    return [*results.failures, *lines]
 
 
 def markdown(
@@ -337,10 +308,9 @@ def markdown(
     lines = [
         "# Durability benchmarks",
         "",
-        f"{machine.cpu}; {machine.cores} cores, {machine.memory_gib} GiB; {machine.kernel}; Python "
-        f"{machine.python}; commit {machine.commit}; Mosquitto {mosquitto}; load average when it began "
-        f"{load_before:.2f}. The disk ({results.disk.file_system}) takes {results.disk.p50_us:,.0f} us for "
-        f"an fdatasync (p99 {results.disk.p99_us:,.0f} us).",
+        f"{measured_on(machine)}; Mosquitto {mosquitto}; load average when it began {load_before:.2f}. The "
+        f"disk ({results.disk.file_system}) takes {results.disk.p50_us:,.0f} us for an fdatasync (p99 "
+        f"{results.disk.p99_us:,.0f} us).",
         "",
         f"Median of {rounds} rounds of {seconds:g} s (lowest-highest), the brokers in turn. {CONDITIONS}",
         "",
@@ -348,15 +318,6 @@ def markdown(
         *wait_lines(results),
         *queue_lines(results.queues),
         *retained_lines(results.retained),
-        *remark_lines(results),
+        *remarks_part(remarked(results)),
     ]
     return "\n".join(lines)
-
-
-def write(stem: Path, text: str, results: Results, machine: Machine) -> None:
-    """The page as STEM.md and all that was measured as STEM.json."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    stem.with_suffix(".md").write_text(text)
-    content = {"machine": asdict(machine), **asdict(results)}
-    stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
-    print(f"written: {stem.with_suffix('.md')} and {stem.with_suffix('.json')}")

@@ -81,7 +81,7 @@ def measure(scenario: Scenario, workload: Workload, broker: str, reactors: int, 
             memory_bytes = resident_bytes(running.pid) - memory_bytes
         before_s, busy_s = cpu_s(running.pid), busy_cpu_s()
         own_s = time.process_time()
-        outcome = short(generator.run())
+        outcome = bare(generator.run())
         broker_cpu_s = cpu_s(running.pid) - before_s
         others_cpu_s = busy_cpu_s() - busy_s - broker_cpu_s - (time.process_time() - own_s)
     finally:
@@ -103,12 +103,12 @@ def run_load(workload: Workload, running: Running, idle_limit_s: float = 5.0) ->
     generator = Generator(workload, local_target(running.port))
     try:
         generator.connect(timeout_s=120)
-        return short(generator.run(idle_limit_s))
+        return bare(generator.run(idle_limit_s))
     finally:
         generator.close()
 
 
-def short(outcome: Outcome) -> Outcome:
+def bare(outcome: Outcome) -> Outcome:
     """Without the samples over time, of which a recorded result would have thousands of lines."""
     return replace(outcome, intervals=(), latencies=())
 

@@ -12,8 +12,9 @@ from datetime import date
 from pathlib import Path
 
 import machine
+import pages
 from pipeline_parts import PARTS, Sizes
-from pipeline_report import markdown, run_parts, write
+from pipeline_report import markdown, run_parts
 
 from tidemq.pipeline.spark.session import spark_session
 
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     print(text)
     stem = options.output or RESULTS / f"{date.today()}-pipeline-{here.commit.rstrip('+')}"
-    write(stem, text, samples, here)
+    pages.write(stem, text, here, {"samples": samples})
 
 
 if __name__ == "__main__":

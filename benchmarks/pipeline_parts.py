@@ -27,9 +27,9 @@ from pyspark.sql import SparkSession
 from tidemq.bench.workload import Workload
 from tidemq.client.streams import StreamReader
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
+from tidemq.pipeline.load_results import count_latencies, percentiles
 from tidemq.pipeline.reconcile.bucket_merging import Counts
 from tidemq.pipeline.reconcile.dumps import reconcile, reconcile_by
-from tidemq.pipeline.results import count_latencies, percentiles
 from tidemq.pipeline.sources.stream import register
 from tidemq.testing.ports import free_port
 
@@ -319,7 +319,7 @@ def percentile_part(spark: SparkSession, sizes: Sizes) -> Iterator[Mapping[str, 
 
 def percentiles_spark(spark: SparkSession, folder: Path) -> list[float]:
     """As `tidemq pipeline bench`, without its plots."""
-    counts = count_latencies([], [spark.read.parquet(str(folder))])
+    counts = count_latencies(spark.read.parquet(str(folder)))
     return percentiles(counts)["p999_us"].to_list()
 
 

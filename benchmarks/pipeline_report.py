@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 
 from machine import Machine
+from pages import GOALS_HEAD, measured_on, verdict
 from pipeline_parts import PARTS, Figures, Sizes, cores
 from pyspark.sql import SparkSession
-from report import short, table, verdict
+
+from tidemq.bench.report.numbers import short, spread
+from tidemq.bench.report.tables import markdown_rows
 
 GOALS = {  # of a contender: a figure, and what it is to be at least, or at most where that is negative
     "source: Spark": ("rows/s", 1.5e6),
@@ -59,8 +60,8 @@ def rows(samples: Samples, whole: bool) -> list[list[str]]:
     lines = []
     for who, runs in samples.items():
         for what in runs[0]:
-            values = sorted(run[what] for run in runs)
-            figure = f"{short(median(values))} ({short(values[0])}-{short(values[-1])}) {what}"
+            values = [run[what] for run in runs]
+            figure = f"{spread(values)} {what}"
             goal_of, goal = GOALS.get(who, ("", 0.0))
             if goal_of != what:
                 lines.append([who, figure, "", ""])
@@ -77,20 +78,10 @@ def markdown(samples: Samples, here: Machine, sizes: Sizes, load_before: float, 
     lines = [
         "# Pipeline benchmarks",
         "",
-        f"{here.cpu}; {cores()} cores, {here.memory_gib} GiB; {here.kernel}; Python {here.python}; commit "
-        f"{here.commit}; load average when it began {load_before:.2f}.",
+        f"{measured_on(here, cores())}; load average when it began {load_before:.2f}.",
         "",
         f"{options}: {figures}. Median of the rounds (lowest-highest), contenders in turn. {CONDITIONS}",
         "",
-        *table(["", "", "goal", ""], rows(samples, sizes == Sizes.scaled(1))),
+        markdown_rows(GOALS_HEAD, rows(samples, sizes == Sizes.scaled(1))),
     ]
     return "\n".join(lines)
-
-
-def write(stem: Path, text: str, samples: Mapping[str, Sequence[Figures]], here: Machine) -> None:
-    """The page as STEM.md and every sample as STEM.json."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    stem.with_suffix(".md").write_text(text)
-    content = {"machine": asdict(here), "samples": samples}
-    stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
-    print(f"written: {stem.with_suffix('.md')} and {stem.with_suffix('.json')}")

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
+import engine_report as report
 import machine
-import report
+import pages
 from measurement import Sample, measure, sized
 from peers import PEERS
 from peers.peer import Conditions, PeerMissingError, Running
@@ -217,7 +218,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     print(text)
     if not options.quick or options.output:
-        report.write(stem, text, run.samples, run.failures, here, versions)
+        pages.write(stem, text, here, report.content(run.samples, run.failures, versions))
 
 
 if __name__ == "__main__":

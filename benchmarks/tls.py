@@ -13,7 +13,6 @@ import argparse
 import json
 import re
 import ssl
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,13 +25,14 @@ from pathlib import Path
 from socket import create_connection
 
 import trustme
-from measurement import short
+from measurement import bare
 from peers.mosquitto import Mosquitto
 from peers.peer import Running
 
 from tidemq.bench.load.generator import Generator
 from tidemq.bench.peer.target import Security, parse_url
 from tidemq.bench.process import cpu_s
+from tidemq.bench.report.numbers import spread
 from tidemq.bench.workload import Workload
 from tidemq.testing.ports import free_port
 from tidemq.wire import Connect, encode
@@ -119,7 +119,7 @@ def throughput(workload: Workload, running: Running, folder: Path) -> tuple[floa
     try:
         generator.connect(timeout_s=60)
         before = cpu_s(running.pid)
-        outcome = short(generator.run(5.0))
+        outcome = bare(generator.run(5.0))
         return outcome.messages_per_s, outcome.received / (cpu_s(running.pid) - before)
     finally:
         generator.close()
@@ -147,10 +147,6 @@ def handshakes(running: Running, folder: Path, count: int, resumed: bool) -> tup
         list(threads.map(shake, [ticket] * count))
         seconds, used = time.monotonic() - begun, cpu_s(running.pid) - before
     return count / seconds, count / used
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
 
 
 def main() -> None:
@@ -197,8 +193,7 @@ def report(title: str, found: dict[str, list[tuple[float, float]]]) -> None:
         ours, theirs = ([run[place] for run in found[kind]] for kind in ("tidemq", "mosquitto"))
         ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
         print(
-            f"{title}, {unit}: TideMQ {spread(ours)}, Mosquitto {spread(theirs)}; "
-            f"{statistics.median(ratios):.1f} times ({min(ratios):.1f} to {max(ratios):.1f})",
+            f"{title}, {unit}: TideMQ {spread(ours)}, Mosquitto {spread(theirs)}; {spread(ratios)} times",
             flush=True,
         )
 

@@ -13,7 +13,7 @@ import pytest
 from bench.test_parquet import RESULT
 from conftest import RunningBroker
 
-from tidemq.bench.report.text import comparison_text, rate_text, run_text, time_text
+from tidemq.bench.report.text import comparison_text, run_text
 from tidemq.bench.result import Result
 
 
@@ -94,29 +94,6 @@ def test_a_broker_of_which_nothing_came_is_marked() -> None:
     line = comparison_text([of_broker("one", 1e6), dead]).splitlines()[2]
     assert line.startswith("fan 1:2, QoS 0: p99")
     assert line.endswith("—!")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.1234, "0.123"),
-        (99.96, "100"),
-        (999.6, "1 k"),
-        (1234, "1.23 k"),
-        (999_600, "1 M"),
-        (23.5e6, "23.5 M"),
-    ],
-)
-def test_rates(value: float, text: str) -> None:
-    assert rate_text(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value_us", "text"),
-    [(0.5, "0.5 µs"), (123.4, "123 µs"), (999.9, "1 ms"), (4560, "4.56 ms"), (2e6, "2 s")],
-)
-def test_times(value_us: float, text: str) -> None:
-    assert time_text(value_us) == text
 
 
 def test_progress_is_shown_on_a_terminal_only(tidemq: RunningBroker) -> None:

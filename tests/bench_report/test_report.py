@@ -13,8 +13,8 @@ import pytest
 from bench_report.conftest import made_result
 
 from tidemq.bench.report import write_report
-from tidemq.bench.report.figures import plots, tail_curve
-from tidemq.bench.report.runs import read_runs
+from tidemq.bench.report.figures import POINTS, PUBLISHED, plots, tail_curve
+from tidemq.bench.report.runs import Case, Runs, read_runs
 from tidemq.bench.result import Bucket
 
 NAMES = ["throughput.png", "throughput-per-cpu.png", "latency.png", "latency-over-time.png"]
@@ -126,6 +126,40 @@ def test_the_tail_rises_tenfold_a_step():
     across, up = tail_curve(buckets)
     assert across == [1.0, 1.999, 2.999, 9.999, 50.999]
     assert up == pytest.approx([0, 1, 2, 3, 3])
+
+
+def test_a_curve_of_very_many_points_keeps_its_ends_and_its_height():
+    count = 100_000
+    across, up = tail_curve([Bucket(at * 1000, at * 1000, 1) for at in range(1, count + 1)])
+    assert len(across) == len(up) <= POINTS + 2
+    assert (across[0], up[0]) == (1.0, 0.0)
+    assert up == sorted(up)
+    assert up[-1] == pytest.approx(5, abs=0.01)
+    assert across[-1] == pytest.approx(count, rel=0.001)
+
+
+def test_what_evaluations_show_is_drawn_of_runs_and_of_latencies_alone(written):
+    """SurgeMQ's figure is a line, a ping a bar, and a crowd's runs lie where their number is."""
+    fan = made_result(run={"arguments": {"senders": 1, "receivers": 20, "qos": 0}})
+    crowds = [
+        made_result(
+            label=f"{count} subscribers",
+            run={"workload": "subscribers", "arguments": {"count": count}},
+            summary={"seconds": 2.0, "broker_cpu_s": cpu_s},
+        )
+        for count, cpu_s in ((10, 1.0), (100, 3.0))
+    ]
+    runs = read_runs([written(fan, *crowds)])
+    ping = Case(label="ping", broker="samples", latencies=(Bucket(7000, 7000, 3), Bucket(9000, 9000, 1)))
+    drawn = {plot.name: plot.figure for plot in plots(Runs([*runs.cases, ping]), PUBLISHED)}
+    assert list(drawn) == list(PUBLISHED)
+    (surgemq,) = drawn["surgemq"].axes
+    assert [line.get_xdata()[0] for line in surgemq.get_lines() if line.get_linestyle() == "--"] == [750_000]
+    (bars,) = drawn["ping"].axes
+    assert [bar.get_width() for bar in bars.patches] == [7.0]
+    waits, cores = drawn["subscribers"].axes
+    assert list(waits.get_lines()[0].get_xdata()) == [10, 100]
+    assert list(cores.get_lines()[0].get_ydata()) == [0.5, 1.5]
 
 
 def test_over_time_shows_the_round_in_the_middle(written):

@@ -6,7 +6,7 @@ import pytest
 from bench_report.conftest import made_result
 
 from tidemq.bench.report.runs import read_runs
-from tidemq.bench.report.tables import duration, markdown, remarks, short, tables
+from tidemq.bench.report.tables import markdown, remarks, tables
 from tidemq.errors import UsageError
 
 
@@ -16,28 +16,6 @@ def texts(table):
 
 def by_title(runs):
     return {table.title: table for table in tables(runs)}
-
-
-@pytest.mark.parametrize(
-    ("figure", "text"),
-    [
-        (7.891, "7.89"),
-        (678.4, "678"),
-        (999.6, "1 k"),
-        (45_630, "45.6 k"),
-        (999_700, "1 M"),
-        (23_456_789, "23.5 M"),
-    ],
-)
-def test_three_digits_count(figure, text):
-    assert short(figure) == text
-
-
-@pytest.mark.parametrize(
-    ("us", "text"), [(47.2, "47.2 µs"), (1234, "1.23 ms"), (999.7, "1 ms"), (4.5e6, "4.5 s")]
-)
-def test_durations_have_the_unit_that_suits_them(us, text):
-    assert duration(us) == text
 
 
 def test_rounds_become_a_median_and_a_spread_and_the_best_is_told(written):

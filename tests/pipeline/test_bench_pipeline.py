@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tidemq.bench.report.numbers import short
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -17,7 +19,6 @@ def test_every_part_runs_and_is_on_the_page(spark: SparkSession, monkeypatch: py
     import machine
     import pipeline_report as benchmark
     from pipeline_parts import PARTS, Sizes
-    from report import short
 
     sizes = Sizes(messages=4000, captured=4000, seconds=1.0, queued=6400, samples=6400)
     samples = benchmark.run_parts(spark, PARTS, sizes, 1, warm_up=False)
@@ -26,7 +27,7 @@ def test_every_part_runs_and_is_on_the_page(spark: SparkSession, monkeypatch: py
     for who, runs in samples.items():
         for what, value in runs[0].items():
             assert value > 0
-            assert f"| {who} | {short(value)} (" in page, what
+            assert f"| {who} | {short(value)} {what} |" in page
     goals = [line for line in page.splitlines() if "≥" in line or "≤" in line]
     assert len(goals) == len(benchmark.GOALS)
     assert not [line for line in goals if "met" in line]  # sizes as small as these say nothing

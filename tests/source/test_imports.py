@@ -26,7 +26,7 @@ BELOW = {
     "testing": "limits errors config wire engine store broker client",
     "pytest_plugin": "config testing",
     "bench": "limits errors wire net",
-    "pipeline": "limits errors wire client",
+    "pipeline": "limits errors wire client bench",  # of bench: results of load tests, read and drawn
     "cli": "limits errors config wire store stream broker client bench pipeline",
     "__init__": "limits errors config wire broker",  # what the package offers
 }
@@ -70,8 +70,7 @@ ROOMS = {
     "pipeline": {
         "__init__": "",
         "places": "",
-        "plots": "",
-        "results": "places plots",
+        "load_results": "places",
         "spark": "",
         "decode": "",
         "reconcile": "places",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from fractions import Fraction
 from itertools import accumulate
 from typing import Any, Literal, get_args
 
@@ -145,7 +146,7 @@ def merge_buckets(histograms: Iterable[Iterable[Bucket]]) -> tuple[Bucket, ...]:
     return tuple(Bucket(low, high, counts[low, high]) for low, high in sorted(counts))
 
 
-def quantile_ns(buckets: Iterable[Bucket], share: float) -> int:
+def quantile_ns(buckets: Iterable[Bucket], share: float | Fraction) -> int:
     """The upper bound of the bucket up to which `share` (0 to 1) of all values lie; 0 when there are none."""
     filled = list(buckets)
     wanted = share * sum(bucket.count for bucket in filled)

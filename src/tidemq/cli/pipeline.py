@@ -189,7 +189,7 @@ def bench(
     OUT is a folder of this machine; RESULTS are folders or URIs that all executors reach.
     """
     try:
-        from tidemq.pipeline.results import summarise
+        from tidemq.pipeline.load_results import summarise
         from tidemq.pipeline.spark.session import spark_session
 
         *results, out = places

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from tidemq.bench.report.figures import Plot, plots, style
+from tidemq.bench.report.figures import REPORTED, Plot, plots, style
 from tidemq.bench.report.runs import Run, Runs, read_runs
 from tidemq.bench.report.tables import Cell, Table, remarks, tables
 
@@ -48,13 +48,25 @@ def write_report(directories: Sequence[Path], output: Path | None = None) -> lis
     OSError where nothing can be written.
     """
     runs = read_runs(directories)
-    folder = output or directories[0]
-    folder.mkdir(parents=True, exist_ok=True)
+    parts = [section(table.title, table.note, table_text(table)) for table in tables(runs)]
+    parts.append(section("Remarks on single runs", "", remarks_text(runs)))
+    page = (output or directories[0]) / PAGE_NAME
+    return write_page(page, "Load report", facts_text(runs), parts, runs)
+
+
+def write_page(
+    page: Path, title: str, facts: str, parts: Iterable[str], runs: Runs, names: Sequence[str] = REPORTED
+) -> list[Path]:
+    """One page with the plots that are named, and behind them `parts`, which are HTML, as `facts` are.
+
+    Beside it a picture for each plot; returns the page and the pictures.
+    """
+    page.parent.mkdir(parents=True, exist_ok=True)
     with style():
-        drawn = plots(runs)
-        pictures = [write_picture(plot, folder) for plot in drawn]
-        page = folder / PAGE_NAME
-        page.write_text(page_text(runs, drawn), encoding="utf-8")
+        drawn = plots(runs, names)
+        pictures = [write_picture(plot, page.parent) for plot in drawn]
+        sections = [*(section(plot.title, plot.note, svg_text(plot)) for plot in drawn), *parts]
+        page.write_text(page_text(title, facts, sections), encoding="utf-8")
     return [page, *pictures]
 
 
@@ -64,24 +76,18 @@ def write_picture(plot: Plot, folder: Path) -> Path:
     return path
 
 
-def page_text(runs: Runs, drawn: Iterable[Plot]) -> str:
+def page_text(title: str, facts: str, sections: Iterable[str]) -> str:
     """The whole page."""
-    body = [
-        heading(runs),
-        *(section(plot.title, plot.note, svg_text(plot)) for plot in drawn),
-        *(section(table.title, table.note, table_text(table)) for table in tables(runs)),
-        section("Remarks on single runs", "", remarks_text(runs)),
-    ]
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Load report</title>\n<style>{STYLE}</style>\n<main>\n"
-        + "\n".join(body)
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n<main>\n<h1>{escape(title)}</h1>\n"
+        + "\n".join([facts, *sections])
         + "\n</main>\n</html>\n"
     )
 
 
-def heading(runs: Runs) -> str:
+def facts_text(runs: Runs) -> str:
     """What was run, when and where."""
     first, last = runs.all[0], max(runs.all, key=lambda run: run.started_at)
     rounds = max(len(case.runs) for label in runs.labels for case in runs.of(label))
@@ -93,7 +99,7 @@ def heading(runs: Runs) -> str:
     ]
     brokers = ", ".join(broker_text(broker, runs.all) for broker in runs.brokers)
     return (
-        f"<h1>Load report</h1>\n<p>{escape(brokers)}</p>\n"
+        f"<p>{escape(brokers)}</p>\n"
         f'<p class="facts">{"".join(f"<span>{escape(fact)}</span>" for fact in facts)}</p>'
     )
 

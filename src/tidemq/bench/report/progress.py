@@ -7,7 +7,7 @@ import time
 from rich.console import Console
 from rich.status import Status
 
-from tidemq.bench.report.text import rate_text, time_text
+from tidemq.bench.report.numbers import duration, short
 from tidemq.bench.result import Interval
 
 
@@ -32,7 +32,7 @@ class Progress:
     def connected(self, count: int) -> None:
         seconds = time.monotonic() - self._began_s
         rate = count / seconds if seconds else 0.0
-        self._show(f"{count:,} of {self._connections:,} connections, {rate_text(rate)}/s")
+        self._show(f"{count:,} of {self._connections:,} connections, {short(rate)}/s")
 
     def interval(self, interval: Interval) -> None:
         self._sent += interval.sent
@@ -44,9 +44,9 @@ class Progress:
             ("sent", self._sent, interval.sent),
             ("received", self._received, interval.received),
         ):
-            text += f"  {name} {total:,} ({rate_text(now / interval.seconds)}/s)"
+            text += f"  {name} {total:,} ({short(now / interval.seconds)}/s)"
         if interval.p50_us is not None and interval.p99_us is not None:
-            text += f"  p50 {time_text(interval.p50_us)}, p99 {time_text(interval.p99_us)}"
+            text += f"  p50 {duration(interval.p50_us)}, p99 {duration(interval.p99_us)}"
         self._show(text)
 
     def end(self) -> None:

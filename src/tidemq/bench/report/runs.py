@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow.parquet as pq
 
 from tidemq.bench.report.files import TABLES
-from tidemq.bench.result import Bucket, merge_buckets
+from tidemq.bench.result import Bucket, merge_buckets, quantile_ns
 from tidemq.errors import UsageError
 
 T = TypeVar("T")
@@ -60,6 +61,23 @@ class Run:
         return self.received / self.broker_cpu_s if self.broker_cpu_s and self.received else None
 
     @property
+    def per_core_s(self) -> float | None:
+        """Messages in and out per second of the broker's CPU; None as above."""
+        messages = self.sent + self.received
+        return messages / self.broker_cpu_s if self.broker_cpu_s and self.expected else None
+
+    @property
+    def broker_cores(self) -> float | None:
+        """Cores that the broker used meanwhile; None as above."""
+        return self.broker_cpu_s / self.seconds if self.broker_cpu_s and self.expected else None
+
+    @property
+    def subscribers(self) -> int | None:
+        """Of the workload `subscribers`: how many there were."""
+        count = json.loads(self.arguments).get("count")
+        return count if isinstance(count, int) else None
+
+    @property
     def rate(self) -> float | None:
         """Deliveries per second; None where there were none to make."""
         return self.received_per_s if self.expected else None
@@ -90,18 +108,23 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One workload against one broker: its rounds, in the order of their start."""
+    """One workload against one broker: its rounds, in the order of their start; none, where only latencies
+    are known of it."""
 
     label: str
     broker: str
-    runs: tuple[Run, ...]  # at least one
-    latencies: tuple[Bucket, ...]  # of all rounds together
-    moments: tuple[Moment, ...]  # of the round whose rate is the median, or next below it
+    runs: tuple[Run, ...] = ()
+    latencies: tuple[Bucket, ...] = ()  # of all rounds together
+    moments: tuple[Moment, ...] = ()  # of the round whose rate is the median, or next below it
 
     def spread(self, read: Callable[[Run], float | None]) -> Spread | None:
         """What `read` says of the rounds; None where it says nothing of any."""
         values = [value for run in self.runs if (value := read(run)) is not None]
         return Spread(tuple(sorted(values))) if values else None
+
+    def latency_us(self, share: float) -> float:
+        """What so great a share of all messages took at most."""
+        return quantile_ns(self.latencies, share) / 1000
 
 
 class Runs:
@@ -120,17 +143,21 @@ class Runs:
         return [case for broker in self.brokers if (case := self.case(label, broker))]
 
     @property
+    def cases(self) -> list[Case]:
+        return list(self._cases.values())
+
+    @property
     def all(self) -> list[Run]:
         return [run for case in self._cases.values() for run in case.runs]
 
 
-def read_runs(directories: Sequence[Path]) -> Runs:
-    """The runs that lie in `directories`; runs of one broker with one label count as rounds.
+def read_runs(directories: Sequence[Path | str]) -> Runs:
+    """The runs that lie in `directories`, paths or URIs; runs of one broker with one label count as rounds.
 
     Raises UsageError, which names the file, where one is missing, is not Parquet, or has other columns.
     """
     folders = dict.fromkeys(directories)  # one that is named twice counts once
-    rows = {name: [row for each in folders for row in read_rows(each / name)] for name in TABLES}
+    rows = {name: [row for each in folders for row in read_rows(f"{each}/{name}", name)] for name in TABLES}
     runs = [made(Run, row) for row in sorted(rows["summary.parquet"], key=lambda row: row["started_at"])]
     if not runs:
         raise UsageError(f"there are no runs in {', '.join(map(str, directories))}")
@@ -153,15 +180,15 @@ def read_runs(directories: Sequence[Path]) -> Runs:
     )
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of one of the three files."""
+def read_rows(path: str, name: str) -> list[dict[str, Any]]:
+    """All rows of that one of the three files."""
     try:
         table = pq.read_table(path)
     except FileNotFoundError as error:
         raise UsageError(f"{path} is missing: it is written by a load tool's --out") from error
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise UsageError(f"{path} cannot be read as Parquet: {error}") from error
-    if table.schema != TABLES[path.name]:
+    if table.schema != TABLES[name]:
         raise UsageError(f"{path} has other columns: another version of the load tools wrote it")
     return list(table.to_pylist())
 

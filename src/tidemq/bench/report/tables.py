@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from tidemq.bench.report.numbers import NOTHING, Show, duration, faults, short
 from tidemq.bench.report.runs import Case, Run, Runs, Spread
 from tidemq.bench.report.surgemq import SURGEMQ, SURGEMQ_NOTE, surgemq_rate
 
 Read = Callable[[Run], float | None]
-Show = Callable[[float], str]
-NOTHING = "—"
 NOT_INTACT = "✗"
 AT_LEAST = "≥"
 MARKS_NOTE = (
@@ -36,22 +35,6 @@ class Table:
     note: str
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-
-
-def short(figure: float) -> str:
-    """Three digits that count: 1.23 M, 45.6 k, 678, 7.89."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if figure >= size * 0.9995:
-            return f"{figure / size:.3g} {unit}"
-    return f"{figure:.3g}"
-
-
-def duration(us: float) -> str:
-    """Microseconds in the unit that suits them: 47 µs, 1.23 ms, 4.5 s."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if us >= size * 0.9995:
-            return f"{us / size:.3g} {unit}"
-    return f"{us:.3g} µs"
 
 
 def spread_text(spread: Spread, show: Show) -> str:
@@ -150,24 +133,18 @@ def remarks(runs: Runs) -> list[str]:
 
 
 def remark(run: Run) -> str:
-    counts = {
-        "lost": run.lost,
-        "twice": run.duplicates,
-        "out of order": run.disordered,
-        "not sent to that subscriber": run.foreign,
-        "wrong acknowledgements": run.ack_errors,
-    }
-    said = [] if run.end == "complete" else [run.end]
-    said += [f"{count:,} {what}" for what, count in counts.items() if count]
-    said += ["limited by the generator"] if run.limited_by_generator else []
+    said = faults(run) + (["limited by the generator"] if run.limited_by_generator else [])
     return f"{run.label}, {run.broker}: {', '.join(said)}" if said else ""
 
 
 def markdown(table: Table) -> str:
     """The table for a page of text, the best figure of a row in bold."""
-    lines = [table.head, ("---",) * len(table.head)]
-    for row in table.rows:
-        lines.append(tuple(markdown_cell(cell) for cell in row))
+    return markdown_rows(table.head, ([markdown_cell(cell) for cell in row] for row in table.rows))
+
+
+def markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The same of plain text."""
+    lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 

@@ -5,8 +5,8 @@ brokers side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
 
+from tidemq.bench.report.numbers import Show, duration, short, spread
 from tidemq.bench.result import Latency, Result, Summary
 
 Read = Callable[[Summary], float | None]
@@ -55,35 +55,15 @@ def fault_lines(summary: Summary) -> list[str]:
 def latency_text(latency: Latency) -> str:
     values = (latency.p50_us, latency.p90_us, latency.p99_us, latency.p999_us, latency.max_us)
     names = ("p50", "p90", "p99", "p99.9", "max")
-    return ", ".join(f"{name} {time_text(value)}" for name, value in zip(names, values, strict=True))
-
-
-def time_text(value_us: float) -> str:
-    """Three digits that count: 12.3 µs, 4.56 ms, 7.89 s."""
-    for unit, factor in (("s", 1e6), ("ms", 1e3)):
-        if value_us >= factor * 0.9995:
-            return f"{three(value_us / factor)} {unit}"
-    return f"{three(value_us)} µs"
-
-
-def three(value: float) -> str:
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
-
-
-def rate_text(value: float) -> str:
-    """Three digits that count: 456, 7.89 k, 1.23 M."""
-    for unit, factor in (("M", 1e6), ("k", 1e3)):
-        if value >= factor * 0.9995:
-            return f"{three(value / factor)} {unit}"
-    return three(value)
+    return ", ".join(f"{name} {duration(value)}" for name, value in zip(names, values, strict=True))
 
 
 def connect_line(summary: Summary) -> str:
-    text = f"  {summary.connections:,} connections in {time_text(summary.connect_s * 1e6)}"
+    text = f"  {summary.connections:,} connections in {duration(summary.connect_s * 1e6)}"
     text += f", {summary.connects_per_s:,.0f} a second"
     if summary.connect_latency is not None and summary.connections > 1:
-        text += f", to CONNACK p50 {time_text(summary.connect_latency.p50_us)}"
-        text += f", p99 {time_text(summary.connect_latency.p99_us)}"
+        text += f", to CONNACK p50 {duration(summary.connect_latency.p50_us)}"
+        text += f", p99 {duration(summary.connect_latency.p99_us)}"
     if summary.bytes_per_connection is not None:
         text += f"; {summary.bytes_per_connection:,.0f} bytes of the broker's memory each"
     return text
@@ -108,7 +88,7 @@ def remarks(summary: Summary) -> list[str]:
     if summary.limited_by_generator:
         found.append(f"  LIMITED BY THE GENERATOR: {why_limited(summary)}; the broker can do more")
     if summary.clock_error_us:
-        error = time_text(summary.clock_error_us)
+        error = duration(summary.clock_error_us)
         found.append(f"  clocks of several machines: latencies between them may be off by {error}")
     missing = f"{summary.lost:,} of {summary.expected:,} messages are missing"
     if summary.end == "disconnected":
@@ -154,37 +134,33 @@ def comparison_text(results: Sequence[Result]) -> str:
     return aligned(rows) + "\n" + legend(results)
 
 
-def figures_of(runs: Iterable[Summary]) -> list[tuple[str, Read, Callable[[float], str]]]:
+def figures_of(runs: Iterable[Summary]) -> list[tuple[str, Read, Show]]:
     """What a workload is judged by."""
     summaries = list(runs)
     if all(each.expected == 0 for each in summaries):
         return [
-            ("connections/s", lambda each: each.connects_per_s, rate_text),
-            ("bytes a connection", lambda each: each.bytes_per_connection, rate_text),
+            ("connections/s", lambda each: each.connects_per_s, short),
+            ("bytes a connection", lambda each: each.bytes_per_connection, short),
         ]
-    p99: tuple[str, Read, Callable[[float], str]] = (
+    p99: tuple[str, Read, Show] = (
         "p99",
         lambda each: each.latency.p99_us if each.latency else None,
-        time_text,
+        duration,
     )
     if all(each.latency_span == "sent to received" for each in summaries):
-        return [("messages/s", lambda each: each.received_per_s, rate_text), p99]
+        return [("messages/s", lambda each: each.received_per_s, short), p99]
     return [
-        ("p50", lambda each: each.latency.p50_us if each.latency else None, time_text),
+        ("p50", lambda each: each.latency.p50_us if each.latency else None, duration),
         p99,
     ]
 
 
-def cell(runs: Sequence[Summary], read: Read, text: Callable[[float], str]) -> str:
+def cell(runs: Sequence[Summary], read: Read, text: Show) -> str:
     """Median (least - greatest), with marks."""
-    values = sorted(value for each in runs if (value := read(each)) is not None)
+    values = [value for each in runs if (value := read(each)) is not None]
     marks = "!" if not all(each.intact for each in runs) else ""
     marks += "*" if any(each.limited_by_generator for each in runs) else ""
-    if not values:
-        return "—" + marks
-    if len(values) == 1:
-        return text(values[0]) + marks
-    return f"{text(median(values))} ({text(values[0])} - {text(values[-1])}){marks}"
+    return spread(values, text, " - ") + marks
 
 
 def legend(results: Sequence[Result]) -> str:

@@ -1,18 +1,17 @@
-"""Figures for people: a line for each run, a Markdown page with the goals beside the figures, and JSON."""
+"""The page on the engine: a line for each run, the goals beside the figures."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 
 from machine import Machine
 from measurement import Sample
+from pages import figure, measured_on, part, ratio, remarks_part, verdict
 from workloads import RATE_PER_S_PACED, SCENARIOS, Scenario
 
-from tidemq.bench.workload import Outcome
+from tidemq.bench.report.numbers import faults, short, spread
 
 Read = Callable[[Sample], float]
 IDLE_BYTES_GOAL = 700
@@ -54,22 +53,10 @@ class Samples:
         return median(map(read, samples)) if samples else None
 
     def spread(self, scenario: str, broker: str, reactors: int, read: Read) -> str:
-        """Median (lowest to highest), or a dash."""
+        """Median (lowest-highest), or a dash."""
         samples = self.of(scenario, broker, reactors)
-        if not samples:
-            return "—"
-        figures = sorted(map(read, samples))
         marks = "" if all(sample.outcome.intact for sample in samples) else " **not intact**"
-        return f"{short(median(figures))} ({short(figures[0])}-{short(figures[-1])}){marks}"
-
-
-def short(figure: float) -> str:
-    """Three or four digits that count: 1.23 M, 45.6 k, 6,750, 7.89."""
-    if figure >= 1e6 * 0.9995:
-        return f"{figure / 1e6:.3g} M"
-    if figure >= 1e4:
-        return f"{figure / 1e3:.3g} k"
-    return f"{figure:,.0f}" if figure >= 1e2 else f"{figure:.3g}"
+        return spread(map(read, samples)) + marks
 
 
 def latency_p50_us(sample: Sample) -> float:
@@ -97,7 +84,7 @@ def remarks(sample: Sample) -> list[str]:
     """What a reader must know before trusting a figure."""
     found = []
     if not sample.outcome.intact:
-        found.append(faults(sample.outcome))
+        found += faults(sample.outcome)
     if sample.generator_bound:
         found.append("generator-bound")
     if sample.disturbed:
@@ -105,43 +92,22 @@ def remarks(sample: Sample) -> list[str]:
     return found
 
 
-def faults(outcome: Outcome) -> str:
-    """What went wrong in a run that is not intact."""
-    counts = {
-        "lost": outcome.lost,
-        "twice": outcome.duplicates,
-        "out of order": outcome.disordered,
-        "not ours": outcome.foreign,
-        "wrong acknowledgements": outcome.ack_errors,
-    }
-    return ", ".join([outcome.end, *(f"{count:,} {name}" for name, count in counts.items() if count)])
-
-
-def verdict(met: bool | None) -> str:
-    return "—" if met is None else "met" if met else "**missed**"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cells) + " |" for cells in lines] + [""]
-
-
 def rate_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list[str]]:
     rows = []
     for scenario in chosen:
         ours = samples.median(scenario.name, "tidemq", 1, cost_rate)
         theirs = samples.median(scenario.name, "mosquitto", 1, cost_rate)
-        ratio = ours / theirs if ours and theirs else None
+        times = ratio(ours, theirs)
         goal = f"{short(scenario.goal_per_cpu_s)}, {scenario.goal_ratio:g} times"
         met = None
-        if ours and ratio:
-            met = ours >= scenario.goal_per_cpu_s and ratio >= scenario.goal_ratio
+        if ours and times:
+            met = ours >= scenario.goal_per_cpu_s and times >= scenario.goal_ratio
         rows.append(
             [
                 scenario.text,
                 samples.spread(scenario.name, "tidemq", 1, cost_rate),
                 samples.spread(scenario.name, "mosquitto", 1, cost_rate),
-                f"{ratio:.1f}" if ratio else "—",
+                f"{times:.1f}" if times else "—",
                 goal,
                 verdict(met),
                 samples.spread(scenario.name, "tidemq", 1, wall_rate),
@@ -174,8 +140,8 @@ def reactor_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list[str]
     for scenario in chosen:
         one, many = (samples.median(scenario.name, "tidemq", count, wall_rate) for count in (1, 0))
         dear, cheap = (samples.median(scenario.name, "tidemq", count, cost_us) for count in (0, 1))
-        faster = many / one if one and many else None
-        dearer = dear / cheap if dear and cheap else None
+        faster = ratio(many, one)
+        dearer = ratio(dear, cheap)
         met = None
         if faster and dearer:
             met = dearer <= COST_RATIO_GOAL and (faster > 1 or not scenario.scales)
@@ -183,9 +149,9 @@ def reactor_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list[str]
             [
                 scenario.text,
                 samples.spread(scenario.name, "tidemq", 0, wall_rate),
-                f"{faster:.2f}" if faster else "—",
+                figure(faster),
                 "> 1" if scenario.scales else "—",
-                f"{dearer:.2f}" if dearer else "—",
+                figure(dearer),
                 f"≤ {COST_RATIO_GOAL:g}",
                 verdict(met),
                 samples.spread(scenario.name, "mosquitto", 0, wall_rate),
@@ -245,9 +211,9 @@ def subscription_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list
         for broker in ("tidemq", "mosquitto"):
             cost = samples.median(scenario.name, broker, 1, cost_us)
             base = samples.median(chosen[0].name, broker, 1, cost_us)
-            ratios.append(cost / base if cost and base else None)
+            ratios.append(ratio(cost, base))
             cells.append(samples.spread(scenario.name, broker, 1, cost_us))
-            cells.append(f"{ratios[-1]:.2f}" if ratios[-1] else "—")
+            cells.append(figure(ratios[-1]))
         met = ratios[0] <= MATCH_RATIO_GOAL if ratios[0] and scenario is not chosen[0] else None
         rows.append([*cells, verdict(met)])
     return rows
@@ -263,23 +229,33 @@ def before_rows(samples: Samples, chosen: Sequence[Scenario]) -> list[list[str]]
                 after.per_cpu_s / earlier.per_cpu_s for after, earlier in zip(now, before, strict=False)
             )
             if ratios:
-                spread = f"{median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
                 name = f"{scenario.text}, {'one reactor' if reactors else 'default'}"
                 figures = [
                     samples.spread(scenario.name, each, reactors, read)
                     for read in (cost_rate, wall_rate)
                     for each in ("before", "tidemq")
                 ]
-                rows.append([name, *figures[:2], spread, *figures[2:]])
+                rows.append([name, *figures[:2], spread(ratios, figure), *figures[2:]])
     return rows
 
 
 def before_part(samples: Samples, kinds: Mapping[str, Sequence[Scenario]]) -> list[str]:
     rows = before_rows(samples, [*kinds.get("rate", ()), *kinds.get("paced", ())])
-    if not rows:
-        return []
     head = ["workload", "before / CPU-s", "now / CPU-s", "now to before", "before / s", "now / s"]
-    return ["## Before and now", "", *table(head, rows)]
+    return part("Before and now", "", head, rows) if rows else []
+
+
+def rate_parts(samples: Samples, chosen: Sequence[Scenario]) -> list[str]:
+    """With one reactor, and with the default number of them."""
+    note = "Messages delivered per second of the broker's CPU, and (last columns) per second."
+    head = ["workload", "TideMQ / CPU-s", "Mosquitto / CPU-s", "ratio", "goal", ""]
+    head += ["TideMQ / s", "Mosquitto / s", "unparsed relay / CPU-s"]
+    lines = part("One reactor", note, head, rate_rows(samples, chosen))
+    if 0 in samples.reactors:
+        head = ["workload", "TideMQ / s", "to one reactor", "goal", "CPU a message, to one reactor", "goal"]
+        rows = reactor_rows(samples, chosen)
+        lines += part("Default number of reactors", "", [*head, "", "Mosquitto / s"], rows)
+    return lines
 
 
 def markdown(runs: Sequence[Sample], failures: Sequence[str], preface: Sequence[str]) -> str:
@@ -292,89 +268,48 @@ def markdown(runs: Sequence[Sample], failures: Sequence[str], preface: Sequence[
             kinds.setdefault(scenario.kind, []).append(scenario)
     lines = ["# Load benchmarks", "", *preface]
     if "rate" in kinds:
-        lines += [
-            "## One reactor",
-            "",
-            "Messages delivered per second of the broker's CPU, and (last columns) per second.",
-            "",
-        ]
-        head = ["workload", "TideMQ / CPU-s", "Mosquitto / CPU-s", "ratio", "goal", ""]
-        head += ["TideMQ / s", "Mosquitto / s", "unparsed relay / CPU-s"]
-        lines += table(head, rate_rows(samples, kinds["rate"]))
-    if "rate" in kinds and 0 in samples.reactors:
-        lines += ["## Default number of reactors", ""]
-        head = [
-            "workload",
-            "TideMQ / s",
-            "to one reactor",
-            "goal",
-            "CPU a message, to one reactor",
-            "goal",
-            "",
-        ]
-        lines += table([*head, "Mosquitto / s"], reactor_rows(samples, kinds["rate"]))
+        lines += rate_parts(samples, kinds["rate"])
     if "paced" in kinds:
         goal = f"p99 no worse than Mosquitto's, at most {CPU_US_GOAL:g} us of CPU a message"
-        lines += [f"## 1:1, QoS 0, paced at {RATE_PER_S_PACED:,} a second", ""]
-        lines += [f"Microseconds. Goal: {goal}. {PACED_NOTE}", ""]
+        title = f"1:1, QoS 0, paced at {RATE_PER_S_PACED:,} a second"
         head = ["broker", "p50", "p99", "CPU a message", ""]
-        lines += table(head, paced_rows(samples, kinds["paced"]))
+        rows = paced_rows(samples, kinds["paced"])
+        lines += part(title, f"Microseconds. Goal: {goal}. {PACED_NOTE}", head, rows)
     if "idle" in kinds:
-        lines += [f"## {kinds['idle'][0].text}", "", "Resident bytes of the broker, each connection.", ""]
-        lines += table(["", "TideMQ", "Mosquitto", "goal", ""], idle_rows(samples, kinds["idle"][0]))
+        (scenario, *_) = kinds["idle"]
+        head = ["", "TideMQ", "Mosquitto", "goal", ""]
+        note = "Resident bytes of the broker, each connection."
+        lines += part(scenario.text, note, head, idle_rows(samples, scenario))
     if "subscriptions" in kinds:
         goal = f"at most {MATCH_RATIO_GOAL:g} times what it costs with a thousand"
-        lines += ["## Subscriptions", "", f"CPU a message in microseconds, one reactor. Goal: {goal}.", ""]
         head = ["held by 100 connections", "TideMQ", "to the first", "Mosquitto", "to the first", ""]
-        lines += table(head, subscription_rows(samples, kinds["subscriptions"]))
+        note = f"CPU a message in microseconds, one reactor. Goal: {goal}."
+        lines += part("Subscriptions", note, head, subscription_rows(samples, kinds["subscriptions"]))
     lines += before_part(samples, kinds)
-    return "\n".join(lines + remarked(runs, failures))
+    return "\n".join(lines + remarks_part([*failures, *remarked(runs)]))
 
 
 def preface(machine: Machine, versions: Mapping[str, str], rounds: int, seconds: float) -> list[str]:
     brokers = ", ".join(f"{name} ({version})" for name, version in versions.items())
     return [
-        f"{machine.cpu}; {machine.cores} cores, {machine.memory_gib} GiB; {machine.kernel}; "
-        f"Python {machine.python}; commit {machine.commit}. Brokers: {brokers}.",
+        f"{measured_on(machine)}. Brokers: {brokers}.",
         "",
         f"Median of {rounds} rounds of {seconds:g} s (lowest-highest), the brokers in turn. {CONDITIONS}",
         "",
     ]
 
 
-def remarked(runs: Sequence[Sample], failures: Sequence[str]) -> list[str]:
-    """What could not be run, and every run that a reader should distrust."""
-    lines = [f"- {failure}" for failure in failures]
-    lines += [
-        f"- {run.scenario}, {run.broker}, {run.reactors or 'default'}: {'; '.join(remarks(run))}"
+def remarked(runs: Sequence[Sample]) -> list[str]:
+    return [
+        f"{run.scenario}, {run.broker}, {run.reactors or 'default'}: {'; '.join(remarks(run))}"
         for run in runs
         if remarks(run)
     ]
-    return [
-        "## Remarks on single runs",
-        "",
-        *(lines or ["None: every message arrived once and in order."]),
-        "",
-    ]
 
 
-def write(
-    stem: Path,
-    text: str,
-    runs: Sequence[Sample],
-    failures: Sequence[str],
-    machine: Machine,
-    versions: Mapping[str, str],
-) -> None:
-    """The page as STEM.md and every sample as STEM.json."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    stem.with_suffix(".md").write_text(text)
+def content(
+    runs: Sequence[Sample], failures: Sequence[str], versions: Mapping[str, str]
+) -> dict[str, object]:
+    """All that was measured, for the file beside the page."""
     samples = [asdict(run) | {"per_s": run.per_s, "per_cpu_s": run.per_cpu_s} for run in runs]
-    content = {
-        "machine": asdict(machine),
-        "brokers": dict(versions),
-        "failures": failures,
-        "samples": samples,
-    }
-    stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
-    print(f"written: {stem.with_suffix('.md')} and {stem.with_suffix('.json')}")
+    return {"brokers": dict(versions), "failures": failures, "samples": samples}
