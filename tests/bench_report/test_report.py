@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -126,6 +127,12 @@ def test_the_tail_rises_tenfold_a_step():
     across, up = tail_curve(buckets)
     assert across == [1.0, 1.999, 2.999, 9.999, 50.999]
     assert up == pytest.approx([0, 1, 2, 3, 3])
+
+
+def test_a_curve_has_no_zero_for_its_axis_has_none():
+    nothing, something = Bucket(0, 0, 5), Bucket(1000, 1000, 5)
+    assert tail_curve([nothing, something]) == ([1.0], [pytest.approx(-math.log10(0.5))])
+    assert tail_curve([nothing]) == ([0.001], [0.0])
 
 
 def test_a_curve_of_very_many_points_keeps_its_ends_and_its_height():

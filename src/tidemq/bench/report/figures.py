@@ -179,7 +179,8 @@ def tail_curve(buckets: Sequence[Bucket]) -> tuple[list[float], list[float]]:
         if len(buckets) <= POINTS or height - up[-1] > rarity(1 - 1 / count) / POINTS:  # else nobody sees it
             across.append(bucket.high_ns / 1000)
             up.append(height)
-    return across, up
+    first = next((place for place, us in enumerate(across) if us), len(across) - 1)
+    return [max(us, 0.001) for us in across[first:]], up[first:]  # the axis is logarithmic and has no 0
 
 
 def time_figure(runs: Runs, labels: Sequence[str], colours: Colours) -> Figure:
