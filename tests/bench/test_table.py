@@ -13,7 +13,7 @@ import pytest
 from bench.test_parquet import RESULT
 from conftest import RunningBroker
 
-from tidemq.bench.report.text import comparison_text, run_text
+from tidemq.bench.report.terminal import comparison_text, run_text
 from tidemq.bench.result import Result
 
 

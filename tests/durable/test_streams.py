@@ -30,7 +30,7 @@ from tidemq.broker.durability import keeper
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
 from tidemq.stream import StreamLog, log
-from tidemq.stream.reading import ExpiredOffsetError, Run, open_range
+from tidemq.stream.ranges import ExpiredOffsetError, Run, open_range
 from tidemq.stream.schema import END, HEAD
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ ROOMS = {
         "completion": "",
         "fault_log": "",
         "reload": "",
-        "subscription": "",
+        "program_subscription": "",
         "sys_topics": "",
         "host": "",
         "providers": "acl_rules",
@@ -49,8 +49,8 @@ ROOMS = {
         "authenticators": "access acl_rules host providers",
         "admin": "durability",
         "broker": "access admin authenticators completion durability fault_log hooks host listeners "
-        "providers reload replays subscription sys_topics",
-        "__init__": "acl_rules broker hooks providers subscription",
+        "program_subscription providers reload replays sys_topics",
+        "__init__": "acl_rules broker hooks program_subscription providers",
     },
     "bench": {
         "__init__": "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemq.cli.properties import join_properties, parse_properties
+from tidemq.cli.property_flags import join_properties, parse_properties
 from tidemq.errors import UsageError
 from tidemq.wire import Properties
 

@@ -16,7 +16,7 @@ from tidemq.errors import StoreError
 from tidemq.stream import StreamLog, merging, schema
 from tidemq.stream.log import REWRITTEN, Extent, read_extent
 from tidemq.stream.merging import find_small
-from tidemq.stream.reading import Cursor
+from tidemq.stream.ranges import Cursor
 
 SECOND_US = 1_000_000
 FULL = OSError(errno.ENOSPC, "No space left on device")

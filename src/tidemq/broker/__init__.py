@@ -3,6 +3,7 @@
 from tidemq.broker.acl_rules import AclRule
 from tidemq.broker.broker import Broker
 from tidemq.broker.hooks import hookimpl
+from tidemq.broker.program_subscription import Message, Subscription
 from tidemq.broker.providers import (
     Access,
     Authenticator,
@@ -11,7 +12,6 @@ from tidemq.broker.providers import (
     EnhancedAuthenticator,
     Verdict,
 )
-from tidemq.broker.subscription import Message, Subscription
 from tidemq.engine.events import (
     AuthRequest,
     Connected,

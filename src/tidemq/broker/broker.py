@@ -30,6 +30,7 @@ from tidemq.broker.host.clock_watch import ClockWatch
 from tidemq.broker.host.privileges import become, find_identity, make_directory
 from tidemq.broker.host.secret_files import secret_files, warn_of
 from tidemq.broker.listeners import Listeners
+from tidemq.broker.program_subscription import Message, Subscription
 from tidemq.broker.providers import (
     ADMINISTRATIVE_ACTION,
     Authenticator,
@@ -42,7 +43,6 @@ from tidemq.broker.providers import (
 )
 from tidemq.broker.reload import Act, Reloads
 from tidemq.broker.replays import Replays
-from tidemq.broker.subscription import Message, Subscription
 from tidemq.broker.sys_topics import publish_sys_topics
 from tidemq.config import REACTORS_MAX, Config, Listener, refused
 from tidemq.engine.events import (

@@ -20,7 +20,7 @@ from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDE
 from tidemq.engine.events import Delivered, SubscribeRequest, Unsubscribed
 from tidemq.errors import TideMQError
 from tidemq.stream import Stream, Streams
-from tidemq.stream.reading import Cursor
+from tidemq.stream.ranges import Cursor
 from tidemq.wire import Properties, Publish, encode
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tidemq.cli.bench import app as bench_app
 from tidemq.cli.options import EXIT_FAILED
 from tidemq.cli.passwd import passwd
 from tidemq.cli.pipeline import app as pipeline_app
-from tidemq.cli.properties import join_properties
+from tidemq.cli.property_flags import join_properties
 from tidemq.cli.pub import pub
 from tidemq.cli.store import app as store_app
 from tidemq.cli.stream import app as stream_app

@@ -375,7 +375,7 @@ def compare(
         from tidemq.bench.catalogue import suite_plans
         from tidemq.bench.comparison import parse_brokers
         from tidemq.bench.peer.target import Security
-        from tidemq.bench.report.text import comparison_text
+        from tidemq.bench.report.terminal import comparison_text
 
         plans = suite_plans(workloads, terms(mqtt, 0, size, None, seconds, 0.0))
         writer = writer_to(out)
@@ -458,7 +458,7 @@ def run_against(
     def run() -> int:
         from tidemq.bench.comparison import open_broker
         from tidemq.bench.peer.target import Security
-        from tidemq.bench.report.text import run_text
+        from tidemq.bench.report.terminal import run_text
 
         if master and (threads != 1 or source):
             raise UsageError(

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from tidemq.cli.connection import Connection, Server, ServerRefusedError
-from tidemq.cli.properties import parse_properties
+from tidemq.cli.blocking_connection import Connection, Server, ServerRefusedError
+from tidemq.cli.property_flags import parse_properties
 from tidemq.errors import TideMQError, UsageError
 from tidemq.wire import Connect, Packet, Properties, Will, encode
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemq.cli import options
-from tidemq.cli.connection import Connection, reason_text
+from tidemq.cli.blocking_connection import Connection, reason_text
 from tidemq.errors import UsageError
 from tidemq.wire import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemq.cli import options
-from tidemq.cli.connection import Connection, reason_text
+from tidemq.cli.blocking_connection import Connection, reason_text
 from tidemq.cli.message_format import MessageFormat, NotJsonError
 from tidemq.errors import UsageError
 from tidemq.wire import (

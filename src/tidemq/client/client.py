@@ -30,10 +30,10 @@ from tidemq.client.queue import Intake, MessageQueue
 from tidemq.client.receipt import Group, Receipt
 from tidemq.client.reconnecting import comes_back, delay_s
 from tidemq.client.requesting import Requesting
+from tidemq.client.route import Route
 from tidemq.client.settings import Options, make_settings, random_client_id
 from tidemq.client.subscribing import Subscribing, check_reasons
 from tidemq.client.subscription import Subscription
-from tidemq.client.transport import Route
 from tidemq.errors import StoreError, TideMQError, UsageError
 from tidemq.wire import (
     NO_PROPERTIES,

@@ -18,8 +18,8 @@ from tidemq.client.incoming import Incoming
 from tidemq.client.link import Link
 from tidemq.client.outgoing import Outgoing
 from tidemq.client.queue import Intake
+from tidemq.client.route import Route, error_text, open_link
 from tidemq.client.settings import Settings
-from tidemq.client.transport import Route, error_text, open_link
 from tidemq.errors import ProtocolError, TideMQError, UsageError
 from tidemq.wire import (
     Auth,

@@ -39,7 +39,7 @@ from tidemq.client.errors import (
 from tidemq.client.link import Link
 from tidemq.client.message import Message
 from tidemq.client.reconnecting import FINAL_REASONS
-from tidemq.client.transport import Route, error_text, open_link
+from tidemq.client.route import Route, error_text, open_link
 from tidemq.errors import ProtocolError, RefusedError, TideMQError, UsageError
 from tidemq.wire import (
     Connack,

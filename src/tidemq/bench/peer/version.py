@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 
-from tidemq.bench.peer.link import Link
+from tidemq.bench.peer.blocking_link import Link
 from tidemq.bench.peer.refusal import connack_text, connect_fault
 from tidemq.bench.peer.target import Target
 from tidemq.errors import ProtocolError

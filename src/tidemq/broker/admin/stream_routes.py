@@ -20,7 +20,7 @@ from tidemq.broker.durability.keeper import Keeper
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
 from tidemq.stream import Extent, Stream, Streams
-from tidemq.stream.reading import ExpiredOffsetError, open_range
+from tidemq.stream.ranges import ExpiredOffsetError, open_range
 from tidemq.stream.schema import END, HEAD
 
 T = TypeVar("T")

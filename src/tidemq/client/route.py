@@ -11,7 +11,7 @@ from typing import Any
 from tidemq.client.address import Address, check_host
 from tidemq.client.errors import ConnectError
 from tidemq.client.link import Link, Owner
-from tidemq.client.proxy import connect_through, parse_proxy
+from tidemq.client.tunnel import connect_through, parse_proxy
 from tidemq.errors import UsageError
 
 
@@ -61,7 +61,7 @@ async def _open(route: Route, owner: Owner) -> Link:
     if route.proxy is not None:
         where["sock"] = await connect_through(parse_proxy(route.proxy), where.pop("host"), where.pop("port"))
     if address.websocket:
-        from tidemq.client.websocket import WebSocketLink
+        from tidemq.client.websocket_link import WebSocketLink
 
         _, socket_link = await loop.create_connection(
             lambda: WebSocketLink(owner, address, route.headers), **where
