@@ -78,6 +78,14 @@ def hints_refused() -> Iterator[None]:
         sys.exit(f"{len(hints)} performance hints in {', '.join(sorted(set(hints)))}: the build is refused")
 
 
+def remove_left_over() -> None:
+    """Compiled modules whose source was moved or removed would still be found, and go into the wheel."""
+    for folder in (SOURCE, Path(PLACES["build_lib"])):
+        for path in folder.rglob("*.so"):
+            if not (SOURCE / path.relative_to(folder)).with_name(f"{path.name.split('.')[0]}.pxd").exists():
+                path.unlink()
+
+
 class BuildExtensions(build_ext):
     """Compiles on all cores, and once: an editable installation, ``make build`` and the wheel share the
     objects.
@@ -88,6 +96,10 @@ class BuildExtensions(build_ext):
         self.parallel = self.parallel or os.cpu_count()
         # also where pip wants it elsewhere, and compiled anew
         self.build_lib, self.build_temp = PLACES["build_lib"], PLACES["build_temp"]
+
+    def run(self) -> None:
+        super().run()
+        remove_left_over()
 
 
 with hints_refused():
