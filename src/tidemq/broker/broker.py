@@ -81,6 +81,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidemq")
 
+_LATE_MODULES = (  # which a broker needs later on, whoever it has become
+    "concurrent.futures.thread",
+    "tidemq.broker.admin.stream_routes",
+    "tidemq.stream.merging",
+    "tidemq.stream.schema",
+)
 STOP_GRACE_S = 5.0  # beyond `limits.shutdown_s`, for the engine to say that it has stopped
 
 
@@ -187,7 +193,7 @@ class Broker:
         if identity is not None:
             if store is not None and not isinstance(store, MemoryStore):
                 make_directory(config.data, identity)
-            become(identity)
+            become(identity, _LATE_MODULES)
         warn_of(secret_files(config))
         if store is not None:
             self._keeper = await self._load(store, engine)

@@ -11,20 +11,13 @@ import grp
 import importlib
 import os
 import pwd
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidemq.config import refused
 from tidemq.errors import PrivilegeError
-
-# loaded late otherwise; the user may be unable to read where Python is installed
-_LATE_MODULES = (
-    "concurrent.futures.thread",
-    "tidemq.broker.admin.stream_routes",
-    "tidemq.stream.merging",
-    "tidemq.stream.schema",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +77,12 @@ def make_directory(path: Path, identity: Identity) -> None:
         raise refused("configuration", "data", f"{path}: {error.strerror}", ["a directory"]) from error
 
 
-def become(identity: Identity) -> None:
-    """Makes all threads of the process this user's, with no way back; PrivilegeError where one is left."""
-    for name in _LATE_MODULES:
+def become(identity: Identity, late: Iterable[str] = ()) -> None:
+    """Makes all threads of the process this user's, with no way back; PrivilegeError where one is left.
+
+    Modules that are loaded `late` otherwise come first: the user may be unable to read where Python is.
+    """
+    for name in late:
         with suppress(ImportError):  # of an extra that is not installed
             importlib.import_module(name)
     # the C library changes every thread's identity, not only the caller's (nptl(7))
