@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from tidemq.client.errors import ConnectError
 from tidemq.client.streams import StreamError, StreamReader, UnknownStreamError
-from tidemq.pipeline.lake import ingest as module
+from tidemq.pipeline.lake import plan
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
 from tidemq.pipeline.spark import jobs
 from tidemq.pipeline.spark.jobs import JobError
@@ -46,7 +46,7 @@ def wait_until(reached: Callable[[], bool], within_s: float = 60) -> None:
 
 
 def test_a_broker_that_is_not_there_or_lacks_the_stream_is_named(spark, streaming, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "RETRY_S", 0.3)
+    monkeypatch.setattr(plan, "RETRY_S", 0.3)
     nobody = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ConnectError, match=rf"^{nobody}: the broker's admin listener: .*refused$"):
         run_ingest(spark, Ingest(url=nobody, stream="any", tables=str(tmp_path)))
