@@ -24,6 +24,7 @@ $(STAMP): pyproject.toml
 	@echo "Setting up $(VENV): packages, then the compiler (2 minutes)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check 'setuptools>=77' Cython==3.3.1
+	rm -rf src/*.egg-info  # of a wheel that was built: its entry points would be found before those of now
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[test]'
 	touch $@
 
