@@ -22,7 +22,7 @@ from pages import measured_on, remarks_part
 from peers import PEERS
 from peers.peer import PeerMissingError, anywhere
 
-from tidemq.bench.report import write_report
+from tidemq.bench.report.page import write_report
 from tidemq.bench.report.runs import read_runs
 from tidemq.bench.report.tables import markdown, remarks, tables
 

@@ -96,6 +96,16 @@ def test_a_broker_of_which_nothing_came_is_marked() -> None:
     assert line.endswith("—!")
 
 
+def test_a_load_and_its_text_need_no_extra() -> None:
+    program = """
+import sys
+for name in ("matplotlib", "pyarrow", "rich", "pyspark"):
+    sys.modules[name] = None
+import tidemq.bench.comparison, tidemq.bench.report.terminal
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_progress_is_shown_on_a_terminal_only(tidemq: RunningBroker) -> None:
     program = [sys.executable, "-c", "from tidemq.cli import main; main()", "bench", "fan"]
     command = [*program, "--url", f"mqtt://127.0.0.1:{tidemq.port}", "--seconds", "0.6"]

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 from bench_report.conftest import made_result
 
-from tidemq.bench.report import write_report
 from tidemq.bench.report.figures import POINTS, PUBLISHED, plots, tail_curve
+from tidemq.bench.report.page import write_report
 from tidemq.bench.report.runs import Case, Runs, read_runs
 from tidemq.bench.result import Bucket
 

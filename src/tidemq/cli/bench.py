@@ -400,7 +400,7 @@ def report(
 
     def run() -> int:
         try:
-            from tidemq.bench.report import write_report
+            from tidemq.bench.report.page import write_report
         except ModuleNotFoundError as error:
             raise UsageError(f"a report needs {error.name}: pip install 'tidemq[bench]'") from error
         for path in write_report(directories, output):

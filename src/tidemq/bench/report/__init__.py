@@ -1,9 +1,5 @@
-"""Pages and pictures of load runs, from the Parquet files that they left.
+"""What results of load tests look like: as text, in files, as tables, plots and pages.
 
-`runs` reads the files, `tables` makes rows of text, `figures` draws, `page` puts all into one HTML file.
-Needs matplotlib and pyarrow (`pip install 'tidemq[bench]'`).
+`terminal` needs nothing but this; `files` and `runs` need pyarrow, `figures` and `page` matplotlib besides
+(`pip install 'tidemq[bench]'`). So nothing is imported here.
 """
-
-from tidemq.bench.report.page import write_report
-
-__all__ = ["write_report"]
