@@ -131,17 +131,23 @@ def places_seen(names: Iterable[str], above: str, places: Iterable[str]) -> set[
     return {place if place in places else "__init__" for place in inside}
 
 
+def seen_by_file(
+    imported: list[tuple[Path, list[str]]], above: str, table: dict[str, str]
+) -> Iterator[tuple[Path, str, set[str]]]:
+    """Each file within the package `above`, its own place there, and the other places that it sees."""
+    depth = above.count(".")
+    for path, names in imported:
+        if path.parts[:depth] == tuple(above.split(".")[1:]) and len(path.parts) > depth:
+            own = part_of(Path(*path.parts[depth:]))
+            yield path, own, places_seen(names, above, table) - {own}
+
+
 def upward(imported: list[tuple[Path, list[str]]], above: str, table: dict[str, str]) -> dict[str, list[str]]:
     """Files within the package `above` that see a place which the table does not put below theirs."""
-    depth = above.count(".")
-    wrong = {}
-    for path, names in imported:
-        if path.parts[:depth] != tuple(above.split(".")[1:]) or len(path.parts) <= depth:
-            continue
-        own = part_of(Path(*path.parts[depth:]))
-        if extra := places_seen(names, above, table) - {own, *table[own].split()}:
-            wrong[str(path)] = sorted(extra)
-    return wrong
+    found = seen_by_file(imported, above, table)
+    return {
+        str(path): sorted(extra) for path, own, seen in found if (extra := seen - set(table[own].split()))
+    }
 
 
 def circle_in(arrows: dict[str, set[str]]) -> list[str]:
@@ -192,6 +198,15 @@ def test_nothing_imports_upward(imported: list[tuple[Path, list[str]]]) -> None:
 @pytest.mark.parametrize("part", ROOMS)
 def test_within_a_part_nothing_imports_upward(imported: list[tuple[Path, list[str]]], part: str) -> None:
     assert not upward(imported, f"tidemq.{part}", ROOMS[part])
+
+
+@pytest.mark.parametrize("part", ROOMS)
+def test_a_room_sees_all_that_the_table_says(imported: list[tuple[Path, list[str]]], part: str) -> None:
+    """So the table is a picture of the part, and not only a bound."""
+    seen: dict[str, set[str]] = {}
+    for _path, own, others in seen_by_file(imported, f"tidemq.{part}", ROOMS[part]):
+        seen.setdefault(own, set()).update(others)
+    assert seen == {room: set(below.split()) for room, below in ROOMS[part].items()}
 
 
 @pytest.mark.parametrize("part", sorted(BELOW.keys() - WITH_CIRCLES))
