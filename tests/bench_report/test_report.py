@@ -166,6 +166,10 @@ def test_what_evaluations_show_is_drawn_of_runs_and_of_latencies_alone(written):
     assert [bar.get_width() for bar in bars.patches] == [7.0]
     waits, cores = drawn["subscribers"].axes
     assert list(waits.get_lines()[0].get_xdata()) == [10, 100]
+    drawn["subscribers"].draw_without_rendering()
+    labels = [label.get_text() for axes in (waits, cores) for label in axes.get_xticklabels(which="both")]
+    assert {"10", "100"} <= set(labels)
+    assert not [label for label in labels if "$" in label]
     assert list(cores.get_lines()[0].get_ydata()) == [0.5, 1.5]
 
 

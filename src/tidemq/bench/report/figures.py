@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from tidemq.bench.report.numbers import Show, duration, short
 from tidemq.bench.report.runs import Case, Runs, Spread
@@ -229,6 +229,8 @@ def crowd_figure(runs: Runs, labels: Sequence[str], colours: Colours) -> Figure:
         cores.plot(across, used, color=colour, linewidth=1.8, marker="o")
     for axes in (waits, cores):
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _place: short(count)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("subscribers", color=FAINT, fontsize=8.5)
     time_axis(waits.set_yscale, waits.yaxis.set_major_formatter)
     add_legend(figure, runs, colours)
