@@ -52,7 +52,7 @@ def size_bytes(folder: Path) -> int:
 def compact(folder: Path, store: str) -> None:
     """Let the store that keeps `folder` give back what deleted entries take; no broker may use it."""
     (point,) = entry_points(group="tidemq.stores", name=store)
-    opened = point.load()(Config(store=store, data=folder))
+    opened = point.load()(Config(store=store, data=folder), {})
     opened.open()
     try:
         opened.compact()
