@@ -11,7 +11,6 @@ import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.bench.load.board import (
-    Common,
     Table,
     load_int,
     load_u64,
@@ -111,18 +110,12 @@ class Board:
         store_int(cython.address(self.common.publishing_far), count)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def confirmed_by_all(common: cython.pointer[cython.const[Common]], publisher: uint32_t) -> uint64_t:
+def confirmed_by_all(common, publisher):
     """How many of a publisher's messages every subscriber has, or has skipped; all hear all here."""
     return min(confirmed_near(common, publisher), load_u64(common.confirmed_far + publisher))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def confirmed_near(common: cython.pointer[cython.const[Common]], publisher: uint32_t) -> uint64_t:
+def confirmed_near(common, publisher):
     """The same of the subscribers of this process."""
     slowest: uint64_t = ALL
     table: cython.pointer[cython.const[Table]]
@@ -135,10 +128,7 @@ def confirmed_near(common: cython.pointer[cython.const[Common]], publisher: uint
     return slowest
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def sent_by_all(common: cython.pointer[cython.const[Common]]) -> uint64_t:
+def sent_by_all(common):
     """Messages of all publishers, as far as it is known here."""
     sent: uint64_t = 0
     number: uint32_t
@@ -147,10 +137,7 @@ def sent_by_all(common: cython.pointer[cython.const[Common]]) -> uint64_t:
     return sent
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def near_published(common: cython.pointer[cython.const[Common]]) -> cython.bint:
+def near_published(common):
     number: uint32_t
     for number in range(common.table_count):
         if not load_int(cython.address(common.tables[number].published)):
@@ -158,9 +145,6 @@ def near_published(common: cython.pointer[cython.const[Common]]) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def all_published(common: cython.pointer[cython.const[Common]]) -> cython.bint:
+def all_published(common):
     """Nobody sends any more, and what each has sent is known here."""
     return load_int(cython.address(common.publishing_far)) == 0 and near_published(common)

@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 
 from tidemq.bench.linux cimport sockaddr, sockaddr_storage, socklen_t
 from tidemq.net.transport cimport Transport
@@ -71,3 +71,6 @@ cdef void reserve(Connection* c, size_t size) noexcept nogil
 cdef void append_ack(Connection* c, uint8_t first, uint16_t packet_id) noexcept nogil
 cdef uint16_t following_id(uint16_t packet_id) noexcept nogil
 cdef void append_bytes(Connection* c, const uint8_t* data, size_t size) noexcept nogil
+
+# of this module alone
+cdef bint send_wrapped(Connection* c) noexcept nogil

@@ -1,11 +1,11 @@
 """One connection of the load generator: its socket and what waits to be sent."""
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.stdlib import realloc
 from cython.cimports.libc.string import memcpy, memmove
 from cython.cimports.tidemq.bench import linux
-from cython.cimports.tidemq.bench.load.client_socket import CONNECTING, Address, Connection
+from cython.cimports.tidemq.bench.load.client_socket import CONNECTING
 from cython.cimports.tidemq.net.buffer import Buffer, discard
 from cython.cimports.tidemq.net.transport import ENDED, OPEN, conclude, unwrap, wrap
 
@@ -13,16 +13,7 @@ if not cython.compiled:
     raise ImportError("tidemq.bench.load.client_socket is compiled code: run `make build`")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def open_socket(
-    c: cython.pointer[Connection],
-    epoll: cython.int,
-    index: uint32_t,
-    to: cython.pointer[cython.const[Address]],
-    source: cython.pointer[cython.const[Address]],
-) -> cython.int:
+def open_socket(c, epoll, index, to, source):
     """Begin to connect; registered with `epoll` once. 0, or the errno of what could not be begun.
 
     `source` is an address of this machine, NULL: any. Its port is chosen when the peer is known, so that each
@@ -54,20 +45,12 @@ def open_socket(
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def sockaddr_of(
-    address: cython.pointer[cython.const[Address]],
-) -> cython.pointer[cython.const[linux.sockaddr]]:
+def sockaddr_of(address):
     """As the system's calls want it."""
     return cython.cast(cython.pointer[cython.const[linux.sockaddr]], cython.address(address.storage))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def socket_fault(c: cython.pointer[Connection]) -> cython.int:
+def socket_fault(c):
     """Of a socket that has finished its handshake: the errno of its failure, or 0."""
     fault: cython.int = 0
     size: linux.socklen_t = cython.sizeof(fault)
@@ -75,10 +58,7 @@ def socket_fault(c: cython.pointer[Connection]) -> cython.int:
     return fault
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def send_output(c: cython.pointer[Connection]) -> cython.bint:
+def send_output(c):
     """One send of all output; the rest waits for the socket's next event. False when the peer is gone."""
     size: cython.Py_ssize_t
     if c.transport != cython.NULL:
@@ -97,10 +77,7 @@ def send_output(c: cython.pointer[Connection]) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def send_wrapped(c: cython.pointer[Connection]) -> cython.bint:
+def send_wrapped(c):
     """The same through a transport. MQTT is wrapped when what was wrapped before has gone, all at once."""
     out: cython.pointer[Buffer] = cython.address(c.transport.output)
     size: cython.Py_ssize_t
@@ -120,23 +97,12 @@ def send_wrapped(c: cython.pointer[Connection]) -> cython.bint:
         discard(out, size)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unsent(c: cython.pointer[cython.const[Connection]]) -> cython.bint:
+def unsent(c):
     """Something waits for the socket."""
     return c.output_start < c.output_end or (c.transport != cython.NULL and c.transport.output.end > 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def receive_wrapped(
-    c: cython.pointer[Connection],
-    wire: cython.pointer[uint8_t],
-    size: cython.size_t,
-    to: cython.pointer[uint8_t],
-) -> cython.Py_ssize_t:
+def receive_wrapped(c, wire, size, to):
     """One read of up to `size` bytes through a transport: bytes of MQTT at `to`, 0 where that was nothing of
     it. -1: the connection is over. `readable` is kept.
     """
@@ -154,10 +120,7 @@ def receive_wrapped(
     return kept
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def say_goodbye(c: cython.pointer[Connection]) -> cython.void:
+def say_goodbye(c):
     """DISCONNECT, and what the transport says at the end; as far as the socket takes it at once."""
     append_bytes(c, cython.cast(cython.p_const_uchar, cython.cast(cython.p_const_char, b"\xe0\x00")), 2)
     if c.transport != cython.NULL and c.transport.phase == OPEN:
@@ -167,10 +130,7 @@ def say_goodbye(c: cython.pointer[Connection]) -> cython.void:
     send_output(c)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def reserve(c: cython.pointer[Connection], size: cython.size_t) -> cython.void:
+def reserve(c, size):
     """Room for `size` more bytes of output: moves what waits to the front, or grows the buffer."""
     waiting: cython.size_t = c.output_end - c.output_start
     if c.output_end + size <= c.output_size:
@@ -183,10 +143,7 @@ def reserve(c: cython.pointer[Connection], size: cython.size_t) -> cython.void:
         c.output = cython.cast(cython.pointer[uint8_t], realloc(c.output, c.output_size))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_ack(c: cython.pointer[Connection], first: uint8_t, packet_id: uint16_t) -> cython.void:
+def append_ack(c, first, packet_id):
     at: cython.pointer[uint8_t]
     reserve(c, 4)
     at = c.output + c.output_end
@@ -197,19 +154,11 @@ def append_ack(c: cython.pointer[Connection], first: uint8_t, packet_id: uint16_
     c.output_end += 4
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def following_id(packet_id: uint16_t) -> uint16_t:
+def following_id(packet_id):
     return 1 if packet_id == 0xFFFF else packet_id + 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_bytes(
-    c: cython.pointer[Connection], data: cython.pointer[cython.const[uint8_t]], size: cython.size_t
-) -> cython.void:
+def append_bytes(c, data, size):
     reserve(c, size)
     memcpy(c.output + c.output_end, data, size)
     c.output_end += size

@@ -1,7 +1,6 @@
 """What is written into a frame before it is sent: digits of its topic, and bytes that do not compress."""
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 
 if not cython.compiled:
@@ -10,10 +9,7 @@ if not cython.compiled:
 DIGITS = cython.declare(cython.p_const_char, b"0123456789abcdef")
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def write_hex(out: cython.pointer[uint8_t], value: uint32_t) -> cython.void:
+def write_hex(out, value):
     """Eight digits."""
     i: cython.int
     for i in range(8):
@@ -21,12 +17,7 @@ def write_hex(out: cython.pointer[uint8_t], value: uint32_t) -> cython.void:
         value >>= 4
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def fill_random(
-    state: cython.pointer[uint64_t], data: cython.pointer[uint8_t], size: cython.size_t
-) -> cython.void:
+def fill_random(state, data, size):
     """Random bytes (xorshift of 64 bits); `state` is anything but 0, and moves on."""
     at: cython.size_t = 0
     while at < size:

@@ -20,13 +20,12 @@ from cython.cimports.tidemq.bench.load.board import Board, sent_by_all
 from cython.cimports.tidemq.bench.load.client_socket import (
     CLOSED,
     READY,
-    Address,
     Connection,
     append_bytes,
     say_goodbye,
     unsent,
 )
-from cython.cimports.tidemq.bench.load.histogram import Histogram, Quantiles, buckets_of, quantiles_since
+from cython.cimports.tidemq.bench.load.histogram import Quantiles, buckets_of, quantiles_since
 from cython.cimports.tidemq.bench.load.loop import INPUT_BYTES, WORD_MS, Loop, clock_ns
 from cython.cimports.tidemq.net.transport import RECORD_BYTES_MAX, Scheme, transport_text
 
@@ -48,13 +47,11 @@ TIMER_NS_MIN = cython.declare(int64_t, 20_000)  # paced: messages that come due 
 LINGER_NS = cython.declare(int64_t, 20_000_000)  # after the last message, for what comes twice
 
 
-@cython.cfunc
-def latency_in(histogram: cython.pointer[cython.const[Histogram]]) -> object:
+def latency_in(histogram):
     return latency_of(buckets_of(histogram), histogram.max)
 
 
-@cython.cfunc
-def set_address(address: cython.pointer[Address], packed: bytes) -> object:
+def set_address(address, packed):
     """Of a struct sockaddr; it begins with its family."""
     memcpy(cython.address(address.storage), cython.cast(cython.p_const_char, packed), len(packed))
     address.family, address.size = int.from_bytes(packed[:2], sys.byteorder), len(packed)

@@ -8,7 +8,6 @@ import cython
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.tidemq.bench.load.histogram import (
     HISTOGRAM_BUCKETS,
-    Histogram,
     Quantiles,
     leading_zeros,
 )
@@ -21,10 +20,7 @@ if not cython.compiled:
 BUCKETS = cython.declare(cython.uint, HISTOGRAM_BUCKETS)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def record(histogram: cython.pointer[Histogram], value: uint64_t) -> cython.void:
+def record(histogram, value):
     """Count one value. Any thread that owns the histogram; no GIL."""
     shift: cython.uint = 57 - leading_zeros(value | 64)  # so many low bits share a bucket
     histogram.counts[shift * 64 + (value >> shift)] += 1
@@ -32,21 +28,13 @@ def record(histogram: cython.pointer[Histogram], value: uint64_t) -> cython.void
         histogram.max = value
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def upper_bound(bucket: cython.uint) -> uint64_t:
+def upper_bound(bucket):
     """The greatest value of a bucket."""
     shift: cython.uint = 0 if bucket < 128 else bucket // 64 - 1
     return ((cython.cast(uint64_t, bucket) - shift * 64 + 1) << shift) - 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def quantiles_since(
-    histogram: cython.pointer[cython.const[Histogram]], before: cython.pointer[cython.const[Histogram]]
-) -> Quantiles:
+def quantiles_since(histogram, before):
     """Of what was counted since the copy `before`; some microseconds, for the loop stands still meanwhile."""
     found = cython.declare(Quantiles)
     total: uint64_t = 0
@@ -68,8 +56,7 @@ def quantiles_since(
     return found
 
 
-@cython.cfunc
-def buckets_of(histogram: cython.pointer[cython.const[Histogram]]) -> object:
+def buckets_of(histogram):
     """All that was counted, as a tuple of `Bucket`."""
     found = []
     bucket: cython.uint

@@ -45,10 +45,7 @@ TIMER_INDEX = cython.declare(uint32_t, 0xFFFFFFFF)  # the timer's entry in epoll
 BOUNDLESS = cython.declare(uint64_t, 0xFFFFFFFFFFFFFFFF)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def clock_ns(clock: cython.int) -> int64_t:
+def clock_ns(clock):
     at = cython.declare(linux.timespec)
     linux.clock_gettime(clock, cython.address(at))
     return at.tv_sec * 1_000_000_000 + at.tv_nsec
@@ -84,10 +81,7 @@ class Loop:
 
     # ---------------------------------------------------------------- phases
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def connect_for(self, slice_ns: int64_t) -> cython.void:
+    def connect_for(self, slice_ns):
         until_ns: int64_t = clock_ns(linux.CLOCK_MONOTONIC) + slice_ns
         while self.ready_count < self.open_end - self.open_start:
             self.open_next()
@@ -96,10 +90,7 @@ class Loop:
             if self.fault or self.closed_count or self.tally.refusal or self.tally.now_ns > until_ns:
                 return
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def open_next(self) -> cython.void:
+    def open_next(self):
         """Open as many connections as the rate and the broker's backlog allow."""
         c: cython.pointer[Connection]
         source: cython.pointer[Address]
@@ -126,10 +117,7 @@ class Loop:
             self.fault = fault
             self.opened += 1
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def publish_for(self, slice_ns: int64_t) -> cython.void:
+    def publish_for(self, slice_ns):
         """Until the slice is over, a connection closed, or everything is sent and settled."""
         until_ns: int64_t = clock_ns(linux.CLOCK_MONOTONIC) + slice_ns
         if self.stop_ns and self.publishes:
@@ -142,10 +130,7 @@ class Loop:
             if self.tally.now_ns > until_ns or (not self.ready.size() and self.over()):
                 return
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def tend_for(self, slice_ns: int64_t) -> cython.void:
+    def tend_for(self, slice_ns):
         """Nothing but what keeps the connections, before the run."""
         until_ns: int64_t = clock_ns(linux.CLOCK_MONOTONIC) + slice_ns
         self.turn(0)
@@ -153,28 +138,19 @@ class Loop:
             self.keep_alive()
             self.turn(10)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def pause_ms(self) -> cython.int:
+    def pause_ms(self):
         """How long a turn may wait for an event. What arrives at other generators is none."""
         if self.ready.size() or self.polls:
             return 0
         return WORD_MS if self.held.size() and not self.alone else 10
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def linger_for(self, limit_ns: int64_t) -> cython.void:
+    def linger_for(self, limit_ns):
         until_ns: int64_t = clock_ns(linux.CLOCK_MONOTONIC) + limit_ns
         self.turn(0)
         while self.tally.now_ns < until_ns:
             self.turn(5)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def keep_alive(self) -> cython.void:
+    def keep_alive(self):
         """A PINGREQ of everybody, twice in the keep alive that the broker demands; clients ask for none."""
         number: cython.size_t
         now_ns: int64_t
@@ -193,10 +169,7 @@ class Loop:
                 )
                 self.enqueue(number)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def deliveries(self) -> uint64_t:
+    def deliveries(self):
         """What the subscribers here must receive, by what was sent so far."""
         if self.fixed:
             return self.deliveries_fixed
@@ -204,26 +177,17 @@ class Loop:
             return self.publishing.sent
         return sent_by_all(self.common) * self.subscribers
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def all_sent(self) -> cython.bint:
+    def all_sent(self):
         return not self.publishes or (self.originators > 0 and self.publishing.sent >= self.of_all)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def over(self) -> cython.bint:
+    def over(self):
         """Nobody sends any more, and all is settled here."""
         if not self.all_sent():
             return False
         store_int(cython.address(self.table.published), 1)
         return all_published(self.common) and self.settled()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def settled(self) -> cython.bint:
+    def settled(self):
         """All that was sent has been received and acknowledged, here."""
         number: cython.size_t
         c: cython.pointer[Connection]
@@ -237,10 +201,7 @@ class Loop:
 
     # ---------------------------------------------------------------- a turn
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def turn(self, timeout_ms: cython.int) -> cython.void:
+    def turn(self, timeout_ms):
         """Take events, then serve every connection that can go on, each once."""
         events = cython.declare(linux.epoll_event[256])
         i: cython.size_t
@@ -259,18 +220,12 @@ class Loop:
         self.release_held()
         store_u64(cython.address(self.table.arrived), self.tally.arrived - self.tally.duplicates)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def enqueue(self, index: uint32_t) -> cython.void:
+    def enqueue(self, index):
         if not self.connections[index].queued:
             self.connections[index].queued = True
             self.ready.push_back(index)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def enqueue_due(self) -> cython.void:
+    def enqueue_due(self):
         """Paced: every publisher here of whom a message has come due."""
         place: uint32_t
         elapsed: int64_t = self.tally.now_ns - self.started_ns
@@ -285,10 +240,7 @@ class Loop:
                 self.enqueue((place - self.place_start) * self.stride)
             self.due += 1
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def take_event(self, index: uint32_t, events: uint32_t) -> cython.void:
+    def take_event(self, index, events):
         c: cython.pointer[Connection]
         ticks: uint64_t = 0
         if index == TIMER_INDEX:
@@ -303,10 +255,7 @@ class Loop:
             c.writable = True
         self.enqueue(index)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def serve(self, index: uint32_t) -> cython.void:
+    def serve(self, index):
         """Read once, publish what the window allows, write once; queue again what could go on at once."""
         c: cython.pointer[Connection] = cython.address(self.connections[index])
         if c.stage == CONNECTING:
@@ -330,10 +279,7 @@ class Loop:
                 c.held = True
                 self.held.push_back(index)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def may_publish(self, c: cython.pointer[Connection]) -> cython.bint:
+    def may_publish(self, c):
         """Has more to publish now, by its own socket, its window, and the clock where paced."""
         return (
             self.publishes
@@ -348,10 +294,7 @@ class Loop:
             )
         )
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def release_held(self) -> cython.void:
+    def release_held(self):
         """Let publishers go on once half of what they had outstanding has come, so that blocks stay large."""
         i: cython.size_t = 0
         index: uint32_t
@@ -365,20 +308,14 @@ class Loop:
             else:
                 i += 1
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def shut(self, c: cython.pointer[Connection]) -> cython.void:
+    def shut(self, c):
         if c.fd >= 0:
             linux.close(c.fd)
             c.fd = -1
             c.stage = CLOSED
             self.closed_count += 1
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def go_on(self, c: cython.pointer[Connection]) -> cython.void:
+    def go_on(self, c):
         """The next step towards READY: TCP is up, or all that was asked is answered."""
         fault: cython.int
         if c.stage == CONNECTING and (c.writable or c.hung_up):
@@ -398,10 +335,7 @@ class Loop:
 
     # ---------------------------------------------------------------- receiving and publishing
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def receive(self, c: cython.pointer[Connection]) -> cython.void:
+    def receive(self, c):
         """One read and all whole packets in it; the beginning of a further one is kept for the next read."""
         data: cython.pointer[uint8_t] = self.input.data()
         used: cython.size_t
@@ -443,10 +377,7 @@ class Loop:
             memcpy(c.partial, data + used, c.partial_size)
         self.progress_ns = self.tally.now_ns
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def allowance(self, c: cython.pointer[Connection]) -> uint64_t:
+    def allowance(self, c):
         """How many messages this publisher may send before its slowest subscriber has too many to come."""
         slowest: uint64_t
         if self.outstanding_max == 0:
@@ -454,10 +385,7 @@ class Loop:
         slowest = confirmed_by_all(self.common, c.publisher) if c.confirmed == cython.NULL else c.confirmed[0]
         return self.outstanding_max - min(c.sent - min(slowest, c.sent), self.outstanding_max)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def publish(self, c: cython.pointer[Connection]) -> cython.void:
+    def publish(self, c):
         """Fill the output with as many messages as block, window, allowance and clock leave room for."""
         count: uint64_t
         if c.output_end >= self.block_size:
@@ -474,10 +402,7 @@ class Loop:
             count = min(count, self.allowance(c))
         append_messages(cython.address(self.publishing), c, count, self.tally.now_ns)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def send_one_by_one(self, c: cython.pointer[Connection]) -> cython.bint:
+    def send_one_by_one(self, c):
         """What else has come due by now, each message by itself, while the socket takes it. False when the
         peer is gone.
         """

@@ -9,9 +9,9 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.bench.load.board import store_u64
-from cython.cimports.tidemq.bench.load.client_socket import Connection, following_id, reserve
+from cython.cimports.tidemq.bench.load.client_socket import following_id, reserve
 from cython.cimports.tidemq.bench.load.frame_patches import fill_random, write_hex
-from cython.cimports.tidemq.bench.load.publisher import Form, Pace, Publishing
+from cython.cimports.tidemq.bench.load.publisher import Form
 
 if not cython.compiled:
     raise ImportError("tidemq.bench.load.publisher is compiled code: run `make build`")
@@ -19,12 +19,7 @@ if not cython.compiled:
 TOPIC_STRIDE = cython.declare(uint64_t, 2_654_435_761)  # a prime: visits every topic, neighbours far apart
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_messages(
-    publishing: cython.pointer[Publishing], c: cython.pointer[Connection], count: uint64_t, now_ns: int64_t
-) -> cython.void:
+def append_messages(publishing, c, count, now_ns):
     """Add the next `count` messages to the output, stamped with now or, paced, the time they are due."""
     stamp_ns: int64_t = now_ns
     if count == 0:
@@ -39,12 +34,7 @@ def append_messages(
         count -= 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def append_message(
-    publishing: cython.pointer[Publishing], c: cython.pointer[Connection], stamp_ns: int64_t
-) -> cython.void:
+def append_message(publishing, c, stamp_ns):
     """One message. The caller has seen to the window, and to room in the output."""
     at: cython.pointer[uint8_t]
     form: cython.pointer[cython.const[Form]] = cython.address(publishing.form)
@@ -67,10 +57,7 @@ def append_message(
     publishing.sent += 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def due_messages(pace: cython.pointer[cython.const[Pace]], place: uint32_t, now_ns: int64_t) -> uint64_t:
+def due_messages(pace, place, now_ns):
     """How many messages of the publisher at `place` are due by now."""
     of_all: int64_t = min((now_ns - pace.started_ns) // pace.interval_ns, cython.cast(int64_t, pace.messages))
     if of_all <= place:
@@ -78,10 +65,7 @@ def due_messages(pace: cython.pointer[cython.const[Pace]], place: uint32_t, now_
     return (of_all - place + pace.publishers - 1) // pace.publishers
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def due_ns(pace: cython.pointer[cython.const[Pace]], place: uint32_t, message: uint64_t) -> int64_t:
+def due_ns(pace, place, message):
     """When a message of the publisher at `place` is due; `message` counts from 0."""
     number: int64_t = message * pace.publishers + place + 1
     return pace.started_ns + number * pace.interval_ns

@@ -6,7 +6,7 @@ is told from a repeated one.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import realloc
 from cython.cimports.libc.string import memset
 from cython.cimports.tidemq.bench.load.board import load_u64, store_u64
@@ -15,21 +15,18 @@ from cython.cimports.tidemq.bench.load.client_socket import (
     GREETING,
     READY,
     SUBSCRIBING,
-    Connection,
     Gaps,
     append_ack,
     following_id,
     reserve,
 )
 from cython.cimports.tidemq.bench.load.histogram import record
-from cython.cimports.tidemq.bench.load.publisher import Publishing, append_message
+from cython.cimports.tidemq.bench.load.publisher import append_message
 from cython.cimports.tidemq.bench.load.receiver import (
     BY_CONNACK,
     BY_MAXIMUM_QOS,
     BY_NONSENSE,
     BY_SUBACK,
-    Load,
-    Tally,
 )
 
 if not cython.compiled:
@@ -41,17 +38,7 @@ AHEAD_MAX = cython.declare(uint64_t, 1 << 26)  # seconds of the fastest publishe
 MAXIMUM_QOS = cython.declare(uint8_t, 0x24)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def parse(
-    load: cython.pointer[cython.const[Load]],
-    tally: cython.pointer[Tally],
-    publishing: cython.pointer[Publishing],
-    c: cython.pointer[Connection],
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-) -> cython.size_t:
+def parse(load, tally, publishing, c, data, size):
     """Take every whole packet off `data`; returns the bytes they had."""
     at: cython.size_t = 0
     head: cython.size_t
@@ -74,18 +61,7 @@ def parse(
     return at
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_publish(
-    load: cython.pointer[cython.const[Load]],
-    tally: cython.pointer[Tally],
-    publishing: cython.pointer[Publishing],
-    c: cython.pointer[Connection],
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-) -> cython.void:
+def take_publish(load, tally, publishing, c, first, body, size):
     """Count one message, check its sequence number, acknowledge it."""
     at: cython.size_t = size
     qos: cython.int = (first >> 1) & 3
@@ -123,16 +99,7 @@ def take_publish(
         append_message(publishing, c, stamp_ns)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_number(
-    load: cython.pointer[cython.const[Load]],
-    tally: cython.pointer[Tally],
-    c: cython.pointer[Connection],
-    slot: uint32_t,
-    sequence: uint64_t,
-) -> cython.bint:
+def take_number(load, tally, c, slot, sequence):
     """Count a message by its number: late ones and repeated ones are told apart. True if it is a new one."""
     gaps: cython.pointer[Gaps]
     bit: uint8_t = 1 << (sequence & 7)
@@ -156,10 +123,7 @@ def take_number(
     return False
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def sent_at_most(load: cython.pointer[cython.const[Load]], publisher: uint32_t) -> uint64_t:
+def sent_at_most(load, publisher):
     """By a publisher; of one in another process it is known some milliseconds late."""
     known: uint64_t = load_u64(load.sent_by + publisher)
     if load.near_start <= publisher < load.near_end:
@@ -167,10 +131,7 @@ def sent_at_most(load: cython.pointer[cython.const[Load]], publisher: uint32_t) 
     return min(known + AHEAD_MAX, load.messages)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def mark_skipped(c: cython.pointer[Connection], slot: uint32_t, sequence: uint64_t) -> cython.void:
+def mark_skipped(c, slot, sequence):
     """Everything from the expected message up to this one is missing, so far."""
     skipped: uint64_t
     size: uint64_t = ((sequence >> 3) + 1) * 2
@@ -184,17 +145,7 @@ def mark_skipped(c: cython.pointer[Connection], slot: uint32_t, sequence: uint64
     store_u64(c.expected + slot, sequence + 1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_packet(
-    load: cython.pointer[cython.const[Load]],
-    tally: cython.pointer[Tally],
-    c: cython.pointer[Connection],
-    first: uint8_t,
-    body: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-) -> cython.void:
+def take_packet(load, tally, c, first, body, size):
     """Anything but a PUBLISH."""
     kind: uint8_t = first >> 4
     if kind == 2 and c.stage == GREETING and size >= 2:
@@ -214,16 +165,7 @@ def take_packet(
         tally.refusal, tally.code = BY_NONSENSE, first
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_connack(
-    load: cython.pointer[cython.const[Load]],
-    tally: cython.pointer[Tally],
-    c: cython.pointer[Connection],
-    body: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-) -> cython.void:
+def take_connack(load, tally, c, body, size):
     """Note a refusal, and of 5.0 what the broker allows."""
     at: cython.size_t = 2
     length: cython.size_t = 0
@@ -249,16 +191,7 @@ def take_connack(
         at += property_size(body + at, length - at)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_suback(
-    load: cython.pointer[cython.const[Load]],
-    tally: cython.pointer[Tally],
-    c: cython.pointer[Connection],
-    body: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-) -> cython.void:
+def take_suback(load, tally, c, body, size):
     """Every filter must have got the QoS that was asked for."""
     at: cython.size_t = 2
     properties: cython.size_t = 0
@@ -271,16 +204,7 @@ def take_suback(
     c.answers_due -= 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def take_ack(
-    load: cython.pointer[cython.const[Load]],
-    tally: cython.pointer[Tally],
-    c: cython.pointer[Connection],
-    packet_type: uint8_t,
-    packet_id: uint16_t,
-) -> cython.void:
+def take_ack(load, tally, c, packet_type, packet_id):
     """PUBACK and PUBCOMP free a place in the window, PUBREC and PUBREL are answered."""
     if packet_type == 6:  # PUBREL, of what we received
         append_ack(c, 0x70, packet_id)
@@ -304,14 +228,7 @@ def take_ack(
         record(cython.address(tally.ack_latency), tally.now_ns - c.asked_ns)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def varint(
-    data: cython.pointer[cython.const[uint8_t]],
-    size: cython.size_t,
-    value: cython.pointer[cython.size_t],
-) -> cython.size_t:
+def varint(data, size, value):
     """Read a variable byte integer; returns its bytes, at most 4; 0 when it is not whole."""
     at: cython.size_t = 0
     found: cython.size_t = 0
@@ -324,10 +241,7 @@ def varint(
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def property_size(data: cython.pointer[cython.const[uint8_t]], size: cython.size_t) -> cython.size_t:
+def property_size(data, size):
     """Bytes of the CONNACK property at `data`, its identifier included; `size` where it is unknown."""
     kind: uint8_t = data[0]
     first: cython.size_t

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint32_t, uint8_t
 from libcpp.vector cimport vector
 
 cdef struct Peer:
@@ -32,3 +32,6 @@ cdef class Relay:
     cdef bint blocked(self) noexcept nogil
     cdef void pass_on(self) noexcept nogil
     cdef void hand(self, Peer* peer) noexcept nogil
+
+# of this module alone
+cdef void keep(Peer* peer, uint8_t* data, size_t size) noexcept nogil

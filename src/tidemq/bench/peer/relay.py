@@ -21,10 +21,7 @@ WAITING_BYTES_MAX = cython.declare(cython.size_t, 1 << 20)  # above it publisher
 LISTENER_INDEX = cython.declare(uint32_t, 0xFFFFFFFF)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def keep(peer: cython.pointer[Peer], data: cython.pointer[uint8_t], size: cython.size_t) -> cython.void:
+def keep(peer, data, size):
     """Add bytes to what waits for this subscriber's socket."""
     waiting: cython.size_t = peer.waiting_end - peer.waiting_start
     if peer.waiting_end + size > peer.waiting_size:
@@ -97,10 +94,7 @@ class Relay:
                 for _turn in range(1000):
                     self.turn()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def turn(self) -> cython.void:
+    def turn(self):
         """Read publishers until the block is full, then write it once to every subscriber."""
         events = cython.declare(linux.epoll_event[256])
         index: uint32_t
@@ -128,10 +122,7 @@ class Relay:
             self.serving.clear()
         self.pass_on()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def accept_all(self) -> cython.void:
+    def accept_all(self):
         peer = cython.declare(Peer)
         event = cython.declare(linux.epoll_event)
         on: cython.int = 1
@@ -150,18 +141,12 @@ class Relay:
             self.peers.push_back(peer)
             linux.epoll_ctl(self.epoll, linux.EPOLL_CTL_ADD, peer.fd, cython.address(event))
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def enqueue(self, index: uint32_t) -> cython.void:
+    def enqueue(self, index):
         if not self.peers[index].queued:
             self.peers[index].queued = True
             self.ready.push_back(index)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def read(self, index: uint32_t) -> cython.void:
+    def read(self, index):
         """One read into the block, behind the beginning of a frame that the last one left."""
         peer: cython.pointer[Peer] = cython.address(self.peers[index])
         at: cython.pointer[uint8_t] = self.block.data() + self.block_used
@@ -188,10 +173,7 @@ class Relay:
         memcpy(peer.partial, at + whole, peer.partial_size)
         self.block_used += whole
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def greet(self, index: uint32_t, data: cython.pointer[cython.const[uint8_t]]) -> cython.void:
+    def greet(self, index, data):
         """CONNECT, SUBSCRIBE to one filter, DISCONNECT."""
         peer: cython.pointer[Peer] = cython.address(self.peers[index])
         if data[0] == 0x10:
@@ -205,19 +187,13 @@ class Relay:
         else:
             self.shut(peer)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def shut(self, peer: cython.pointer[Peer]) -> cython.void:
+    def shut(self, peer):
         if peer.fd >= 0:
             linux.close(peer.fd)
             peer.fd = -1
             peer.waiting_start = peer.waiting_end = 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def blocked(self) -> cython.bint:
+    def blocked(self):
         """Some subscriber has too much waiting."""
         i: cython.size_t
         peer: cython.pointer[Peer]
@@ -227,19 +203,13 @@ class Relay:
                 return True
         return False
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def pass_on(self) -> cython.void:
+    def pass_on(self):
         i: cython.size_t
         for i in range(self.subscribers.size()):
             self.hand(cython.address(self.peers[self.subscribers[i]]))
         self.block_used = 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def hand(self, peer: cython.pointer[Peer]) -> cython.void:
+    def hand(self, peer):
         """The turn's block to one subscriber, behind what waits; what does not fit waits in turn."""
         data: cython.pointer[uint8_t] = self.block.data()
         size: cython.size_t = self.block_used
