@@ -24,7 +24,7 @@ from tidemq.bench.catalogue import Plan, Terms, fan, many, mesh
 from tidemq.bench.load.board import Board
 from tidemq.bench.measurement import waits_for_word
 from tidemq.bench.shares.coordinator import Coordinator
-from tidemq.bench.shares.exchange import LENGTHS, Clock, Comparison, Exchange, Status, Word, compare
+from tidemq.bench.shares.exchange import LENGTHS, NOTHING, Clock, Comparison, Exchange, Status, Word, compare
 from tidemq.bench.shares.sharing import share_out
 from tidemq.bench.spark import Task, merge_rows, with_room
 from tidemq.bench.workload import Connecting, Outcome, Workload
@@ -159,18 +159,7 @@ def test_clocks_that_differ_are_compared(tidemq: RunningBroker) -> None:
 
 
 def word(received_ns: int, answered_ns: int) -> Word:
-    return Word(
-        received_ns=received_ns,
-        answered_ns=answered_ns,
-        start_ns=0,
-        end="",
-        fault="",
-        publishing=[],
-        sent=0,
-        arrived=0,
-        by_publisher=b"",
-        confirmed=b"",
-    )
+    return replace(NOTHING, received_ns=received_ns, answered_ns=answered_ns)
 
 
 def test_a_comparison_is_off_by_half_of_the_way_at_most() -> None:

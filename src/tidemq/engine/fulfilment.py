@@ -384,8 +384,8 @@ def _section_failed(r, section, reason):
 def section_answered(r, section, reason):
     """The store has a section, and all before it; or with ``reason`` it has not. Takes the section over.
 
-    What was promised for it is kept before anything else sees that it is committed, so that SUBACK comes
-    before the messages that wait in a group for a member.
+    What was promised for it is kept first, as far as `KEPT_A_TURN` goes, and the rest in the next turns: so
+    SUBACK comes before messages of a group that have waited for the same section.
     """
     if reason:
         _keep_committed(r)  # those of sections before it
