@@ -29,6 +29,8 @@ from tidemq.testing.ports import free_port
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance`
 
+from guard import guard_this_process
+
 UNDER_TEST = os.environ.get("TIDEMQ_TEST_BROKER", "tidemq")
 INSTALL_S = 300  # for a Debian package
 START_S = 60.0  # until the broker listens
@@ -56,6 +58,11 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
         return TOGETHER.get(Path(file).parent.name, file)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.option.collectonly:
+        guard_this_process()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
