@@ -30,11 +30,10 @@ from tidemq.testing.ports import free_port
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance`
 
 from guard import guard_this_process
+from waiting import WAIT_S
 
 UNDER_TEST = os.environ.get("TIDEMQ_TEST_BROKER", "tidemq")
 INSTALL_S = 300  # for a Debian package
-START_S = 60.0  # until the broker listens
-STOP_S = 60.0  # until it has ended after SIGTERM
 
 # Others may have the core meanwhile, so the clock says nothing about an example.
 hypothesis.settings.register_profile(
@@ -90,12 +89,12 @@ class RunningBroker(NamedTuple):
         """SIGTERM; returns the exit status."""
         self.process.terminate()
         try:
-            self.process.wait(STOP_S)
+            self.process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
             raise AssertionError(
-                f"broker still ran {STOP_S} s after SIGTERM\n{self.log.read_text()}"
+                f"broker still ran {WAIT_S} s after SIGTERM\n{self.log.read_text()}"
             ) from None
         return self.process.returncode
 
@@ -127,7 +126,7 @@ def start_tidemq(folder: Path, settings: str, reactors: int, import_from: Path |
 
 def printed_port(process: subprocess.Popen[bytes], log: Path) -> int:
     """The port in the line that says the broker is ready."""
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         if found := re.search(r"ready on 127\.0\.0\.1:(\d+)", log.read_text()):
             return int(found[1])
@@ -139,7 +138,7 @@ def printed_port(process: subprocess.Popen[bytes], log: Path) -> int:
 
 
 def wait_until_open(broker: RunningBroker) -> RunningBroker:
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline and broker.process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", broker.port), timeout=1).close()

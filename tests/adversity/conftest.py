@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conformance.kit import WAIT_S, Client
+from conformance.kit import Client
+from waiting import WAIT_S
 
 from tidemq.engine import Connected, Engine
 from tidemq.engine.listeners import ListenerSettings, tcp_sockets

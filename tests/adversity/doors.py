@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.kit import WAIT_S, Client, ConnectionEnded
+from conformance.kit import Client, ConnectionEnded
+from waiting import WAIT_S
 
 SERVER_NAMES = ("localhost", "other", "unknown")
 UPGRADE = (

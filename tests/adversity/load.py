@@ -500,7 +500,7 @@ def play_on(actor: Callable[[Play], None], play: Play, failures: list[str]) -> N
         except (OSError, ConnectionEnded, Silence):
             play.seen["ended by the broker"] += 1
             time.sleep(0.002)
-        except Exception:
+        except Exception:  # noqa: BLE001 (whatever an actor fails with is reported)
             failures.append(f"{actor.__name__}:\n{traceback.format_exc()}")
 
 

@@ -21,6 +21,7 @@ from conformance.kit import connected
 from conformance.packets import PUBACK, publish
 from conftest import RunningBroker
 from soak.growth import held, left_behind
+from waiting import WAIT_S
 
 from tidemq.testing.ports import free_port
 
@@ -93,7 +94,7 @@ class Pair:
 
 
 def counters(admin: int) -> dict[str, int]:
-    with urlopen(f"http://127.0.0.1:{admin}/counters", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{admin}/counters", timeout=WAIT_S) as answer:
         counted: dict[str, int] = json.load(answer)
     return counted
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import Client, connected
 from conformance.packets import PUBACK, PUBLISH, acknowledge, publish, whole
+from waiting import WAIT_S
 
 if TYPE_CHECKING:
     from adversity.conftest import StartEngine
@@ -28,7 +29,7 @@ def send_all(client: Client, topic: str, count: int = COUNT) -> threading.Thread
     """Publishes numbered QoS 0 messages from a thread, as fast as the broker takes them."""
 
     def send() -> None:
-        client.socket.settimeout(30)
+        client.socket.settimeout(WAIT_S)
         for start in range(0, count, 100):
             numbers = range(start, start + 100)
             client.send(*(publish(topic, b"%d " % n + PAYLOAD, version=client.version) for n in numbers))

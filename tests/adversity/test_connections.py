@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from conformance.kit import Client, ConnectionEnded, connected, refused, unique
 from conformance.packets import CONNACK, connect, publish
+from waiting import WAIT_S
 
 if TYPE_CHECKING:
     from adversity.conftest import EngineUnderTest, StartEngine
@@ -146,7 +147,7 @@ def limited_broker() -> Iterator[tuple[Listening, Callable[[str], int]]]:
         yield Listening(int(answers.readline())), count
         asked.close()
         assert answers.readline() == "{}\n"
-        assert process.wait(60) == 0
+        assert process.wait(WAIT_S) == 0
 
 
 def test_without_file_descriptors_it_refuses_and_recovers() -> None:

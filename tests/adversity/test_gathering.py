@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from conformance.kit import connected
+from waiting import WAIT_S
 
 from tidemq.bench.load.generator import Generator
 from tidemq.bench.peer.target import local_target
@@ -14,12 +15,10 @@ from tidemq.bench.workload import Workload
 if TYPE_CHECKING:
     from adversity.conftest import StartEngine
 
-LIMIT_S = 60.0
-
 
 def test_one_by_one(start_engine: StartEngine) -> None:
     engine = start_engine(1)
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + WAIT_S
     while not engine.count("turns_gathered"):
         assert time.monotonic() < deadline, "no turn has waited"
         load = Workload(name="flood", messages=20_000, one_by_one=True)

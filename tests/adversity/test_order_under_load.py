@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conformance.kit import Client, connected
 from conformance.packets import CONNACK, DISCONNECT, PUBACK, PUBLISH, acknowledge, connect, publish
+from waiting import WAIT_S
 
 if TYPE_CHECKING:
     from adversity.conftest import EngineUnderTest, StartEngine
@@ -25,7 +26,7 @@ Seen = dict[tuple[int, str], list[int]]  # numbers in the order of arrival, by p
 
 def publish_numbers(publisher: Client, name: int, qos: int) -> None:
     """Publishes in bursts, every topic in turn."""
-    publisher.socket.settimeout(30)
+    publisher.socket.settimeout(WAIT_S)
     identifiers = itertools.count(1)
     for start in range(0, COUNT, 20):
         burst = [
@@ -62,7 +63,7 @@ class Receiver(threading.Thread):
     def run(self) -> None:
         try:
             self.receive_all()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (raised by who joins the thread)
             self.error = error
 
     def receive_all(self) -> None:

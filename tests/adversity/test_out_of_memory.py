@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conformance.kit import Client, ConnectionEnded, Silence
 from conformance.packets import publish, subscribe
+from waiting import WAIT_S
 
 ROOM_BYTES = 12 << 20  # what the broker may take beyond what it has after its start
 LINE = "tidemq: out of memory: the process ends"
@@ -76,7 +77,7 @@ def test_one_clear_line(load: object) -> None:
         with suppress(OSError, ConnectionEnded, Silence):
             for number in range(20_000):
                 load(client, number)  # type: ignore[operator]
-        broker.process.wait(20)
+        broker.process.wait(WAIT_S)
         assert broker.process.stderr
         said = broker.process.stderr.read()
     assert said.startswith(LINE), said

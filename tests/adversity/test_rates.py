@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import Client, connected
 from conformance.packets import CONNACK, PING, PUBACK, PUBLISH, connect, publish
+from waiting import WAIT_S
 
 from tidemq.engine import Engine
 from tidemq.engine.listeners import ListenerRates, ListenerSettings, tcp_sockets
@@ -160,7 +161,7 @@ def test_an_address_has_no_more_connections_than_it_may(start_engine: StartEngin
     clients = [connected(engine) for _ in range(3)]
     extra = [socket.create_connection(("127.0.0.1", engine.port)) for _ in range(3)]
     for each in extra:
-        each.settimeout(5)
+        each.settimeout(WAIT_S)
         with each, contextlib.suppress(ConnectionResetError):
             assert each.recv(1) == b""
     engine.wait_for("refused_address", 3)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conformance.kit import Client, ConnectionEnded, connected
 from conformance.packets import DISCONNECT, PUBACK, PUBLISH, acknowledge, publish
+from waiting import WAIT_S
 
 if TYPE_CHECKING:
     from adversity.conftest import StartEngine
@@ -66,7 +67,7 @@ def test_sigterm_under_load(start_broker: Callable[..., Any], reactors: int) -> 
         assert time.monotonic() < deadline, "the load does not run"
         time.sleep(0.005)
     broker.process.send_signal(signal.SIGTERM)
-    assert broker.process.wait(60) == 0
+    assert broker.process.wait(WAIT_S) == 0
     for talker in talkers:
         talker.join()
         assert talker.last.kind == DISCONNECT, f"the last packet was {talker.last}"
@@ -91,7 +92,7 @@ def test_what_was_written_is_sent_before_the_end(start_broker: Callable[..., Any
         assert receiver.receive().reason == 0x8B
     with pytest.raises(ConnectionEnded):
         receiver.receive()
-    assert broker.process.wait(60) == 0
+    assert broker.process.wait(WAIT_S) == 0
 
 
 def test_the_end_may_come_while_retained_messages_are_looked_through(start_engine: StartEngine) -> None:

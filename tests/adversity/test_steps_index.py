@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 
 from adversity.conftest import StartEngine
-from conformance.kit import WAIT_S, Client
+from conformance.kit import Client
 from conformance.packets import PUBLISH, SUBACK, connect, publish, subscribe
+from waiting import WAIT_S
 
 COUNT = 100_000
 BATCH = 500

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
-from conformance.kit import WAIT_S, Client, unique
+from conformance.kit import Client, unique
 from conformance.packets import CONNACK, PING, connect, disconnect, publish, subscribe
+from waiting import WAIT_S
 
 from tidemq.engine import ConnectRequest, SubscribeRequest
 from tidemq.net.server_tls import ServerTls

@@ -19,6 +19,7 @@ import pytest
 from bench.fake_broker import StrictBroker, listening
 from bench.proxy import lose, proxied
 from conftest import RunningBroker
+from waiting import WAIT_S
 
 from tidemq.bench.catalogue import Plan, Terms, fan, many, mesh
 from tidemq.bench.load.board import Board
@@ -33,7 +34,6 @@ from tidemq.testing.ports import free_port
 DRIVE = "import pickle, sys; task, number = pickle.load(sys.stdin.buffer); "
 DRIVE += "sys.stdout.buffer.write(pickle.dumps(task.row(number)))"
 OTHER_CLOCK = ["unshare", "--user", "--map-root-user", "--time", "--monotonic", "1000", "--fork"]
-TIMEOUT_S = 20.0
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Shares:
     plan: Plan
     url: str
     count: int = 2
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = WAIT_S
     prefixes: Sequence[Sequence[str]] = ((), ())  # before the command of each
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -114,7 +114,7 @@ def test_connections_are_kept_until_all_shares_have_theirs() -> None:
 def kill_when_it_runs(number: int) -> Callable[[Shares], None]:
     def kill(shares: Shares) -> None:
         assert shares.coordinator is not None
-        give_up_s = time.monotonic() + TIMEOUT_S
+        give_up_s = time.monotonic() + WAIT_S
         while shares.coordinator.last_word(1).arrived < 200 and time.monotonic() < give_up_s:
             time.sleep(0.05)
         os.kill(shares.processes[number].pid, signal.SIGKILL)
@@ -265,7 +265,7 @@ def test_what_is_no_share_is_turned_away_quietly(head: object, capfd: pytest.Cap
     text = json.dumps(head).encode()
     with (
         Coordinator(FAN, share_out(FAN, 2), "127.0.0.1") as coordinator,
-        socket.create_connection(("127.0.0.1", coordinator.port), TIMEOUT_S) as stranger,
+        socket.create_connection(("127.0.0.1", coordinator.port), WAIT_S) as stranger,
     ):
         stranger.sendall(LENGTHS.pack(len(text), 0) + text)
         assert stranger.recv(1) == b""

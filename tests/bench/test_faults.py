@@ -16,6 +16,7 @@ import pytest
 from bench.conftest import Bench, Done
 from bench.proxy import Change, Swap, cut_after, lose, proxied, repeat
 from conftest import RunningBroker
+from waiting import WAIT_S
 
 COUNTS = ("lost", "duplicates", "disordered", "foreign")
 
@@ -168,7 +169,7 @@ def test_a_run_that_is_interrupted_says_what_it_knows(mortal: RunningBroker) -> 
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         await_load(mortal.port)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=WAIT_S)
     summary = Done(process.returncode, out, "").summary
     assert (process.returncode, summary["end"], summary["intact"]) == (1, "interrupted", False)
     assert 0 < summary["received"] < 10_000

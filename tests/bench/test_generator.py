@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from bench.fake_broker import DemandingBroker, FakeBroker, PairBroker, StrictBroker, listening
+from waiting import WAIT_S
 
 from tidemq.bench.load.frames import encode_publish
 from tidemq.bench.load.generator import Generator
@@ -26,20 +27,19 @@ from tidemq.errors import UsageError
 from tidemq.testing.ports import free_port
 
 ONE = Workload(name="one", messages=1000)
-PATIENCE_S = 20.0  # where everything is to arrive, however busy the machine
 LOSS_LIMIT_S = 2.0  # of silence, where something is not
 
 
-def load(workload: Workload, port: int, idle_limit_s: float = PATIENCE_S) -> Outcome:
+def load(workload: Workload, port: int, idle_limit_s: float = WAIT_S) -> Outcome:
     generator = Generator(workload, local_target(port))
-    generator.connect(timeout_s=PATIENCE_S)
+    generator.connect(timeout_s=WAIT_S)
     try:
         return generator.run(idle_limit_s)
     finally:
         generator.close()
 
 
-def load_fake(broker: FakeBroker, workload: Workload = ONE, idle_limit_s: float = PATIENCE_S) -> Outcome:
+def load_fake(broker: FakeBroker, workload: Workload = ONE, idle_limit_s: float = WAIT_S) -> Outcome:
     with listening(broker.serve) as port:
         return load(workload, port, idle_limit_s)
 
@@ -267,7 +267,7 @@ def test_a_broker_that_dies_ends_the_run() -> None:
     outcome = load_fake(broker)
     assert outcome.end == "disconnected"
     assert outcome.lost == outcome.expected - outcome.received > 0
-    assert time.monotonic() - started < PATIENCE_S
+    assert time.monotonic() - started < WAIT_S
 
 
 def test_refused_connection_is_an_error() -> None:
@@ -345,7 +345,7 @@ def process_on(port: int, command: list[str]) -> Iterator[int]:
     """A server process that listens on `port`; yields its pid."""
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_S
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:

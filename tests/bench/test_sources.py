@@ -15,6 +15,7 @@ import pytest
 from bench.conftest import Bench
 from bench.fake_broker import FakeBroker, listening
 from conftest import RunningBroker
+from waiting import WAIT_S
 
 from tidemq.bench.load.local_addresses import packed_sources
 from tidemq.bench.peer.target import local_target, parse_url
@@ -116,7 +117,7 @@ def test_more_addresses_have_more_ports(install: Callable[[str, str], None]) -> 
     if not shutil.which("unshare") or subprocess.run([*own_network, "true"], capture_output=True).returncode:
         pytest.skip("a network of its own may not be made here")
     command = [*own_network, sys.executable, "-c", FEW_PORTS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     (line,) = done.stderr.splitlines()
     assert "no local port is left after " in line
     assert "connect from several addresses of this machine (--source 127.0.0.1-127.0.0.8)" in line

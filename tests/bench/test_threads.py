@@ -13,6 +13,7 @@ from bench.fake_broker import StrictBroker, listening
 from bench.proxy import Change, cut_after, lose, proxied, repeat
 from bench.test_faults import SILENCE_S, await_load, struck
 from conftest import RunningBroker
+from waiting import WAIT_S
 
 from tidemq.bench.catalogue import Terms, many
 from tidemq.bench.peer.target import local_target
@@ -133,7 +134,7 @@ def test_what_is_interrupted_says_what_it_knows(tidemq: RunningBroker) -> None:
     with subprocess.Popen([*command, "--rate", "1000"], stdout=subprocess.PIPE, text=True) as process:
         await_load(tidemq.port)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=WAIT_S)
     summary = Done(process.returncode, out, "").summary
     assert (process.returncode, summary["end"]) == (1, "interrupted")
     assert 0 < summary["received"] < 1_000_000

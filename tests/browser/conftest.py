@@ -26,6 +26,7 @@ from clients.conftest import node_modules, topic
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from listeners.conftest import Files, authority, broker_at, server_files
+from waiting import WAIT_S
 
 __all__ = ["authority", "broker_at", "node_modules", "server_files", "topic"]
 
@@ -40,9 +41,6 @@ FLAGS = [
     *("--disable-background-timer-throttling", "--disable-renderer-backgrounding"),  # all tabs work
     "--host-resolver-rules=MAP rebound.example 127.0.0.1",  # as its owner's DNS may answer
 ]
-START_S = 60.0
-WAIT_S = 30.0
-STOP_S = 20.0
 
 
 def key_hash(cert: Path) -> str:
@@ -76,7 +74,7 @@ class Chromium:
 
 def tools_port(process: subprocess.Popen[bytes], folder: Path, log: Path) -> int:
     """The port that Chromium has chosen, from the file that it writes."""
-    file, deadline = folder / "DevToolsActivePort", time.monotonic() + START_S
+    file, deadline = folder / "DevToolsActivePort", time.monotonic() + WAIT_S
     while time.monotonic() < deadline and process.poll() is None:
         if file.exists() and (lines := file.read_text().splitlines()):
             return int(lines[0])
@@ -103,7 +101,7 @@ def chromium(
     yield Chromium(tools_port(process, folder, log))
     process.terminate()
     try:
-        process.wait(STOP_S)
+        process.wait(WAIT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from waiting import WAIT_S, until
 
-WAIT_S = 10
 PAGE_OF = {"ws": "http", "wss": "https"}  # a page of https may not use ws
 
 
@@ -22,9 +22,7 @@ def listener(scheme, server_files) -> dict:
 
 async def count(broker, name: str, expected: int) -> None:
     """Waits until the broker has counted so many."""
-    async with asyncio.timeout(WAIT_S):
-        while broker.counters()[name] < expected:
-            await asyncio.sleep(0.01)
+    await until(lambda: broker.counters()[name] >= expected)
     assert broker.counters()[name] == expected
 
 
@@ -69,9 +67,7 @@ async def test_pages_of_other_hosts_must_be_listed(broker_at, pages, server_file
         for scheme, port in zip(("ws", "ws", "wss"), broker.ports, strict=False):
             assert await pages.run(origin, "connect", f"{scheme}://{to}:{port}/mqtt", 5, topic)
         await count(broker, "handshakes_failed", 3)
-        async with asyncio.timeout(WAIT_S):
-            while caplog.text.count("pages of this origin may not connect") < 3:
-                await asyncio.sleep(0.01)
+        await until(lambda: caplog.text.count("pages of this origin may not connect") >= 3)
         assert not await pages.run(origin, "connect", f"ws://{to}:{broker.ports[3]}/mqtt", 5, topic)
 
 

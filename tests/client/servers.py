@@ -8,9 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+from waiting import WAIT_S
+
 from tidemq.testing.ports import free_port
 
-START_S = 60.0
 NAMES = ("tidemq", "mosquitto")
 _MOSQUITTO = """\
 listener {port} 127.0.0.1
@@ -41,7 +42,7 @@ class Server:
     def start(self) -> Server:
         log = (self.folder / f"{self.name}.log").open("ab")
         self.process = subprocess.Popen(self._command(), stdout=log, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline and self.process.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:

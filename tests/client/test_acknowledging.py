@@ -10,6 +10,7 @@ import threading
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from waiting import WAIT_S, until
 
 from tidemq.client import Client, Message, ReasonCode, Subscription, sync
 from tidemq.client.queue import MessageQueue
@@ -27,8 +28,6 @@ from tidemq.wire import (
     Unsubscribe,
 )
 
-pytestmark = pytest.mark.timeout(30)
-WAIT_S = 20.0
 COUNT = 10
 
 # each receives ten messages of a session that was there before, and dies at the first
@@ -118,8 +117,7 @@ class Sent:
 
     async def acknowledged(self, *expected: int) -> list[int]:
         """What has come, a moment after all of `expected` has."""
-        while not set(expected) <= {packet_id for packet_id, _ in self.answers}:
-            await asyncio.sleep(0.005)
+        await until(lambda: set(expected) <= {packet_id for packet_id, _ in self.answers})
         await asyncio.sleep(0.05)
         return [packet_id for packet_id, _ in self.answers]
 
@@ -158,12 +156,10 @@ async def test_a_callback_acknowledges_when_it_has_ended_and_says_that_it_failed
         async with Client(server.url, clean_start=False) as client:
             # the server answers no SUBSCRIBE: the callback has the messages all the same
             waiting = asyncio.create_task(client.subscribe("t", qos=1, callback=handle))
-            while not seen:
-                await asyncio.sleep(0.005)
+            await until(lambda: seen)
             assert await sent.acknowledged() == []
             may_end.set()
-            while len(sent.answers) < 3:
-                await asyncio.sleep(0.005)
+            await until(lambda: len(sent.answers) >= 3)
             waiting.cancel()
     assert sent.answers == [(1, 0), (2, ReasonCode.UNSPECIFIED_ERROR), (3, 0)]
     assert [str(each) for each in failures] == ["the second"]
@@ -185,8 +181,7 @@ async def test_loops_of_several_tasks_acknowledge_each_its_own():
 
             await client.messages.wait()
             tasks = [asyncio.create_task(slow()), asyncio.create_task(quick())]
-            while len(sent.answers) < 3:
-                await asyncio.sleep(0.005)
+            await until(lambda: len(sent.answers) >= 3)
             assert await sent.acknowledged(2, 3, 4) == [2, 3, 4]
         # somebody else's end of the client does not acknowledge what is at work
         assert await sent.acknowledged(2, 3, 4) == [2, 3, 4]
@@ -221,18 +216,15 @@ async def test_work_of_a_forgotten_session_does_not_acknowledge_the_new_ones_mes
             (new,) = await client.messages.take()
             if not connected:
                 taken.set()
-                while client.is_connected:
-                    await asyncio.sleep(0.005)
+                await until(lambda: not client.is_connected)
             client.acknowledge(old)
             done.set()
             await client.wait_connected()
             client.publish_nowait("behind it")
-            while not answers:
-                await asyncio.sleep(0.005)
+            await until(lambda: answers)
             assert isinstance(answers[0], Publish)
             client.acknowledge(new)
-            while len(answers) < 2:
-                await asyncio.sleep(0.005)
+            await until(lambda: len(answers) >= 2)
             assert isinstance(answers[1], Pubrec)
 
 
@@ -336,8 +328,7 @@ class Rounds:
                 peer.send(Publish(topic=waiting.pop(), qos=1, packet_id=number))
 
     async def all_acknowledged(self) -> None:
-        while self.unacknowledged:
-            await asyncio.sleep(0.005)
+        await until(lambda: not self.unacknowledged)
 
 
 @pytest.mark.parametrize("way", ["async for", "take", "nothing"])
@@ -384,8 +375,7 @@ async def test_what_a_dropped_subscription_shared_is_acknowledged(server, topic)
         assert client._intake.unacknowledged == before
         await client.unsubscribe(one)
         del one, queues[0]
-        while client._intake.unacknowledged == before:
-            await asyncio.sleep(0.005)
+        await until(lambda: client._intake.unacknowledged != before)
 
 
 @pytest.mark.parametrize("way", ["get", "nothing", "callback"])

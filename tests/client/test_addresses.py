@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 from client.servers import Server
+from waiting import WAIT_S
 from websockets.asyncio.server import ServerConnection, serve
 
 from tidemq.client import Client, ConnectError, ServerRefusedError
@@ -18,9 +19,6 @@ from tidemq.client.address import parse_url
 from tidemq.errors import TideMQError, UsageError
 from tidemq.testing import Proxy
 from tidemq.testing.ports import free_port
-
-pytestmark = pytest.mark.timeout(30)
-WAIT_S = 20.0
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from client.scripted import Peer, ScriptedServer
 from scramp import ScramMechanism
+from waiting import WAIT_S, until
 
 from tidemq import Broker, Config
 from tidemq.broker.authenticators.password_file import change_password_file
@@ -31,8 +32,6 @@ from tidemq.client.greeting import make_connect
 from tidemq.errors import UsageError
 from tidemq.wire import Auth, Connack, Connect, Disconnect, Properties, Puback, Publish
 
-pytestmark = pytest.mark.timeout(30)
-WAIT_S = 10.0
 METHOD = "SCRAM-SHA-256"
 
 
@@ -114,8 +113,7 @@ async def test_it_comes_back_by_scram(broker: Broker, topic: str) -> None:
         options = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
         async with Client(url(broker), auth=Scram("ann", "sécret"), **options) as client:
             client._connection._link.abort()
-            while broker.counters()["connections_accepted"] < 2:
-                await asyncio.sleep(0.005)
+            await until(lambda: broker.counters()["connections_accepted"] >= 2)
             await client.wait_connected()
             await client.publish(topic, qos=1)
 
@@ -133,7 +131,7 @@ async def test_threads_authenticate_too(broker: Broker, topic: str) -> None:
 async def test_the_commands_log_in_by_scram(broker: Broker, topic: str) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "from tidemq.cli import main; main()", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20)
+        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
 
     where = ["-h", "127.0.0.1", "-p", str(broker.port), "-t", topic]
     ann = ["-u", "ann", "-P", "sécret", "-V", "mqttv5", "--scram"]

@@ -8,6 +8,7 @@ import inspect
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from waiting import WAIT_S, until
 
 from tidemq.client import (
     AnswerTimeoutError,
@@ -34,8 +35,6 @@ from tidemq.wire import (
     Unsubscribe,
 )
 
-pytestmark = pytest.mark.timeout(30)
-WAIT_S = 20.0
 QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 
@@ -81,8 +80,7 @@ async def test_what_was_cancelled_is_not_made_anew_on_the_next_connection(server
             proxy.resume()
             proxy.refuse()
             proxy.cut()
-            while client.is_connected:
-                await asyncio.sleep(0.005)
+            await until(lambda: not client.is_connected)
             await cancelled(asyncio.create_task(client.subscribe(f"{topic}/unsent", qos=1)))
             await proxy.open()
             await client.wait_connected()
@@ -138,8 +136,7 @@ async def test_a_cancelled_unsubscribe_that_was_sent_has_effect():
         await cancelled(asyncio.create_task(client.unsubscribe("t")))
         await asyncio.sleep(0.2)
         client.publish_nowait("end")
-        while server.connections < 2:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.connections >= 2)
         await client.wait_connected()
         await asyncio.sleep(0.05)
     assert len([each for each in asked if isinstance(each, Subscribe)]) == 1
@@ -245,8 +242,7 @@ async def test_who_waits_for_a_connection_is_told_that_there_will_be_none():
     async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server:
         client = Client(server.url, **QUICK)
         await client.connect()
-        while client.is_connected:
-            await asyncio.sleep(0.005)
+        await until(lambda: not client.is_connected)
         await cancelled_or_refused(client)
         with pytest.raises(ServerRefusedError):
             await client.wait_connected()
@@ -267,8 +263,7 @@ async def cancelled_or_refused(client: Client) -> None:
 async def test_what_is_not_sent_in_time_is_taken_back(own_server, topic, qos):
     async with asyncio.timeout(WAIT_S), Client(own_server.url, close_timeout_s=0, **QUICK) as client:
         own_server.kill()
-        while client.is_connected:
-            await asyncio.sleep(0.005)
+        await until(lambda: not client.is_connected)
         with pytest.raises(AnswerTimeoutError, match="never will be") as raised:
             await client.publish(topic, "open the door", qos=qos, timeout_s=0.05)
         assert raised.value.withdrawn
@@ -302,8 +297,7 @@ async def test_what_was_sent_and_not_answered_in_time_goes_to_no_new_session():
             await client.publish("t", "command", qos=1, timeout_s=0.05)
         assert not raised.value.withdrawn
         client.publish_nowait("t", "end")
-        while server.connections < 2:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.connections >= 2)
         await client.publish("t", "last", qos=1, timeout_s=WAIT_S)
         assert client.held_messages == 0
     assert received == [b"command", b"end", b"last"]
@@ -346,8 +340,7 @@ async def test_a_program_is_told_that_the_connection_is_lost_and_made_again():
 
         client = Client(server.url, on_connection=tell, **QUICK)
         await client.connect()
-        while len(told) < 4:
-            await asyncio.sleep(0.005)
+        await until(lambda: len(told) >= 4)
         await client.disconnect()
     assert [each.connected for each in told] == [True, False, True, False]
     assert told[0].connack == Connack()

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from client.scripted import Peer, ScriptedServer
+from waiting import WAIT_S, until
 
 from tidemq.client import Client, ConnectError, ConnectionChange, DisconnectedError, Message, ReasonCode
 from tidemq.errors import StoreError
 from tidemq.wire import Disconnect, Publish, Suback, Subscribe
 
-pytestmark = pytest.mark.timeout(30)
-WAIT_S = 20.0
 QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 
@@ -55,8 +54,7 @@ async def test_who_waited_in_one_life_does_not_count_in_the_next():
         client = Client(server.url)
         await client.connect()
         waiting = asyncio.create_task(client.publish("t", qos=1))
-        while not client.held_messages:
-            await asyncio.sleep(0)
+        await until(lambda: client.held_messages, poll_s=0)
         await client.disconnect(wait=False)
         await client.connect()
         with pytest.raises(DisconnectedError):
@@ -90,6 +88,11 @@ async def test_a_websocket_that_is_not_opened_in_time_is_closed(cancelled):
         await closed.wait()
 
 
+async def ended(client: Client) -> None:
+    """Nothing refers to the client afterwards."""
+    await until(lambda: not client.is_connected and not client._callbacks._tasks)
+
+
 async def test_a_client_that_gives_up_reports_nothing_for_its_callbacks(reported):
     """`on_connection` is told."""
     changes: list[ConnectionChange] = []
@@ -112,8 +115,7 @@ async def test_a_client_that_gives_up_reports_nothing_for_its_callbacks(reported
         for name in ("a", "b"):
             await client.subscribe(name, callback=handle)
         await got.wait()
-        while client.is_connected or client._callbacks._tasks:
-            await asyncio.sleep(0.005)
+        await ended(client)
         await client.disconnect()
         del client
         gc.collect()

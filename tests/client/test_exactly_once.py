@@ -37,7 +37,6 @@ from tidemq.client.exactly_once import (
 from tidemq.errors import UsageError
 from tidemq.wire import Pubcomp, Pubrec
 
-pytestmark = pytest.mark.timeout(120)
 BATCHES = 30
 KILLS = 4  # at most, of the publisher and of the broker each
 FOREVER = {"clean_start": False, "session_expiry_s": 0xFFFFFFFF}

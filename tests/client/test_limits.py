@@ -8,6 +8,7 @@ import time
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from waiting import WAIT_S, until
 
 from tidemq.client import (
     BufferFullError,
@@ -35,8 +36,6 @@ from tidemq.wire import (
     encode,
 )
 
-pytestmark = pytest.mark.timeout(30)
-WAIT_S = 20.0
 QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 
@@ -100,8 +99,7 @@ async def test_a_full_buffer_drops_the_oldest_of_qos_0(own_server, topic):
         ) as client:
             await client.subscribe(topic, qos=1)
             own_server.kill()
-            while client.is_connected:
-                await asyncio.sleep(0.01)
+            await until(lambda: not client.is_connected)
             receipts = [client.publish_nowait(topic, "first", qos=1)]
             receipts += [client.publish_nowait(topic, str(n)) for n in range(6)]
             for dropped in receipts[1:4]:
@@ -169,8 +167,7 @@ async def test_what_never_fits_drops_nothing(own_server, topic):
             own_server.url, buffer_full="drop_oldest", buffer_bytes_max=2000, close_timeout_s=0
         ) as client:
             own_server.kill()
-            while client.is_connected:
-                await asyncio.sleep(0.01)
+            await until(lambda: not client.is_connected)
             kept = client.publish_nowait(topic, "kept")
             with pytest.raises(BufferFullError):
                 client.publish_nowait(topic, b"x" * 2000)
@@ -192,7 +189,7 @@ async def test_65535_in_flight_and_no_more():
             peer.send(Puback(packet_id=(await peer.receive()).packet_id))
         await peer.receive()
 
-    async with asyncio.timeout(20), ScriptedServer(script) as server, Client(server.url) as client:
+    async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server, Client(server.url) as client:
         for _ in range(65_545):
             client.publish_nowait("t", b"", qos=1)
         await client.flush()
@@ -271,7 +268,7 @@ async def test_a_program_that_does_not_take_stops_the_reading(server, topic):
     # TideMQ does not read PINGREQ of a client that it cannot write to
     keep_alive_s = 1 if server.name == "mosquitto" else 60
     slow = Client(server.url, queue_messages_max=100, keep_alive_s=keep_alive_s, ping_timeout_s=0.2)
-    async with asyncio.timeout(20), slow, Client(server.url) as fast:
+    async with asyncio.timeout(WAIT_S), slow, Client(server.url) as fast:
         await slow.subscribe(topic)
         await fast.publish_many((topic, b"%d" % n + b"x" * 400) for n in range(count))
         await asyncio.sleep(1.5)
@@ -324,8 +321,7 @@ async def test_a_silent_server_is_given_up(server, proxy, topic):
         async with Client(proxy.url, keep_alive_s=1, ping_timeout_s=0.2, **QUICK) as client:
             proxy.stall()
             begun = time.monotonic()
-            while client.is_connected:
-                await asyncio.sleep(0.01)
+            await until(lambda: not client.is_connected)
             assert 1.0 <= time.monotonic() - begun < 5.0
             proxy.resume()
             await client.wait_connected()
@@ -390,8 +386,7 @@ async def test_a_server_that_breaks_mqtt_is_told_and_left(data, reason, caplog):
     async with asyncio.timeout(WAIT_S), ScriptedServer(script) as server:
         with caplog.at_level(logging.WARNING):
             async with Client(server.url, packet_bytes_max=100_000, **QUICK) as client:
-                while server.connections < 2 or not client.is_connected:
-                    await asyncio.sleep(0.005)
+                await until(lambda: server.connections >= 2 and client.is_connected)
     assert isinstance(told[0], Disconnect)
     assert told[0].reason in (reason, 0x81, 0x82, 0x90)
     assert "broke MQTT" in caplog.text
@@ -410,8 +405,7 @@ async def test_more_than_our_receive_maximum():
         client = Client(server.url, receive_max=2, reconnect=False)
         await client.connect()
         client.publish_nowait("begin")
-        while not told:
-            await asyncio.sleep(0.005)
+        await until(lambda: told)
         assert len(await client.messages.take()) == 2
         with pytest.raises(ConnectError, match="broke MQTT"):
             await anext(client.messages)

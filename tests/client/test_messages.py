@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from waiting import WAIT_S
 
 from tidemq.client import (
     BufferFullError,
@@ -18,9 +19,7 @@ from tidemq.client import (
 )
 from tidemq.errors import UsageError
 
-pytestmark = pytest.mark.timeout(30)
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
-WAIT_S = 20.0
 
 
 async def take(messages, count: int) -> list[Message]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -14,14 +13,13 @@ from pathlib import Path
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from waiting import WAIT_S, until
 
 from tidemq.client import Client, DisconnectedError, Properties
 from tidemq.errors import StoreError
 from tidemq.testing import Proxy
 from tidemq.wire import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
-pytestmark = pytest.mark.timeout(60)
-WAIT_S = 20.0
 QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 # publishes numbers under its name, prints each when it is on disk, and is killed some time
@@ -49,12 +47,12 @@ def rows(path: Path) -> int:
 
 async def run_and_kill(command: list[str], after: int) -> list[str]:
     """The lines that a process printed until it was killed, some time after so many."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert process.stdout is not None
-    lines = [await asyncio.to_thread(process.stdout.readline) for _ in range(after)]
-    process.send_signal(signal.SIGKILL)
-    rest, _ = await asyncio.to_thread(process.communicate)
-    return [line.strip() for line in lines] + rest.split("\n")[:-1]
+    lines = [(await process.stdout.readline()).decode() for _ in range(after)]
+    process.kill()
+    rest, _ = await process.communicate()
+    return [line.strip() for line in lines] + rest.decode().split("\n")[:-1]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -77,9 +75,7 @@ async def test_a_killed_publisher_loses_nothing_and_repeats_no_qos_2(server, top
             stored += await run_and_kill(command, chosen.randrange(10, 80))
         async with asyncio.timeout(WAIT_S), Client(server.url, outbox=outbox, close_timeout_s=WAIT_S):
             pass
-        async with asyncio.timeout(WAIT_S):
-            while not set(stored) <= set(got):
-                await asyncio.sleep(0.01)
+        await until(lambda: set(stored) <= set(got))
         await asyncio.sleep(0.1)
         taking.cancel()
         await asyncio.wait([taking])
@@ -143,11 +139,9 @@ async def test_the_handshake_of_qos_2_goes_on_where_it_stood(tmp_path):
         async with Client(server.url, outbox=outbox, close_timeout_s=0.05) as client:
             for n in range(2):
                 client.publish_nowait(f"t/{n}", qos=2)
-            while len(seen) < 3:
-                await asyncio.sleep(0.005)
+            await until(lambda: len(seen) >= 3)
         async with Client(server.url, outbox=outbox) as client:
-            while len(seen) < 6:
-                await asyncio.sleep(0.005)
+            await until(lambda: len(seen) >= 6)
     assert [type(each) for each in seen] == [Publish, Publish, Pubrel, Pubrel, Publish, Pubrel]
     assert [each.packet_id for each in seen] == [seen[n].packet_id for n in (0, 1, 0, 0, 1, 1)]
     assert (seen[1].dup, seen[4].dup) == (False, True)

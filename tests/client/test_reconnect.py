@@ -8,6 +8,7 @@ import random
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from waiting import WAIT_S, until
 
 from tidemq.client import Client, DisconnectedError, Message, ReasonCode, ServerRefusedError
 from tidemq.client.reconnecting import delay_s
@@ -26,8 +27,6 @@ from tidemq.wire import (
     Subscribe,
 )
 
-pytestmark = pytest.mark.timeout(60)
-WAIT_S = 20.0
 QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 
@@ -38,8 +37,7 @@ async def test_a_broker_is_killed_and_comes_back(own_server, topic):
         subscription = await client.subscribe(f"{topic}/#", qos=1)
         await client.publish(f"{topic}/before", qos=1)
         own_server.kill()
-        while client.is_connected:
-            await asyncio.sleep(0.01)
+        await until(lambda: not client.is_connected)
         receipts = [client.publish_nowait(f"{topic}/{n}", qos=n % 3) for n in range(9)]
         asking = asyncio.create_task(client.subscribe(f"{topic}x", qos=2))
         await asyncio.sleep(0.1)
@@ -76,7 +74,7 @@ async def test_cuts_anywhere_lose_nothing(server, proxy, topic, version, qos):
             else:
                 got.append(int(message.payload))
 
-    async with asyncio.timeout(30), receiver, publisher:
+    async with asyncio.timeout(WAIT_S), receiver, publisher:
         await receiver.subscribe(topic, qos=qos)
         taking = asyncio.create_task(receive())
         receipts = []
@@ -88,8 +86,7 @@ async def test_cuts_anywhere_lose_nothing(server, proxy, topic, version, qos):
             await asyncio.sleep(0.001)
         proxy.cut_after_bytes = None
         await asyncio.gather(*(each.acknowledged for each in receipts))
-        while len(got) < count:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(got) >= count)
         await asyncio.sleep(0.1)
         taking.cancel()
         await asyncio.wait([taking])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import WAIT_S
 
 from tidemq.client import ConnectError
 from tidemq.client import sync as blocking
@@ -52,7 +53,7 @@ class Streaming:
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> None:
         request = urllib.request.Request(f"{self.url}{path}", body, method=method)
-        urllib.request.urlopen(request, timeout=60).close()
+        urllib.request.urlopen(request, timeout=WAIT_S).close()
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from waiting import WAIT_S
 
 from tidemq.client import (
     AnswerTimeoutError,
@@ -32,9 +33,6 @@ from tidemq.client.receipt import Receipt
 from tidemq.errors import UsageError
 from tidemq.testing.ports import free_port
 from tidemq.wire import Puback, Publish, Suback, Subscribe
-
-pytestmark = pytest.mark.timeout(30)
-WAIT_S = 20.0
 
 
 def test_it_has_the_names_of_the_asynchronous_client():
@@ -274,7 +272,7 @@ def within(function: Callable[[], object], seconds: float = 10.0) -> object:
     def work() -> None:
         try:
             answer.set_result(function())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (raised by who asks for the result)
             answer.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()

@@ -11,14 +11,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trustme
+from waiting import WAIT_S
 from websockets.asyncio.server import ServerConnection, serve
 
 from tidemq.client import Client, ConnectError, DisconnectedError
 from tidemq.testing import Proxy
 from tidemq.wire import Connack, encode
-
-pytestmark = pytest.mark.timeout(30)
-WAIT_S = 20.0
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[tuple[str, int] | None]]
 

@@ -9,11 +9,11 @@ import pytest
 from aiomqtt import ProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from waiting import WAIT_S
 
 every_version = pytest.mark.parametrize(
     "version", [ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5]
 )
-WAIT_S = 20
 
 
 def client(broker, version, **settings) -> aiomqtt.Client:

@@ -7,8 +7,8 @@ import asyncio
 import gmqtt
 import pytest
 from gmqtt.mqtt.constants import MQTTv50, MQTTv311
+from waiting import WAIT_S
 
-WAIT_S = 20
 every_version = pytest.mark.parametrize("version", [MQTTv311, MQTTv50], ids=["3.1.1", "5.0"])
 
 

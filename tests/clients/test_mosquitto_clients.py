@@ -9,10 +9,10 @@ import sys
 
 import pytest
 from conformance.kit import unique
+from waiting import WAIT_S
 
 pytestmark = pytest.mark.usefixtures("mosquitto_clients")
 every_version = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
-WAIT_S = 20
 
 
 def pub(broker, version: str, *arguments: str, stdin: bytes | None = None) -> None:

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import WAIT_S
 
 SCRIPT = Path(__file__).parent / "mqttjs" / "node.cjs"
-WAIT_S = 30
 
 
 def run(

@@ -11,8 +11,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
+from waiting import WAIT_S
 
-WAIT_S = 20
 every_version = pytest.mark.parametrize(
     "version", [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5], ids=["3.1", "3.1.1", "5.0"]
 )

@@ -33,8 +33,8 @@ from conformance.packets import (
     unsubscribe,
     whole,
 )
+from waiting import WAIT_S
 
-WAIT_S = 20.0  # for what must come
 QUIET_S = 0.05  # for what must not come
 
 

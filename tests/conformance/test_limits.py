@@ -21,6 +21,7 @@ from conformance.packets import (
     subscribe,
     text,
 )
+from waiting import WAIT_S
 
 NARROW = """
 [limits]
@@ -304,7 +305,7 @@ def test_faults_are_counted(start_broker, admin_port):
 
 
 def counters(admin_port: int) -> dict[str, int]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/counters", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/counters", timeout=WAIT_S) as answer:
         return json.loads(answer.read())
 
 

@@ -56,7 +56,7 @@ def together(*work: tuple) -> None:
     def run(call, *arguments) -> None:
         try:
             call(*arguments)
-        except BaseException as failure:
+        except BaseException as failure:  # noqa: BLE001 (raised by who joins the thread)
             failures.append(failure)
 
     threads = [threading.Thread(target=run, args=each) for each in work]

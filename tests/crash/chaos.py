@@ -12,6 +12,7 @@ from crash.client import Client, Setting
 from crash.disk import Disk
 from crash.history import NEVER, History, owed
 from crash.server import BrokerError, Server
+from waiting import happens
 
 from tidemq.wire import Packet, Publish, Subscribe, Subscription
 
@@ -81,9 +82,7 @@ class Chaos:
         if starting:
             self.server.kill()
             self.server.spawn()
-        deadline = time.monotonic() + TORN_S
-        while self.server.running and time.monotonic() < deadline:
-            await asyncio.sleep(0.005)
+        await happens(lambda: not self.server.running, TORN_S)
         self.server.kill()
         self.disk.heal()
         await self.server.start()

@@ -23,6 +23,7 @@ from crash.history import Debts, History, judge
 from crash.retained import RetainedTopics
 from crash.server import BrokerError, Server
 from crash.streamed import DECLARED, judge_stream
+from waiting import happens
 
 STALL_S = 30.0  # without progress of a publisher
 SILENCE_S = 10.0  # without any event, with something still owed; a store may need 5 to take writes again
@@ -189,9 +190,7 @@ class Run:
         taken = {(each.subscriber, id(each.message)) for each in self.history.deliveries}
         await self.server.stop()
         await self.server.start()
-        deadline = time.monotonic() + STALL_S
-        while not all(each.subscriber.online for each in self.takers) and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        await happens(lambda: all(each.subscriber.online for each in self.takers), STALL_S)
         await asyncio.sleep(QUIET_S)
         for delivery in self.history.deliveries[before:]:
             if (delivery.subscriber, id(delivery.message)) not in taken:
@@ -238,7 +237,7 @@ def conclude(run: Playable, folder: Path) -> Outcome:
             run.history.fail(
                 "broker", f"{error or f'not done after {RUN_S} s'}\n{run.server.logged()}", client="broker"
             )
-    except* Exception:
+    except* Exception:  # noqa: BLE001 (it is the verdict on this run)
         run.history.fail("harness", traceback.format_exc(), client="broker")
     finally:
         run.server.kill()

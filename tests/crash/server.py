@@ -14,9 +14,8 @@ from pathlib import Path
 
 from crash.disk import Disk
 from crash.history import History
+from waiting import WAIT_S, happens
 
-START_S = 30.0
-STOP_S = 20.0
 POLL_S = 0.01
 READY = re.compile(r"ready on 127\.0\.0\.1:(\d+)")
 
@@ -78,7 +77,7 @@ class Server:
 
     async def ready(self) -> bool:
         """Waits until it listens; false where the process has ended before."""
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             ended = not self.running
             if found := READY.search(self.log.read_text(errors="replace")):
@@ -88,7 +87,7 @@ class Server:
             if ended:
                 return False
             await asyncio.sleep(POLL_S)
-        raise BrokerError(f"not ready after {START_S} s")
+        raise BrokerError(f"not ready after {WAIT_S} s")
 
     async def start(self) -> None:
         """Starts it and waits until it is ready, which it must become."""
@@ -111,11 +110,8 @@ class Server:
         assert self._process is not None
         self.history.note("broker", "is stopped")
         self._process.terminate()
-        deadline = time.monotonic() + STOP_S
-        while self.running and time.monotonic() < deadline:
-            await asyncio.sleep(POLL_S)
-        if self.running:
-            raise BrokerError(f"still runs {STOP_S} s after SIGTERM")
+        if not await happens(lambda: not self.running, WAIT_S):
+            raise BrokerError(f"still runs {WAIT_S} s after SIGTERM")
         if status := self.wait():
             raise BrokerError(f"ended with status {status} after SIGTERM")
         self._process = None

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from crash.disk import Disk, compile_layer
-
-WAIT_S = 60
+from waiting import WAIT_S
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from crash.disk import Disk, compile_layer
+from waiting import WAIT_S
 
 WRITER = """
 import sys, time
@@ -55,7 +56,6 @@ store._open_mending = wait
 number = len(keys)""",
 )
 WORK_S = 0.25
-WAIT_S = 30
 
 
 class Writer:

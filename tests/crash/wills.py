@@ -22,6 +22,7 @@ from crash.client import Client, Setting, Subscriber
 from crash.history import Debts, History, Interest, Message, judge
 from crash.run import Choice, Outcome, conclude
 from crash.server import Server
+from waiting import until
 
 from tidemq.wire import Packet, Properties, Will
 
@@ -74,11 +75,9 @@ class Watcher:
     async def subscribe(self) -> None:
         interest = Interest(self.subscriber.client_id, "will/#", 2)
         self.present.set()
-        while not self.subscriber.online or not self.subscriber.known:
-            await asyncio.sleep(0.01)
+        await until(lambda: self.subscriber.online and self.subscriber.known, "the subscriber is there")
         self.subscriber.subscribe(interest)
-        while not self.subscriber.settled:
-            await asyncio.sleep(0.01)
+        await until(lambda: self.subscriber.settled, "its subscription is acknowledged")
 
 
 class WillRun:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from conformance.kit import WAIT_S, Client, connected, kept
+from conformance.kit import Client, connected, kept
+from waiting import WAIT_S, wait_until
 
 from tidemq.broker.durability.keeper import Keeper
 from tidemq.config import Config, StreamConfig
@@ -42,14 +43,6 @@ KEPT = (
 )  # families that may hold rows when all is delivered
 
 Rows = dict[bytes, bytes]
-
-
-def wait_until(holds: Callable[[], Any], what: str, wait_s: float = WAIT_S) -> None:
-    """Looks again and again until it holds."""
-    deadline = time.monotonic() + wait_s
-    while not holds():
-        assert time.monotonic() < deadline, f"after {wait_s} s still not: {what}"
-        time.sleep(0.002)
 
 
 class StoreDouble:
@@ -87,7 +80,7 @@ class StoreDouble:
     def write(self, batch: Sequence[Write], *, sync: bool) -> None:
         if not self._gate.is_set():
             self.at_gate.set()
-            assert self._gate.wait(30), "nobody lets the store go"
+            assert self._gate.wait(WAIT_S), "nobody lets the store go"
         if self.delay_s:
             time.sleep(self.delay_s)
         with self._lock:

@@ -23,6 +23,7 @@ from conformance.packets import (
     subscribe,
     unsubscribe,
 )
+from waiting import WAIT_S
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
@@ -42,7 +43,7 @@ def expect_after_commit(server: Server, client: Client, packet: bytes, kind: int
     server.store.hold()
     client.send(packet, PING)
     client.expect(PINGRESP)
-    assert server.store.at_gate.wait(5)
+    assert server.store.at_gate.wait(WAIT_S)
     client.expect_nothing()
     server.store.let_go()
     client.expect(kind, packet_id=packet_id)
@@ -175,7 +176,7 @@ def test_pubrec_sent_again_is_answered_when_the_first_is(server: Server) -> None
     packet_id = client.expect(PUBLISH, payload=b"1").packet_id
     server.store.hold()
     client.send(acknowledge(PUBREC, packet_id))
-    assert server.store.at_gate.wait(5)
+    assert server.store.at_gate.wait(WAIT_S)
     client.send(acknowledge(PUBREC, packet_id))
     client.expect_nothing()
     server.store.let_go()
@@ -188,7 +189,7 @@ def test_connack_that_says_that_a_session_is_gone(server: Server) -> None:
     client = Client(server.port)
     server.store.hold()
     client.send(connect(old, clean=True), PING)
-    assert server.store.at_gate.wait(5)
+    assert server.store.at_gate.wait(WAIT_S)
     with pytest.raises(Silence):
         client.receive(0.05)
     server.store.let_go()
@@ -223,7 +224,7 @@ def test_a_message_that_nobody_keeps_does_not_wait_for_the_store(server: Server)
     busy, free = connected(server), connected(server)
     server.store.hold()
     busy.send(publish("kept", b"1", 1, 1))
-    assert server.store.at_gate.wait(5)
+    assert server.store.at_gate.wait(WAIT_S)
     for number, qos in enumerate((0, 1, 2)):
         free.publish("t", b"%d" % number, qos)
         there.expect_message("t", b"%d" % number, qos)
@@ -241,7 +242,7 @@ def test_delivery_to_those_who_are_there_goes_on_meanwhile(server: Server) -> No
     publisher = connected(server)
     server.store.hold()
     publisher.send(publish("t/1", b"first", 1, 1))
-    assert server.store.at_gate.wait(10)  # acknowledged before it is there, it needs no store
+    assert server.store.at_gate.wait(WAIT_S)  # acknowledged before it is there, it needs no store
     client.expect_message("t/1", b"first", 1)
     publisher.send(publish("t/1", b"second", 1, 2), publish("t/0", b"third", 0))
     client.expect_message("t/1", b"second", 1)
@@ -292,7 +293,7 @@ def test_many_messages_share_a_commit(server: Server) -> None:
     publishers = [connected(server) for _ in range(10)]
     server.store.hold()
     publishers[0].send(publish("t", b"first", 1, 100))
-    assert server.store.at_gate.wait(5)
+    assert server.store.at_gate.wait(WAIT_S)
     before = server.count("store_batches")
     for publisher in publishers:
         publisher.send(*(publish("t", b"%d" % number, 1, number) for number in range(1, 21)), PING)
@@ -313,7 +314,7 @@ def test_what_is_acknowledged_meanwhile_is_never_written(server: Server) -> None
     publisher = connected(server)
     server.store.hold()
     publisher.send(publish("kept", b"first", 1, 100))
-    assert server.store.at_gate.wait(5)
+    assert server.store.at_gate.wait(WAIT_S)
     before = server.count("store_writes")
     publisher.send(*(publish("t", b"%d" % number, 1, number) for number in range(1, 51)))
     for number in range(1, 51):

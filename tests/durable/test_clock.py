@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 from durable.server import StoreDouble
+from waiting import WAIT_S
 
 from tidemq.client import Client
 
-START_S = 30.0
 DAY_S = 86_400
 YEARS_S = 30 * 365 * DAY_S
 
@@ -63,7 +63,7 @@ class FakedBroker:
             self.process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, env=self._environment, cwd=self.log.parent
             )
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + WAIT_S
         while not (found := re.search(r"is ready on \S*:(\d+)", self.log.read_text()[at:])):
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
@@ -73,11 +73,11 @@ class FakedBroker:
     def end(self, how: signal.Signals) -> None:
         if self.process is not None:
             self.process.send_signal(how)
-            self.process.wait(START_S)
+            self.process.wait(WAIT_S)
             self.process = None
 
     def wait_said(self, text: str) -> None:
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + WAIT_S
         while text not in self.log.read_text():
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
@@ -109,7 +109,7 @@ async def come_back(broker: FakedBroker, count: int) -> list[bytes]:
     async with Client(f"mqtt://127.0.0.1:{broker.port}", **settings) as client:
         if client.connack is None or not client.connack.session_present:
             return []
-        return [(await asyncio.wait_for(anext(client.messages), START_S)).payload for _ in range(count)]
+        return [(await asyncio.wait_for(anext(client.messages), WAIT_S)).payload for _ in range(count)]
 
 
 STEPS: list[Callable[[], tuple[float, float]]] = [
@@ -198,7 +198,7 @@ async def test_very_many_sessions_have_new_dates(broker, tmp_path):
     broker.start()
     before = size_of(tmp_path / "data" / "rocksdb")
     broker.set_clock(YEARS_S)
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + WAIT_S
     size = 0
     while size != (size := size_of(tmp_path / "data" / "rocksdb")) or size < before + count * len(row):
         assert broker.process.poll() is None, broker.log.read_text()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import connected, kept
 from conformance.packets import PUBACK, PUBLISH, acknowledge
-from durable.server import wait_until
+from waiting import WAIT_S, wait_until
 
 from tidemq.broker.durability import keeper
 from tidemq.errors import StoreError
@@ -155,10 +155,10 @@ def test_a_report_of_what_is_gone_takes_nothing_from_others(
         for _ in range(2):
             server.keeper._access.expire(int.from_bytes(key[:8]), rows)
 
-    server.keeper.ask(report).result(5)
+    server.keeper.ask(report).result(WAIT_S)
     server.wait_for("dropped_expired", 1)
     server.wait_for_rows("queue", 3)
-    server.keeper.ask(report).result(5)
+    server.keeper.ask(report).result(WAIT_S)
     client.drop()
     server = servers.restart(server, True)
     assert server.count("store_corrupt_rows") == 0

@@ -26,7 +26,7 @@ from conformance.packets import (
     subscribe,
     unsubscribe,
 )
-from durable.server import wait_until
+from waiting import WAIT_S, wait_until
 
 from tidemq.broker.durability import keeper
 from tidemq.errors import StoreError, StoreFullError
@@ -317,7 +317,7 @@ def test_what_is_undone_together_does_not_go_out_behind_what_was_undone_before(
     first = client.expect(PUBLISH, payload=b"0")
     server.store.hold()
     publisher.send(publish("t", b"1", 1, 11))
-    assert server.store.at_gate.wait(10)
+    assert server.store.at_gate.wait(WAIT_S)
     publisher.send(publish("t", b"2", 1, 12), PING)
     publisher.expect(PINGRESP)
     break_store(server)

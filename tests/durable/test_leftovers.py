@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import connected, kept
 from durable.load import run_load
-from durable.server import wait_until
+from waiting import wait_until
 
 from tidemq.broker.durability import keeper
 from tidemq.store import FAMILIES

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import Client, connected, kept
 from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge, publish
-from durable.server import wait_until
+from waiting import wait_until
 
 from tidemq.broker.durability import keeper
 

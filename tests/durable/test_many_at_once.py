@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from conformance.kit import Client, connected, kept
 from conformance.packets import PING, PUBACK, PUBREC, Will, publish
-from durable.server import wait_until
+from waiting import WAIT_S, wait_until
 
 from tidemq.errors import StoreError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 COUNT = 100_000
 PIECE = 1000
-WAIT_S = 60
 FIELDS = ">QIqqIqI"  # of a session's row, see docs/store.md
 DUE_S = 3  # after the restart has begun
 
@@ -50,9 +49,9 @@ def test_sessions_that_expire_and_wills_that_are_due(servers: Servers) -> None:
     ]
     server.store.write(copies, sync=False)
     server = servers.restart(server, crash=True)
-    wait_until(lambda: server.count("sessions_ended") == COUNT, "all sessions have ended", WAIT_S)
+    wait_until(lambda: server.count("sessions_ended") == COUNT, "all sessions have ended")
     assert server.count("messages_unrouted") == COUNT, "wills were lost"
-    wait_until(lambda: len(server.rows("session")) == 1, "they have left the store", WAIT_S)
+    wait_until(lambda: len(server.rows("session")) == 1, "they have left the store")
 
 
 def make_subscribers(servers: Servers, **settings: int) -> Server:
@@ -79,7 +78,7 @@ def test_messages_for_as_many_subscribers(servers: Servers) -> None:
     publisher = connected(server)
     publisher.send(*(publish("t", b"%d" % n) for n in range(60)), PING)
     publisher.expect_bytes(b"\xd0\x00")
-    wait_until(lambda: server.count("dropped_offline_qos_0") == 60 * (COUNT + 1), "all came", WAIT_S)
+    wait_until(lambda: server.count("dropped_offline_qos_0") == 60 * (COUNT + 1), "all came")
     publisher.publish("t", b"1", 1)
     publisher.publish("t", b"2", 2)
     assert len(server.rows("queue")) == 2 * (COUNT + 1)
@@ -94,7 +93,7 @@ def test_a_message_for_as_many_subscribers_that_cannot_be_stored(servers: Server
     server.store.failure = StoreError("the store cannot be written")
     publisher.send(publish("t", b"1", 1, 1))
     publisher.expect(PUBACK, packet_id=1, reason=0x83)
-    wait_until(lambda: server.count("dropped_store_failed") == COUNT + 1, "all is undone", WAIT_S)
+    wait_until(lambda: server.count("dropped_store_failed") == COUNT + 1, "all is undone")
     server.store.failure = None
     wait_until(lambda: not server.keeper.failure, "the store works again")
     publisher.publish("t", b"2", 1)
@@ -113,7 +112,7 @@ def test_as_many_messages_that_cannot_be_stored(servers: Servers) -> None:
     server.store.hold()
     for first in range(1, count, PIECE):
         publisher.send(*(publish("t", b"x", 2, n) for n in range(first, first + PIECE)))
-    wait_until(lambda: server.count("messages_received") >= count, "all came", WAIT_S)
+    wait_until(lambda: server.count("messages_received") >= count, "all came")
     server.store.failure = StoreError("the store cannot be written")
     server.store.let_go()
     for number in range(1, count + 1):
@@ -132,7 +131,7 @@ def test_messages_that_a_session_holds_when_it_ends(servers: Servers) -> None:
     publish_all(publisher, COUNT)
     assert server.count("live_entries") == COUNT
     connected(server, client_id=absent.client_id, clean=True).ping()
-    wait_until(lambda: server.count("live_messages") == 0, "they are let go of", WAIT_S)
+    wait_until(lambda: server.count("live_messages") == 0, "they are let go of")
     assert server.count("dropped_session_ended") == COUNT
     assert server.count("live_entries") == 0
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import Client, connected, kept
 from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge, publish, unsubscribe
+from waiting import WAIT_S
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
     from durable.server import Server
 
 MOVES_AFTER = 256  # messages that all went to one other reactor
-START_S = 30.0
 
 # of the threads that wait in epoll, but for the process's first, the second one's clock is late
 LATE_CLOCK = r"""
@@ -69,7 +69,7 @@ class SkewedBroker:
         environment = os.environ | {"LD_PRELOAD": str(library), "TIDEMQ_DURABILITY": "os"}
         with log.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + WAIT_S
         while not (found := re.search(r"is ready on \S*:(\d+)", log.read_text())):
             assert self.process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -121,7 +121,7 @@ def test_who_is_offered_a_message_stays_until_it_has_it(servers: Servers) -> Non
         client.subscribe("offer", 2)
         server.store.hold()
         filler.send(publish("filler", b"", 1, 1, retain=True))
-        assert server.store.at_gate.wait(10)
+        assert server.store.at_gate.wait(WAIT_S)
         publisher.send(publish("offer", b"%d" % trial, 2, trial + 1))
         publisher.ping()
         time.sleep(0.02)  # the offer is made, and answered

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conformance.kit import Client, connected, kept
 from conformance.packets import PING, PINGRESP, PUBACK, PUBREC, publish
-from durable.server import wait_until
+from waiting import WAIT_S, wait_until
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
@@ -54,7 +54,7 @@ def slow_down(server: Server) -> SlowAnswers:
 def wait_for_held(server: Server, rows: int) -> None:
     """Waits until the store has so many rows of queues, and the keeper has said so, as it thinks."""
     server.wait_for_rows("queue", rows)
-    server.keeper.ask(lambda: None).result(10)
+    server.keeper.ask(lambda: None).result(WAIT_S)
 
 
 def leave_session(server: Server, reactor: int, topic: str) -> None:

@@ -9,9 +9,9 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import QUIET_S, WAIT_S, Client, Silence, connected, kept
+from conformance.kit import QUIET_S, Client, Silence, connected, kept
 from conformance.packets import PUBACK, PUBLISH, Packet, publish
-from durable.server import wait_until
+from waiting import WAIT_S, wait_until
 
 from tidemq.broker.durability import keeper
 from tidemq.errors import StoreError

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.kit import WAIT_S, Client, Silence, connected, kept
+from conformance.kit import Client, Silence, connected, kept
 from conformance.packets import PUBLISH
-from durable.server import wait_until
+from waiting import WAIT_S, wait_until
 
 if TYPE_CHECKING:
     from durable.conftest import Servers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import Client, Silence, connected, kept
 from conformance.packets import PUBACK, PUBLISH, acknowledge, publish
-from durable.server import wait_until
+from waiting import wait_until
 
 from tidemq.broker.durability import keeper
 from tidemq.errors import StoreError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from conformance.kit import Client, connected
 from conformance.packets import PUBACK, PUBLISH, acknowledge, publish
-from durable.server import wait_until
+from waiting import WAIT_S, wait_until
 
 from tidemq.config import StreamConfig
 from tidemq.engine.steps import counts_steps
@@ -30,7 +30,6 @@ TESTS = Path(__file__).parents[1]
 COUNT = 12_000 if counts_steps() else 1000
 PIECE = bytes(50_000)
 CEILING = 100_000_000
-WAIT_S = 60
 STREAM = StreamConfig(name="s", filters=("s/#",))
 
 
@@ -54,7 +53,7 @@ class Crowd:
         before = self.server.count("publishers_paused")
         self.say(topic)
         held = before + COUNT
-        wait_until(lambda: self.server.count("publishers_paused") >= held, "all wait", WAIT_S)
+        wait_until(lambda: self.server.count("publishers_paused") >= held, "all wait")
         self.say("and on")
 
     def go_on(self) -> None:

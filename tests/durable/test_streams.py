@@ -24,7 +24,7 @@ from conformance.packets import (
     publish,
     unsubscribe,
 )
-from durable.server import wait_until
+from waiting import WAIT_S, wait_until
 
 from tidemq.broker.durability import keeper
 from tidemq.config import StreamConfig
@@ -145,7 +145,7 @@ def test_an_acknowledgement_waits_until_the_message_is_safe(servers: Servers) ->
     publisher = connected(server)
     server.store.hold()
     publisher.send(publish("t", b"1", 1, 1))
-    assert server.store.at_gate.wait(5)
+    assert server.store.at_gate.wait(WAIT_S)
     with pytest.raises(Silence):
         publisher.receive(QUIET_S)
     assert server.streams.all["all"].log.next_offset == 0  # and nobody reads what may be lost
@@ -255,7 +255,7 @@ def test_retention_gives_up_whole_segments_and_never_an_offset(
     )
     # by age, which leaves nothing; the next message has the next offset all the same
     aged = SMALL.model_copy(update={"retention_s": 0.01})
-    server.keeper.ask(lambda: server.streams.declare(aged)).result(5)
+    server.keeper.ask(lambda: server.streams.declare(aged)).result(WAIT_S)
     time.sleep(0.05)
     publisher.publish("s/x", b"next", 1)  # ends the segment before it
     wait_until(lambda: log.first_offset == 40, "all that is old is given up")
@@ -364,12 +364,12 @@ def test_a_stream_that_the_store_does_not_take_is_none(servers: Servers) -> None
     server.store.failure = StoreError("the store cannot be written: Input/output error")
     some = StreamConfig(name="some", filters=("a",))
     with pytest.raises(StoreError, match="some cannot be made"):
-        server.keeper.ask(lambda: server.streams.declare(some)).result(5)
+        server.keeper.ask(lambda: server.streams.declare(some)).result(WAIT_S)
     none = ALL.model_copy(update={"filters": ("none",)})
     with pytest.raises(StoreError, match="Input/output"):
-        server.keeper.ask(lambda: server.streams.declare(none)).result(5)
+        server.keeper.ask(lambda: server.streams.declare(none)).result(WAIT_S)
     with pytest.raises(StoreError, match="Input/output"):
-        server.keeper.ask(lambda: server.streams.delete("all")).result(5)
+        server.keeper.ask(lambda: server.streams.delete("all")).result(WAIT_S)
     server.store.failure = None
     assert list(server.streams.all) == ["all"]
     wait_until(lambda: accepted(connected(server), b"0"), "messages are taken")
@@ -382,7 +382,7 @@ def test_streams_come_change_and_go_while_messages_pass(servers: Servers) -> Non
 
     def declare(*filters: str) -> None:
         config = StreamConfig(name="some", filters=filters)
-        server.keeper.ask(lambda: server.streams.declare(config)).result(5)
+        server.keeper.ask(lambda: server.streams.declare(config)).result(WAIT_S)
 
     declare("a/+")
     epoch = server.streams.all["some"].epoch
@@ -395,7 +395,7 @@ def test_streams_come_change_and_go_while_messages_pass(servers: Servers) -> Non
     assert server.streams.all["some"].epoch == epoch
     with pytest.raises(UsageError, match="malformed"):
         declare("a/#/b")
-    folder = server.keeper.ask(lambda: server.streams.delete("some")).result(5)
+    folder = server.keeper.ask(lambda: server.streams.delete("some")).result(WAIT_S)
     server.streams.remove_files(folder)
     publisher.publish("b/1", b"2", 1)
     declare("#")
@@ -415,10 +415,10 @@ def test_what_is_left_of_deleted_streams_goes_at_the_start_and_nothing_else(
     folder = server.streams.all["all"].log.folder.parent
     (folder / "lost.0123456789abcdef").mkdir()  # of a stream that the store has lost
     (folder / "lost.0123456789abcdef" / "0.arrow").write_bytes(b"messages")
-    server.keeper.ask(lambda: server.streams.delete("small")).result(5)
+    server.keeper.ask(lambda: server.streams.delete("small")).result(WAIT_S)
     server.store.failure = StoreError("the store cannot be written: Input/output error")
     with pytest.raises(StoreError):
-        server.keeper.ask(lambda: server.streams.declare(SMALL)).result(5)
+        server.keeper.ask(lambda: server.streams.declare(SMALL)).result(WAIT_S)
     server.store.failure = None
     (folder / "empty.0123456789abcdef").mkdir()
     server = servers.restart(server, crash, streams=[ALL])
@@ -436,7 +436,7 @@ def test_qos_2_stays_in_order_when_the_last_receiver_elsewhere_goes(servers: Ser
     publisher = server.connected_on(0, **kept(5))
     server.store.hold()
     publisher.send(publish("t", b"1", 2, 1))
-    assert server.store.at_gate.wait(10)  # with the row of who is elsewhere, which the answer waits for
+    assert server.store.at_gate.wait(WAIT_S)  # with the row of who is elsewhere, which the answer waits for
     there.expect_message("t", b"1", 1)
     there.send(unsubscribe(9, "t"), PING)
     there.expect(PINGRESP)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import QUIET_S, Client, Silence, connected, kept
 from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, acknowledge, publish
-from durable.server import wait_until
+from waiting import WAIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +132,7 @@ def at_once(*acts: Callable[[], None]) -> Callable[[], None]:
     def run(act: Callable[[], None]) -> None:
         try:
             act()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (raised by who joins the thread)
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(act,)) for act in acts]
@@ -141,7 +141,7 @@ def at_once(*acts: Callable[[], None]) -> Callable[[], None]:
 
     def wait() -> None:
         for thread in threads:
-            thread.join(60)
+            thread.join(WAIT_S)
         if errors:
             raise errors[0]
 

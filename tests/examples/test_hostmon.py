@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import WAIT_S
 
 from tidemq.client import Client
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "hostmon"
-WAIT_S = 20
 
 
 def start(url: str, name: str, *options: str) -> subprocess.Popen[str]:

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import WAIT_S
 
 from tidemq.client import Client
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "pingmq"
-WAIT_S = 20
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:

@@ -116,7 +116,7 @@ def guarded(subject: Subject, seed: int, seconds: float, runs_max: int, crash_di
         try:
             print(fuzz(subject, seed, seconds, runs_max, note), flush=True)
             status = 0
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (the process ends with it)
             print(f"seed {seed}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         finally:
             os._exit(status)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from listeners.test_tls import revocation_list, trusting
+from waiting import WAIT_S
 
 from tidemq.broker import Broker
 from tidemq.broker.authenticators.password_file import change_password_file
@@ -15,7 +16,6 @@ from tidemq.client import Client, ConnectError, PublishError, ServerRefusedError
 from tidemq.config import load_config
 
 PAGE = Path(__file__).parents[2] / "docs/security.md"
-WAIT_S = 20
 
 pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="the source tree is hidden")
 

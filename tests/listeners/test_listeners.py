@@ -8,14 +8,13 @@ import stat
 import struct
 
 import pytest
+from waiting import WAIT_S, until
 
 from tidemq.broker import Broker
 from tidemq.client import Client, ConnectError, ServerRefusedError
 from tidemq.config import Config, Listener, load_config
 from tidemq.errors import ConfigError
 from tidemq.wire import Connack, Connect, Decoder, encode
-
-WAIT_S = 10
 
 
 async def exchange(url: str, payload: bytes = b"x" * 1000, count: int = 20, **options) -> None:
@@ -76,9 +75,7 @@ async def test_a_listener_has_a_limit_of_its_own(broker_at):
             with pytest.raises(ConnectError):
                 await exchange(small)
             await exchange(other, count=1)
-        async with asyncio.timeout(WAIT_S):
-            while broker.counters()["live_connections"]:
-                await asyncio.sleep(0.01)
+        await until(lambda: not broker.counters()["live_connections"])
         await exchange(small, count=1)
         assert broker.counters()["connections_refused"] == 1
 
@@ -139,9 +136,7 @@ async def test_without_the_header_nobody_comes_in(broker_at, caplog):
         local = await connack_after(broker.port, LOCAL_2)  # the proxy's own look whether we live
         assert local is not None
         assert local.reason == 0
-        async with asyncio.timeout(WAIT_S):
-            while broker.counters()["faults"] < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: broker.counters()["faults"] >= 2)
     assert "the PROXY header, TLS or the WebSocket" in caplog.text
 
 

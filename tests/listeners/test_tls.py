@@ -14,13 +14,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from listeners.conftest import Authority
 from listeners.test_listeners import exchange, header_2
+from waiting import WAIT_S, until
 
 from tidemq.broker import Broker
 from tidemq.client import Client, ConnectError
 from tidemq.errors import ConfigError
 from tidemq.limits import Limits
 
-WAIT_S = 10
 CONNECT = bytes.fromhex("100d00044d5154540402003c000161")  # 3.1.1, client "a"
 CONNACK = bytes.fromhex("20020000")
 
@@ -71,7 +71,7 @@ async def test_many_clients_at_once_on_all_reactors(broker_at, authority, server
                 for _ in range(100):
                     await client.publish(f"many/{number}", os.urandom(500), qos=1)
 
-        async with asyncio.timeout(30), Client(url_of(broker), tls=context) as client:
+        async with asyncio.timeout(WAIT_S), Client(url_of(broker), tls=context) as client:
             messages = (await client.subscribe("many/#", qos=1)).messages
             await asyncio.gather(*(publish(number) for number in range(30)))
             for _ in range(3000):
@@ -83,16 +83,14 @@ async def test_a_slow_reader_gets_all_of_much(broker_at, authority, server_files
     context = trusting(authority)
     async with broker_at({"tls": server_files.tls}) as broker:
         url = url_of(broker)
-        async with asyncio.timeout(30), Client(url, tls=context, queue_messages_max=10) as slow:
+        async with asyncio.timeout(WAIT_S), Client(url, tls=context, queue_messages_max=10) as slow:
             messages = (await slow.subscribe("much", qos=1)).messages
             async with Client(url, tls=context) as client:
                 receipts = [client.publish_nowait("much", os.urandom(200_000), qos=1) for _ in range(60)]
                 await asyncio.sleep(0.3)  # what is sent now fills the sockets
                 for _ in range(60):
                     assert len((await anext(messages)).payload) == 200_000
-                async with asyncio.timeout(WAIT_S):
-                    while not all(receipt.done for receipt in receipts):
-                        await asyncio.sleep(0.01)
+                await until(lambda: all(receipt.done for receipt in receipts))
 
 
 async def test_versions_below_are_refused(broker_at, authority, server_files):
@@ -147,14 +145,10 @@ async def test_a_client_that_trusts_another_authority_is_counted(
             await exchange(url_of(broker), tls=ssl.create_default_context())
         with pytest.raises(ConnectError):
             await exchange(url_of(broker, scheme="mqtt"))  # no TLS at all
-        async with asyncio.timeout(WAIT_S):
-            while broker.counters()["handshakes_failed"] < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: broker.counters()["handshakes_failed"] >= 2)
         said = await s_client(broker, Authority(tmp_path), "-verify_return_error")
         assert "unable to get local issuer certificate" in said
-        async with asyncio.timeout(WAIT_S):
-            while "unknown ca" not in caplog.text:
-                await asyncio.sleep(0.01)
+        await until(lambda: "unknown ca" in caplog.text)
         assert broker.counters()["handshakes_failed"] == 3
 
 
@@ -233,13 +227,13 @@ async def test_certificates_are_read_again_and_nobody_is_dropped(
         messages = (await stays.subscribe("stays", qos=1)).messages
         before = await served()
         authority.issue("localhost", "127.0.0.1", common_name="second", into=files)
-        async with asyncio.timeout(WAIT_S):
-            while await served() == before:
-                await asyncio.sleep(0.02)
+
+        async def has_changed() -> bool:
+            return await served() != before
+
+        await until(has_changed, "another certificate")
         files.cert.write_text("nonsense")
-        async with asyncio.timeout(WAIT_S):
-            while "goes on to count" not in caplog.text:
-                await asyncio.sleep(0.02)
+        await until(lambda: "goes on to count" in caplog.text)
         assert await served() != before
         await stays.publish("stays", b"here", qos=1)
         assert (await anext(messages)).payload == b"here"
@@ -322,9 +316,7 @@ async def test_tls_where_none_is_spoken_and_the_reverse_are_named_with_the_liste
             with pytest.raises(ConnectError):
                 async with asyncio.timeout(WAIT_S), client:
                     pass
-        async with asyncio.timeout(WAIT_S):
-            while broker.counters()["faults"] < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: broker.counters()["faults"] >= 2)
         await asyncio.sleep(0.1)
     lines = [record.getMessage() for record in caplog.records if "client" in record.getMessage()]
     assert any(

@@ -20,10 +20,10 @@ from gmqtt.mqtt.constants import MQTTv50, MQTTv311
 from listeners.conftest import Authority, Files
 from listeners.test_listeners import exchange
 from listeners.test_tls import trusting
+from waiting import WAIT_S, until
 
 from tidemq.client import ServerRefusedError
 
-WAIT_S = 20
 LARGE = os.urandom(300_000)
 
 
@@ -193,16 +193,14 @@ async def test_our_own_commands(broker_at, authority, server_files, version):
         taking = await asyncio.create_subprocess_exec(
             *program, "sub", *there, *secure, "-C", "2", stdout=subprocess.PIPE
         )
-        async with asyncio.timeout(30):
-            while not broker.counters()["subscriptions"]:
-                await asyncio.sleep(0.02)
+        await until(lambda: broker.counters()["subscriptions"])
         for payload in (b"short", b"x" * 300_000):
             giving = await asyncio.create_subprocess_exec(
                 *program, "pub", *there, *secure, "-s", stdin=subprocess.PIPE
             )
             await giving.communicate(payload)
             assert giving.returncode == 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             taken, _ = await taking.communicate()
         assert taken == b"short\n" + b"x" * 300_000 + b"\n"
         for options, said in (

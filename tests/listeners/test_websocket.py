@@ -9,12 +9,12 @@ import ssl
 import pytest
 import websockets
 from listeners.test_listeners import exchange
+from waiting import WAIT_S, until
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tidemq.wire import Connack, Connect, Decoder, Packet, Pingreq, Pingresp, encode
 
-WAIT_S = 10
 HELLO = encode(Connect(version=5, client_id="web", clean_start=True), 5)
 
 
@@ -80,9 +80,7 @@ async def test_what_is_no_mqtt_is_refused_with_a_status(broker_at, path, headers
         with pytest.raises(InvalidStatus) as caught:
             await connect(url_of(broker, path=path), subprotocols=subprotocols, additional_headers=headers)
         assert caught.value.response.status_code == status
-        async with asyncio.timeout(WAIT_S):
-            while not broker.counters()["handshakes_failed"]:
-                await asyncio.sleep(0.01)
+        await until(lambda: broker.counters()["handshakes_failed"])
 
 
 @pytest.mark.parametrize(
@@ -113,9 +111,7 @@ async def test_text_and_unmasked_frames_end_the_connection(broker_at):
                 await socket.recv()
             assert caught.value.rcvd is not None
             assert caught.value.rcvd.code == 1002
-        async with asyncio.timeout(WAIT_S):
-            while broker.counters()["faults"] < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: broker.counters()["faults"] >= 2)
 
 
 async def test_goodbye_is_said_in_websockets_words(broker_at):

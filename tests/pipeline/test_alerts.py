@@ -100,7 +100,7 @@ def running(spark, job: Alerts) -> Iterator[None]:
     def run() -> None:
         try:
             run_alerts(spark, job)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (raised by who joins the thread)
             failed.append(error)
 
     thread = threading.Thread(target=run)

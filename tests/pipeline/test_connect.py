@@ -14,13 +14,13 @@ import pytest
 from deltalake import DeltaTable
 from pipeline.streaming import TIDEMQ
 from pipeline_crash.cluster import QUICK_JAVA, environment
+from waiting import WAIT_S
 
 from tidemq.testing.ports import free_port
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-START_S = 100.0
 RULES = '[[rules]]\nname = "number"\nfilter = "connect/+"\nformat = "number"\n'
 
 
@@ -44,7 +44,7 @@ def master(install, tmp_path) -> Iterator[str]:
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, env=environment(), cwd=tmp_path
         )
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + WAIT_S
     while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -19,7 +19,6 @@ from tidemq.pipeline.sources import mqtt, spool
 from tidemq.pipeline.sources.mqtt import LostSpoolError, MqttOptions, MqttReader, register_mqtt
 from tidemq.testing.ports import free_port
 
-pytestmark = pytest.mark.timeout(120)
 ALL = ReadAllAvailable()
 
 

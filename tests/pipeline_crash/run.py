@@ -25,6 +25,7 @@ from pipeline_crash.driver import Driver, DriverError, Job
 from pipeline_crash.publishing import FILTER, RULES, Publisher, Sent
 from pipeline_crash.relay import Relay
 from pipeline_crash.verdict import Found, judge, read
+from waiting import happens
 
 from tidemq.testing.ports import free_port
 
@@ -161,9 +162,7 @@ class Run:
         await self.server.stop()
 
     async def _enough_messages(self) -> None:
-        deadline = time.monotonic() + ACKNOWLEDGED_S
-        while len(self.sent) < MESSAGES_MIN and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
+        await happens(lambda: len(self.sent) >= MESSAGES_MIN, ACKNOWLEDGED_S)
 
 
 class Chaos:
@@ -264,7 +263,7 @@ def play(choice: Choice, *, keep: bool = False) -> Outcome:
         logged = run.driver.logged() if run.driver else ""
         for error in group.exceptions:
             run.history.fail("stopped", f"{error}\n{logged}\n{run.server.logged()}")
-    except* Exception:
+    except* Exception:  # noqa: BLE001 (it is the verdict on this run)
         run.history.fail("harness", traceback.format_exc())
     finally:
         if run.driver:

@@ -8,21 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from waiting import WAIT_S, wait_until
+
 COMMAND = [sys.executable, "-c", "from tidemq.cli import main; main()", "serve"]
-WAIT_S = 15.0
-
-
-def wait_for(holds: Callable[[], object], what: str) -> None:
-    """Looks again and again until it holds."""
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"after {WAIT_S} s still not: {what}"
-        time.sleep(0.01)
 
 
 class Serving:
@@ -39,7 +31,7 @@ class Serving:
         return self._path.read_text()
 
     def wait_until_ready(self) -> None:
-        wait_for(lambda: "is ready on" in self.log or self.process.poll() is not None, "ready")
+        wait_until(lambda: "is ready on" in self.log or self.process.poll() is not None, "ready")
         found = re.search(r"ready on 127\.0\.0\.1:(\d+)", self.log)
         assert found, self.log
         self.port = int(found[1])

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from privileges.serving import Start
+from waiting import WAIT_S
 
 from tidemq.client.sync import Client
 from tidemq.store.rocksdb import RocksDBStore
@@ -52,7 +53,7 @@ def test_what_the_tools_write_is_so_too(tmp_path: Path) -> None:
     assert (done.returncode, wide(dump)) == (0, {}), done.stderr
     users = tmp_path / "users"
     command = [*TIDEMQ, "passwd", str(users), "ann"]
-    done = subprocess.run(command, input=b"secret\n", umask=0, capture_output=True, timeout=60)
+    done = subprocess.run(command, input=b"secret\n", umask=0, capture_output=True, timeout=WAIT_S)
     assert (done.returncode, wide(users)) == (0, {}), done.stderr
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from conformance import packets
-from privileges.serving import Serving, Start, wait_for
+from privileges.serving import Serving, Start
 from pydantic import ValidationError
+from waiting import WAIT_S, wait_until
 
 from tidemq.broker import Broker
 from tidemq.broker.authenticators.password_file import change_password_file
@@ -35,7 +36,7 @@ def come_in(broker: Serving, username: str, password: str) -> bool:
 
 def garble(port: int, data: bytes) -> None:
     """Sends bytes, and takes what comes until the other side closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(4096):
@@ -68,7 +69,7 @@ def test_nothing_secret_is_logged_at_any_level(serving: Start, tmp_path: Path) -
     token.write_text(SECRET[:8])  # too short
     users.write_text(f"ann:$7${SECRET}\n")
     broker.process.send_signal(signal.SIGHUP)
-    wait_for(lambda: "it holds no token" in broker.log, "the reload is reported")
+    wait_until(lambda: "it holds no token" in broker.log, "the reload is reported")
     assert broker.stop() == 0
     assert " DEBUG " in broker.log  # it was that level
     assert SECRET[:8] not in broker.log

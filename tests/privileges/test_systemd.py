@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from privileges.serving import Start, wait_for
+from privileges.serving import Start
+from waiting import WAIT_S, wait_until
 
 from tidemq.broker.host.systemd import Notifier, inherited_sockets
 from tidemq.client.sync import Client
@@ -34,7 +35,7 @@ def systemd(install: Callable[[str, str], None]) -> None:
 
 
 def said(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ class Manager:
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(address)
-        self.socket.settimeout(15)
+        self.socket.settimeout(WAIT_S)
 
     def take(self) -> dict[str, str]:
         lines = self.socket.recv(4096).decode().splitlines()
@@ -133,7 +134,7 @@ def test_it_says_when_clients_can_connect_when_it_reloads_and_when_it_stops(
     port = free_port()
     broker = serving(settings, port=port, admin=True, environment={"NOTIFY_SOCKET": str(path)}, ready=False)
     assert manager.take() == {"READY": "1", "STATUS": f"clients are served on 127.0.0.1:{port}"}
-    with socket.create_connection(("127.0.0.1", port), timeout=5):  # at the first try
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S):  # at the first try
         pass
     for content, status in (("short", "; not reloaded: admin"), ("fedcba9876543210", "")):
         token.write_text(content)
@@ -192,12 +193,12 @@ def test_sockets_that_systemd_has_bound(systemd: None, tmp_path: Path) -> None:
 
         def connected() -> bool:
             try:
-                connections.append(socket.create_connection(("127.0.0.1", port), timeout=30))
+                connections.append(socket.create_connection(("127.0.0.1", port), timeout=WAIT_S))
             except ConnectionRefusedError:
                 return False
             return True
 
-        wait_for(connected, "systemd-socket-activate listens")  # it starts the command when somebody comes
+        wait_until(connected, "systemd-socket-activate listens")  # it starts the command when somebody comes
         assert connections[0].recv(100) == b"served"
         assert process.stdout is not None
         found = json.loads(process.stdout.readline())
@@ -218,7 +219,7 @@ def wake(port: int) -> None:
         with socket.socket() as client:
             return client.connect_ex(("127.0.0.1", port)) == 0
 
-    wait_for(connected, "systemd-socket-activate listens")
+    wait_until(connected, "systemd-socket-activate listens")
 
 
 @in_source
@@ -251,7 +252,7 @@ def test_a_socket_for_no_listener_is_refused_by_name(systemd: None, serving: Sta
     command = activated(f"127.0.0.1:{port}", names="mqtts")
     broker = serving('store = "memory"\n', ready=False, under=command)
     wake(port)
-    assert broker.process.wait(15) == 2
+    assert broker.process.wait(WAIT_S) == 2
     assert "a socket for the listener: 'mqtts' is unknown" in broker.log
     assert "accepted: default" in broker.log
 
@@ -296,7 +297,7 @@ for make in (
 
 
 def test_what_is_no_listening_stream_socket_is_refused() -> None:
-    done = subprocess.run([sys.executable, "-c", PASSES], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", PASSES], capture_output=True, text=True, timeout=WAIT_S)
     lines = done.stdout.splitlines()
     assert len(lines) == 3, done
     for line, text in zip(lines, ("no socket", "of another family or type", "does not listen"), strict=True):

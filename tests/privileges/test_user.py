@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from privileges.serving import Serving, Start
+from waiting import WAIT_S
 
 from tidemq.broker.authenticators.password_file import change_password_file
 from tidemq.broker.host.privileges import find_identity
@@ -119,7 +120,7 @@ def test_a_directory_of_somebody_else_s_is_refused_with_the_command_that_mends_i
     data = shared_folder / "data"
     data.mkdir()
     broker = serving(f'user = "nobody"\ndata = "{data}"', ready=False)
-    assert broker.process.wait(10) == 2
+    assert broker.process.wait(WAIT_S) == 2
     assert f"chown -R nobody: {data}" in broker.log
     assert list(data.iterdir()) == []
 

@@ -17,11 +17,11 @@ from urllib.request import Request, urlopen
 from adversity.doors import Door
 from adversity.entrances import issue
 from soak.growth import Sample, growing, held, left_behind, take_sample
+from waiting import WAIT_S
 
 from tidemq.testing.ports import free_port
 
 TESTS = Path(__file__).resolve().parents[1]
-START_S = 30.0
 REST_S = 45.0  # at most: sessions expire after 5 s, what is retained after 3 s, and is swept every 5 s
 SETTINGS = """
 host = "127.0.0.1"
@@ -174,7 +174,7 @@ def soaked(folder: Path, store: str) -> Iterator[Soaked]:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     broker = Soaked(process, folder, ports["admin"], doors)
     try:
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + WAIT_S
         while "is ready on" not in broker.log or not broker.counters()["retained"]:  # its own, in $SYS
             assert process.poll() is None, broker.log
             assert time.monotonic() < deadline, broker.log
@@ -210,7 +210,7 @@ def judge(broker: Soaked, outcome: Outcome) -> list[str]:
     problems += [f"the load has never {name}" for name in MUST_BE_SEEN if not outcome.seen[name]]
     problems += [f"{name}: {counted[name]}" for name in MUST_NOT_BE_COUNTED if counted[name]]
     broker.process.terminate()
-    if status := broker.process.wait(START_S):
+    if status := broker.process.wait(WAIT_S):
         problems.append(f"it ended with status {status}")
     if wrong := [line for line in broker.log.splitlines() if "ERROR" in line or "Traceback" in line]:
         problems.append("\n".join(["its log:", *wrong[:20]]))

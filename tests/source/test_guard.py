@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-WAIT_S = 60.0  # until processes have begun, and until they are gone
+from waiting import WAIT_S
 
 # A broker from a thread that ends, and a process in a session of its own, whose parent ends.
 TEST = """

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import paho.mqtt.client as mqtt
 import pytest
+from waiting import WAIT_S
 
 from tidemq.errors import UsageError
 from tidemq.testing import MqttBroker
@@ -92,7 +93,7 @@ def test_a_stall_of_all_is_one_of_new_clients_too(mqtt_broker):
         with pytest.raises(TimeoutError):
             client.recv(4)
         mqtt_broker.resume()
-        client.settimeout(5)
+        client.settimeout(WAIT_S)
         assert client.recv(4) == bytes.fromhex("20 02 00 00")
 
 

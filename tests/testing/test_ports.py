@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from waiting import WAIT_S
 
 from tidemq.testing.ports import reserve_port
 
@@ -41,7 +42,7 @@ def test_nobody_is_given_it_by_chance() -> None:
     if not shutil.which("unshare") or subprocess.run([*own_network, "true"], capture_output=True).returncode:
         pytest.skip("a network of its own may not be made here")
     command = [*own_network, sys.executable, "-c", FEW_PORTS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert (done.returncode, done.stdout) == (0, "5\n15\n"), done.stderr
 
 

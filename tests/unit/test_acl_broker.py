@@ -6,13 +6,14 @@ import asyncio
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
+from waiting import WAIT_S, until
 
 from tidemq import Broker, Config
 from tidemq.broker.access.file_formats import read_rules
@@ -26,7 +27,6 @@ from tidemq.config import StreamConfig
 from tidemq.errors import ConfigError
 
 Install = Callable[[str, str], None]
-WAIT_S = 10.0
 CHANGES = 5  # of rules, and as many back
 
 
@@ -37,7 +37,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def broker_with(file: Path, text: str, **settings: Any) -> AsyncIterator[Broker]:
-    file.write_text(text)
+    file.write_text(text)  # noqa: ASYNC240 (before there is a broker that would wait)
     options = {"host": "127.0.0.1", "port": 0, "reactors": 2, "store": "memory", "sys_interval_s": 0}
     parts = {name: settings.pop(name) for name in ("authenticator", "authoriser") if name in settings}
     broker = Broker(Config(**({"acl_file": file} | options | settings)), **parts)
@@ -50,16 +50,6 @@ async def broker_with(file: Path, text: str, **settings: Any) -> AsyncIterator[B
 
 def client_of(broker: Broker, **settings: Any) -> Client:
     return Client(f"mqtt://127.0.0.1:{broker.port}", **settings)
-
-
-async def until(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        answer = holds()
-        if answer if isinstance(answer, bool) else await answer:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{what}: not within {WAIT_S} s")
 
 
 async def publishes(client: Client, topic: str, **settings: Any) -> bool:
@@ -336,7 +326,7 @@ async def test_a_client_may_have_rules_of_its_own(tmp_path: Path, with_file: boo
 
 async def reloaded(broker: Broker, file: Path, text: str, count: int) -> None:
     """Waits until all reactors have the new rules: each has answered a client since."""
-    file.write_text(text)
+    await asyncio.to_thread(file.write_text, text)
     await until(lambda: broker.counters()["acl_reloads"] == count, "the new rules")
 
 

@@ -10,13 +10,14 @@ from urllib.parse import quote
 
 import pytest
 from conformance.kit import connected
+from waiting import WAIT_S
 
 from tidemq.broker import Broker
 from tidemq.config import Config
 
 
 def delete(port: int, client_id: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
     connection.request("DELETE", f"/clients/{quote(client_id, safe='')}")
     answer = connection.getresponse()
     return answer.status, answer.read()

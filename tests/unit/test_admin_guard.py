@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import trustme
 from typer.testing import CliRunner
+from waiting import WAIT_S
 
 from tidemq import Broker, Config
 from tidemq.broker.admin import door
@@ -69,7 +70,7 @@ class Answer:
 
 async def ask(broker: Broker, path: str, headers: Mapping[str, str] = {}, method: str = "GET") -> Answer:
     def work() -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", broker.admin_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", broker.admin_port, timeout=WAIT_S)
         connection.request(method, path, headers=dict(headers))
         return Answer(connection.getresponse())
 
@@ -248,14 +249,14 @@ async def test_who_opens_connections_and_asks_nothing_takes_no_descriptors(
                 idle[-1][1].write(b"GET /counters HTTP/1.1\r\nHost: x\r\n")
         await asyncio.sleep(0.2)
         assert len(os.listdir("/proc/self/fd")) <= before + 50 + 10
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             assert (await ask(broker, "/counters", BEARER)).status == 200
             for reader, writer in idle:
                 assert await reader.read() == b""
                 writer.close()
 
         def ask_twice() -> tuple[int, int]:
-            connection = http.client.HTTPConnection("127.0.0.1", broker.admin_port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", broker.admin_port, timeout=WAIT_S)
             statuses = []
             for _ in range(2):
                 connection.request("GET", "/health")
@@ -278,6 +279,6 @@ async def test_a_handshake_that_stops_takes_no_descriptor_for_long(
     async with Broker(with_token(config, token_file, admin_cert=str(pem))) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.admin_port)
         writer.write(b"\x16\x03\x01")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             assert await reader.read() == b""
         writer.close()

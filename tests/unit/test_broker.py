@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 import tidemq
 from tidemq.broker import Verdict, fault_log
@@ -22,14 +23,6 @@ from tidemq.errors import ConfigError, UsageError
 from tidemq.wire import Properties
 
 QUIET = Config(host="127.0.0.1", port=0, sys_interval_s=0)
-
-
-async def until(condition, what):
-    for _ in range(200):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    pytest.fail(f"never: {what}")
 
 
 async def test_it_listens_on_every_address_and_says_the_bound_ports(broker_on_fake):

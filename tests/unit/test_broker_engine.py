@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from waiting import WAIT_S
 
 from tidemq import Broker, Config, hookimpl
 from tidemq.broker import Verdict
@@ -43,7 +44,7 @@ class Client:
         return await self.read()
 
     async def read(self):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             while (packet := next(self._decoder, None)) is None:
                 data = await self._reader.read(4096)
                 if not data:
@@ -82,7 +83,7 @@ async def test_a_session_its_queue_and_a_retained_message_go_from_broker_to_brok
         assert (connack.reason, connack.session_present) == (0, True)
         assert (await c.read()).payload == b"queued"
         async with broker.subscribe("r") as messages:
-            message = await asyncio.wait_for(anext(messages), 5)
+            message = await asyncio.wait_for(anext(messages), WAIT_S)
             found = (message.topic, message.payload, message.qos, message.retain)
             assert found == ("r", b"retained", 0, True)
             assert message.properties == Properties(content_type="x")

@@ -14,13 +14,13 @@ from contextlib import suppress
 
 import pytest
 from unit.keeper_double import Store
+from waiting import WAIT_S, until
 
 from tidemq.broker import Broker
 from tidemq.config import Config
 from tidemq.errors import StoreError, UsageError
 
 QUIET = Config(host="127.0.0.1", port=0, sys_interval_s=0)
-WAIT_S = 20.0
 
 
 class SlowStore(Store):
@@ -54,12 +54,6 @@ def store():
 @pytest.fixture
 def broker(store):
     return Broker(Config(host="127.0.0.1", port=0, sys_interval_s=0, reactors=1), store=store)
-
-
-async def until(condition):
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def started(broker, store):

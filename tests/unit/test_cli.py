@@ -13,12 +13,11 @@ import time
 from importlib.metadata import version
 
 import pytest
+from waiting import WAIT_S
 
 import tidemq as tidemq_package
 from tidemq.bench.process import cpu_s
 from tidemq.testing.ports import free_port
-
-RUN_S = 60  # on a busy machine, where a process starts slowly
 
 
 class Tidemq:
@@ -38,7 +37,7 @@ class Tidemq:
     def run(self, command, *arguments, stdin=b""):
         """Exit code, stdout, stderr."""
         process = self.start(command, *arguments, stdin=subprocess.PIPE)
-        out, err = process.communicate(stdin, timeout=RUN_S)
+        out, err = process.communicate(stdin, timeout=WAIT_S)
         return process.returncode, out, err.decode()
 
     def subscribe(self, *arguments):
@@ -54,7 +53,7 @@ class Tidemq:
 
 def end(process):
     """Exit code, stdout."""
-    out, _ = process.communicate(timeout=RUN_S)
+    out, _ = process.communicate(timeout=WAIT_S)
     return process.returncode, out
 
 
@@ -83,7 +82,7 @@ def tidemq(request, tmp_path_factory):
     process, port = request.param(tmp_path_factory.mktemp("server"))
     yield Tidemq(port)
     process.terminate()
-    assert process.wait(RUN_S) == 0
+    assert process.wait(WAIT_S) == 0
 
 
 VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
@@ -153,7 +152,7 @@ def test_properties_of_mqtt_5(tidemq):
     sub = tidemq.subscribe("-t", "p", "-V", "5", "-C", "1", "-W", "60", "-x", "60", "-i", "x")
     given = ["-D", "publish", "user-property", "k", "v", "-D", "publish", "content-type", "text/plain"]
     assert tidemq.run("pub", "-t", "p", "-m", "m", "-V", "5", *given)[0] == 0
-    out, err = sub.communicate(timeout=RUN_S)
+    out, err = sub.communicate(timeout=WAIT_S)
     assert (sub.returncode, out) == (0, b"m\n")
     assert b"session_expiry_s=60" in sub.said
     assert re.search(rb"received Publish\(.*content_type='text/plain'.*\('k', 'v'\)", err)
@@ -173,7 +172,7 @@ def flood_subscriber(door, seen):
     server.sendall(b"\x20\x02\x00\x00")
     server.recv(4096)
     server.sendall(b"\x90\x03\x00\x01\x00")
-    server.settimeout(RUN_S)
+    server.settimeout(WAIT_S)
     try:
         while True:
             server.sendall(b"\x30\x04\x00\x01ax" * 1000)
@@ -193,7 +192,7 @@ def test_a_steady_stream_leaves_time_for_pings_and_ends_in_time():
             "sub", "-t", "a", "-V", "mqttv311", "-k", "1", "-W", "8", stdin=subprocess.DEVNULL
         )
         code, out = end(sub)
-        server.join(RUN_S)
+        server.join(WAIT_S)
     assert code == 27
     assert out.startswith(b"x\nx\n")
     assert seen[0] == b"\xc0\x00"
@@ -213,7 +212,7 @@ def test_a_reader_that_leaves_ends_the_subscriber(tidemq):
     sub = tidemq.subscribe("-t", "a", "-W", "60")
     sub.stdout.close()
     assert tidemq.run("pub", "-t", "a", "-m", "x")[0] == 0
-    assert sub.wait(RUN_S) == 0
+    assert sub.wait(WAIT_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -257,14 +256,14 @@ def test_wrong_usage_exits_with_1_and_says_why(arguments, text):
 def test_wrong_usage_of_the_broker_s_commands_exits_with_2(arguments):
     """systemd starts no broker again that has ended with 2."""
     command = [sys.executable, "-c", "from tidemq.cli import main; main()", *arguments]
-    done = subprocess.run(command, capture_output=True, timeout=RUN_S)
+    done = subprocess.run(command, capture_output=True, timeout=WAIT_S)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"Error: ")
 
 
 def test_the_version_is_said():
     command = [sys.executable, "-c", "from tidemq.cli import main; main()", "--version"]
-    said = subprocess.run(command, capture_output=True, timeout=RUN_S, check=True).stdout
+    said = subprocess.run(command, capture_output=True, timeout=WAIT_S, check=True).stdout
     assert said.decode() == f"tidemq {tidemq_package.__version__}\n"
     assert tidemq_package.__version__ == version("tidemq")
 
@@ -282,7 +281,7 @@ def test_a_url_names_server_topic_and_user(tidemq):
             break
     for topic in ("url/a", "more"):
         url = f"mqtt://127.0.0.1:{tidemq.port}/{topic}"
-        assert subprocess.run([*command, "pub", "-L", url, "-m", topic], timeout=RUN_S).returncode == 0
+        assert subprocess.run([*command, "pub", "-L", url, "-m", topic], timeout=WAIT_S).returncode == 0
     assert end(sub) == (0, b"url/a\nmore\n")
 
 
@@ -319,7 +318,7 @@ def test_a_server_that_is_not_there():
 @pytest.mark.parametrize("arguments", [["pub", "-m", "b"], ["sub"]])
 def test_a_name_that_no_host_has(arguments):
     command = [sys.executable, "-c", "from tidemq.cli import main; main()", *arguments, "-t", "a"]
-    done = subprocess.run([*command, "-h", "x" * 64], capture_output=True, text=True, timeout=RUN_S)
+    done = subprocess.run([*command, "-h", "x" * 64], capture_output=True, text=True, timeout=WAIT_S)
     assert (done.returncode, done.stderr) == (1, f"Error: '{'x' * 64}' is not the name of a host\n")
 
 
@@ -342,7 +341,7 @@ def test_a_refused_client_exits_with_the_server_s_code(tmp_path):
         assert (code, err) == (0x86, "Connection error: Bad user name or password.\n")
     finally:
         process.terminate()
-        process.communicate(timeout=RUN_S)
+        process.communicate(timeout=WAIT_S)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from unit.test_store_inspection import GOOD, make_id, message
+from waiting import WAIT_S
 
 from tidemq.broker import Broker
 from tidemq.client import Client
@@ -25,7 +26,7 @@ COUNT = len(GOOD) + 1  # the row with the format
 
 
 def run(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=60)
+    return subprocess.run([*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=WAIT_S)
 
 
 def fill(path: Path, engine: str, *more: tuple[str, bytes, bytes]) -> Path:

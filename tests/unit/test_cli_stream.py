@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
+from waiting import WAIT_S
 
 from tidemq.cli.stream import app
 from tidemq.client.sync import Client
@@ -48,7 +49,7 @@ def broker(tmp_path: Path, unused_tcp_port: int) -> Iterator[Broker]:
     broker = Broker(tmp_path / "data", unused_tcp_port)
     yield broker
     broker.process.terminate()
-    assert broker.process.wait(20) == 0
+    assert broker.process.wait(WAIT_S) == 0
 
 
 def test_a_stream_from_its_declaration_to_its_end(broker: Broker, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from conformance.kit import connected as enter
 from unit.auth_kit import broker_with, request
 from unit.test_broker_decisions import QUIET, answers
 from unit.test_certificates import PLAIN
+from waiting import until
 
 from tidemq import Broker, Config, Limits, Listener, TideMQError
 from tidemq.broker import Verdict, hookimpl
@@ -332,8 +333,7 @@ async def test_a_lost_report_lets_nobody_stay_beyond_the_time(
             engine.say(come(client_id, f"peer of {client_id}"))
             await answers(broker, 1)
         engine.say(connected("known", "peer of known"))
-        while not engine.disconnected:
-            await asyncio.sleep(0.01)
+        await until(lambda: engine.disconnected)
         assert engine.disconnected == [("lost", 0xA0)]
         assert broker.counters()["clients_expired"] == 1
 

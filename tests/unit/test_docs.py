@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from waiting import WAIT_S
 
 from tidemq.broker.authenticators.token_keys import JWKS_COUNTERS
 from tidemq.broker.authenticators.webhook import WEBHOOK_COUNTERS
@@ -156,7 +157,7 @@ def test_programs_in_the_pages_run(program, tmp_path):
         path = tmp_path / "test_page.py"
         path.write_text(program)
         command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:asyncio", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 

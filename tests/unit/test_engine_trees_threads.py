@@ -20,7 +20,7 @@ def run_beside(work, *others):
             other()
             while not done.is_set():
                 other()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (raised by who joins the thread)
             errors.append(error)
 
     threads = [threading.Thread(target=repeat, args=(other,)) for other in others]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from tidemq import Broker, Config
 from tidemq.broker import Verdict
@@ -169,11 +170,9 @@ async def test_a_delayed_answer_holds_no_place(broker_on_fake) -> None:
     async with broker_on_fake(config, authenticator=wrong) as broker:
         for number in (1, 2, 3):
             broker.engine.say(request(number, HERE))
-            while wrong.asked < number:
-                await asyncio.sleep(0.001)
+            await until(lambda: wrong.asked >= number)  # noqa: B023 (called at once)
         broker.engine.say(request(4, HERE, password=b"right"))
-        while len(broker.engine.answers) < 2:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(broker.engine.answers) >= 2)
         assert [each[1:3] for each in broker.engine.answers] == [(3, 0x86), (4, 0)]
         counters = broker.counters()
         assert (counters["logins_failed"], counters["logins_delayed"]) == (3, 2)
@@ -187,8 +186,7 @@ async def test_a_delayed_answer_comes(broker_on_fake) -> None:
     async with broker_on_fake(config, authenticator=Wrong()) as broker:
         begun_s = asyncio.get_running_loop().time()
         broker.engine.say(request(1, HERE))
-        while not broker.engine.answers:
-            await asyncio.sleep(0.001)
+        await until(lambda: broker.engine.answers)
         assert asyncio.get_running_loop().time() - begun_s >= 0.02
         assert broker.engine.answers[0][1:3] == (1, 0x86)
 
@@ -235,8 +233,7 @@ async def test_a_storm_of_false_passwords_is_mostly_not_looked_at(
     answers: list[int] = []
     async with Broker(config) as broker:
         storm = [asyncio.create_task(guess(broker.port, "127.0.0.2", each, answers)) for each in range(400)]
-        while not checked:
-            await asyncio.sleep(0)
+        await until(lambda: checked, poll_s=0)
         during = len(answers)
         async with Client(f"mqtt://127.0.0.1:{broker.port}", username="ann", password="right") as client:
             await client.subscribe("t", qos=1)
@@ -279,8 +276,7 @@ async def test_a_login_under_another_name_forgives_nothing(broker_on_fake) -> No
 
         async def reason(number: int, password: bytes) -> int:
             broker.engine.say(request(number, HERE, "ann", password))
-            while not broker.engine.answers:
-                await asyncio.sleep(0.001)
+            await until(lambda: broker.engine.answers)
             return int(broker.engine.answers.pop()[2])
 
         reasons = []
@@ -311,14 +307,12 @@ async def test_exchanges_that_all_end_at_once_are_not_all_told_what_they_have_gu
         engine = broker.engine
         for number in range(10):
             engine.say(replace(request(number, HERE, password=b""), auth_method="M", auth_data=b"!"))
-        while len(engine.answers) < 10:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(engine.answers) >= 10)
         engine.answers.clear()
         for number in range(10):
             data = b"right" if number == 9 else b"wrong"
             engine.say(AuthRequest(number, "", 0x18, "M", data, peer=HERE))
-            while len(engine.answers) <= number:
-                await asyncio.sleep(0.001)
+            await until(lambda: len(engine.answers) > number)  # noqa: B023 (called at once)
         reasons = [answer[2] for answer in engine.answers]
         assert reasons == sorted(reasons)
         assert 3 <= reasons.count(0x86) <= 4  # the count decays a little meanwhile
@@ -341,8 +335,7 @@ async def test_exchanges_that_nobody_goes_on_with_shut_nobody_out(broker_on_fake
         engine = broker.engine
 
         async def next_answer() -> tuple[int, int]:
-            while not engine.answers:
-                await asyncio.sleep(0.001)
+            await until(lambda: engine.answers)
             return engine.answers.pop(0)[1:3]
 
         for number in range(9):

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from paho.mqtt.enums import CallbackAPIVersion
 from unit.auth_kit import HttpServer, answer, broker_with, enters, request
+from waiting import WAIT_S, until
 
 from tidemq.broker.acl_rules import AclRule
 from tidemq.broker.authenticators import token_keys
@@ -314,8 +315,7 @@ async def test_slow_keys_stall_nobody_else(monkeypatch: pytest.MonkeyPatch) -> N
         members = [{"authenticator": "static", "users": {"ann": "pw"}}, by_token]
         async with broker_with("chain", {"of": members}, decisions_max=1) as broker:
             waiting = [asyncio.create_task(enters(broker, "bob", token())) for _ in range(3)]
-            while not any(each.done() for each in waiting):
-                await asyncio.sleep(0.01)
+            await until(lambda: any(each.done() for each in waiting))
             assert await enters(broker, "ann", "pw") == 0
             assert sum(each.done() for each in waiting) == 1  # the one too many
             assert await asyncio.gather(*waiting) == [0x88] * 3
@@ -385,7 +385,7 @@ async def test_paho_enters_with_a_token(options: dict[str, Any]) -> None:
         client.connect("127.0.0.1", port)
         client.loop_start()
         try:
-            return str(answers.get(timeout=5))
+            return str(answers.get(timeout=WAIT_S))
         finally:
             client.disconnect()
             client.loop_stop()
@@ -398,8 +398,8 @@ async def test_paho_enters_with_a_token(options: dict[str, Any]) -> None:
 
 async def soon() -> int:
     """A time in 0.6 to 1 s, in whole seconds of Unix time, as tokens have it."""
-    while time.time() % 1 > 0.4:
-        await asyncio.sleep(0.05)
+    if (part_s := time.time() % 1) > 0.4:
+        await asyncio.sleep(1 - part_s)
     return int(time.time()) + 1
 
 

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.keeper_double import Access, Store, work
+from waiting import WAIT_S, wait_until
 
 from tidemq.broker.durability import keeper as module
 from tidemq.broker.durability import queue_rows
 from tidemq.broker.durability.keeper import Keeper
 from tidemq.errors import StoreError, StoreFullError
 
-WAIT_S = 20.0
 BROKEN = StoreError("the store cannot be written: Input/output error")
 
 
@@ -70,13 +70,6 @@ def do(access, *args, **named):
     answered, reason = told(access)
     assert answered is done
     return reason
-
-
-def wait_until(holds):
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def message_id(number):

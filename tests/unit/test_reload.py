@@ -10,6 +10,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from waiting import WAIT_S
 
 from tidemq import Broker, Config
 from tidemq.broker.authenticators.password_file import change_password_file
@@ -22,7 +23,7 @@ def post(broker: Broker) -> tuple[int, dict[str, object]]:
     headers = {"Content-Type": "application/json"}
     request = Request(f"http://127.0.0.1:{broker.admin_port}/reload", b"", headers, method="POST")
     try:
-        with urlopen(request, timeout=10) as answer:
+        with urlopen(request, timeout=WAIT_S) as answer:
             return answer.status, json.load(answer)
     except HTTPError as error:
         return error.code, json.load(error)

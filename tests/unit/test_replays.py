@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from conformance.kit import connected as raw_client
 from conformance.packets import SUBACK, subscribe
+from waiting import WAIT_S, until
 
 from tidemq import Broker, Config
 from tidemq.broker import replays
@@ -49,7 +50,7 @@ async def fill(broker: Broker, count: int, topic: str = "plant/{}", first: int =
 
 
 async def received(client: Client, count: int) -> list[Message]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         return [await anext(client.messages) for _ in range(count)]
 
 
@@ -136,7 +137,7 @@ async def test_a_slow_client_holds_up_its_own_replay_and_nothing_else(broker: Br
         await client.subscribe("$stream/plant/first/#")
         assert len(await received(client, 300)) == 300
     size = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         while size < 300 * 100_000:
             size += len(await reader.read(1 << 20))
     writer.close()
@@ -161,7 +162,7 @@ async def test_no_more_than_so_many_at_a_time(tmp_path: Path) -> None:
             await client.subscribe("$stream/plant/first/#")
             with pytest.raises(SubscribeError, match="0x97"):
                 await client.subscribe("$stream/other/first/#")
-        async with connected(broker) as client, asyncio.timeout(10):
+        async with connected(broker) as client, asyncio.timeout(WAIT_S):
             while True:  # until it is noticed that the first has gone
                 try:
                     await client.subscribe("$stream/other/first/#")
@@ -177,9 +178,7 @@ async def test_a_client_that_goes_is_noticed_though_nothing_comes(
     async with connected(broker) as client:
         await client.subscribe("$stream/plant/first/#")
         assert len(broker._replays._clients) == 1
-    async with asyncio.timeout(5):
-        while broker._replays._clients:
-            await asyncio.sleep(0.01)
+    await until(lambda: not broker._replays._clients)
 
 
 async def test_the_end_of_the_stream_ends_the_connection(broker: Broker) -> None:
@@ -188,7 +187,7 @@ async def test_the_end_of_the_stream_ends_the_connection(broker: Broker) -> None
         keeper, streams = broker._keeper, broker._streams
         await asyncio.wrap_future(keeper.ask(lambda: streams.delete("other")))
         with pytest.raises(Exception, match="0x83"):
-            await asyncio.wait_for(anext(client.messages), 10)
+            await asyncio.wait_for(anext(client.messages), WAIT_S)
     assert broker.counters()["replays_failed"] == 1
 
 

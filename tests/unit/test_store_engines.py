@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import WAIT_S
 
 from tidemq.config import Config
 from tidemq.errors import StoreError
@@ -157,7 +158,7 @@ for index in range(200):
     store.write([("queue", b"%03d" % index, b"x")], sync=index % 2 == 0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == -9
+    assert subprocess.run([sys.executable, "-c", program], timeout=WAIT_S).returncode == -9
     store = make_store(engine, path)
     assert store.open() == []
     assert [key for key, _ in store.scan("queue")] == [b"%03d" % index for index in range(200)]

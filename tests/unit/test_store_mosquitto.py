@@ -14,6 +14,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from waiting import WAIT_S, wait_until
 
 from tidemq.errors import StoreError
 from tidemq.store.engines import open_existing
@@ -23,14 +24,6 @@ from tidemq.store.rows import IDLE, IN_FLIGHT, PARSERS, RELEASED, RETAIN, SENT, 
 from tidemq.testing.ports import free_port
 
 COMMAND = [sys.executable, "-c", "from tidemq.cli import main; main()", "store", "import-mosquitto"]
-TIMEOUT_S = 20.0
-
-
-def wait_until(condition, what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.01)
 
 
 class Mosquitto:
@@ -55,7 +48,7 @@ class Mosquitto:
 
     def stop(self) -> bytes:
         self.process.terminate()
-        self.process.wait(TIMEOUT_S)
+        self.process.wait(WAIT_S)
         return self.file.read_bytes()
 
     def subscribe(self, client_id: str, *arguments: str) -> None:
@@ -65,7 +58,7 @@ class Mosquitto:
         self._run("mosquitto_pub", "-q", "1", "-t", topic, "-m", payload, *arguments)
 
     def _run(self, *command: str) -> None:
-        subprocess.run([*command, "-p", str(self.port)], check=True, timeout=TIMEOUT_S)
+        subprocess.run([*command, "-p", str(self.port)], check=True, timeout=WAIT_S)
 
     def receive_without_acknowledging(self, client_id: str, count: int, topic_filter: str = "") -> None:
         """Connects, gets messages, leaves: QoS 1 stays unacknowledged, of QoS 2 only PUBCOMP is missing."""
@@ -95,7 +88,7 @@ def mosquitto(install, tmp_path):
 
 def import_file(file: Path, data: Path, *arguments: str) -> dict[str, list[object]]:
     """Runs the command; the rows of the store, parsed, by family."""
-    done = subprocess.run([*COMMAND, str(file), "--data", str(data), *arguments], timeout=60)
+    done = subprocess.run([*COMMAND, str(file), "--data", str(data), *arguments], timeout=WAIT_S)
     assert done.returncode == 0
     store = open_existing(data)
     findings = check_store(store)
@@ -195,14 +188,14 @@ def test_a_retained_message_that_is_older_than_the_queue_keeps_its_place(mosquit
 
 
 def test_what_is_left_out_is_said(mosquitto, tmp_path):
-    with socket.create_connection(("127.0.0.1", mosquitto.port), TIMEOUT_S) as connection:
+    with socket.create_connection(("127.0.0.1", mosquitto.port), WAIT_S) as connection:
         connection.sendall(bytes.fromhex("100d 00044d515454 04 00 003c 0001 78"))  # keeps its session
         assert connection.recv(4) == bytes.fromhex("20020000")
         connection.sendall(bytes.fromhex("3406 0001 61 0007 70"))
         assert connection.recv(4) == bytes.fromhex("50020007")
     mosquitto.stop()
     command = [*COMMAND, str(mosquitto.file), "--data", str(tmp_path / "data")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.stderr.splitlines() == [
         "left out: 1 QoS 2 messages that their publisher had not released",
         "1 sessions, 0 subscriptions, 0 queued messages, 0 retained messages",
@@ -275,7 +268,7 @@ def test_subscriptions_that_the_rules_will_end_are_named(mosquitto, tmp_path):
         "user bob\ntopic read plant/#\n"
     )
     command = [*COMMAND, str(mosquitto.file), "--data", str(tmp_path / "data"), "--acl", str(rules)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr[-3000:]
     assert sorted(done.stderr.splitlines()) == [
         f"2 of 4 subscriptions will end with {rules}",

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from unit.keeper_double import Store
 from unit.stream_kit import Access, payloads, take_batches, write
+from waiting import WAIT_S
 
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError
 from tidemq.stream import Streams, streams
 
-WAIT_S = 20.0
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 

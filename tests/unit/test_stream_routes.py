@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from waiting import WAIT_S, until
 
 from tidemq import Broker, Config
 from tidemq.broker.durability import keeper
@@ -51,7 +52,7 @@ class Running:
         return await asyncio.to_thread(self._ask, method, path, body)
 
     def _ask(self, method: str, path: str, body: object) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.broker.admin_port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.broker.admin_port, timeout=WAIT_S)
         connection.request(method, path, body if isinstance(body, bytes | None) else json.dumps(body))
         answer = connection.getresponse()
         return Answer(answer.status, dict(answer.getheaders()), answer.read())
@@ -158,18 +159,17 @@ async def test_a_stream_that_is_deleted_and_made_at_once_has_its_files(
     def make(folder: Path) -> None:
         really_make(folder)
         made.set()
-        assert removed.wait(10)
+        assert removed.wait(WAIT_S)
 
     def remove(*what: Any) -> None:
-        assert made.wait(10)
+        assert made.wait(WAIT_S)
         really_remove(*what)
         removed.set()
 
     monkeypatch.setattr(streams, "_make_folder", make)
     monkeypatch.setattr(kept, "remove_files", remove)
     deleting = asyncio.create_task(running.ask("DELETE", path))
-    while "some" in kept.all:
-        await asyncio.sleep(0.001)
+    await until(lambda: "some" not in kept.all)
     assert (await running.ask("PUT", path, body)).status == 201
     assert (await deleting).status == 204
     assert kept.all["some"].log.folder.is_dir()

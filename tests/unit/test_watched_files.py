@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import WAIT_S, until
 
 from tidemq.broker.host import watched_files
 from tidemq.broker.host.watched_files import WatchedFiles
@@ -39,9 +40,7 @@ async def test_whatever_goes_wrong_the_next_change_is_read(
     for text in ("wrong", "odd", "last"):
         before = len(caplog.records)
         file.write_text(text)
-        async with asyncio.timeout(10):
-            while len(caplog.records) == before and files.value != "last":
-                await asyncio.sleep(0.01)
+        await until(lambda: len(caplog.records) != before or files.value == "last")  # noqa: B023 (called at once)
     assert not watching.done()
     watching.cancel()
     assert used == ["last"]
@@ -56,7 +55,7 @@ async def test_one_that_began_to_read_earlier_does_not_end_later(tmp_path: Path)
     def read() -> str:
         text = file.read_text()
         if text == "second":
-            go_on.wait(10)
+            go_on.wait(WAIT_S)
         return text
 
     files = WatchedFiles([file], read)
@@ -91,9 +90,7 @@ async def test_a_file_that_is_being_written_is_not_read(
 
     monkeypatch.setattr(files, "_look", look)
     watching = asyncio.create_task(files.watch())
-    async with asyncio.timeout(10):
-        while len(reads) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(reads) >= 2)
     watching.cancel()
     assert reads == ["0", "x" * 10]
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from conformance.kit import Client as RawClient
 from conformance.packets import CONNACK, connect
 from unit.auth_kit import HttpServer, answer, broker_with, enters, request
+from waiting import until
 
 from tidemq.broker.authenticators.webhook import (
     WebhookAuthenticator,
@@ -363,8 +364,9 @@ async def test_a_slow_server_stalls_nobody_else_and_its_waiting_is_bounded() -> 
         async with broker_with("chain", options, decisions_max=1) as broker:
             began = time.monotonic()
             waiting = [asyncio.create_task(enters(broker, f"user{number}", "x")) for number in range(4)]
-            while broker.counters()["webhook_calls"] < 3 or not any(each.done() for each in waiting):
-                await asyncio.sleep(0.01)
+            await until(
+                lambda: broker.counters()["webhook_calls"] >= 3 and any(each.done() for each in waiting)
+            )
             for _ in range(5):
                 assert await enters(broker, "ann", "pw") == 0
             assert sum(each.done() for each in waiting) == 1  # the one too many

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from waiting import WAIT_S
 
 import tidemq
 from tidemq.wire import Fault, PacketType, PropertyId, ReasonCode
@@ -36,7 +37,7 @@ def test_uncompiled_package_says_how_to_build(tmp_path: Path) -> None:
     for blocked in ("", "sys.modules['cython'] = None; "):  # with Cython beside it, and without
         code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {blocked}import tidemq.wire"
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False
         )
         assert done.returncode == 1
         assert "make build" in done.stderr.splitlines()[-1]

@@ -18,6 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
 from paho.mqtt.subscribeoptions import SubscribeOptions
+from waiting import WAIT_S
 
 from tidemq.wire import (
     NO_PROPERTIES,
@@ -130,7 +131,7 @@ def paho_client(version: int, **options: Any) -> Iterator[tuple[PairedClient, Se
     protocol = {3: paho.MQTTv31, 4: paho.MQTTv311, 5: paho.MQTTv5}[version]
     client = PairedClient(CallbackAPIVersion.VERSION2, protocol=protocol, **options)
     client.peer = near
-    far.settimeout(5)
+    far.settimeout(WAIT_S)
     with far:
         yield client, Server(far, version)
         client.disconnect()
