@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 # A ceiling, which only what fails ever reaches. A machine that is busier still: TIDEMQ_TEST_PATIENCE=5.
 WAIT_S = 90.0 * float(os.environ.get("TIDEMQ_TEST_PATIENCE", "1"))
+LATE_S = WAIT_S / 3  # for what the clock brings about in a second or two: a minute or never would be wrong
 POLL_S = 0.005
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import Client, connected
 from conformance.packets import PUBACK, PUBLISH, acknowledge, publish, whole
-from waiting import WAIT_S
+from waiting import LATE_S, WAIT_S
 
 if TYPE_CHECKING:
     from adversity.conftest import StartEngine
@@ -59,7 +59,7 @@ def reactors_and_places() -> pytest.MarkDecorator:
 def test_nothing_is_lost_while_the_receiver_comes_back_in_time(
     start_engine: StartEngine, reactors: int, place: int
 ) -> None:
-    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=20)
+    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=100)
     receiver = engine.connected_on(place)
     receiver.subscribe("t")
     publisher = engine.connected_on(0)
@@ -73,7 +73,7 @@ def test_nothing_is_lost_while_the_receiver_comes_back_in_time(
 
 @reactors_and_places()
 def test_others_do_not_notice(start_engine: StartEngine, reactors: int, place: int) -> None:
-    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=20)
+    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=100)
     slow = engine.connected_on(place)
     slow.subscribe("t")
     sending = send_all(engine.connected_on(0), "t")
@@ -84,7 +84,7 @@ def test_others_do_not_notice(start_engine: StartEngine, reactors: int, place: i
     for number in range(50):
         other.publish("good", b"%d" % number, 1)
         good.expect_message("good", b"%d" % number, 1)
-    assert time.monotonic() - start < 10  # they would wait for 20
+    assert time.monotonic() - start < LATE_S  # they would wait for 100
     assert sending.is_alive()
     slow.drop()  # it goes, and with it the reason to wait
     sending.join()
@@ -115,7 +115,7 @@ def test_who_stalls_again_is_not_waited_for_again(
     start_engine: StartEngine, reactors: int, place: int
 ) -> None:
     """Patience with a receiver runs out, and does not begin anew each time that it has read a little."""
-    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=2)
+    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=4)
     slow = engine.connected_on(place)
     # it would grow by what is read, until all that is sent fits into the system's buffers
     slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
@@ -132,7 +132,7 @@ def test_who_stalls_again_is_not_waited_for_again(
         waits_s.append(time.monotonic() - start)
         engine.wait_for("messages_received", (turn + 2) * COUNT)
         engine.wait_for("dropped_slow_consumer", dropped + 1)
-    assert min(waits_s) < 1.5, "the publisher had to wait as long as the first time"
+    assert min(waits_s) < 3.5, "the publisher had to wait as long as the first time"
 
 
 def receive_until_quiet(client: Client) -> None:
@@ -148,7 +148,7 @@ def test_qos_1_waits_in_the_queue_however_long_it_takes(start_engine: StartEngin
     slow = engine.connected_on(1)
     slow.subscribe("t", 1)
     publisher = engine.connected_on(0)
-    publisher.socket.settimeout(10)
+    publisher.socket.settimeout(WAIT_S)
     count = 8000
     for number in range(count):
         publisher.send(publish("t", b"%d " % number + PAYLOAD, 1, number + 1))
@@ -160,7 +160,7 @@ def test_qos_1_waits_in_the_queue_however_long_it_takes(start_engine: StartEngin
 
 def test_acknowledgements_alone_let_publishers_go_on(start_engine: StartEngine) -> None:
     """Everything is in flight, nothing waits: nothing but a PUBACK tells that there is room again."""
-    engine = start_engine(1, output_high_bytes=HIGH, backpressure_s=20)
+    engine = start_engine(1, output_high_bytes=HIGH, backpressure_s=100)
     receiver, publisher = connected(engine), connected(engine)
     receiver.subscribe("t", 1)
     for number in range(400):
@@ -168,7 +168,7 @@ def test_acknowledgements_alone_let_publishers_go_on(start_engine: StartEngine) 
     engine.wait_for("publishers_paused")
     start = time.monotonic()
     assert receive_numbers(receiver, 400, 1) == list(range(400))
-    assert time.monotonic() - start < 10  # the pause would last for 20
+    assert time.monotonic() - start < LATE_S  # the pause would last for 100
 
 
 @pytest.mark.parametrize("reactors", [1, 2])
@@ -176,7 +176,7 @@ def test_clients_that_feed_each_other_do_not_wait_for_each_other(
     start_engine: StartEngine, reactors: int
 ) -> None:
     """Both are paused because of the other: their acknowledgements must still be read."""
-    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=30)
+    engine = start_engine(reactors, output_high_bytes=HIGH, backpressure_s=200)
     pair = [connected(engine), connected(engine)]
     for index, client in enumerate(pair):
         client.subscribe(f"to/{index}", 1)
@@ -188,7 +188,7 @@ def test_clients_that_feed_each_other_do_not_wait_for_each_other(
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < WAIT_S  # a pause would last for 200
 
 
 def feed(client: Client, topic: str) -> None:

@@ -69,7 +69,7 @@ class Receiver(threading.Thread):
     def receive_all(self) -> None:
         received = 0
         while not self.complete():
-            message = self.client.receive(10)
+            message = self.client.receive()
             assert message.kind == PUBLISH, message
             received += 1
             keep(self.seen, message)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import Client, connected
 from conformance.packets import CONNACK, PING, PUBACK, PUBLISH, connect, publish
-from waiting import WAIT_S
+from waiting import LATE_S, WAIT_S
 
 from tidemq.engine import Engine
 from tidemq.engine.listeners import ListenerRates, ListenerSettings, tcp_sockets
@@ -42,7 +42,7 @@ def test_a_client_s_messages_wait_for_its_bucket(start_engine: StartEngine) -> N
     flood(publisher, 70)
     bystander.ping()
     took = expect_acknowledged(publisher, 70)
-    assert 0.5 < took < 3, "40 at once with CONNECT, then 40 a second"
+    assert 0.5 < took < LATE_S, "40 at once with CONNECT, then 40 a second"
     for number in range(1, 71):  # its acknowledgements would not count, and QoS 0 has none
         assert receiver.expect(PUBLISH).payload == b"%d " % number
     assert engine.count("clients_throttled") >= 1
@@ -66,7 +66,7 @@ def test_a_client_s_bytes_wait_for_its_bucket(start_engine: StartEngine) -> None
     publisher = connected(engine)
     flood(publisher, 25, bytes(8000))
     took = expect_acknowledged(publisher, 25)
-    assert 0.7 < took < 4, "100 KB at once, then 100 KB a second"
+    assert 0.7 < took < LATE_S, "100 KB at once, then 100 KB a second"
     assert engine.count("clients_throttled") >= 1
 
 
@@ -98,7 +98,7 @@ def test_the_clients_of_a_listener_share_a_bucket_and_all_get_their_turn(
     took = time.monotonic() - began
     assert len(times) == 6
     # 126 messages, of which 60 go at once; each client may take one step, or one read, in advance
-    assert 0.4 < took < 4
+    assert 0.4 < took < LATE_S
     assert engine.count("clients_throttled") >= 3
 
 
@@ -119,11 +119,13 @@ def test_what_one_listener_has_does_not_count_at_another() -> None:
     engine.listen(fast, ListenerSettings(name="fast", rates=ListenerRates()))
     engine.start()
     try:
-        for sockets, least, most in ((slow, 0.8, 4.0), (fast, 0.0, 0.8)):
+        for sockets, least_s, throttled in ((slow, 0.8, 1), (fast, 0.0, 0)):
+            before = engine.counters()["clients_throttled"]
             client = Client(sockets[0].getsockname()[1])
             client.connect()
             flood(client, 20)
-            assert least <= expect_acknowledged(client, 20) < most
+            assert least_s <= expect_acknowledged(client, 20) < LATE_S
+            assert (engine.counters()["clients_throttled"] > before) == throttled
             client.disconnect()
     finally:
         engine.close()
@@ -141,11 +143,12 @@ def test_connections_wait_in_the_kernel_for_their_listener_s_bucket(shared: bool
         clients = [Client(sockets[0].getsockname()[1]) for _ in range(40)]
         for client in clients:
             client.send(connect(""))
-        assert engine.counters()["connections_accepted"] <= 25
+        accepted = engine.counters()["connections_accepted"]
+        assert accepted <= 25 + 20 * (time.monotonic() - began)
         for client in clients:
             assert client.receive().raw[0] == 0x20
         took = time.monotonic() - began
-        assert 0.7 < took < 5, "20 at once, then 20 a second"
+        assert 0.7 < took < LATE_S, "20 at once, then 20 a second"
         counters = engine.counters()
         assert counters["connections_accepted"] == 40
         assert counters["connections_refused"] == 0

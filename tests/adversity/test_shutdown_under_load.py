@@ -43,7 +43,7 @@ class Talker(threading.Thread):
                 try_to(self.client, *(publish("load", PAYLOAD, 1, number + each) for each in range(20)))
                 number = number % 60_000 + 20
             for _ in range(20 if self.publishes else 1):
-                self.last = self.client.receive(10)
+                self.last = self.client.receive()
                 self.acknowledged += self.last.kind == PUBACK
                 if self.last.kind == PUBLISH:
                     self.received += 1

@@ -12,6 +12,7 @@ import pytest
 from adversity.doors import UPGRADE
 from conformance.kit import Client, ConnectionEnded, Silence, connected
 from conformance.packets import AUTH, connect, publish
+from waiting import LATE_S, WAIT_S
 
 from tidemq.engine import ConnectRequest, Engine
 from tidemq.engine.listeners import ListenerSettings, tcp_sockets
@@ -40,7 +41,7 @@ def ended_after(client: Client, byte_by_byte: bytes) -> float:
 def test_a_trickle_does_not_make_the_time_for_connect_longer(start_engine: StartEngine) -> None:
     engine = start_engine(1, connect_timeout_s=1)
     client = Client(engine.port)
-    assert 0.8 < ended_after(client, connect("c", username="u" * 100)) < 2.5
+    assert 0.8 < ended_after(client, connect("c", username="u" * 600)) < LATE_S
     assert engine.wait_for("ended_connect_late") == 1
 
 
@@ -65,12 +66,12 @@ def web_socket() -> Iterator[socket.socket]:
 def test_pings_of_websocket_do_not_make_the_time_for_connect_longer(web_socket: socket.socket) -> None:
     began = time.monotonic()
     with contextlib.suppress(OSError):
-        while time.monotonic() < began + 5:
+        while time.monotonic() < began + WAIT_S:
             web_socket.sendall(b"\x89\x80\0\0\0\0")  # masked, empty
             if not web_socket.recv(1000):
                 break
             time.sleep(0.1)
-    assert 0.7 < time.monotonic() - began < 3
+    assert 0.7 < time.monotonic() - began < LATE_S
 
 
 def test_a_client_that_never_answers_a_challenge_is_ended() -> None:
@@ -89,13 +90,13 @@ def test_a_client_that_never_answers_a_challenge_is_ended() -> None:
         began = time.monotonic()
         client.expect(AUTH)
         client.expect_closed()
-        assert 0.5 < time.monotonic() - began < 3
+        assert 0.5 < time.monotonic() - began < LATE_S
     finally:
         engine.close()
     assert not any(engine.live_objects().values())
 
 
-@pytest.mark.parametrize("size", [10, 900_000])
+@pytest.mark.parametrize("size", [60, 900_000])
 def test_a_packet_that_does_not_become_whole_ends_its_connection(
     start_engine: StartEngine, size: int
 ) -> None:
@@ -103,11 +104,11 @@ def test_a_packet_that_does_not_become_whole_ends_its_connection(
     data = publish("t", bytes(size), 1, 1)
     client, good = connected(engine, keep_alive_s=0), connected(engine, keep_alive_s=0)
     client.send(data[: size // 2])
-    assert 0.8 < ended_after(client, data[size // 2 :][:60]) < 2.5
+    assert 0.8 < ended_after(client, data[size // 2 :][:600]) < LATE_S
     assert engine.wait_for("ended_packet_late") == 1
     good.ping()
     good.send(data[:5])
-    time.sleep(0.5)
+    time.sleep(0.3)
     good.send(data[5:])
     time.sleep(0.8)
     good.receive()
@@ -123,14 +124,13 @@ def test_who_takes_none_of_its_output_is_ended(start_engine: StartEngine) -> Non
         client.subscribe("t", 0)
     for _ in range(12):
         publisher.publish("t", bytes(1_000_000))
-    deadline = time.monotonic() + 2.5
+    began = time.monotonic()
     read = 0
-    while time.monotonic() < deadline:  # slow takes some 400 KB a second of 12 MB, and goes on
+    while time.monotonic() < began + 2.5 or read <= 300_000:  # slow takes some 400 KB a second of 12 MB
         read += len(slow.socket.recv(40_000))
         time.sleep(0.1)
     assert engine.count("ended_output_stalled") == 1
     assert engine.count("live_connections") == 2
-    assert read > 300_000
     stalled.drop()
 
 

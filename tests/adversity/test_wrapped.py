@@ -13,7 +13,7 @@ import pytest
 import trustme
 from conformance.kit import Client, unique
 from conformance.packets import CONNACK, PING, connect, disconnect, publish, subscribe
-from waiting import WAIT_S
+from waiting import LATE_S, WAIT_S
 
 from tidemq.engine import ConnectRequest, SubscribeRequest
 from tidemq.net.server_tls import ServerTls
@@ -70,10 +70,10 @@ class Wrapped(Client):
         assert self.buffer[0] >> 4 == kind
         self.buffer = self.buffer[2 + self.buffer[1] :]
 
-    def wait_for_end(self, wait_s: float) -> None:
+    def wait_for_end(self) -> None:
         """The broker closes the connection, while we keep our side of it open."""
-        deadline = time.monotonic() + wait_s
-        self.socket.settimeout(wait_s)
+        deadline = time.monotonic() + WAIT_S
+        self.socket.settimeout(WAIT_S)
         while self.socket.recv(65536):
             self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
 
@@ -120,7 +120,7 @@ def test_who_ends_while_it_is_throttled_is_ended_after_it(start_engine: StartEng
     client.receive_packet(CONNACK)
     client.raw(client.wrapped(PING * 4), client.goodbye())
     assert_it_rests(engine)
-    client.wait_for_end(5)
+    client.wait_for_end()
 
 
 def test_who_ends_while_it_reads_nothing_is_ended(start_engine: StartEngine, kind: Kind) -> None:
@@ -129,7 +129,7 @@ def test_who_ends_while_it_reads_nothing_is_ended(start_engine: StartEngine, kin
     client.send(connect(unique("c"), keep_alive_s=0))
     client.receive_packet(CONNACK)
     client.raw(client.wrapped(PING * 2000), client.goodbye())
-    client.wait_for_end(5)
+    client.wait_for_end()
     assert_it_rests(engine)
 
 
@@ -140,7 +140,7 @@ def test_who_ends_while_its_connect_is_decided_is_ended(start_engine: StartEngin
     client.raw(client.wrapped(connect(unique("c"), keep_alive_s=0)), client.goodbye())
     [asked] = wait_for_events(engine, ConnectRequest)
     engine.engine.answer_connect(asked.connection, 0)
-    client.wait_for_end(5)
+    client.wait_for_end()
     assert_it_rests(engine)
 
 
@@ -160,7 +160,7 @@ def test_a_fault_on_the_way_to_another_reactor_ends_the_connection(
     for _ in range(20):
         client = Wrapped(engine.port, secure.client)
         client.raw(client.wrapped(hello), FALSE_RECORD)
-        client.wait_for_end(5)
+        client.wait_for_end()
     assert engine.count("connections_moved") > 0
 
 
@@ -176,7 +176,7 @@ def test_all_that_was_sent_before_the_end_counts_on_another_reactor(
     for number in range(20):
         client = Wrapped(engine.port, kind.client)
         client.raw(client.wrapped(hello, publish("t", b"%d" % number), disconnect()), client.goodbye())
-        client.wait_for_end(5)
+        client.wait_for_end()
         receiver.receive_packet(3)
     assert engine.count("connections_moved") > 0
 
@@ -204,7 +204,7 @@ def test_a_packet_that_is_too_large_behind_a_pause_is_refused(
     with contextlib.suppress(TimeoutError):
         client.raw(records[16_400:])
     engine.engine.answer_subscribe(asked.connection, [0])
-    client.wait_for_end(5)
+    client.wait_for_end()
     time.sleep(0.1)
     other = Wrapped(engine.port, secure.client)
     other.send(connect(unique("c")))
@@ -235,10 +235,10 @@ def test_a_bucket_makes_the_time_for_connect_no_longer_than_twice(
     client.socket.settimeout(0.05)
     began = time.monotonic()
     with contextlib.suppress(ConnectionError):
-        while time.monotonic() < began + 8:  # pongs, which nobody answers, faster than they are read
+        while time.monotonic() < began + WAIT_S:  # pongs, which nobody answers, faster than they are read
             with contextlib.suppress(TimeoutError):
                 client.raw(b"\x8a\x80\0\0\0\0" * 10_000)
-    assert 1.5 < time.monotonic() - began < 5
+    assert 1.5 < time.monotonic() - began < LATE_S
     assert engine.count("clients_throttled") > 1
 
 
@@ -247,7 +247,7 @@ def test_who_ends_tls_before_its_upgrade_has_shaken_no_hands(start_engine: Start
     engine = start_engine(1, scheme=both)
     client = Wrapped(engine.port, secure.client)
     client.raw(client.goodbye())
-    client.wait_for_end(5)
+    client.wait_for_end()
     assert engine.wait_for("handshakes_failed") == 1
     assert engine.count("handshakes") == 0
 

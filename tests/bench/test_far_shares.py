@@ -19,7 +19,7 @@ import pytest
 from bench.fake_broker import StrictBroker, listening
 from bench.proxy import lose, proxied
 from conftest import RunningBroker
-from waiting import WAIT_S
+from waiting import LATE_S, WAIT_S
 
 from tidemq.bench.catalogue import Plan, Terms, fan, many, mesh
 from tidemq.bench.load.board import Board
@@ -125,9 +125,9 @@ def kill_when_it_runs(number: int) -> Callable[[Shares], None]:
 @pytest.mark.parametrize("number", [0, 1], ids=["publisher", "subscriber"])
 def test_a_share_that_dies_ends_the_run(tidemq: RunningBroker, number: int) -> None:
     began = time.monotonic()
-    shares = Shares(fan(Terms(seconds=30, rate=200), 1, 1), url_of(tidemq))
+    shares = Shares(fan(Terms(seconds=100, rate=200), 1, 1), url_of(tidemq))
     _, outcome = shares.run(kill_when_it_runs(number))
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < LATE_S
     assert (outcome.end, outcome.reason, outcome.intact) == ("share lost", f"share {number + 1} of 2", False)
     assert outcome.received > 100  # also of a subscriber that is gone: it has said so
     assert outcome.lost == outcome.expected - outcome.received
@@ -149,10 +149,10 @@ def test_clocks_that_differ_are_compared(tidemq: RunningBroker) -> None:
     _, outcome = shares.run()
     assert outcome.intact
     assert outcome.latency is not None
-    assert 0 < outcome.clock_error_s < 0.5
-    assert outcome.latency.p50_us < 1e6  # not 1,000 s,
-    assert 0 < outcome.latency.max_us < 5e6  # and not all of them 0
-    assert 0.45 < outcome.seconds < 5
+    assert 0 < outcome.clock_error_s < LATE_S
+    assert outcome.latency.p50_us < LATE_S * 1e6  # not 1,000 s,
+    assert 0 < outcome.latency.max_us < WAIT_S * 1e6  # and not all of them 0
+    assert 0.45 < outcome.seconds < WAIT_S
 
 
 # ------------------------------------------------------------------ clocks and words

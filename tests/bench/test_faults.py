@@ -16,7 +16,7 @@ import pytest
 from bench.conftest import Bench, Done
 from bench.proxy import Change, Swap, cut_after, lose, proxied, repeat
 from conftest import RunningBroker
-from waiting import WAIT_S
+from waiting import LATE_S, WAIT_S
 
 COUNTS = ("lost", "duplicates", "disordered", "foreign")
 
@@ -101,7 +101,7 @@ def loaded_clients(port: int) -> int:
 
 def await_load(port: int) -> None:
     """Until a broker has had more than one client for some time."""
-    give_up_s = time.monotonic() + 20
+    give_up_s = time.monotonic() + WAIT_S
     while loaded_clients(port) < 2 and time.monotonic() < give_up_s:
         time.sleep(0.02)
     time.sleep(0.4)
@@ -131,22 +131,22 @@ def test_a_broker_that_is_killed_ends_the_run(
 ) -> None:
     began = time.monotonic()
     with struck(mortal, signal.SIGKILL):
-        done = bench(*command, "--url", f"mqtt://127.0.0.1:{mortal.port}", "--seconds", 30)
+        done = bench(*command, "--url", f"mqtt://127.0.0.1:{mortal.port}", "--seconds", 100)
     assert done.code == 1
     assert "THE BROKER CLOSED A CONNECTION" in done.out
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < LATE_S
 
 
 def test_a_broker_that_hangs_ends_the_run(bench: Bench, mortal: RunningBroker) -> None:
     began = time.monotonic()
     with struck(mortal, signal.SIGSTOP):
         done = bench(
-            *("fan", "--url", f"mqtt://127.0.0.1:{mortal.port}", "--seconds", 30),
+            *("fan", "--url", f"mqtt://127.0.0.1:{mortal.port}", "--seconds", 100),
             *("--timeout", SILENCE_S, "--json"),
         )
     assert (done.code, done.summary["end"]) == (1, "stalled")
     assert done.summary["lost"] == done.summary["expected"] - done.summary["received"] > 0
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < LATE_S
 
 
 def test_the_others_are_still_compared_when_one_dies(

@@ -156,6 +156,20 @@ class Client:
             return
         raise AssertionError(f"expected nothing, got {packet}")
 
+    def rest(self) -> list[Packet]:
+        """All packets that the broker has for this client. Messages are acknowledged, and what that lets come
+        belongs to them; the end is the answer to a PINGREQ that nothing comes before."""
+        found: list[Packet] = []
+        before = -1
+        while before != len(found):
+            before = len(found)
+            self.send(PING)
+            while (packet := self.receive()).raw != b"\xd0\x00":
+                found.append(packet)
+                if packet.kind == PUBLISH:
+                    self.acknowledge(packet)
+        return found
+
     def ping(self) -> None:
         self.send(PING)
         self.expect_bytes(b"\xd0\x00")

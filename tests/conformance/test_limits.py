@@ -7,21 +7,20 @@ import time
 import urllib.request
 
 import pytest
-from conformance.kit import Client, ConnectionEnded, SideBySide, Silence, connected, kept, refused, unique
+from conformance.kit import Client, ConnectionEnded, SideBySide, connected, kept, refused, unique
 from conformance.packets import (
     PUBACK,
     PUBLISH,
     PUBREC,
     SUBACK,
     Will,
-    acknowledge,
     connect,
     packet,
     publish,
     subscribe,
     text,
 )
-from waiting import WAIT_S
+from waiting import LATE_S, WAIT_S, wait_until
 
 NARROW = """
 [limits]
@@ -68,7 +67,7 @@ def test_announced(settings):
         "topic_alias_max": 3,
         "receive_max": 4,
         "session_expiry": 100,
-        "server_keep_alive": 2,
+        "server_keep_alive": 4,
     }
 
 
@@ -185,14 +184,8 @@ def test_queued_messages_max(broker, version):
         sender.send(publish(topic, b"%d" % number, 1, packet_id, version))
         sender.expect(PUBACK, packet_id=packet_id)
     client = connected(broker, version, client.client_id, **kept(version))
-    received: list[int] = []
-    try:
-        while True:
-            message = client.receive(0.3)
-            received.append(int(message.payload))
-            client.send(acknowledge(PUBACK, message.packet_id))
-    except Silence:
-        assert len(received) == 10
+    received = [int(message.payload) for message in client.rest()]
+    assert len(received) == 10
     assert received == sorted(set(received))
 
 
@@ -211,14 +204,14 @@ def test_server_keep_alive(broker):
     [MQTT-3.1.2-22] [MQTT-3.2.2-22]"""
     long, none, short = (Client(broker.port) for _ in range(3))
     since = time.monotonic()
-    assert long.connect(keep_alive_s=100).get("server_keep_alive") == 2
-    assert none.connect(keep_alive_s=0).get("server_keep_alive") == 2
+    assert long.connect(keep_alive_s=100).get("server_keep_alive") == 4
+    assert none.connect(keep_alive_s=0).get("server_keep_alive") == 4
     assert short.connect(keep_alive_s=1).get("server_keep_alive", 1) == 1
-    short.expect_closed(0x8D, wait_s=3)
-    assert time.monotonic() - since < 2.8
+    short.expect_closed(0x8D)
+    assert 1 < time.monotonic() - since < 6
     for client in (long, none):
-        client.expect_closed(0x8D, wait_s=3)
-    assert 2 < time.monotonic() - since < 4.5
+        client.expect_closed(0x8D)
+    assert 4 < time.monotonic() - since < LATE_S
 
 
 @side_by_side
@@ -228,8 +221,8 @@ def test_connect_timeout(broker):
     silent, half = Client(broker.port), Client(broker.port)
     half.send(connect("c")[:5])
     for client in (silent, half):
-        client.expect_closed(wait_s=3)
-    assert 0.9 < time.monotonic() - since < 3
+        client.expect_closed()
+    assert 0.9 < time.monotonic() - since < LATE_S
 
 
 def test_will_within_limits(broker):
@@ -251,7 +244,7 @@ def test_connections_max(start_broker):
         except (ConnectionEnded, ConnectionError):
             continue
     clients.pop().disconnect()
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         try:
             connected(broker).ping()
@@ -283,14 +276,17 @@ def test_faults_are_logged(broker):
     client = connected(broker, 5, unique("faulty"))
     client.send(packet(0x30, text("a/#"), b"\x00"))
     client.expect_closed(0x90, 0x81, 0x82)
-    deadline = time.monotonic() + 3
-    while time.monotonic() < deadline:
-        lines = [line for line in broker.log.read_text().splitlines() if client.client_id in line]
-        lines = [line for line in lines if " WARNING " in line]  # that it connected is a line too
-        if lines:
-            break
-        time.sleep(0.02)
-    assert len(lines) == 1
+
+    def lines() -> list[str]:
+        """Of the client; that it connected is one too."""
+        return [
+            line
+            for line in broker.log.read_text().splitlines()
+            if client.client_id in line and " WARNING " in line
+        ]
+
+    wait_until(lines, "a line about it")
+    assert len(lines()) == 1
 
 
 def test_faults_are_counted(start_broker, admin_port):
@@ -340,14 +336,8 @@ def test_queued_bytes_max(start_broker, version):
         sender.send(publish(topic, b"%1000d" % number, 1, number, version))
         sender.expect(PUBACK, packet_id=number)
     client = connected(broker, version, client.client_id, **kept(version))
-    received: list[int] = []
-    try:
-        while True:
-            message = client.receive(0.3)
-            received.append(int(message.payload))
-            client.send(acknowledge(PUBACK, message.packet_id))
-    except Silence:
-        assert 5 <= len(received) <= 10
+    received = [int(message.payload) for message in client.rest()]
+    assert 5 <= len(received) <= 10
     assert received == list(range(1, len(received) + 1))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from conformance.kit import SideBySide, connected, kept, unique
+from conformance.kit import Client, SideBySide, connected, kept, unique
 from conformance.packets import PUBLISH, Will, connect, packet
+from waiting import LATE_S
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 side_by_side = SideBySide()
@@ -151,11 +152,11 @@ def delayed(broker, delay_s, expiry_s):
     return pair(broker, properties=[("will_delay", delay_s)], session=session)
 
 
-def wait_for(watcher, since, least_s, most_s):
-    """The will comes so many seconds after the connection broke."""
+def wait_for(watcher: Client, since: float, least_s: float) -> None:
+    """The will comes so many seconds after the connection broke, not when another's 60 s are over."""
     message = watcher.receive()
     assert message.kind == PUBLISH
-    assert least_s <= time.monotonic() - since <= most_s
+    assert least_s <= time.monotonic() - since <= LATE_S
 
 
 @side_by_side
@@ -163,7 +164,7 @@ def test_delay_passes(broker):
     """[MQTT-3.1.2-8]"""
     _, watcher, client = delayed(broker, 1, 60)
     client.drop()
-    wait_for(watcher, time.monotonic(), 0.9, 2.5)
+    wait_for(watcher, time.monotonic(), 0.9)
 
 
 @side_by_side
@@ -171,7 +172,7 @@ def test_session_ends_before_the_delay(broker):
     """The will goes out with the session's end. [MQTT-3.1.2-8]"""
     _, watcher, client = delayed(broker, 60, 1)
     client.drop()
-    wait_for(watcher, time.monotonic(), 0.9, 2.5)
+    wait_for(watcher, time.monotonic(), 0.9)
 
 
 @side_by_side
@@ -179,16 +180,16 @@ def test_delay_without_session(broker):
     """Without a session expiry the session ends at once, and the will goes out. [MQTT-3.1.2-8]"""
     _, watcher, client = delayed(broker, 60, 0)
     client.drop()
-    wait_for(watcher, time.monotonic(), 0, 1)
+    wait_for(watcher, time.monotonic(), 0)
 
 
 @side_by_side
 def test_back_before_the_delay(broker):
     """A client that resumes its session keeps its old will from being sent. [MQTT-3.1.3-9] [MQTT-3.1.2-8]"""
-    _, watcher, client = delayed(broker, 1, 60)
+    _, watcher, client = delayed(broker, 2, 60)
     client.drop()
     again = connected(broker, client_id=client.client_id, clean=False, session_expiry=60)
-    watcher.expect_nothing(1.8)
+    watcher.expect_nothing(2.5)
     again.ping()
 
 
@@ -198,17 +199,17 @@ def test_clean_start_before_the_delay(broker):
     _, watcher, client = delayed(broker, 60, 60)
     client.drop()
     again = connected(broker, client_id=client.client_id, clean=True)
-    wait_for(watcher, time.monotonic(), 0, 1)
+    wait_for(watcher, time.monotonic(), 0)
     again.ping()
 
 
 @side_by_side
 def test_takeover_with_delay(broker):
     """A takeover that resumes the session cancels a delayed will. [MQTT-3.1.3-9]"""
-    _, watcher, client = delayed(broker, 1, 60)
+    _, watcher, client = delayed(broker, 2, 60)
     connected(broker, client_id=client.client_id, clean=False, session_expiry=60)
     client.expect_closed(0x8E)
-    watcher.expect_nothing(1.5)
+    watcher.expect_nothing(2.5)
 
 
 @side_by_side

@@ -83,8 +83,8 @@ def test_who_reads_loses_nothing(
 
 
 def test_who_reads_steadily_is_waited_for_as_long_as_it_takes(servers: Servers) -> None:
-    """For four times `backpressure_s` there is always somebody who waits."""
-    server = servers("none", 1, queued_messages_max=200, inflight_max=50, backpressure_s=1)
+    """For twice `backpressure_s` there is always somebody who waits."""
+    server = servers("none", 1, queued_messages_max=200, inflight_max=50, backpressure_s=2)
     receiver, publisher = connected(server), connected(server)
     receiver.subscribe("t", 1)
     publisher.send(*(publish("t", b"%d" % n, 1, n + 1) for n in range(2000)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.kit import Client, Silence, connected, kept
 from conformance.packets import PUBACK, PUBLISH, acknowledge, publish
-from waiting import wait_until
+from waiting import LATE_S, wait_until
 
 from tidemq.broker.durability import keeper
 from tidemq.errors import StoreError
@@ -143,7 +143,7 @@ def take(member: Client, got: set[bytes], most: int) -> None:
     """Acknowledges what comes, until it has so many different ones, or nothing comes any more."""
     while len(got) < most:
         try:
-            message = member.receive(0.5)
+            message = member.receive(LATE_S)
         except Silence:
             return
         got.add(message.payload)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from waiting import WAIT_S
@@ -352,14 +353,19 @@ def test_serve_ends_with_0_on_a_signal(tmp_path, number):
     assert end(process)[0] == 0
 
 
+def waited_s(process: int) -> float:
+    """How long its first thread could have run and had no core."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+
+
 def test_serve_is_ready_within_a_second(tmp_path):
-    """Of CPU, and not much later where others want the cores too."""
+    """Of CPU, and not much later by the clock, but for the time in which others have the cores."""
     fastest_s = cheapest_s = 9.0
     for _ in range(3):
         began = time.monotonic()
         process, _ = start_tidemq(tmp_path)
-        fastest_s = min(fastest_s, time.monotonic() - began)
         cheapest_s = min(cheapest_s, cpu_s(process.pid))
+        fastest_s = min(fastest_s, time.monotonic() - began - waited_s(process.pid))
         process.terminate()
         end(process)
     assert cheapest_s < 1

@@ -14,7 +14,7 @@ from aiohttp import web
 from conformance.kit import Client as RawClient
 from conformance.packets import CONNACK, connect
 from unit.auth_kit import HttpServer, answer, broker_with, enters, request
-from waiting import until
+from waiting import LATE_S, until
 
 from tidemq.broker.authenticators.webhook import (
     WebhookAuthenticator,
@@ -175,7 +175,7 @@ async def test_rules_and_time_come_with_an_answer() -> None:
         second = await provider.authenticate(request())  # remembered: what is left, not what was
         assert first.expires_s is not None
         assert second.expires_s is not None
-        assert 99 < second.expires_s <= first.expires_s - 0.05
+        assert 100 - LATE_S < second.expires_s <= first.expires_s - 0.05
         await provider.close()
 
 
@@ -248,14 +248,14 @@ async def test_answers_are_remembered_for_a_time_by_all_that_was_asked() -> None
 
 
 async def test_an_answer_is_not_remembered_beyond_its_own_end() -> None:
-    async with HttpServer(answer({"result": "allow", "expires_s": 0.05})) as server:
+    async with HttpServer(answer({"result": "allow", "expires_s": 0.3})) as server:
         provider = hook(server, allow_s=60)
         await provider.authenticate(request())
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.4)
         verdict = await provider.authenticate(request())
         assert len(server.bodies) == 2
         assert verdict.expires_s is not None
-        assert 0 < verdict.expires_s <= 0.05
+        assert verdict.expires_s <= 0.3
         await provider.close()
 
 
@@ -356,7 +356,7 @@ async def test_a_slow_server_stalls_nobody_else_and_its_waiting_is_bounded() -> 
     options = {
         "of": [
             {"authenticator": "static", "users": {"ann": "pw"}},
-            {"authenticator": "webhook", "timeout_s": 1.5, "questions_max": 3},
+            {"authenticator": "webhook", "timeout_s": 4, "questions_max": 3},
         ]
     }
     async with HttpServer(answer({"result": "allow"}, after_s=60)) as server:
@@ -371,7 +371,7 @@ async def test_a_slow_server_stalls_nobody_else_and_its_waiting_is_bounded() -> 
                 assert await enters(broker, "ann", "pw") == 0
             assert sum(each.done() for each in waiting) == 1  # the one too many
             assert await asyncio.gather(*waiting) == [0x88] * 4
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < LATE_S
             counters = broker.counters()
     assert counters["webhook_refused_over_quota"] == 1
     assert counters["webhook_calls_failed"] == 3
