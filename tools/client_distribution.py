@@ -54,7 +54,8 @@ tidemq = ["py.typed", "**/*.pxd", "**/*.pyi"]
 def requirement(project: dict[str, Any], name: str) -> str:
     """What the whole distribution requires of that package."""
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
-    return next(each for found in lists for each in found if each.startswith(name) and each != name)
+    found: str = next(each for found in lists for each in found if each.startswith(name) and each != name)
+    return found
 
 
 def project_text() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
+from typing import Any
 
 import pytest
 from adversity.conftest import EngineUnderTest, StartEngine
@@ -26,9 +27,9 @@ def reactors_s() -> float:
     return time.process_time() - time.thread_time()
 
 
-def client(engine: EngineUnderTest, **settings: object) -> Client:
+def client(engine: EngineUnderTest, **settings: Any) -> Client:
     made = Client(engine.port, 4 if not settings else 5)
-    made.connect(**settings)  # type: ignore[arg-type]
+    made.connect(**settings)
     return made
 
 

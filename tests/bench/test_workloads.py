@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from bench.conftest import Bench
+from conftest import RunningBroker
 
 # command, its arguments, messages sent, deliveries, connections
 COMMANDS = [
@@ -102,7 +103,7 @@ def test_connections_are_opened_at_the_rate(bench: Bench, url: str) -> None:
     assert 0.38 < done.summary["connect_s"] < 5
 
 
-def test_memory_and_cpu_of_a_local_broker(bench: Bench, mortal) -> None:
+def test_memory_and_cpu_of_a_local_broker(bench: Bench, mortal: RunningBroker) -> None:
     """A fresh one: a broker that had as many connections before does not grow."""
     url = f"mqtt://127.0.0.1:{mortal.port}"
     idle = bench("many", "--url", url, "--connections", 3000, "--seconds", 0.1, "--json").summary
@@ -122,7 +123,9 @@ def test_suite_runs_what_was_chosen(bench: Bench, url: str) -> None:
     assert "held for 0.2 s" in done.out
 
 
-def test_compare_shows_brokers_side_by_side(bench: Bench, tidemq, mosquitto, tmp_path: Path) -> None:
+def test_compare_shows_brokers_side_by_side(
+    bench: Bench, tidemq: RunningBroker, mosquitto: RunningBroker, tmp_path: Path
+) -> None:
     urls = {broker.name: f"mqtt://127.0.0.1:{broker.port}" for broker in (tidemq, mosquitto)}
     named = [f"--broker={name}={url}" for name, url in urls.items()]
     chosen = ["--workloads", "one-to-one,ping", "--seconds", "0.2", "--rounds", "2", "--out", tmp_path]
@@ -147,7 +150,7 @@ def test_compare_shows_brokers_side_by_side(bench: Bench, tidemq, mosquitto, tmp
     assert [each["run"]["broker"] for each in by_json.results] == ["tidemq", "mosquitto"]
 
 
-def test_out_holds_what_json_says(bench: Bench, tidemq, tmp_path: Path) -> None:
+def test_out_holds_what_json_says(bench: Bench, tidemq: RunningBroker, tmp_path: Path) -> None:
     url = f"mqtt://127.0.0.1:{tidemq.port}"
     done = bench("fan", "--url", url, "--messages", 100, "--json", "--out", tmp_path)
     (row,) = pq.read_table(tmp_path / "summary.parquet").to_pylist()

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="the source tree
 
 
 @pytest.fixture
-def peers(monkeypatch):
+def peers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The brokers that can be compared, by name."""
     monkeypatch.syspath_prepend(BENCHMARKS)  # as its programs find it
     import peers
@@ -30,7 +31,7 @@ def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_a_comparison_leaves_a_page_with_every_workload_and_pictures(tmp_path):
+def test_a_comparison_leaves_a_page_with_every_workload_and_pictures(tmp_path: Path) -> None:
     stem = tmp_path / "look"
     few = ["--brokers", "tidemq", "--workloads", "one-to-one,one-to-one-qos2,ping"]
     done = compare(*few, "--rounds", "1", "--seconds", "0.5", "--output", str(stem))
@@ -49,13 +50,13 @@ def test_a_comparison_leaves_a_page_with_every_workload_and_pictures(tmp_path):
     assert "is there already" in again.stderr
 
 
-def test_a_broker_that_nobody_knows_is_refused(tmp_path):
+def test_a_broker_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     done = compare("--brokers", "tidemq,nobody", "--output", str(tmp_path / "x"))
     assert done.returncode == 1
     assert done.stderr.startswith("no broker nobody; known: tidemq, ")
 
 
-def test_what_only_root_can_install_is_named(peers, monkeypatch):
+def test_what_only_root_can_install_is_named(peers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from peers.peer import PeerMissingError
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -64,7 +65,7 @@ def test_what_only_root_can_install_is_named(peers, monkeypatch):
         peers["rabbitmq"].install()
 
 
-def test_an_installer_that_fails_says_why(peers, monkeypatch):
+def test_an_installer_that_fails_says_why(peers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from peers.peer import PeerMissingError, run_installer
 
     with pytest.raises(PeerMissingError, match=r"^sh -c .* failed: no such package$"):
@@ -73,7 +74,9 @@ def test_an_installer_that_fails_says_why(peers, monkeypatch):
         run_installer(["/nowhere/installer"])
 
 
-def test_a_broker_that_does_not_start_says_why(peers, monkeypatch):
+def test_a_broker_that_does_not_start_says_why(
+    peers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from peers.peer import anywhere
 
     broker = peers["tidemq"]

@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,7 +23,7 @@ NAMES = ["throughput.png", "throughput-per-cpu.png", "latency.png", "latency-ove
 
 
 @pytest.fixture(scope="module")
-def compared(written):
+def compared(written: Callable[..., Path]) -> Path:
     """Two brokers, two workloads, two rounds."""
     labels = ["fan 1:20, QoS 0, 64 bytes", "ping, 10 pairs <&>"]
     return written(
@@ -41,25 +42,25 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.feed(text)
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.fetched += [
             value
             for name, value in attrs
-            if name in ("src", "href", "xlink:href") and not value.startswith("#")
+            if name in ("src", "href", "xlink:href") and value and not value.startswith("#")
         ]
         assert tag not in ("script", "link", "img", "iframe"), tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         self.texts.append(data.strip())
 
 
 @pytest.fixture(scope="module")
-def paths(compared):
+def paths(compared: Path) -> list[Path]:
     """What a report wrote."""
     return write_report([compared], compared / "report")
 
 
-def test_page_and_pictures_are_written(paths):
+def test_page_and_pictures_are_written(paths: list[Path]) -> None:
     assert [path.name for path in paths] == ["report.html", *NAMES]
     assert {path.name for path in paths[0].parent.iterdir()} == {path.name for path in paths}
     for path in paths[1:]:
@@ -68,7 +69,7 @@ def test_page_and_pictures_are_written(paths):
         assert len(content) > 10_000
 
 
-def test_names_are_shown_as_they_are(written, tmp_path):
+def test_names_are_shown_as_they_are(written: Callable[..., Path], tmp_path: Path) -> None:
     """Also those that matplotlib would read as formulas, or leave out."""
     names = [r"$\broker$", "_hidden"]
     page, *_ = write_report([written(*map(made_result, names))], tmp_path)
@@ -77,7 +78,7 @@ def test_names_are_shown_as_they_are(written, tmp_path):
         assert texts.count(name) >= len(NAMES)  # in each plot, on an axis or in the legend
 
 
-def test_the_page_fetches_nothing_and_holds_the_figures(paths):
+def test_the_page_fetches_nothing_and_holds_the_figures(paths: list[Path]) -> None:
     text = paths[0].read_text()
     page = Page(text)
     assert page.fetched == []
@@ -96,7 +97,7 @@ def test_the_page_fetches_nothing_and_holds_the_figures(paths):
     assert "None: every message arrived once and in order." in page.texts
 
 
-def test_plots_within_the_page_are_well_formed_and_share_no_identifiers(paths):
+def test_plots_within_the_page_are_well_formed_and_share_no_identifiers(paths: list[Path]) -> None:
     text = paths[0].read_text()
     elements = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     assert len(elements) == 4
@@ -110,14 +111,14 @@ def test_plots_within_the_page_are_well_formed_and_share_no_identifiers(paths):
     assert len(identifiers) == len(set(identifiers))
 
 
-def test_bars_are_as_long_as_the_medians(compared):
+def test_bars_are_as_long_as_the_medians(compared: Path) -> None:
     throughput = plots(read_runs([compared]))[0].figure
-    widths = [[round(bar.get_width()) for bar in axes.patches] for axes in throughput.axes]
+    widths = [[round(bar.get_width()) for bar in axes.patches] for axes in throughput.axes]  # type: ignore[attr-defined]
     assert widths == [[4_500_000, 150_000], [4_500_000, 150_000]]
     assert [label.get_text() for label in throughput.axes[0].get_yticklabels()] == ["tidemq", "mosquitto"]
 
 
-def test_the_tail_rises_tenfold_a_step():
+def test_the_tail_rises_tenfold_a_step() -> None:
     buckets = [
         Bucket(1000, 1999, 900),
         Bucket(2000, 2999, 90),
@@ -129,13 +130,13 @@ def test_the_tail_rises_tenfold_a_step():
     assert up == pytest.approx([0, 1, 2, 3, 3])
 
 
-def test_a_curve_has_no_zero_for_its_axis_has_none():
+def test_a_curve_has_no_zero_for_its_axis_has_none() -> None:
     nothing, something = Bucket(0, 0, 5), Bucket(1000, 1000, 5)
     assert tail_curve([nothing, something]) == ([1.0], [pytest.approx(-math.log10(0.5))])
     assert tail_curve([nothing]) == ([0.001], [0.0])
 
 
-def test_a_curve_of_very_many_points_keeps_its_ends_and_its_height():
+def test_a_curve_of_very_many_points_keeps_its_ends_and_its_height() -> None:
     count = 100_000
     across, up = tail_curve([Bucket(at * 1000, at * 1000, 1) for at in range(1, count + 1)])
     assert len(across) == len(up) <= POINTS + 2
@@ -145,7 +146,7 @@ def test_a_curve_of_very_many_points_keeps_its_ends_and_its_height():
     assert across[-1] == pytest.approx(count, rel=0.001)
 
 
-def test_what_evaluations_show_is_drawn_of_runs_and_of_latencies_alone(written):
+def test_what_evaluations_show_is_drawn_of_runs_and_of_latencies_alone(written: Callable[..., Path]) -> None:
     """SurgeMQ's figure is a line, a ping a bar, and a crowd's runs lie where their number is."""
     fan = made_result(run={"arguments": {"senders": 1, "receivers": 20, "qos": 0}})
     crowds = [
@@ -173,16 +174,16 @@ def test_what_evaluations_show_is_drawn_of_runs_and_of_latencies_alone(written):
     assert list(cores.get_lines()[0].get_ydata()) == [0.5, 1.5]
 
 
-def test_over_time_shows_the_round_in_the_middle(written):
+def test_over_time_shows_the_round_in_the_middle(written: Callable[..., Path]) -> None:
     rounds = [made_result(rate=rate, low_us=low_us) for rate, low_us in ((1e6, 10), (3e6, 30), (2e6, 20))]
     over_time = plots(read_runs([written(*rounds)]))[-1]
     p50, p99 = over_time.figure.axes[0].get_lines()
     assert over_time.name == "latency-over-time"
     assert p50.get_xdata() == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
-    assert (set(p50.get_ydata()), set(p99.get_ydata())) == ({22.0}, {900.0})
+    assert (set(p50.get_ydata()), set(p99.get_ydata())) == ({22.0}, {900.0})  # type: ignore[arg-type]
 
 
-def test_runs_without_a_broker_on_this_machine_have_no_plot_of_its_cpu(written):
+def test_runs_without_a_broker_on_this_machine_have_no_plot_of_its_cpu(written: Callable[..., Path]) -> None:
     remote = made_result(summary={"broker_cpu_s": None, "bytes_per_connection": None})
     assert "throughput-per-cpu" not in [plot.name for plot in plots(read_runs([written(remote)]))]
 
@@ -194,21 +195,21 @@ def command(*arguments: str, before: str = "") -> subprocess.CompletedProcess[st
     return subprocess.run(words, capture_output=True, text=True, timeout=110)
 
 
-def test_the_command_prints_what_it_wrote(compared, tmp_path):
+def test_the_command_prints_what_it_wrote(compared: Path, tmp_path: Path) -> None:
     done = command(str(compared), "--output", str(tmp_path / "out"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == [str(tmp_path / "out" / name) for name in ("report.html", *NAMES)]
     assert all(Path(name).stat().st_size > 10_000 for name in done.stdout.split())
 
 
-def test_the_command_refuses_a_directory_without_runs(tmp_path):
+def test_the_command_refuses_a_directory_without_runs(tmp_path: Path) -> None:
     done = command(str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Error: {tmp_path}/summary.parquet is missing")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_command_says_what_to_install(compared):
+def test_the_command_says_what_to_install(compared: Path) -> None:
     done = command(str(compared), before="sys.modules['matplotlib'] = None")
     assert done.returncode == 2
     assert done.stderr == "Error: a report needs matplotlib: pip install 'tidemq[bench]'\n"

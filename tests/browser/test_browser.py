@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from browser.conftest import Chromium, Pages
+from listeners.conftest import Authority, BrokerAt, Files
 from waiting import WAIT_S, until
+
+from tidemq import Broker
 
 PAGE_OF = {"ws": "http", "wss": "https"}  # a page of https may not use ws
 
 
 @pytest.fixture(params=["ws", "wss"])
-def scheme(request) -> str:
-    return request.param
+def scheme(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
 
 
 @pytest.fixture
-def listener(scheme, server_files) -> dict:
+def listener(scheme: str, server_files: Files) -> dict[str, Any]:
     return {"websocket": {}} | ({"tls": server_files.tls} if scheme == "wss" else {})
 
 
-async def count(broker, name: str, expected: int) -> None:
+async def count(broker: Broker, name: str, expected: int) -> None:
     """Waits until the broker has counted so many."""
     await until(lambda: broker.counters()[name] >= expected)
     assert broker.counters()[name] == expected
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_a_page_publishes_and_receives(broker_at, pages, listener, scheme, version, topic):
+async def test_a_page_publishes_and_receives(
+    broker_at: BrokerAt, pages: Pages, listener: dict[str, Any], scheme: str, version: int, topic: str
+) -> None:
     """Every scenario at once, each in a tab."""
     scenarios = ["publish", "large", "retained", "will", "session"]
     scenarios += ["properties", "takeover"] if version == 5 else []
@@ -42,7 +50,9 @@ async def test_a_page_publishes_and_receives(broker_at, pages, listener, scheme,
         assert broker.counters()["handshakes_failed"] == 0
 
 
-async def test_a_tab_that_is_closed_leaves_its_will(broker_at, pages, chromium, listener, scheme, topic):
+async def test_a_tab_that_is_closed_leaves_its_will(
+    broker_at: BrokerAt, pages: Pages, chromium: Chromium, listener: dict[str, Any], scheme: str, topic: str
+) -> None:
     async with broker_at(listener) as broker, asyncio.timeout(WAIT_S):
         url = f"{scheme}://localhost:{broker.port}/mqtt"
         async with broker.subscribe(topic) as messages:
@@ -54,7 +64,15 @@ async def test_a_tab_that_is_closed_leaves_its_will(broker_at, pages, chromium, 
 
 
 @pytest.mark.parametrize(("of", "to"), [("localhost", "127.0.0.1"), ("127.0.0.1", "localhost")])
-async def test_pages_of_other_hosts_must_be_listed(broker_at, pages, server_files, of, to, topic, caplog):
+async def test_pages_of_other_hosts_must_be_listed(
+    broker_at: BrokerAt,
+    pages: Pages,
+    server_files: Files,
+    of: str,
+    to: str,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Of four listeners one lets the page in."""
     origin = pages.origin(host=of)
     others = [f"https://{of}", origin + "0", pages.origin(host=to)]
@@ -71,14 +89,18 @@ async def test_pages_of_other_hosts_must_be_listed(broker_at, pages, server_file
         assert not await pages.run(origin, "connect", f"ws://{to}:{broker.ports[3]}/mqtt", 5, topic)
 
 
-async def test_a_name_that_is_made_to_mean_this_machine_is_no_way_in(broker_at, pages, topic):
+async def test_a_name_that_is_made_to_mean_this_machine_is_no_way_in(
+    broker_at: BrokerAt, pages: Pages, topic: str
+) -> None:
     """DNS rebinding: the page's host is this machine's for the browser, and `anonymous` would let it in."""
     async with broker_at({"websocket": {}}) as broker:
         url = f"ws://rebound.example:{broker.port}/mqtt"
         assert await pages.run(pages.origin(host="rebound.example"), "connect", url, 5, topic)
 
 
-async def test_chromium_looks_at_the_brokers_certificate(broker_at, pages, authority, topic):
+async def test_chromium_looks_at_the_brokers_certificate(
+    broker_at: BrokerAt, pages: Pages, authority: Authority, topic: str
+) -> None:
     """What all this says of TLS counts only if another key is refused."""
     other = authority.issue("localhost")
     async with broker_at({"websocket": {}, "tls": other.tls}) as broker:
@@ -89,8 +111,8 @@ async def test_chromium_looks_at_the_brokers_certificate(broker_at, pages, autho
 
 @pytest.mark.parametrize("client_cert", ["optional", "required"])
 async def test_chromium_gives_up_where_a_certificate_of_its_own_is_wanted(
-    broker_at, pages, authority, server_files, client_cert, topic
-):
+    broker_at: BrokerAt, pages: Pages, authority: Authority, server_files: Files, client_cert: str, topic: str
+) -> None:
     """As the documentation says. In `wss` above it connects to the same listener without these keys."""
     tls = server_files.tls | {"client_ca": authority.ca, "client_cert": client_cert}
     async with broker_at({"websocket": {}, "tls": tls}) as broker:

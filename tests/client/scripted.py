@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from tidemq.wire import Connack, Connect, Decoder, Packet, encode
 
@@ -17,7 +18,7 @@ class Peer:
         self._reader, self.writer, self.version = reader, writer, version
         self._decoder = Decoder(version)
 
-    async def receive(self) -> Packet | None:
+    async def receive(self) -> Any:
         """The client's next packet; None when it has closed."""
         while (packet := next(self._decoder, None)) is None:
             data = await self._reader.read(READ_BYTES)

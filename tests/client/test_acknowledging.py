@@ -7,9 +7,11 @@ import gc
 import subprocess
 import sys
 import threading
+from typing import Any, Literal
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from client.servers import Server
 from waiting import WAIT_S, until
 
 from tidemq.client import Client, Message, ReasonCode, Subscription, sync
@@ -80,9 +82,11 @@ else:
 
 
 @pytest.mark.parametrize("kind", ["callback", "iterate", "take", "sync callback", "sync iterate"])
-async def test_nothing_is_lost_with_a_process_that_dies_at_its_first_message(server, topic, kind):
+async def test_nothing_is_lost_with_a_process_that_dies_at_its_first_message(
+    server: Server, topic: str, kind: str
+) -> None:
     client_id = f"dies-{topic.replace('/', '-')}"
-    options = {"client_id": client_id, "clean_start": False, "session_expiry_s": 300}
+    options: dict[str, Any] = {"client_id": client_id, "clean_start": False, "session_expiry_s": 300}
     async with Client(server.url, **options) as client:
         await client.subscribe(topic, qos=1)
     async with Client(server.url) as publisher:
@@ -123,7 +127,7 @@ class Sent:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_each_way_of_taking_acknowledges_when_the_next_is_asked_for(qos):
+async def test_each_way_of_taking_acknowledges_when_the_next_is_asked_for(qos: int) -> None:
     sent = Sent(6, qos)
     async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
         async with Client(server.url) as client:
@@ -141,7 +145,7 @@ async def test_each_way_of_taking_acknowledges_when_the_next_is_asked_for(qos):
             assert sorted(await sent.acknowledged(1, 2, 3, 4, 5, 6)) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_callback_acknowledges_when_it_has_ended_and_says_that_it_failed():
+async def test_a_callback_acknowledges_when_it_has_ended_and_says_that_it_failed() -> None:
     sent, may_end, seen = Sent(3), asyncio.Event(), []
 
     async def handle(message: Message) -> None:
@@ -165,7 +169,7 @@ async def test_a_callback_acknowledges_when_it_has_ended_and_says_that_it_failed
     assert [str(each) for each in failures] == ["the second"]
 
 
-async def test_loops_of_several_tasks_acknowledge_each_its_own():
+async def test_loops_of_several_tasks_acknowledge_each_its_own() -> None:
     sent = Sent(4)
     busy = asyncio.Event()
     async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
@@ -190,7 +194,7 @@ async def test_loops_of_several_tasks_acknowledge_each_its_own():
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_work_of_a_forgotten_session_does_not_acknowledge_the_new_ones_message(connected):
+async def test_work_of_a_forgotten_session_does_not_acknowledge_the_new_ones_message(connected: bool) -> None:
     """Both are of QoS 2 and have the same identifier. It may end while there is a connection, or while there
     is none."""
     taken, done = asyncio.Event(), asyncio.Event()
@@ -229,7 +233,7 @@ async def test_work_of_a_forgotten_session_does_not_acknowledge_the_new_ones_mes
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_clean_end_acknowledges_what_its_task_has_taken(clean):
+async def test_a_clean_end_acknowledges_what_its_task_has_taken(clean: bool) -> None:
     sent = Sent(3)
     async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
         try:
@@ -246,7 +250,7 @@ async def test_a_clean_end_acknowledges_what_its_task_has_taken(clean):
         assert await sent.acknowledged(*expected) == expected
 
 
-async def test_a_callback_that_ends_its_client_has_done_its_work():
+async def test_a_callback_that_ends_its_client_has_done_its_work() -> None:
     sent = Sent(2)
     ended = asyncio.Event()
     async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
@@ -265,7 +269,7 @@ async def test_a_callback_that_ends_its_client_has_done_its_work():
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("mode", ["auto", "manual"])
-async def test_a_program_says_it_itself_with_a_reason_code(mode, qos):
+async def test_a_program_says_it_itself_with_a_reason_code(mode: Literal["auto", "manual"], qos: int) -> None:
     sent = Sent(3, qos)
     async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
         async with Client(server.url, acknowledge=mode) as client:
@@ -290,7 +294,9 @@ async def shared_message(client: Client, topic: str) -> tuple[Subscription, list
     return one, queues
 
 
-async def test_a_message_of_two_subscriptions_is_acknowledged_when_both_are_done(server, topic):
+async def test_a_message_of_two_subscriptions_is_acknowledged_when_both_are_done(
+    server: Server, topic: str
+) -> None:
     async with asyncio.timeout(WAIT_S), Client(server.url) as client:
         _, queues = await shared_message(client, topic)
         before = client._intake.unacknowledged
@@ -332,7 +338,7 @@ class Rounds:
 
 
 @pytest.mark.parametrize("way", ["async for", "take", "nothing"])
-async def test_what_a_dropped_subscription_held_is_done_with(way):
+async def test_what_a_dropped_subscription_held_is_done_with(way: str) -> None:
     rounds = Rounds(receive_max=4, messages=3)
     async with asyncio.timeout(WAIT_S), ScriptedServer(rounds) as server:
         async with Client(server.url, receive_max=4, queue_messages_max=5) as client:
@@ -351,7 +357,7 @@ async def test_what_a_dropped_subscription_held_is_done_with(way):
             assert (client._intake.messages, client._intake.size_bytes) == (0, 0)
 
 
-async def test_a_dropped_subscription_in_a_cycle_is_done_with_as_well():
+async def test_a_dropped_subscription_in_a_cycle_is_done_with_as_well() -> None:
     rounds = Rounds(receive_max=4, messages=3)
     async with asyncio.timeout(WAIT_S), ScriptedServer(rounds) as server, Client(server.url) as client:
         subscription = await client.subscribe("t", qos=1)
@@ -366,7 +372,7 @@ async def test_a_dropped_subscription_in_a_cycle_is_done_with_as_well():
         assert client._intake.messages == 0
 
 
-async def test_what_a_dropped_subscription_shared_is_acknowledged(server, topic):
+async def test_what_a_dropped_subscription_shared_is_acknowledged(server: Server, topic: str) -> None:
     async with asyncio.timeout(WAIT_S), Client(server.url) as client:
         one, queues = await shared_message(client, topic)
         before = client._intake.unacknowledged
@@ -379,7 +385,7 @@ async def test_what_a_dropped_subscription_shared_is_acknowledged(server, topic)
 
 
 @pytest.mark.parametrize("way", ["get", "nothing", "callback"])
-async def test_the_blocking_client_keeps_nothing_of_dropped_subscriptions(way):
+async def test_the_blocking_client_keeps_nothing_of_dropped_subscriptions(way: str) -> None:
     rounds = Rounds(receive_max=4, messages=3)
     loop = asyncio.get_running_loop()
 
@@ -408,7 +414,7 @@ async def test_the_blocking_client_keeps_nothing_of_dropped_subscriptions(way):
         await asyncio.to_thread(work)
 
 
-async def test_a_clean_end_acknowledges_what_its_thread_took_of_an_ended_subscription():
+async def test_a_clean_end_acknowledges_what_its_thread_took_of_an_ended_subscription() -> None:
     rounds = Rounds(receive_max=4, messages=1)
 
     def work() -> None:
@@ -423,7 +429,7 @@ async def test_a_clean_end_acknowledges_what_its_thread_took_of_an_ended_subscri
         await rounds.all_acknowledged()
 
 
-async def test_threads_acknowledge_when_they_ask_for_their_next():
+async def test_threads_acknowledge_when_they_ask_for_their_next() -> None:
     sent = Sent(4)
 
     def work() -> list[list[int]]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 from client.servers import Server
 from waiting import WAIT_S
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from tidemq.client import Client, ConnectError, ServerRefusedError
 from tidemq.client.address import parse_url
@@ -67,11 +69,11 @@ async def goes_both_ways(url: str, topic: str, tls: ssl.SSLContext | None = None
         ("unix:///run/a%20b.sock", "unix:///run/a b.sock"),
     ],
 )
-def test_urls(url, text):
+def test_urls(url: str, text: str) -> None:
     assert str(parse_url(url)) == text
 
 
-def test_user_and_password_of_a_url():
+def test_user_and_password_of_a_url() -> None:
     address = parse_url("mqtt://us%2Fer:se%40cret@host")
     assert (address.username, address.password) == ("us/er", "se@cret")
 
@@ -97,22 +99,24 @@ def test_user_and_password_of_a_url():
         ("mqtt://a\0b", "no name of a host"),
     ],
 )
-def test_a_wrong_url_is_named(url, text):
+def test_a_wrong_url_is_named(url: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         Client(url)
 
 
-async def test_tcp(server, topic):
+async def test_tcp(server: Server, topic: str) -> None:
     await goes_both_ways(server.url, topic)
 
 
-async def test_unix_socket(server, topic, tmp_path):
+async def test_unix_socket(server: Server, topic: str, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     async with Proxy(server.port, path=path):
         await goes_both_ways(f"unix://{path}", topic)
 
 
-async def test_tls(server, topic, server_tls, client_tls):
+async def test_tls(
+    server: Server, topic: str, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
+) -> None:
     async with Proxy(server.port, tls=server_tls) as proxy:
         await goes_both_ways(f"mqtts://localhost:{proxy.port}", topic, client_tls)
 
@@ -137,21 +141,31 @@ async def websocket_proxy(port: int, tls: ssl.SSLContext | None = None) -> Async
         writer.close()
         await task
 
-    async with serve(handle, "127.0.0.1", 0, ssl=tls, subprotocols=["mqtt"], max_size=None) as server:
+    async with serve(
+        handle, "127.0.0.1", 0, ssl=tls, subprotocols=[Subprotocol("mqtt")], max_size=None
+    ) as server:
         yield server.sockets[0].getsockname()[1]
 
 
-async def test_websocket(server, topic):
+async def test_websocket(server: Server, topic: str) -> None:
     async with websocket_proxy(server.port) as port:
         await goes_both_ways(f"ws://127.0.0.1:{port}/mqtt", topic)
 
 
-async def test_websocket_over_tls(server, topic, server_tls, client_tls):
+async def test_websocket_over_tls(
+    server: Server, topic: str, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
+) -> None:
     async with websocket_proxy(server.port, server_tls) as port:
         await goes_both_ways(f"wss://localhost:{port}", topic, client_tls)
 
 
-async def test_mosquittos_own_tls_and_unix_listeners(tmp_path, topic, authority, client_tls, install):
+async def test_mosquittos_own_tls_and_unix_listeners(
+    tmp_path: Path,
+    topic: str,
+    authority: trustme.CA,
+    client_tls: ssl.SSLContext,
+    install: Callable[[str, str], None],
+) -> None:
     install("mosquitto", "mosquitto")
     certificate, key, path = tmp_path / "chain.pem", tmp_path / "key.pem", tmp_path / "socket"
     issued = authority.issue_cert("localhost")
@@ -168,7 +182,7 @@ async def test_mosquittos_own_tls_and_unix_listeners(tmp_path, topic, authority,
         server.kill()
 
 
-async def fails(url: str, **options) -> str:
+async def fails(url: str, **options: Any) -> str:
     """The text of the error that connecting ends with."""
     with pytest.raises(TideMQError) as caught:
         async with Client(url, connect_timeout_s=2, **options):
@@ -177,30 +191,32 @@ async def fails(url: str, **options) -> str:
     return str(caught.value)
 
 
-async def test_nobody_listens():
+async def test_nobody_listens() -> None:
     port = free_port()
     assert await fails(f"mqtt://127.0.0.1:{port}") == (
         f"cannot connect to mqtt://127.0.0.1:{port}: Connect call failed ('127.0.0.1', {port})"
     )
 
 
-async def test_no_such_host():
+async def test_no_such_host() -> None:
     text = await fails("mqtt://nowhere.invalid")
     assert text.startswith("cannot connect to mqtt://nowhere.invalid:1883: ")
 
 
-async def test_no_such_socket(tmp_path: Path):
+async def test_no_such_socket(tmp_path: Path) -> None:
     text = await fails(f"unix://{tmp_path}/none")
     assert text == f"cannot connect to unix://{tmp_path}/none: No such file or directory"
 
 
-async def test_a_certificate_that_is_not_trusted(server, server_tls):
+async def test_a_certificate_that_is_not_trusted(server: Server, server_tls: ssl.SSLContext) -> None:
     async with Proxy(server.port, tls=server_tls) as proxy:
         text = await fails(f"mqtts://localhost:{proxy.port}")
     assert "its certificate is not accepted: unable to get local issuer certificate" in text
 
 
-async def test_a_certificate_of_another_host(server, authority, client_tls):
+async def test_a_certificate_of_another_host(
+    server: Server, authority: trustme.CA, client_tls: ssl.SSLContext
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("elsewhere.example").configure_cert(context)
     async with Proxy(server.port, tls=context) as proxy:
@@ -208,11 +224,11 @@ async def test_a_certificate_of_another_host(server, authority, client_tls):
     assert "Hostname mismatch" in text
 
 
-async def test_tls_where_there_is_none(server, client_tls):
+async def test_tls_where_there_is_none(server: Server, client_tls: ssl.SSLContext) -> None:
     text = await fails(f"mqtts://127.0.0.1:{server.port}", tls=client_tls)
     assert text.startswith(f"cannot connect to mqtts://127.0.0.1:{server.port}: ")
 
 
-async def test_websocket_where_there_is_none(server):
+async def test_websocket_where_there_is_none(server: Server) -> None:
     text = await fails(f"ws://127.0.0.1:{server.port}")
     assert "WebSocket" in text

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -110,9 +111,9 @@ async def test_a_client_authenticates_again_while_messages_flow(
 
 async def test_it_comes_back_by_scram(broker: Broker, topic: str) -> None:
     async with asyncio.timeout(WAIT_S):
-        options = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
+        options: dict[str, Any] = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
         async with Client(url(broker), auth=Scram("ann", "sécret"), **options) as client:
-            client._connection._link.abort()
+            client._connection._link.abort()  # type: ignore[union-attr]
             await until(lambda: broker.counters()["connections_accepted"] >= 2)
             await client.wait_connected()
             await client.publish(topic, qos=1)
@@ -169,8 +170,11 @@ class Scene:
 
     async def first(self, peer: Peer) -> bytes:
         self.connect = await peer.receive()
-        self.server.set_client_first(self.connect.properties.auth_data.decode())
-        return self.server.get_server_first().encode()
+        first = self.connect.properties.auth_data
+        assert first is not None
+        self.server.set_client_first(first.decode())
+        found: bytes = self.server.get_server_first().encode()
+        return found
 
 
 async def accepts_at_once(peer: Peer) -> None:
@@ -242,7 +246,7 @@ async def says_no_text(peer: Peer) -> None:
     ],
 )
 async def test_a_false_server_is_refused_and_told_nothing(
-    play: Callable[[Peer], AsyncIterator[None]], said: str
+    play: Callable[[Peer], Awaitable[None]], said: str
 ) -> None:
     """Neither what waits to be published nor a second attempt comes to it."""
     async with asyncio.timeout(WAIT_S), ScriptedServer(play) as server:

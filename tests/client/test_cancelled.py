@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from typing import Any
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from client.servers import Server
 from waiting import WAIT_S, until
 
 from tidemq.client import (
@@ -16,6 +18,7 @@ from tidemq.client import (
     ConnectError,
     ConnectionChange,
     DisconnectedError,
+    Message,
     ReasonCode,
     ServerRefusedError,
     SubscribeError,
@@ -35,7 +38,7 @@ from tidemq.wire import (
     Unsubscribe,
 )
 
-QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
+QUICK: dict[str, Any] = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 
 async def cancelled(task: asyncio.Task[object]) -> None:
@@ -47,7 +50,7 @@ async def cancelled(task: asyncio.Task[object]) -> None:
         await task
 
 
-def test_every_public_coroutine_has_its_test():
+def test_every_public_coroutine_has_its_test() -> None:
     """A new one is to be tried here, in a way that `tried` names."""
     tried = "connect disconnect flush publish publish_many subscribe unsubscribe request respond"
     tried += " reauthenticate wait_connected"  # that is in test_auth
@@ -55,7 +58,7 @@ def test_every_public_coroutine_has_its_test():
     assert {name for name in found if not name.startswith("_")} == set(tried.split())
 
 
-async def test_a_cancelled_subscribe_is_no_subscription(server, topic):
+async def test_a_cancelled_subscribe_is_no_subscription(server: Server, topic: str) -> None:
     async with asyncio.timeout(WAIT_S), Client(server.url) as client, Client(server.url) as other:
         for _ in range(3):
             task = asyncio.create_task(client.subscribe(topic, qos=1))
@@ -71,7 +74,7 @@ async def test_a_cancelled_subscribe_is_no_subscription(server, topic):
         assert (await anext(again.messages)).payload == b"to somebody"
 
 
-async def test_what_was_cancelled_is_not_made_anew_on_the_next_connection(server, topic):
+async def test_what_was_cancelled_is_not_made_anew_on_the_next_connection(server: Server, topic: str) -> None:
     async with asyncio.timeout(WAIT_S), Proxy(server.port) as proxy:
         async with Client(f"mqtt://127.0.0.1:{proxy.port}", session_expiry_s=0, **QUICK) as client:
             await client.subscribe(f"{topic}/stays", qos=1)
@@ -92,7 +95,7 @@ async def test_what_was_cancelled_is_not_made_anew_on_the_next_connection(server
             assert [each.payload for each in got] == [b"stays", b"end"]
 
 
-async def test_a_refused_filter_leaves_none_of_the_call():
+async def test_a_refused_filter_leaves_none_of_the_call() -> None:
     asked: list[Packet] = []
 
     async def script(peer: Peer) -> None:
@@ -112,7 +115,7 @@ async def test_a_refused_filter_leaves_none_of_the_call():
     assert unsubscribing.filters == ("granted",)
 
 
-async def test_a_cancelled_unsubscribe_that_was_sent_has_effect():
+async def test_a_cancelled_unsubscribe_that_was_sent_has_effect() -> None:
     asked: list[Packet] = []
 
     async def script(peer: Peer) -> None:
@@ -142,7 +145,7 @@ async def test_a_cancelled_unsubscribe_that_was_sent_has_effect():
     assert len([each for each in asked if isinstance(each, Subscribe)]) == 1
 
 
-async def test_publishing_is_cancelled_and_flush_leaves_nothing():
+async def test_publishing_is_cancelled_and_flush_leaves_nothing() -> None:
     """Cancelling a `publish` stops the waiting, not the message."""
     received: list[bytes] = []
     may_answer = asyncio.Event()
@@ -167,7 +170,7 @@ async def test_publishing_is_cancelled_and_flush_leaves_nothing():
         assert client.held_messages == 0
 
 
-async def test_requests_are_cancelled_and_repeated(server, topic):
+async def test_requests_are_cancelled_and_repeated(server: Server, topic: str) -> None:
     async with asyncio.timeout(WAIT_S), Client(server.url) as client, Client(server.url) as other:
         early = asyncio.create_task(client.request(topic, timeout_s=WAIT_S))
         await asyncio.sleep(0)
@@ -179,7 +182,7 @@ async def test_requests_are_cancelled_and_repeated(server, topic):
         await asyncio.sleep(0)
         assert not client._requesting._waiting
 
-        async def answer(message) -> None:
+        async def answer(message: Message) -> None:
             await other.respond(message, b"!" + message.payload)
 
         await other.subscribe(topic, callback=answer)
@@ -187,7 +190,7 @@ async def test_requests_are_cancelled_and_repeated(server, topic):
         assert [each.payload for each in answers] == [b"!%d" % n for n in range(5)]
 
 
-async def test_connecting_is_cancelled_and_repeated(server, topic):
+async def test_connecting_is_cancelled_and_repeated(server: Server, topic: str) -> None:
     client = Client(server.url)
     task = asyncio.create_task(client.connect())
     await asyncio.sleep(0)
@@ -206,7 +209,7 @@ async def test_connecting_is_cancelled_and_repeated(server, topic):
                 await client.publish(topic)
 
 
-async def test_a_client_that_could_not_connect_tries_again():
+async def test_a_client_that_could_not_connect_tries_again() -> None:
     port = free_port()
     client = Client(f"mqtt://127.0.0.1:{port}")
     for _ in range(2):
@@ -214,7 +217,7 @@ async def test_a_client_that_could_not_connect_tries_again():
             await client.connect()
 
 
-async def test_a_cancelled_disconnect_is_done_again():
+async def test_a_cancelled_disconnect_is_done_again() -> None:
     async def script(peer: Peer) -> None:
         await peer.accept()
         while await peer.receive() is not None:
@@ -231,7 +234,7 @@ async def test_a_cancelled_disconnect_is_done_again():
         await client.disconnect()
 
 
-async def test_who_waits_for_a_connection_is_told_that_there_will_be_none():
+async def test_who_waits_for_a_connection_is_told_that_there_will_be_none() -> None:
     accepts = True
 
     async def script(peer: Peer) -> None:
@@ -260,7 +263,7 @@ async def cancelled_or_refused(client: Client) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_what_is_not_sent_in_time_is_taken_back(own_server, topic, qos):
+async def test_what_is_not_sent_in_time_is_taken_back(own_server: Server, topic: str, qos: int) -> None:
     async with asyncio.timeout(WAIT_S), Client(own_server.url, close_timeout_s=0, **QUICK) as client:
         own_server.kill()
         await until(lambda: not client.is_connected)
@@ -276,7 +279,7 @@ async def test_what_is_not_sent_in_time_is_taken_back(own_server, topic, qos):
         assert (await anext(client.messages)).payload == b"later"
 
 
-async def test_what_was_sent_and_not_answered_in_time_goes_to_no_new_session():
+async def test_what_was_sent_and_not_answered_in_time_goes_to_no_new_session() -> None:
     received: list[bytes] = []
 
     async def script(peer: Peer) -> None:
@@ -303,7 +306,7 @@ async def test_what_was_sent_and_not_answered_in_time_goes_to_no_new_session():
     assert received == [b"command", b"end", b"last"]
 
 
-async def test_what_waits_for_room_in_vain_is_not_published():
+async def test_what_waits_for_room_in_vain_is_not_published() -> None:
     async with asyncio.timeout(WAIT_S), ScriptedServer(_accept_and_read) as server:
         async with Client(server.url, buffer_messages_max=1, close_timeout_s=0) as client:
             client.publish_nowait("t", qos=1)
@@ -322,7 +325,7 @@ async def _accept_and_read(peer: Peer) -> None:
 # --- the program is told of the connection
 
 
-async def test_a_program_is_told_that_the_connection_is_lost_and_made_again():
+async def test_a_program_is_told_that_the_connection_is_lost_and_made_again() -> None:
     told: list[ConnectionChange] = []
 
     async def script(peer: Peer) -> None:
@@ -353,7 +356,7 @@ async def test_a_program_is_told_that_the_connection_is_lost_and_made_again():
     assert [told[1].comes_back, told[3].comes_back] == [True, False]
 
 
-async def test_a_program_may_end_the_client_when_it_is_told():
+async def test_a_program_may_end_the_client_when_it_is_told() -> None:
     async def script(peer: Peer) -> None:
         await peer.accept()
 
@@ -371,7 +374,7 @@ async def test_a_program_may_end_the_client_when_it_is_told():
         assert not client.is_connected
 
 
-async def test_what_is_subscribed_to_behind_an_unsubscribe_stays(server, topic):
+async def test_what_is_subscribed_to_behind_an_unsubscribe_stays(server: Server, topic: str) -> None:
     """Their answers come after both were asked."""
     async with asyncio.timeout(WAIT_S), Client(server.url) as client:
         await client.subscribe(topic, qos=1)

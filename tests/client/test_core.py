@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from tidemq.client.message import Message
 from tidemq.client.outgoing import Outgoing
 from tidemq.client.queue import Intake, MessageQueue
 from tidemq.errors import ProtocolError
-from tidemq.wire import Decoder, Pingresp, Properties, Puback, Publish, Pubrel, Suback, encode
+from tidemq.wire import Decoder, Packet, Pingresp, Properties, Puback, Publish, Pubrel, Suback, encode
 from tidemq.wire.filters import matches
 
 
@@ -32,10 +33,10 @@ class Core:
         self.outgoing.connect(version, inflight_max, 0xFFFFFFFF, 2, True, aliases)
         self.incoming.accept(False)
 
-    def parse(self) -> list[object]:
+    def parse(self) -> list[Any]:
         return list(iter(self.incoming.parse, None))
 
-    def sent(self) -> list[object]:
+    def sent(self) -> list[Any]:
         decoder = Decoder(self.version)
         decoder.feed(self.outgoing.take())
         return list(decoder)
@@ -62,7 +63,7 @@ packets = st.lists(
 
 @given(packets, st.data())
 @settings(max_examples=150)
-def test_any_split_gives_the_same(sent, data):
+def test_any_split_gives_the_same(sent: list[Packet], data: st.DataObject) -> None:
     core = Core()
     stream = b"".join(encode(each, 5) for each in sent)
     others: list[object] = []
@@ -88,7 +89,7 @@ def test_any_split_gives_the_same(sent, data):
 
 @given(st.binary(max_size=200))
 @settings(max_examples=150)
-def test_any_bytes_are_parsed_or_refused(data):
+def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
     """And what is refused is refused again, not passed over."""
     core = Core()
     core.incoming.feed(data)
@@ -108,7 +109,7 @@ def test_any_bytes_are_parsed_or_refused(data):
         assert not refused or {"Connect", "Subscribe", "Unsubscribe", "Pingreq", "Publish"} & set(kinds)
 
 
-def test_messages_of_one_topic_share_its_text():
+def test_messages_of_one_topic_share_its_text() -> None:
     core = Core()
     for _ in range(2):
         core.incoming.feed(encode(Publish(topic="some/long/topic"), 5))
@@ -117,7 +118,7 @@ def test_messages_of_one_topic_share_its_text():
     assert first.topic is second.topic
 
 
-def test_a_packet_of_megabytes():
+def test_a_packet_of_megabytes() -> None:
     core = Core()
     packet = encode(Publish(topic="t", payload=bytes(3 << 20)), 5)
     for at in range(0, len(packet), 100_000):
@@ -135,7 +136,7 @@ def test_a_packet_of_megabytes():
 
 @given(st.lists(st.integers(0, 1 << 30), max_size=400), st.integers(1, 300))
 @settings(max_examples=60)
-def test_identifiers_in_use_are_never_given_twice(choices, window):
+def test_identifiers_in_use_are_never_given_twice(choices: list[int], window: int) -> None:
     """Whatever the order of acknowledgements; the window is kept and filled."""
     core = Core(inflight_max=window)
     receipts = [core.outgoing.publish("t", b"", 1, False, None) for _ in range(len(choices) + window)]
@@ -148,7 +149,7 @@ def test_identifiers_in_use_are_never_given_twice(choices, window):
     assert sum(each.done for each in receipts) == len(choices)
 
 
-def test_acknowledgements_of_nothing_are_passed_over():
+def test_acknowledgements_of_nothing_are_passed_over() -> None:
     core = Core()
     receipt = core.outgoing.publish("t", b"", 2, False, None)
     (packet,) = core.sent()
@@ -161,7 +162,7 @@ def test_acknowledgements_of_nothing_are_passed_over():
     ]
 
 
-class Late(Future):
+class Late(Future[Any]):
     """Of a thread that gives up right after the loop's look at it."""
 
     def done(self) -> bool:
@@ -171,10 +172,11 @@ class Late(Future):
 
 
 @pytest.mark.parametrize("reason", [0, 0x87])
-def test_who_gives_up_while_being_told_harms_nobody(reason):
+def test_who_gives_up_while_being_told_harms_nobody(reason: int) -> None:
     core = Core()
     receipt = core.outgoing.publish("t", b"", 1, False, None)
-    late, other = Late(), Future()
+    late = Late()
+    other: Any = Future()
     for waiter in (late, other):
         receipt.notify_acknowledged(waiter)
     core.incoming.feed(encode(Puback(packet_id=1, reason=reason), 5))
@@ -184,7 +186,7 @@ def test_who_gives_up_while_being_told_harms_nobody(reason):
     assert core.outgoing.held_messages == 0
 
 
-def test_aliases_are_as_many_as_both_allow():
+def test_aliases_are_as_many_as_both_allow() -> None:
     core = Core(aliases=2)
     for topic in ("a", "b", "c", "a", "b", "c"):
         core.outgoing.publish(topic, b"", 0, False, None)
@@ -218,14 +220,14 @@ def test_aliases_are_as_many_as_both_allow():
         ("a", "b", False),
     ],
 )
-def test_filters(topic_filter, topic, expected):
+def test_filters(topic_filter: str, topic: str, expected: bool) -> None:
     assert matches(topic_filter, topic) is expected
 
 
-def test_a_message_shows_itself():
+def test_a_message_shows_itself() -> None:
     message = Message("t", "x", 1, True, Properties(content_type="c"))
     assert repr(message) == (
         "Message('t', b'x', qos=1, retain=True, properties=Properties(content_type='c'))"
     )
     with pytest.raises(AttributeError):
-        message.topic = "other"
+        message.topic = "other"  # type: ignore[misc]

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,11 +19,11 @@ from tidemq.client import Client, ConnectError, ConnectionChange, DisconnectedEr
 from tidemq.errors import StoreError
 from tidemq.wire import Disconnect, Publish, Suback, Subscribe
 
-QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
+QUICK: dict[str, Any] = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 
 @pytest_asyncio.fixture
-async def reported() -> Iterator[list[str]]:
+async def reported() -> AsyncIterator[list[str]]:
     """What came to the loop's exception handler."""
     found: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context["message"]))
@@ -37,7 +38,7 @@ async def keep_silent(peer: Peer) -> None:
         pass
 
 
-async def test_a_time_out_around_the_client_ends_it():
+async def test_a_time_out_around_the_client_ends_it() -> None:
     async with asyncio.timeout(WAIT_S), ScriptedServer(keep_silent) as server:
         client = Client(server.url, close_timeout_s=2 * WAIT_S, **QUICK)
         with pytest.raises(TimeoutError):
@@ -49,7 +50,7 @@ async def test_a_time_out_around_the_client_ends_it():
             await client.publish("t")
 
 
-async def test_who_waited_in_one_life_does_not_count_in_the_next():
+async def test_who_waited_in_one_life_does_not_count_in_the_next() -> None:
     async with asyncio.timeout(WAIT_S), ScriptedServer(keep_silent) as server:
         client = Client(server.url)
         await client.connect()
@@ -64,7 +65,7 @@ async def test_who_waited_in_one_life_does_not_count_in_the_next():
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_websocket_that_is_not_opened_in_time_is_closed(cancelled):
+async def test_a_websocket_that_is_not_opened_in_time_is_closed(cancelled: bool) -> None:
     asked, closed = asyncio.Event(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -93,7 +94,7 @@ async def ended(client: Client) -> None:
     await until(lambda: not client.is_connected and not client._callbacks._tasks)
 
 
-async def test_a_client_that_gives_up_reports_nothing_for_its_callbacks(reported):
+async def test_a_client_that_gives_up_reports_nothing_for_its_callbacks(reported: list[str]) -> None:
     """`on_connection` is told."""
     changes: list[ConnectionChange] = []
     got = asyncio.Event()
@@ -124,7 +125,7 @@ async def test_a_client_that_gives_up_reports_nothing_for_its_callbacks(reported
     assert not reported
 
 
-async def test_a_cancelled_connect_reports_nothing(reported):
+async def test_a_cancelled_connect_reports_nothing(reported: list[str]) -> None:
     async def script(peer: Peer) -> None:
         await peer.receive()
         asked.set()
@@ -144,7 +145,7 @@ async def test_a_cancelled_connect_reports_nothing(reported):
     assert not reported
 
 
-async def test_a_client_whose_outbox_could_not_be_opened_tries_again(tmp_path: Path):
+async def test_a_client_whose_outbox_could_not_be_opened_tries_again(tmp_path: Path) -> None:
     folder = tmp_path / "later"
     async with asyncio.timeout(WAIT_S), ScriptedServer(keep_silent) as server:
         client = Client(server.url, outbox=str(folder / "outbox"))
@@ -157,7 +158,7 @@ async def test_a_client_whose_outbox_could_not_be_opened_tries_again(tmp_path: P
         await client.disconnect()
 
 
-async def test_flush_waits_until_the_system_has_everything():
+async def test_flush_waits_until_the_system_has_everything() -> None:
     may_read = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -175,7 +176,7 @@ async def test_flush_waits_until_the_system_has_everything():
         await flushing
 
 
-async def test_flush_ends_with_the_connection_that_took_the_output_along():
+async def test_flush_ends_with_the_connection_that_took_the_output_along() -> None:
     may_end = asyncio.Event()
 
     async def script(peer: Peer) -> None:

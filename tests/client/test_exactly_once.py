@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from client.servers import Server
@@ -30,7 +32,9 @@ from tidemq.client import (
 from tidemq.client.exactly_once import (
     CHUNK_MESSAGES,
     TOPIC,
+    Chunk,
     ExactlyOncePublisher,
+    Progress,
     ProgressError,
     _Session,
 )
@@ -39,7 +43,7 @@ from tidemq.wire import Pubcomp, Pubrec
 
 BATCHES = 30
 KILLS = 4  # at most, of the publisher and of the broker each
-FOREVER = {"clean_start": False, "session_expiry_s": 0xFFFFFFFF}
+FOREVER: dict[str, Any] = {"clean_start": False, "session_expiry_s": 0xFFFFFFFF}
 
 # publishes the batches from a number on, and says when one is done
 PUBLISHER = """
@@ -64,7 +68,7 @@ def wanted(batches: range) -> list[bytes]:
 
 
 @pytest.fixture
-def durable(tmp_path) -> Iterator[Server]:
+def durable(tmp_path: Path) -> Iterator[Server]:
     """A broker that keeps all of it over its end."""
     server = Server("tidemq", tmp_path, store="sqlite").start()
     yield server
@@ -72,7 +76,7 @@ def durable(tmp_path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def received(durable) -> Callable[[], list[bytes]]:
+def received(durable: Server) -> Callable[[], list[bytes]]:
     """`received()`: payloads of what came to `killed/#` since, by a session of QoS 2 that was away."""
     with sync.Client(durable.url, client_id="watching", **FOREVER) as client:
         client.subscribe("killed/#", qos=2)
@@ -84,7 +88,9 @@ def received(durable) -> Callable[[], list[bytes]]:
     return take
 
 
-def test_each_message_comes_once_whoever_is_killed(durable, received):
+def test_each_message_comes_once_whoever_is_killed(
+    durable: Server, received: Callable[[], list[bytes]]
+) -> None:
     chosen = random.Random(11)
     done, kills, crashes = -1, 0, 0
     stop = threading.Event()
@@ -133,12 +139,14 @@ REQUESTS = (
 )
 
 
-def test_whichever_request_was_its_last_the_next_one_goes_on(durable, received, monkeypatch):
+def test_whichever_request_was_its_last_the_next_one_goes_on(
+    durable: Server, received: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The request is let out, and its answers are lost."""
     left = 0
     ask = _Session.ask
 
-    async def ask_and_die(self, data, kind, topics):
+    async def ask_and_die(self: Any, data: bytes, kind: type[Any], topics: Any) -> Any:
         nonlocal left
         if left == 0:
             self._link.send(data)
@@ -164,12 +172,12 @@ def test_whichever_request_was_its_last_the_next_one_goes_on(durable, received, 
 
 @pytest.mark.parametrize("between", [0, 1])
 def test_a_batch_whose_end_was_not_released_swallows_nothing_of_later_ones(
-    durable, received, monkeypatch, between
-):
+    durable: Server, received: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch, between: int
+) -> None:
     """The program goes on behind an error: the end of a batch was announced, and its release got lost."""
     ask = _Session.ask
 
-    async def cut(self, data, kind, topics):
+    async def cut(self: Any, data: bytes, kind: type[Any], topics: Any) -> Any:
         if kind is Pubcomp:
             raise DisconnectedError("the line is cut")
         return await ask(self, data, kind, topics)
@@ -217,7 +225,9 @@ def take_slowly(front: socket.socket, port: int) -> None:
 
 
 @pytest.mark.parametrize("count", [4, 64])
-def test_a_slow_line_gets_on(durable, received, monkeypatch, count):
+def test_a_slow_line_gets_on(
+    durable: Server, received: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     """A chunk takes several times as long as an answer may."""
     monkeypatch.setattr(exactly_once, "ANSWER_S", 0.5)
     size = 4_000_000 // count
@@ -229,13 +239,15 @@ def test_a_slow_line_gets_on(durable, received, monkeypatch, count):
     assert received() == [message.payload for message in whole]
 
 
-def test_an_end_in_the_middle_of_a_message_completes_none(durable, received, monkeypatch):
+def test_an_end_in_the_middle_of_a_message_completes_none(
+    durable: Server, received: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """But for the length of a goodbye, the first piece is the whole packet."""
     until = _Session._until
     overhead = len(exactly_once.Chunk(0, [Message("killed/a", bytes(1 << 16))]).packets[0]) - (1 << 16)
     message = Message("killed/a", b"x" * (exactly_once.PIECE_BYTES + 2 - overhead))
 
-    async def die(self, done):
+    async def die(self: Any, done: Any) -> Any:
         if self._kind is Pubrec:
             raise KilledError
         await until(self, done)
@@ -249,11 +261,13 @@ def test_an_end_in_the_middle_of_a_message_completes_none(durable, received, mon
     assert received() == [message.payload]
 
 
-def test_a_step_that_took_long_is_tried_again_too(durable, received, monkeypatch):
+def test_a_step_that_took_long_is_tried_again_too(
+    durable: Server, received: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker has been away for as long as it cannot be reached, not since the step began."""
     calls = 0
 
-    async def break_late(self, old, now, chunk):
+    async def break_late(self: Any, old: Progress | None, now: Progress, chunk: Chunk) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
@@ -267,7 +281,9 @@ def test_a_step_that_took_long_is_tried_again_too(durable, received, monkeypatch
     assert received() == [message.payload for message in messages(3)]
 
 
-def test_what_is_not_the_same_again_is_refused(durable, received, monkeypatch):
+def test_what_is_not_the_same_again_is_refused(
+    durable: Server, received: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ExactlyOncePublisher(durable.url, "changes") as publisher:
         publisher.publish(5, messages(10))
         for other in (messages(9), messages(11)):
@@ -278,7 +294,7 @@ def test_what_is_not_the_same_again_is_refused(durable, received, monkeypatch):
 
     ask = _Session.ask
 
-    async def die(self, data, kind, topics):
+    async def die(self: Any, data: bytes, kind: type[Any], topics: Any) -> Any:
         if kind is Pubrec:
             raise KilledError
         return await ask(self, data, kind, topics)
@@ -307,7 +323,9 @@ def forget(server: Server, client_id: str) -> None:
         pass
 
 
-def test_a_session_that_was_forgotten_between_two_batches_is_not_missed(durable, received):
+def test_a_session_that_was_forgotten_between_two_batches_is_not_missed(
+    durable: Server, received: Callable[[], list[bytes]]
+) -> None:
     with ExactlyOncePublisher(durable.url, "forgotten", 3) as publisher:
         publisher.publish(0, messages(10))
     forget(durable, "forgotten-3")
@@ -317,7 +335,9 @@ def test_a_session_that_was_forgotten_between_two_batches_is_not_missed(durable,
     assert received() == [message.payload for message in [*messages(10), *messages(5)]]
 
 
-def test_what_a_session_knows_beyond_an_announcement_is_forgotten(durable, received):
+def test_what_a_session_knows_beyond_an_announcement_is_forgotten(
+    durable: Server, received: Callable[[], list[bytes]]
+) -> None:
     """Somebody removes the announcement of a publisher that is in the middle."""
     with ExactlyOncePublisher(durable.url, "removed") as publisher, pytest.MonkeyPatch.context() as patch:
         patch.setattr(ExactlyOncePublisher, "_advance", advance_and_die)
@@ -333,7 +353,7 @@ def test_what_a_session_knows_beyond_an_announcement_is_forgotten(durable, recei
 _advance = ExactlyOncePublisher._advance
 
 
-async def advance_and_die(self, old, now, chunk):
+async def advance_and_die(self: Any, old: Progress | None, now: Progress, chunk: Chunk) -> None:
     await _advance(self, old, now, chunk)
     raise KilledError
 
@@ -341,7 +361,12 @@ async def advance_and_die(self, old, now, chunk):
 @pytest.mark.parametrize(
     "error", [SubscribeError("reading", (0x80,)), KeyboardInterrupt(), RuntimeError("!")]
 )
-def test_an_error_before_the_progress_was_read_repeats_nothing(durable, received, monkeypatch, error):
+def test_an_error_before_the_progress_was_read_repeats_nothing(
+    durable: Server,
+    received: Callable[[], list[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    error: KeyboardInterrupt | RuntimeError | SubscribeError,
+) -> None:
     messages = [Message("killed/x", b"%d" % n) for n in range(5)]
     with ExactlyOncePublisher(durable.url, "fails") as publisher:
         assert publisher.publish(1, messages) == 5
@@ -360,12 +385,14 @@ def test_an_error_before_the_progress_was_read_repeats_nothing(durable, received
 
 
 @pytest.mark.parametrize("step", range(6))
-def test_whichever_request_is_interrupted_the_next_call_goes_on(durable, received, monkeypatch, step):
+def test_whichever_request_is_interrupted_the_next_call_goes_on(
+    durable: Server, received: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     """Its answer, which comes later, is taken for no other's."""
     messages = [Message("killed/x", b"%d" % n) for n in range(5)]
     ask, asked = _Session.ask, []
 
-    async def interrupted(session: _Session, *arguments: object) -> object:
+    async def interrupted(session: _Session, *arguments: Any) -> object:
         asked.append(arguments)
         if len(asked) == step + 1:
             task = asyncio.current_task()
@@ -382,7 +409,9 @@ def test_whichever_request_is_interrupted_the_next_call_goes_on(durable, receive
     assert received() == [each.payload for each in messages] * 2
 
 
-def test_a_forgotten_session_is_an_error_every_time(durable, received, monkeypatch):
+def test_a_forgotten_session_is_an_error_every_time(
+    durable: Server, received: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     messages = [Message("killed/x", b"%d" % n) for n in range(5)]
     ask = _Session.ask
 
@@ -406,7 +435,7 @@ def test_a_forgotten_session_is_an_error_every_time(durable, received, monkeypat
     assert received() == [each.payload for each in messages]
 
 
-def test_a_closed_publisher_says_so(durable):
+def test_a_closed_publisher_says_so(durable: Server) -> None:
     publisher = ExactlyOncePublisher(durable.url, "closed")
     publisher.publish(1, [])
     publisher.close()
@@ -415,7 +444,7 @@ def test_a_closed_publisher_says_so(durable):
         publisher.publish(2, [])
 
 
-def test_who_is_taken_over_stops(durable, received):
+def test_who_is_taken_over_stops(durable: Server, received: Callable[[], list[bytes]]) -> None:
     with (
         ExactlyOncePublisher(durable.url, "twins") as first,
         ExactlyOncePublisher(durable.url, "twins") as second,
@@ -428,7 +457,7 @@ def test_who_is_taken_over_stops(durable, received):
     assert len(received()) == 20
 
 
-def test_a_refused_message_is_named(durable):
+def test_a_refused_message_is_named(durable: Server) -> None:
     with ExactlyOncePublisher(durable.url, "refused") as publisher:
         large = [*messages(3), Message("killed/large", bytes(2 << 20))]
         with pytest.raises(PublishError, match="publishing to 'killed/large': packet too large"):
@@ -439,12 +468,12 @@ def test_a_refused_message_is_named(durable):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a+", "#"])
-def test_a_wrong_publisher_is_refused(name):
+def test_a_wrong_publisher_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="accepted: letters, digits"):
         ExactlyOncePublisher("mqtt://localhost", name)
 
 
-def test_a_broker_that_is_not_there_is_named(unused_tcp_port):
+def test_a_broker_that_is_not_there_is_named(unused_tcp_port: int) -> None:
     with (
         ExactlyOncePublisher(f"mqtt://127.0.0.1:{unused_tcp_port}", "alone", retry_s=0.3) as publisher,
         pytest.raises(ConnectError, match=f"cannot connect to mqtt://127.0.0.1:{unused_tcp_port}"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import Any, Literal
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from client.servers import Server
 from waiting import LATE_S, WAIT_S, until
 
 from tidemq.client import (
@@ -24,6 +26,7 @@ from tidemq.client import (
 )
 from tidemq.client.answers import Pace
 from tidemq.errors import UsageError
+from tidemq.testing import Proxy
 from tidemq.wire import (
     Connack,
     ConnectReturnCode,
@@ -36,7 +39,7 @@ from tidemq.wire import (
     encode,
 )
 
-QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
+QUICK: dict[str, Any] = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 
 async def silent(peer: Peer) -> None:
@@ -57,7 +60,7 @@ async def silent(peer: Peer) -> None:
         ({"auth": Scram("ann", "secret"), "password": "secret"}, "would send the password as it is"),
     ],
 )
-def test_a_wrong_option_is_named(options, text):
+def test_a_wrong_option_is_named(options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         Client("mqtt://host", **options)
 
@@ -65,7 +68,7 @@ def test_a_wrong_option_is_named(options, text):
 # --- what is sent
 
 
-async def test_a_full_buffer_rejects():
+async def test_a_full_buffer_rejects() -> None:
     async with (
         ScriptedServer(silent) as server,
         Client(server.url, buffer_full="reject", buffer_messages_max=3, close_timeout_s=0.1) as client,
@@ -76,7 +79,7 @@ async def test_a_full_buffer_rejects():
             await client.publish("t", qos=1)
 
 
-async def test_a_full_buffer_of_bytes_rejects():
+async def test_a_full_buffer_of_bytes_rejects() -> None:
     async with ScriptedServer(silent) as server:
         async with Client(server.url, buffer_bytes_max=10_000, close_timeout_s=0.1) as client:
             for _ in range(9):
@@ -85,14 +88,14 @@ async def test_a_full_buffer_of_bytes_rejects():
                 client.publish_nowait("t", b"x" * 1000, qos=1)
 
 
-async def test_a_full_buffer_waits(server, topic):
+async def test_a_full_buffer_waits(server: Server, topic: str) -> None:
     async with asyncio.timeout(WAIT_S), Client(server.url, buffer_messages_max=10) as client:
         await client.subscribe(topic, qos=1)
         await asyncio.gather(*(client.publish(topic, str(n), qos=1) for n in range(300)))
         assert len({(await anext(client.messages)).payload for _ in range(300)}) == 300
 
 
-async def test_a_full_buffer_drops_the_oldest_of_qos_0(own_server, topic):
+async def test_a_full_buffer_drops_the_oldest_of_qos_0(own_server: Server, topic: str) -> None:
     async with asyncio.timeout(WAIT_S):
         async with Client(
             own_server.url, buffer_full="drop_oldest", buffer_messages_max=4, **QUICK
@@ -122,16 +125,18 @@ async def acknowledging(peer: Peer) -> None:
 @pytest.mark.parametrize("buffer_full", ["wait", "reject", "drop_oldest"])
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("buffer_messages_max", [1, 100_000])
-async def test_many_wait_for_room_of_their_size(buffer_full, qos, buffer_messages_max):
+async def test_many_wait_for_room_of_their_size(
+    buffer_full: Literal["wait", "reject", "drop_oldest"], qos: int, buffer_messages_max: int
+) -> None:
     """The buffer has room for nine."""
-    options = {"buffer_messages_max": buffer_messages_max, "buffer_bytes_max": 100_000}
+    options: dict[str, Any] = {"buffer_messages_max": buffer_messages_max, "buffer_bytes_max": 100_000}
     async with asyncio.timeout(WAIT_S), ScriptedServer(acknowledging) as server:
         async with Client(server.url, buffer_full=buffer_full, **options) as client:
             assert await client.publish_many([("t", b"x" * 10_000)] * 50, qos=qos) == 50
             assert client._outgoing.dropped == 0
 
 
-async def test_many_go_on_behind_one_that_never_fits():
+async def test_many_go_on_behind_one_that_never_fits() -> None:
     messages = [("t", b"x" * 600), ("t", b"x" * 2000), ("t", b"x" * 600)]
     got: list[int] = []
 
@@ -150,7 +155,9 @@ async def test_many_go_on_behind_one_that_never_fits():
 
 @pytest.mark.parametrize("buffer_full", ["wait", "reject", "drop_oldest"])
 @pytest.mark.parametrize("options", [{"qos": 0}, {"qos": 1}, {"qos": 1, "timeout_s": WAIT_S}])
-async def test_what_no_buffer_has_room_for_is_refused_at_once(buffer_full, options):
+async def test_what_no_buffer_has_room_for_is_refused_at_once(
+    buffer_full: Literal["wait", "reject", "drop_oldest"], options: dict[str, Any]
+) -> None:
     text = r"2000 bytes takes 2064 .* accepted: 2000 \(buffer_bytes_max\)"
     async with asyncio.timeout(WAIT_S), ScriptedServer(acknowledging) as server:
         async with Client(server.url, buffer_full=buffer_full, buffer_bytes_max=2000) as client:
@@ -161,7 +168,7 @@ async def test_what_no_buffer_has_room_for_is_refused_at_once(buffer_full, optio
             await client.publish("t", b"x" * (2000 - 64), **options)
 
 
-async def test_what_never_fits_drops_nothing(own_server, topic):
+async def test_what_never_fits_drops_nothing(own_server: Server, topic: str) -> None:
     async with asyncio.timeout(WAIT_S):
         async with Client(
             own_server.url, buffer_full="drop_oldest", buffer_bytes_max=2000, close_timeout_s=0
@@ -174,7 +181,7 @@ async def test_what_never_fits_drops_nothing(own_server, topic):
             assert not kept.done
 
 
-async def test_65535_in_flight_and_no_more():
+async def test_65535_in_flight_and_no_more() -> None:
     """All packet identifiers are in use at once, the rest waits; then all is acknowledged, backwards."""
     ids: list[int] = []
 
@@ -197,7 +204,7 @@ async def test_65535_in_flight_and_no_more():
     assert sorted(ids) == list(range(1, 65_536))
 
 
-async def test_the_servers_receive_maximum_is_kept():
+async def test_the_servers_receive_maximum_is_kept() -> None:
     async def script(peer: Peer) -> None:
         await peer.accept(Connack(properties=Properties(receive_maximum=3)))
         waiting: list[int] = []
@@ -215,7 +222,7 @@ async def test_the_servers_receive_maximum_is_kept():
         await client.publish_many((("t", b"") for _ in range(20)), qos=1)
 
 
-async def test_what_the_server_does_not_take_is_refused_here():
+async def test_what_the_server_does_not_take_is_refused_here() -> None:
     async def script(peer: Peer) -> None:
         limits = Properties(maximum_packet_size=100, maximum_qos=1, retain_available=False)
         await peer.accept(Connack(properties=limits))
@@ -230,7 +237,7 @@ async def test_what_the_server_does_not_take_is_refused_here():
             client.publish_nowait("t", retain=True)
 
 
-async def test_refusals_of_messages_and_filters_are_errors():
+async def test_refusals_of_messages_and_filters_are_errors() -> None:
     async def script(peer: Peer) -> None:
         await peer.accept()
         text = Properties(reason_string="not you")
@@ -262,7 +269,7 @@ async def test_refusals_of_messages_and_filters_are_errors():
 # --- what is received
 
 
-async def test_a_program_that_does_not_take_stops_the_reading(server, topic):
+async def test_a_program_that_does_not_take_stops_the_reading(server: Server, topic: str) -> None:
     """The queue stays within its limit, nothing is lost, and the other client is not held up."""
     count = 20_000
     # TideMQ does not read PINGREQ of a client that it cannot write to
@@ -283,7 +290,7 @@ async def test_a_program_that_does_not_take_stops_the_reading(server, topic):
             assert len(slow.messages) < 3000
 
 
-async def test_an_answer_behind_messages_is_read(server, topic):
+async def test_an_answer_behind_messages_is_read(server: Server, topic: str) -> None:
     """A full queue does not hold up the PUBACK that the program's only task waits for."""
     async with asyncio.timeout(WAIT_S), Client(server.url, queue_messages_max=20) as client:
         await client.subscribe(topic)
@@ -292,7 +299,7 @@ async def test_an_answer_behind_messages_is_read(server, topic):
         assert len(client.messages) == 100
 
 
-async def test_qos_1_is_acknowledged_when_the_next_is_taken():
+async def test_qos_1_is_acknowledged_when_the_next_is_taken() -> None:
     acknowledged: list[int] = []
 
     async def script(peer: Peer) -> None:
@@ -316,7 +323,7 @@ async def test_qos_1_is_acknowledged_when_the_next_is_taken():
 # --- keep-alive
 
 
-async def test_a_silent_server_is_given_up(server, proxy, topic):
+async def test_a_silent_server_is_given_up(server: Server, proxy: Proxy, topic: str) -> None:
     async with asyncio.timeout(WAIT_S):
         async with Client(proxy.url, keep_alive_s=1, ping_timeout_s=0.2, **QUICK) as client:
             proxy.stall()
@@ -328,7 +335,7 @@ async def test_a_silent_server_is_given_up(server, proxy, topic):
             assert proxy.connections >= 2
 
 
-async def test_a_silent_server_is_given_up_even_while_we_send(proxy, topic):
+async def test_a_silent_server_is_given_up_even_while_we_send(proxy: Proxy, topic: str) -> None:
     async with asyncio.timeout(WAIT_S):
         async with Client(proxy.url, keep_alive_s=1, ping_timeout_s=0.2, **QUICK) as client:
             proxy.stall()
@@ -339,7 +346,7 @@ async def test_a_silent_server_is_given_up_even_while_we_send(proxy, topic):
             await client.wait_connected()
 
 
-async def test_the_servers_keep_alive_counts():
+async def test_the_servers_keep_alive_counts() -> None:
     pings: list[float] = []
     second = asyncio.Event()
 
@@ -374,7 +381,9 @@ async def test_the_servers_keep_alive_counts():
         (b"\x30\x80\x80\x80\x01", 0x95),  # longer than what we said
     ],
 )
-async def test_a_server_that_breaks_mqtt_is_told_and_left(data, reason, caplog):
+async def test_a_server_that_breaks_mqtt_is_told_and_left(
+    data: bytes, reason: int, caplog: pytest.LogCaptureFixture
+) -> None:
     told: list[object] = []
 
     async def script(peer: Peer) -> None:
@@ -392,7 +401,7 @@ async def test_a_server_that_breaks_mqtt_is_told_and_left(data, reason, caplog):
     assert "broke MQTT" in caplog.text
 
 
-async def test_more_than_our_receive_maximum():
+async def test_more_than_our_receive_maximum() -> None:
     told: list[object] = []
 
     async def script(peer: Peer) -> None:
@@ -428,7 +437,9 @@ async def test_more_than_our_receive_maximum():
         (5, Connack(reason=0x9D, properties=Properties(server_reference="other:1")), "server moved", 0x9D),
     ],
 )
-async def test_a_refused_connection_says_why(version, connack, text, reason):
+async def test_a_refused_connection_says_why(
+    version: Literal[3, 4, 5], connack: Connack, text: str, reason: int
+) -> None:
     async def script(peer: Peer) -> None:
         await peer.accept(connack)
 
@@ -441,7 +452,7 @@ async def test_a_refused_connection_says_why(version, connack, text, reason):
     assert server.url in str(caught.value)
 
 
-async def test_a_server_that_says_nothing():
+async def test_a_server_that_says_nothing() -> None:
     async def script(peer: Peer) -> None:
         await peer.receive()
         await peer.receive()
@@ -452,7 +463,7 @@ async def test_a_server_that_says_nothing():
                 pass
 
 
-async def test_a_server_that_is_none():
+async def test_a_server_that_is_none() -> None:
     async def script(peer: Peer) -> None:
         peer.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
 
@@ -462,7 +473,7 @@ async def test_a_server_that_is_none():
                 pass
 
 
-async def test_a_callback_may_end_its_own_client(server, topic):
+async def test_a_callback_may_end_its_own_client(server: Server, topic: str) -> None:
     async with asyncio.timeout(WAIT_S):
         client = Client(server.url)
         await client.connect()
@@ -479,7 +490,7 @@ async def test_a_callback_may_end_its_own_client(server, topic):
 # --- cancelling and closing
 
 
-async def test_cancelled_calls_leave_the_client_whole(server, proxy, topic):
+async def test_cancelled_calls_leave_the_client_whole(server: Server, proxy: Proxy, topic: str) -> None:
     async with asyncio.timeout(WAIT_S), Client(proxy.url) as client:
         await client.subscribe(topic, qos=1)
         proxy.stall()
@@ -502,7 +513,7 @@ async def test_cancelled_calls_leave_the_client_whole(server, proxy, topic):
         assert [(await anext(client.messages)).payload for _ in range(2)] == [b"late", b"next"]
 
 
-async def test_connecting_may_be_cancelled():
+async def test_connecting_may_be_cancelled() -> None:
     async def script(peer: Peer) -> None:
         await peer.receive()
         assert await peer.receive() is None  # the client closes
@@ -517,7 +528,7 @@ async def test_connecting_may_be_cancelled():
         await asyncio.sleep(0.05)
 
 
-async def test_a_closed_client_says_so(server, topic):
+async def test_a_closed_client_says_so(server: Server, topic: str) -> None:
     async with Client(server.url) as client:
         subscription = await client.subscribe(topic)
         iterating = asyncio.create_task(anext(subscription.messages, None))
@@ -530,7 +541,7 @@ async def test_a_closed_client_says_so(server, topic):
     await client.disconnect()
 
 
-async def test_the_end_waits_for_acknowledgements(server, topic):
+async def test_the_end_waits_for_acknowledgements(server: Server, topic: str) -> None:
     async with Client(server.url) as watching:
         await watching.subscribe(topic, qos=1)
         async with Client(server.url) as client:
@@ -550,7 +561,9 @@ async def test_the_end_waits_for_acknowledgements(server, topic):
         (20_000, 0.1, 1024, 8192),  # far away and slow
     ],
 )
-def test_many_messages_are_under_way_only_where_that_brings_more(per_s_max, round_trip_s, low, high):
+def test_many_messages_are_under_way_only_where_that_brings_more(
+    per_s_max: int, round_trip_s: float, low: int, high: int
+) -> None:
     pace, done, now_s = Pace(100_000), 0, 1.0
     for _ in range(30):
         answered = pace.ahead - pace.ahead // 2
@@ -560,14 +573,14 @@ def test_many_messages_are_under_way_only_where_that_brings_more(per_s_max, roun
     assert low <= pace.ahead <= high
 
 
-def test_a_small_buffer_bounds_the_pace():
+def test_a_small_buffer_bounds_the_pace() -> None:
     pace = Pace(10)
     for n in range(1, 10):
         pace.look(n * 5, float(n))
     assert pace.ahead <= 10
 
 
-async def test_publish_many_has_few_messages_under_way(server, topic):
+async def test_publish_many_has_few_messages_under_way(server: Server, topic: str) -> None:
     most = 0
 
     async def watch(client: Client) -> None:

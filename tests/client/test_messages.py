@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Literal
 
 import pytest
+from client.servers import Server
 from waiting import WAIT_S
 
 from tidemq.client import (
@@ -17,12 +19,13 @@ from tidemq.client import (
     SubscribeError,
     Will,
 )
+from tidemq.client.queue import MessageQueue
 from tidemq.errors import UsageError
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 
 
-async def take(messages, count: int) -> list[Message]:
+async def take(messages: MessageQueue, count: int) -> list[Message]:
     """The next `count` messages, and none beyond that is there already."""
     async with asyncio.timeout(WAIT_S):
         found = [await anext(messages) for _ in range(count)]
@@ -32,7 +35,9 @@ async def take(messages, count: int) -> list[Message]:
 
 @every_version
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_what_is_published_arrives(server, topic, version, qos):
+async def test_what_is_published_arrives(
+    server: Server, topic: str, version: Literal[3, 4, 5], qos: int
+) -> None:
     async with Client(server.url, version=version) as client:
         subscription = await client.subscribe(f"{topic}/+/b", qos=qos)
         assert subscription.granted_qos == (qos,)
@@ -54,7 +59,9 @@ async def test_what_is_published_arrives(server, topic, version, qos):
 
 
 @every_version
-async def test_a_retained_message_waits_for_its_subscriber(server, topic, version):
+async def test_a_retained_message_waits_for_its_subscriber(
+    server: Server, topic: str, version: Literal[3, 4, 5]
+) -> None:
     async with Client(server.url, version=version) as client:
         await client.publish(topic, "kept", qos=1, retain=True)
         await client.subscribe(topic, qos=1)
@@ -63,7 +70,7 @@ async def test_a_retained_message_waits_for_its_subscriber(server, topic, versio
     assert (message.payload, message.retain) == (b"kept", True)
 
 
-async def test_every_property_of_a_message_arrives(server, topic):
+async def test_every_property_of_a_message_arrives(server: Server, topic: str) -> None:
     properties = Properties(
         payload_format=1,
         message_expiry_s=100,
@@ -86,7 +93,7 @@ async def test_every_property_of_a_message_arrives(server, topic):
     assert message.properties.content_type == "text/plain"
 
 
-async def test_properties_need_5(server, topic):
+async def test_properties_need_5(server: Server, topic: str) -> None:
     async with Client(server.url, version=4) as client:
         with pytest.raises(UsageError, match=r"only MQTT 5\.0"):
             await client.publish(topic, properties=Properties(content_type="a"))
@@ -107,7 +114,7 @@ async def test_properties_need_5(server, topic):
         (("a", "\ud800"), "no UTF-8 form"),
     ],
 )
-async def test_a_wrong_message_is_refused_by_name(server, arguments, text):
+async def test_a_wrong_message_is_refused_by_name(server: Server, arguments: Any, text: str) -> None:
     async with Client(server.url) as client:
         with pytest.raises(UsageError, match=text):
             client.publish_nowait(*arguments)
@@ -120,7 +127,9 @@ async def test_a_wrong_message_is_refused_by_name(server, arguments, text):
 
 @every_version
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_many_messages_arrive_in_order(server, topic, version, qos):
+async def test_many_messages_arrive_in_order(
+    server: Server, topic: str, version: Literal[3, 4, 5], qos: int
+) -> None:
     count = 1500
     async with Client(server.url, version=version) as client:
         await client.subscribe(topic, qos=qos)
@@ -130,7 +139,7 @@ async def test_many_messages_arrive_in_order(server, topic, version, qos):
     assert [int(each.payload) for each in messages] == list(range(count))
 
 
-async def test_messages_are_published_as_they_are(server, topic):
+async def test_messages_are_published_as_they_are(server: Server, topic: str) -> None:
     originals = [
         Message(topic, "one", 2, properties=Properties(content_type="t")),
         Message(f"{topic}/two", b"2", qos=0),
@@ -143,7 +152,7 @@ async def test_messages_are_published_as_they_are(server, topic):
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_a_receipt_says_when_it_left_and_was_acknowledged(server, topic, qos):
+async def test_a_receipt_says_when_it_left_and_was_acknowledged(server: Server, topic: str, qos: int) -> None:
     async with Client(server.url) as client:
         receipt = client.publish_nowait(topic, "x", qos=qos)
         assert receipt.done == (qos == 0)
@@ -158,7 +167,7 @@ async def test_a_receipt_says_when_it_left_and_was_acknowledged(server, topic, q
             await receipt.stored
 
 
-async def test_each_iterator_gets_its_filters_messages(server, topic):
+async def test_each_iterator_gets_its_filters_messages(server: Server, topic: str) -> None:
     async with Client(server.url) as client:
         first = await client.subscribe(f"{topic}/1/+", qos=1)
         second = await client.subscribe(f"{topic}/2/#", f"{topic}/3", qos=1)
@@ -177,9 +186,9 @@ async def test_each_iterator_gets_its_filters_messages(server, topic):
                 await anext(second.messages)
 
 
-async def test_callbacks_get_messages_in_order_and_may_fail(server, topic):
+async def test_callbacks_get_messages_in_order_and_may_fail(server: Server, topic: str) -> None:
     got: list[str] = []
-    failures: list[dict] = []
+    failures: list[dict[str, Any]] = []
     done = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
 
@@ -207,7 +216,7 @@ async def test_callbacks_get_messages_in_order_and_may_fail(server, topic):
     assert [str(each["exception"]) for each in failures] == ["a callback's own fault"]
 
 
-async def test_unsubscribed_is_quiet(server, topic):
+async def test_unsubscribed_is_quiet(server: Server, topic: str) -> None:
     async with Client(server.url) as client:
         await client.subscribe(f"{topic}/a", f"{topic}/b")
         assert await client.unsubscribe(f"{topic}/a", f"{topic}/none") == (
@@ -220,7 +229,7 @@ async def test_unsubscribed_is_quiet(server, topic):
     assert message.payload == b"yes"
 
 
-async def test_subscription_options_of_5(server, topic):
+async def test_subscription_options_of_5(server: Server, topic: str) -> None:
     async with Client(server.url) as client, Client(server.url) as other:
         await client.subscribe((f"{topic}/own", 1), no_local=True, retain_as_published=True)
         await client.publish(f"{topic}/own", "mine", qos=1)
@@ -230,7 +239,7 @@ async def test_subscription_options_of_5(server, topic):
     assert (message.payload, message.retain, message.qos) == (b"theirs", True, 1)
 
 
-async def test_a_filter_that_is_no_filter_is_refused(server):
+async def test_a_filter_that_is_no_filter_is_refused(server: Server) -> None:
     async with Client(server.url) as client:
         with pytest.raises(UsageError, match=r"wildcard|filter"):
             await client.subscribe("a/#/b")
@@ -238,9 +247,13 @@ async def test_a_filter_that_is_no_filter_is_refused(server):
             await client.subscribe()
 
 
-async def test_request_and_response(server, topic):
+async def test_request_and_response(server: Server, topic: str) -> None:
     async with Client(server.url) as asking, Client(server.url) as answering:
-        await answering.subscribe(topic, callback=lambda m: answering.respond(m, m.payload.upper()))
+
+        async def answer_loudly(asked: Message) -> None:
+            await answering.respond(asked, asked.payload.upper())
+
+        await answering.subscribe(topic, callback=answer_loudly)
         answers = await asyncio.gather(*(asking.request(topic, f"q{n}", qos=1) for n in range(20)))
         assert [each.payload for each in answers] == [b"Q%d" % n for n in range(20)]
         with pytest.raises(TimeoutError, match="no answer"):
@@ -250,13 +263,15 @@ async def test_request_and_response(server, topic):
 
 
 @every_version
-async def test_the_will_of_a_client_that_vanishes(server, topic, version):
+async def test_the_will_of_a_client_that_vanishes(
+    server: Server, topic: str, version: Literal[3, 4, 5]
+) -> None:
     will = Will(topic=topic, payload=b"gone", qos=1)
     async with Client(server.url) as watching:
         await watching.subscribe(topic, qos=1)
         client = Client(server.url, version=version, will=will, reconnect=False)
         await client.connect()
-        client._connection._link.abort()
+        client._connection._link.abort()  # type: ignore[union-attr]
         (message,) = await take(watching.messages, 1)
         await client.disconnect()
         if version == 5:
@@ -266,7 +281,7 @@ async def test_the_will_of_a_client_that_vanishes(server, topic, version):
     assert message.payload == b"gone"
 
 
-async def test_topic_aliases_both_ways(server, topic):
+async def test_topic_aliases_both_ways(server: Server, topic: str) -> None:
     names = [f"{topic}/{n}/" + "long" * 20 for n in range(6)]
     async with Client(server.url, topic_aliases_max=3) as client:
         await client.subscribe(f"{topic}/#", qos=1)
@@ -279,7 +294,7 @@ async def test_topic_aliases_both_ways(server, topic):
     assert sent < 18 * (len(names[0]) * 2), "topics that have an alias are not sent again"
 
 
-async def test_shared_subscriptions(server, topic):
+async def test_shared_subscriptions(server: Server, topic: str) -> None:
     filter_ = f"$share/group/{topic}"
     async with Client(server.url) as one, Client(server.url) as two:
         mine = [await each.subscribe(filter_, qos=1) for each in (one, two)]
@@ -293,7 +308,7 @@ async def test_shared_subscriptions(server, topic):
     assert got == {b"%d" % n for n in range(20)}
 
 
-async def test_manual_acknowledgement(server, topic):
+async def test_manual_acknowledgement(server: Server, topic: str) -> None:
     async with Client(server.url, acknowledge="manual", receive_max=2, keep_alive_s=0) as client:
         await client.subscribe(topic, qos=1)
         await client.publish_many(((topic, str(n)) for n in range(4)), qos=1)
@@ -309,7 +324,7 @@ async def test_manual_acknowledgement(server, topic):
             assert (await anext(client.messages)).payload == b"3"
 
 
-async def test_errors_have_one_root():
+async def test_errors_have_one_root() -> None:
     from tidemq.errors import TideMQError
 
     assert issubclass(PublishError, TideMQError)

@@ -10,9 +10,11 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from client.servers import Server
 from waiting import WAIT_S, until
 
 from tidemq.client import Client, DisconnectedError, Properties
@@ -20,7 +22,7 @@ from tidemq.errors import StoreError
 from tidemq.testing import Proxy
 from tidemq.wire import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
-QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
+QUICK: dict[str, Any] = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 # publishes numbers under its name, prints each when it is on disk, and is killed some time
 PUBLISHER = """
@@ -42,7 +44,8 @@ asyncio.run(main(url, outbox, topic, int(qos), name))
 
 def rows(path: Path) -> int:
     with closing(sqlite3.connect(path)) as database:
-        return database.execute("SELECT count(*) FROM message").fetchone()[0]
+        found: int = database.execute("SELECT count(*) FROM message").fetchone()[0]
+        return found
 
 
 async def run_and_kill(command: list[str], after: int) -> list[str]:
@@ -56,7 +59,9 @@ async def run_and_kill(command: list[str], after: int) -> list[str]:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_a_killed_publisher_loses_nothing_and_repeats_no_qos_2(server, topic, tmp_path, qos):
+async def test_a_killed_publisher_loses_nothing_and_repeats_no_qos_2(
+    server: Server, topic: str, tmp_path: Path, qos: int
+) -> None:
     """kill -9 again and again, at any moment; at the end a last client delivers what is left."""
     outbox = tmp_path / "outbox"
     chosen = random.Random(7)
@@ -86,7 +91,9 @@ async def test_a_killed_publisher_loses_nothing_and_repeats_no_qos_2(server, top
         assert len(got) == len(set(got))
 
 
-async def test_messages_wait_on_disk_for_the_next_process(tmp_path, topic, running):
+async def test_messages_wait_on_disk_for_the_next_process(
+    tmp_path: Path, topic: str, running: dict[str, Server]
+) -> None:
     """Also with the properties that they have, and in order."""
     outbox, server = tmp_path / "outbox", running["tidemq"]
     async with Proxy(server.port) as proxy, asyncio.timeout(WAIT_S):
@@ -112,10 +119,10 @@ async def test_messages_wait_on_disk_for_the_next_process(tmp_path, topic, runni
     assert rows(outbox) == 0
 
 
-async def test_the_handshake_of_qos_2_goes_on_where_it_stood(tmp_path):
+async def test_the_handshake_of_qos_2_goes_on_where_it_stood(tmp_path: Path) -> None:
     """A process that ended after PUBREC sends PUBREL; one that ended before sends PUBLISH again as
     duplicate."""
-    seen: list[object] = []
+    seen: list[Any] = []
 
     async def script(peer: Peer) -> None:
         connect = await peer.accept(Connack(session_present=server.connections > 1))
@@ -148,7 +155,7 @@ async def test_the_handshake_of_qos_2_goes_on_where_it_stood(tmp_path):
     assert rows(outbox) == 0
 
 
-async def test_one_client_at_a_time_and_by_its_name(server, tmp_path):
+async def test_one_client_at_a_time_and_by_its_name(server: Server, tmp_path: Path) -> None:
     outbox = tmp_path / "outbox"
     async with Client(server.url, outbox=outbox, client_id=f"device-{tmp_path.name}"):
         with pytest.raises(StoreError, match="locked"):
@@ -157,7 +164,7 @@ async def test_one_client_at_a_time_and_by_its_name(server, tmp_path):
         await Client(server.url, outbox=outbox, client_id="other").connect()
 
 
-async def test_a_file_that_is_no_outbox(server, tmp_path):
+async def test_a_file_that_is_no_outbox(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "outbox"
     path.write_bytes(b"something else " * 100)
     with pytest.raises(StoreError, match="not a database"):
@@ -168,9 +175,9 @@ async def test_a_file_that_is_no_outbox(server, tmp_path):
         await Client(server.url, outbox=tmp_path / "newer").connect()
 
 
-async def test_a_disk_that_fails_ends_the_client(tmp_path):
+async def test_a_disk_that_fails_ends_the_client(tmp_path: Path) -> None:
     """Nothing is sent that is not on disk, and the program is told."""
-    seen: list[object] = []
+    seen: list[Any] = []
 
     async def script(peer: Peer) -> None:
         await peer.accept()
@@ -183,7 +190,7 @@ async def test_a_disk_that_fails_ends_the_client(tmp_path):
         client = Client(server.url, outbox=tmp_path / "outbox")
         await client.connect()
         await client.publish("good", qos=1)
-        await client._outbox._work(client._outbox._database.execute, "DROP TABLE message")
+        await client._outbox._work(client._outbox._database.execute, "DROP TABLE message")  # type: ignore[union-attr]
         with pytest.raises(StoreError, match="no such table"):
             await client.publish("bad", qos=1)
         with pytest.raises(StoreError):

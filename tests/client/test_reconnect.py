@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from client.servers import Server
 from waiting import WAIT_S, until
 
 from tidemq.client import Client, DisconnectedError, Message, ReasonCode, ServerRefusedError
@@ -27,10 +30,10 @@ from tidemq.wire import (
     Subscribe,
 )
 
-QUICK = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
+QUICK: dict[str, Any] = {"backoff_s_min": 0.01, "backoff_s_max": 0.05}
 
 
-async def test_a_broker_is_killed_and_comes_back(own_server, topic):
+async def test_a_broker_is_killed_and_comes_back(own_server: Server, topic: str) -> None:
     """What is published meanwhile arrives, and subscriptions are there again, though the broker forgot
     all."""
     async with asyncio.timeout(WAIT_S), Client(own_server.url, **QUICK) as client:
@@ -54,13 +57,15 @@ async def test_a_broker_is_killed_and_comes_back(own_server, topic):
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_cuts_anywhere_lose_nothing(server, proxy, topic, version, qos):
+async def test_cuts_anywhere_lose_nothing(
+    server: Server, proxy: Proxy, topic: str, version: int, qos: int
+) -> None:
     """Both directions through a proxy that cuts after a random number of bytes: QoS 1 at least once, 2
     exactly once."""
     seed = random.randrange(1 << 32)
     choose = random.Random(seed)
     count = 400
-    options = {"version": version, "clean_start": False, "inflight_max": 20, **QUICK}
+    options: dict[str, Any] = {"version": version, "clean_start": False, "inflight_max": 20, **QUICK}
     publisher = Client(proxy.url, client_id=f"pub{seed}", **options)
     receiver = Client(proxy.url, client_id=f"sub{seed}", receive_max=20, **options)
     got: list[int] = []
@@ -99,9 +104,9 @@ async def test_cuts_anywhere_lose_nothing(server, proxy, topic, version, qos):
         assert not [each for each in repeated if server.name != "mosquitto" or not each.dup], seed
 
 
-async def test_resent_messages_are_marked_and_in_order():
+async def test_resent_messages_are_marked_and_in_order() -> None:
     """PUBLISH again with DUP and the same identifier, PUBREL where PUBREC had come, then what is new."""
-    seen: list[object] = []
+    seen: list[Any] = []
     second = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -135,7 +140,7 @@ async def test_resent_messages_are_marked_and_in_order():
         assert [each.dup for each in seen[3:] if isinstance(each, Publish)] == [True, True, False]
 
 
-async def test_a_session_that_is_gone_gets_messages_as_new():
+async def test_a_session_that_is_gone_gets_messages_as_new() -> None:
     seen: list[Publish] = []
 
     async def script(peer: Peer) -> None:
@@ -154,7 +159,7 @@ async def test_a_session_that_is_gone_gets_messages_as_new():
     assert [(each.topic, each.dup) for each in seen] == [("t/0", False), ("t/1", False)] * 2
 
 
-async def test_a_duplicate_of_qos_2_is_not_delivered_again():
+async def test_a_duplicate_of_qos_2_is_not_delivered_again() -> None:
     async def script(peer: Peer) -> None:
         first = not server.connections > 1
         await peer.accept(Connack(session_present=not first))
@@ -178,7 +183,7 @@ async def test_a_duplicate_of_qos_2_is_not_delivered_again():
             assert client.messages.take_nowait() == []
 
 
-async def test_subscriptions_are_made_anew_only_where_they_are_gone():
+async def test_subscriptions_are_made_anew_only_where_they_are_gone() -> None:
     asked: list[list[str]] = []
 
     async def script(peer: Peer) -> None:
@@ -201,7 +206,7 @@ async def test_subscriptions_are_made_anew_only_where_they_are_gone():
 
 
 @pytest.mark.parametrize("reason", [ReasonCode.SESSION_TAKEN_OVER, ReasonCode.NOT_AUTHORIZED])
-async def test_some_reasons_are_final(reason):
+async def test_some_reasons_are_final(reason: ReasonCode) -> None:
     async def script(peer: Peer) -> None:
         await peer.accept()
         await peer.receive()
@@ -225,7 +230,7 @@ async def test_some_reasons_are_final(reason):
         assert server.connections == 1
 
 
-async def test_a_client_taken_over_by_its_name(running, topic):
+async def test_a_client_taken_over_by_its_name(running: dict[str, Server], topic: str) -> None:
     """Mosquitto 2.0.11 closes the connection without a word: two clients of one name take it from each
     other."""
     server = running["tidemq"]
@@ -235,7 +240,7 @@ async def test_a_client_taken_over_by_its_name(running, topic):
                 await anext(first.messages)
 
 
-async def test_back_off_has_jitter_and_a_bound():
+async def test_back_off_has_jitter_and_a_bound() -> None:
     settings = Settings(backoff_s_min=1, backoff_s_max=10)
     for attempt, bound_s in ((1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (500, 10)):
         delays = [delay_s(settings, attempt) for _ in range(300)]
@@ -243,7 +248,7 @@ async def test_back_off_has_jitter_and_a_bound():
         assert 0.8 * bound_s < max(delays) <= bound_s
 
 
-async def test_the_first_attempt_is_repeated_on_demand(own_server):
+async def test_the_first_attempt_is_repeated_on_demand(own_server: Server) -> None:
     own_server.kill()
     client = Client(own_server.url, retry_first=True, **QUICK)
     connecting = asyncio.create_task(client.connect())
@@ -256,7 +261,7 @@ async def test_the_first_attempt_is_repeated_on_demand(own_server):
     await client.disconnect()
 
 
-async def test_without_reconnecting_the_end_is_an_error(server, proxy, topic):
+async def test_without_reconnecting_the_end_is_an_error(server: Server, proxy: Proxy, topic: str) -> None:
     async with asyncio.timeout(WAIT_S):
         async with Client(proxy.url, reconnect=False) as client:
             proxy.stall()
@@ -265,14 +270,15 @@ async def test_without_reconnecting_the_end_is_an_error(server, proxy, topic):
             asking = asyncio.create_task(client.request(topic))
             await asyncio.sleep(0.05)
             proxy.cut()
-            for waiting in (*(each.acknowledged for each in receipts), subscribing, asking):
+            answers: list[Awaitable[Any]] = [*(each.acknowledged for each in receipts), subscribing, asking]
+            for waiting in answers:
                 with pytest.raises(DisconnectedError, match=str(proxy.port)):
                     await waiting
             with pytest.raises(DisconnectedError):
                 await anext(client.messages)
 
 
-async def test_a_receipt_of_qos_0_that_never_left(server, topic):
+async def test_a_receipt_of_qos_0_that_never_left(server: Server, topic: str) -> None:
     async with Proxy(server.port) as proxy, asyncio.timeout(WAIT_S), Client(proxy.url, **QUICK) as client:
         proxy.stall()
         receipts = [client.publish_nowait(topic, b"x" * 100_000) for _ in range(200)]

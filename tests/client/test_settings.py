@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from client.servers import Server
 
 from tidemq.client import Client, Message, Will, sync
 from tidemq.errors import UsageError
@@ -21,12 +25,12 @@ from tidemq.wire import payload_bytes
     ],
 )
 @pytest.mark.parametrize("kind", [Client, sync.Client])
-def test_a_wrong_setting_is_named_with_the_nearest(kind, name, near):
+def test_a_wrong_setting_is_named_with_the_nearest(kind: Callable[..., object], name: str, near: str) -> None:
     with pytest.raises(UsageError, match=rf"no setting '{name}'; did you mean {near}\?"):
         kind("mqtt://host", **{name: 1})
 
 
-def test_one_that_is_near_to_none_is_named_with_all():
+def test_one_that_is_near_to_none_is_named_with_all() -> None:
     with pytest.raises(UsageError, match=r"no setting 'xyzzy'; accepted: client_id, .*packet_bytes_max"):
         Client("mqtt://host", xyzzy=1)  # type: ignore[call-arg]
 
@@ -43,7 +47,7 @@ PAYLOADS = [
 
 
 @pytest.mark.parametrize(("payload", "sent"), PAYLOADS)
-def test_message_will_and_publish_take_the_same(payload, sent):
+def test_message_will_and_publish_take_the_same(payload: Any, sent: bytes) -> None:
     assert payload_bytes(payload) == sent
     assert Message("a", payload).payload == sent
     will = Will("a", payload, qos=1, retain=True)
@@ -52,14 +56,16 @@ def test_message_will_and_publish_take_the_same(payload, sent):
 
 
 @pytest.mark.parametrize("payload", [True, [1], {"a": 1}, object(), "\ud800", 1j])
-def test_what_is_no_payload_is_refused(payload):
+def test_what_is_no_payload_is_refused(payload: Any) -> None:
     for made in (Message, Will):
         with pytest.raises(UsageError, match="payload"):
             made("a", payload)
 
 
 @pytest.mark.parametrize(("payload", "sent"), PAYLOADS)
-async def test_every_way_of_publishing_takes_it(server, topic, payload, sent):
+async def test_every_way_of_publishing_takes_it(
+    server: Server, topic: str, payload: Any, sent: bytes
+) -> None:
     async with Client(server.url) as client:
         await client.subscribe(topic, qos=1)
         await client.publish(topic, payload)
@@ -87,12 +93,12 @@ async def test_every_way_of_publishing_takes_it(server, topic, payload, sent):
         ("unix:///socket", {"proxy": "http://proxy"}, "no proxy to a Unix socket"),
     ],
 )
-def test_what_does_not_go_together_is_refused(url, options, text):
+def test_what_does_not_go_together_is_refused(url: str, options: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         Client(url, **options)
 
 
-def test_secrets_are_in_no_text():
+def test_secrets_are_in_no_text() -> None:
     client = Client(
         "wss://ann:secret@host/mqtt?key=secret",
         headers={"Authorization": "secret"},

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import StartBroker
 from waiting import LATE_S, WAIT_S
 
 from tidemq.client import ConnectError
@@ -57,21 +58,21 @@ class Streaming:
 
 
 @pytest.fixture(scope="module")
-def shared(start_broker, tmp_path_factory) -> Streaming:
+def shared(start_broker: StartBroker, tmp_path_factory: pytest.TempPathFactory) -> Streaming:
     return Streaming(start_broker, tmp_path_factory.mktemp("streams"))
 
 
 @pytest.fixture
-def streaming(shared, request) -> Streaming:
+def streaming(shared: Streaming, request: pytest.FixtureRequest) -> Streaming:
     """A new stream, with the test's name."""
     return shared.declare(request.node.name[:64])
 
 
-def offsets(batches: Iterator) -> list[int]:
+def offsets(batches: Iterator[Any]) -> list[int]:
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
-def test_ranges_are_exact_and_can_be_read_again(streaming):
+def test_ranges_are_exact_and_can_be_read_again(streaming: Streaming) -> None:
     for _ in range(3):
         streaming.publish(200)
     reader = streaming.reader()
@@ -85,7 +86,7 @@ def test_ranges_are_exact_and_can_be_read_again(streaming):
     assert payloads == [b"%d" % number for number in range(200)]
 
 
-def test_a_time_is_an_offset(streaming):
+def test_a_time_is_an_offset(streaming: Streaming) -> None:
     streaming.publish(50)
     time.sleep(0.01)
     then = datetime.now(UTC)
@@ -98,7 +99,7 @@ def test_a_time_is_an_offset(streaming):
         reader.offset_at(datetime(2000, 1, 1))
 
 
-def test_bytes_bound_how_far_one_reads(streaming):
+def test_bytes_bound_how_far_one_reads(streaming: Streaming) -> None:
     for _ in range(4):
         streaming.publish(1)
     reader = streaming.reader()
@@ -108,7 +109,7 @@ def test_bytes_bound_how_far_one_reads(streaming):
     assert reader.end_within(0, 3, 1 << 30) == 3
 
 
-def test_waiting_ends_with_the_message_or_with_the_time(streaming):
+def test_waiting_ends_with_the_message_or_with_the_time(streaming: Streaming) -> None:
     reader = streaming.reader()
     assert reader.wait(0, 0.1).next_offset == 0
     late = threading.Timer(0.3, streaming.publish, [1])
@@ -119,7 +120,7 @@ def test_waiting_ends_with_the_message_or_with_the_time(streaming):
     late.join()
 
 
-def test_another_epoch_and_an_unknown_stream_are_refused(streaming):
+def test_another_epoch_and_an_unknown_stream_are_refused(streaming: Streaming) -> None:
     streaming.publish(3)
     reader = streaming.reader()
     epoch = reader.describe().epoch
@@ -133,7 +134,7 @@ def test_another_epoch_and_an_unknown_stream_are_refused(streaming):
     assert offsets(reader.read(0, 3)) == [0, 1, 2]
 
 
-def test_what_was_damaged_is_missed_and_named(start_broker, tmp_path):
+def test_what_was_damaged_is_missed_and_named(start_broker: StartBroker, tmp_path: Path) -> None:
     streaming = Streaming(start_broker, tmp_path).declare("all")
     for _ in range(3):
         streaming.publish(100)
@@ -165,7 +166,7 @@ def test_what_was_damaged_is_missed_and_named(start_broker, tmp_path):
         list(reader.read(299, 310))
 
 
-async def test_a_connection_that_breaks_is_made_again_where_it_broke(streaming):
+async def test_a_connection_that_breaks_is_made_again_where_it_broke(streaming: Streaming) -> None:
     for _ in range(5):
         await asyncio.to_thread(streaming.publish, 500)
 
@@ -190,10 +191,10 @@ STATE = {"name": "all", "filters": ["#"], "epoch": 1, "first_offset": 0, "next_o
 @pytest.mark.parametrize(
     "said", [{"ok": True}, [], None, "text", STATE | {"next_offset": "many"}, STATE | {"filters": None}]
 )
-def test_an_answer_of_something_else_is_named(answering, said):
+def test_an_answer_of_something_else_is_named(answering: Callable[[object], str], said: Any) -> None:
     url = answering(said)
     reader = StreamReader(url, "all")
-    calls = [
+    calls: list[Callable[[], object]] = [
         reader.describe,
         lambda: reader.wait(1, 0),
         lambda: list(reader.read(0, 5)),
@@ -238,7 +239,7 @@ def answering() -> Iterator[Callable[[object], str]]:
         server.server_close()
 
 
-def test_who_is_no_broker_with_streams_is_named(streaming):
+def test_who_is_no_broker_with_streams_is_named(streaming: Streaming) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ConnectError, match=rf"^{nobody}: .*refused"):
         StreamReader(nobody, "all", retry_s=0.3).describe()

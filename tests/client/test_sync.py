@@ -9,9 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal
 
 import pytest
 from client.scripted import Peer, ScriptedServer
+from client.servers import Server
 from waiting import LATE_S, WAIT_S
 
 from tidemq.client import (
@@ -35,7 +38,7 @@ from tidemq.testing.ports import free_port
 from tidemq.wire import Puback, Publish, Suback, Subscribe
 
 
-def test_it_has_the_names_of_the_asynchronous_client():
+def test_it_has_the_names_of_the_asynchronous_client() -> None:
     for one, other in ((Client, sync.Client), (Receipt, sync.Receipt)):
         names = {name for name in dir(one) if not name.startswith(("_", "notify", "refuse", "topic", "qos"))}
         assert names - {"connack"} <= set(dir(other)), other
@@ -49,7 +52,7 @@ def test_it_has_the_names_of_the_asynchronous_client():
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_publish_and_take(server, topic, version, qos):
+def test_publish_and_take(server: Server, topic: str, version: Literal[3, 4, 5], qos: int) -> None:
     with sync.Client(server.url, version=version) as client:
         assert client.is_connected
         subscription = client.subscribe(f"{topic}/#", qos=qos)
@@ -64,7 +67,7 @@ def test_publish_and_take(server, topic, version, qos):
     assert [each.payload for each in got] == [b"bytes", *(str(n).encode() for n in range(500))]
 
 
-def test_many_threads_publish_and_take(server, topic):
+def test_many_threads_publish_and_take(server: Server, topic: str) -> None:
     """Every thread's messages arrive once and in its order; several threads share one iterator."""
     threads, count = 8, 300
     got: list[Message] = []
@@ -95,7 +98,7 @@ def test_many_threads_publish_and_take(server, topic):
     assert len({(each.topic, each.payload) for each in got}) == threads * count
 
 
-def test_callbacks_run_in_a_thread_and_may_use_the_client(server, topic):
+def test_callbacks_run_in_a_thread_and_may_use_the_client(server: Server, topic: str) -> None:
     done = threading.Event()
     names: set[str] = set()
 
@@ -112,19 +115,23 @@ def test_callbacks_run_in_a_thread_and_may_use_the_client(server, topic):
     assert names == {"tidemq-callback"}
 
 
-def test_own_iterators_requests_and_properties(server, topic):
+def test_own_iterators_requests_and_properties(server: Server, topic: str) -> None:
     with sync.Client(server.url) as client, sync.Client(server.url) as other:
         subscription = client.subscribe(f"{topic}/own", qos=1)
         client.publish(f"{topic}/own", "x", properties=Properties(content_type="t"))
         assert subscription.messages.get(WAIT_S).content_type == "t"
-        answering = other.subscribe(topic, callback=lambda m: other.respond(m, b"!" + m.payload))
+
+        def answer(asked: Message) -> None:
+            other.respond(asked, b"!" + asked.payload)
+
+        answering = other.subscribe(topic, callback=answer)
         assert answering.filters == (topic,)
         assert client.request(topic, "hello", timeout_s=WAIT_S).payload == b"!hello"
         assert client.unsubscribe(subscription) == (ReasonCode.SUCCESS,)
         assert list(subscription) == []
 
 
-def test_waiting_ends(server, topic):
+def test_waiting_ends(server: Server, topic: str) -> None:
     with sync.Client(server.url) as client:
         begun = time.monotonic()
         with pytest.raises(AnswerTimeoutError, match=r"no message within 0\.1 s"):
@@ -137,7 +144,7 @@ def test_waiting_ends(server, topic):
         assert client.messages.get(WAIT_S).payload == b"after"
 
 
-def test_the_end_reaches_every_thread(server, topic):
+def test_the_end_reaches_every_thread(server: Server, topic: str) -> None:
     """Closing ends iterators; what is queued may still be taken; afterwards every call says so."""
     client = sync.Client(server.url)
     client.connect()
@@ -159,7 +166,7 @@ def test_the_end_reaches_every_thread(server, topic):
     assert not [each for each in threading.enumerate() if each.name.startswith("tidemq")]
 
 
-def test_errors_of_connecting_and_usage():
+def test_errors_of_connecting_and_usage() -> None:
     port = free_port()
     with pytest.raises(ConnectError, match=str(port)):
         sync.Client(f"mqtt://127.0.0.1:{port}").connect()
@@ -170,7 +177,7 @@ def test_errors_of_connecting_and_usage():
     assert not [each for each in threading.enumerate() if each.name.startswith("tidemq")]
 
 
-def test_a_publish_before_the_connection_is_refused_and_forgotten(server, topic):
+def test_a_publish_before_the_connection_is_refused_and_forgotten(server: Server, topic: str) -> None:
     client = sync.Client(server.url)
     with pytest.raises(DisconnectedError, match="not connected"):
         client.publish_nowait(topic, "early")
@@ -180,7 +187,7 @@ def test_a_publish_before_the_connection_is_refused_and_forgotten(server, topic)
         assert [each.payload for each in client.messages.each(0.3)] == [b"late"]
 
 
-async def test_what_is_taken_is_acknowledged_whatever_was_taken_before():
+async def test_what_is_taken_is_acknowledged_whatever_was_taken_before() -> None:
     """At QoS 0 there is nothing to say; the QoS 1 message behind it is acknowledged at once all the same."""
     acknowledged = threading.Event()
 
@@ -201,7 +208,7 @@ async def test_what_is_taken_is_acknowledged_whatever_was_taken_before():
         await asyncio.to_thread(take)
 
 
-def test_a_full_buffer(own_server, topic):
+def test_a_full_buffer(own_server: Server, topic: str) -> None:
     with sync.Client(
         own_server.url, buffer_messages_max=5, buffer_full="reject", close_timeout_s=0.1
     ) as client:
@@ -216,14 +223,14 @@ def test_a_full_buffer(own_server, topic):
             client.publish_nowait(topic)
 
 
-def test_a_full_buffer_waits(server, topic):
+def test_a_full_buffer_waits(server: Server, topic: str) -> None:
     with sync.Client(server.url, buffer_messages_max=5) as client, ThreadPoolExecutor(4) as pool:
         client.subscribe(topic, qos=1)
         list(pool.map(lambda n: client.publish(topic, str(n), qos=1, timeout_s=WAIT_S), range(200)))
         assert len({each.payload for each in client.messages.each(0.3)}) == 200
 
 
-def test_a_full_buffer_of_bytes_holds_back_while_the_loop_is_busy(server, topic):
+def test_a_full_buffer_of_bytes_holds_back_while_the_loop_is_busy(server: Server, topic: str) -> None:
     """What is handed over counts before the loop has it."""
     busy = threading.Event()
     with sync.Client(server.url, buffer_bytes_max=100_000) as client:
@@ -245,7 +252,7 @@ def test_a_full_buffer_of_bytes_holds_back_while_the_loop_is_busy(server, topic)
 
 
 @pytest.mark.parametrize("limits", [{"buffer_messages_max": 3}, {"buffer_bytes_max": 3500}])
-def test_room_that_a_thread_was_given_is_nobody_elses(limits):
+def test_room_that_a_thread_was_given_is_nobody_elses(limits: dict[str, Any]) -> None:
     """The loop's own publishers wait until it is free, and are woken where what had it is refused."""
     client = sync.Client("mqtt://host", **limits)
     client._handover.open(lambda: None)
@@ -256,7 +263,7 @@ def test_room_that_a_thread_was_given_is_nobody_elses(limits):
     assert not outgoing.has_room(1000)
     with pytest.raises(BufferFullError):
         outgoing.publish("t", b"x" * 1000, 0, False, None)
-    waiter: Future[None] = Future()
+    waiter: Any = Future()
     outgoing.room_waiters.append(waiter)
     client._handover.accept()
     assert [each.done for each in receipts] == [True, True, True, False]
@@ -265,9 +272,9 @@ def test_room_that_a_thread_was_given_is_nobody_elses(limits):
     assert client.held_messages == 0
 
 
-def within(function: Callable[[], object], seconds: float = WAIT_S) -> object:
+def within(function: Callable[[], Any], seconds: float = WAIT_S) -> Any:
     """What it returns; where it hangs, the test fails and leaves it."""
-    answer: Future[object] = Future()
+    answer: Future[Any] = Future()
 
     def work() -> None:
         try:
@@ -299,14 +306,14 @@ class Slow:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_who_learns_too_late_of_no_room_is_woken_all_the_same(server, topic, qos):
+def test_who_learns_too_late_of_no_room_is_woken_all_the_same(server: Server, topic: str, qos: int) -> None:
     client = sync.Client(server.url, buffer_messages_max=5)
     client.connect()
     busy = threading.Event()
     client._loop.post(busy.wait, WAIT_S)
     for _ in range(5):
         client.publish_nowait(topic, qos=qos)
-    client._handover = Slow(client._handover, busy)
+    client._handover = Slow(client._handover, busy)  # type: ignore[assignment]
     try:
         assert within(lambda: client.publish(topic, qos=qos)) < 0x80
     finally:
@@ -314,19 +321,21 @@ def test_who_learns_too_late_of_no_room_is_woken_all_the_same(server, topic, qos
 
 
 @pytest.mark.parametrize("buffer_full", ["wait", "reject", "drop_oldest"])
-def test_what_no_buffer_has_room_for_is_refused_at_once(server, topic, buffer_full):
+def test_what_no_buffer_has_room_for_is_refused_at_once(
+    server: Server, topic: str, buffer_full: Literal["wait", "reject", "drop_oldest"]
+) -> None:
     client = sync.Client(server.url, buffer_full=buffer_full, buffer_bytes_max=2000)
     client.connect()
     text = r"2000 bytes takes 2064 .* accepted: 2000 \(buffer_bytes_max\)"
     try:
         for publish in (client.publish, client.publish_nowait):
             with pytest.raises(BufferFullError, match=text):
-                within(lambda call=publish: call(topic, b"x" * 2000))
+                within(partial(publish, topic, b"x" * 2000))
     finally:
         client.disconnect(wait=False)
 
 
-class Answered(Future):
+class Answered(Future[Any]):
     """Has its answer when the one who waited for it gives up."""
 
     def cancel(self) -> bool:
@@ -334,14 +343,14 @@ class Answered(Future):
         return super().cancel()
 
 
-def test_an_answer_in_the_last_moment_counts():
+def test_an_answer_in_the_last_moment_counts() -> None:
     assert wait_for(Answered(), 0.01, "no answer") == "heard"
     with pytest.raises(AnswerTimeoutError, match=r"no answer: nothing within 0\.01 s"):
         wait_for(Future(), 0.01, "no answer")
 
 
 @pytest.mark.parametrize("waits", ["iterate", "subscribe", "publish", "flush", "request", "nothing"])
-async def test_a_callback_may_end_the_client_whoever_waits(waits):
+async def test_a_callback_may_end_the_client_whoever_waits(waits: str) -> None:
     """A server that answers nothing but CONNECT, and sends one message."""
 
     async def script(peer: Peer) -> None:
@@ -379,7 +388,7 @@ async def test_a_callback_may_end_the_client_whoever_waits(waits):
     assert found == {"iterate": "[]", "nothing": "done"}.get(waits, "told")
 
 
-async def test_two_callbacks_may_end_the_client_at_once(server, topic):
+async def test_two_callbacks_may_end_the_client_at_once(server: Server, topic: str) -> None:
     def work() -> None:
         together = threading.Barrier(2)
         with sync.Client(server.url) as client:
@@ -396,7 +405,7 @@ async def test_two_callbacks_may_end_the_client_at_once(server, topic):
     await asyncio.to_thread(within, work)
 
 
-def test_what_became_of_a_message_is_known_after_the_end(server, topic):
+def test_what_became_of_a_message_is_known_after_the_end(server: Server, topic: str) -> None:
     with sync.Client(server.url) as client:
         receipts = [client.publish_nowait(topic, qos=qos) for qos in range(3)]
     for receipt in receipts:
@@ -410,7 +419,7 @@ def test_what_became_of_a_message_is_known_after_the_end(server, topic):
         client.wait_connected()
 
 
-def test_a_client_connects_again(server, topic):
+def test_a_client_connects_again(server: Server, topic: str) -> None:
     client = sync.Client(server.url)
     for n in range(3):
         with client:
@@ -422,7 +431,9 @@ def test_a_client_connects_again(server, topic):
     assert not [each for each in threading.enumerate() if each.name.startswith("tidemq")]
 
 
-def test_it_is_told_of_its_connection_in_a_thread_and_may_use_the_client(own_server, topic):
+def test_it_is_told_of_its_connection_in_a_thread_and_may_use_the_client(
+    own_server: Server, topic: str
+) -> None:
     told: list[bool] = []
     made, lost, back = (threading.Event() for _ in range(3))
 
@@ -442,7 +453,7 @@ def test_it_is_told_of_its_connection_in_a_thread_and_may_use_the_client(own_ser
     assert told == [True, False, True]
 
 
-def test_what_is_not_sent_in_time_is_taken_back(own_server, topic):
+def test_what_is_not_sent_in_time_is_taken_back(own_server: Server, topic: str) -> None:
     with sync.Client(own_server.url, close_timeout_s=0) as client:
         own_server.kill()
         while client.is_connected:
@@ -454,7 +465,7 @@ def test_what_is_not_sent_in_time_is_taken_back(own_server, topic):
         assert client.held_messages == 0
 
 
-def test_what_finds_no_room_in_time_was_never_held(topic):
+def test_what_finds_no_room_in_time_was_never_held(topic: str) -> None:
     """A server that reads nothing: the buffer stays full."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         url = f"mqtt://127.0.0.1:{door.getsockname()[1]}"
@@ -480,7 +491,7 @@ def test_what_finds_no_room_in_time_was_never_held(topic):
         server.close()
 
 
-def test_who_asks_while_two_end_the_loop_is_answered():
+def test_who_asks_while_two_end_the_loop_is_answered() -> None:
     loop = LoopThread()
     loop.start()
     begun, ready, ended = (threading.Event() for _ in range(3))

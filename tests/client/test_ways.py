@@ -8,11 +8,14 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trustme
+from client.servers import Server
 from waiting import WAIT_S
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from tidemq.client import Client, ConnectError, DisconnectedError
 from tidemq.testing import Proxy
@@ -21,7 +24,7 @@ from tidemq.wire import Connack, encode
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[tuple[str, int] | None]]
 
 
-async def test_a_websocket_has_a_query_and_headers_of_ones_own():
+async def test_a_websocket_has_a_query_and_headers_of_ones_own() -> None:
     asked: list[tuple[str, str | None, str | None]] = []
 
     async def handle(socket: ServerConnection) -> None:
@@ -32,7 +35,7 @@ async def test_a_websocket_has_a_query_and_headers_of_ones_own():
         await socket.send(encode(Connack(), 5))
         await socket.wait_closed()
 
-    async with serve(handle, "127.0.0.1", 0, subprotocols=["mqtt"]) as server:
+    async with serve(handle, "127.0.0.1", 0, subprotocols=[Subprotocol("mqtt")]) as server:
         port = server.sockets[0].getsockname()[1]
         url = f"ws://127.0.0.1:{port}/path?token=a%20b&x=1"
         async with Client(url, headers={"X-Key": "k", "Host": "broker.example"}):
@@ -40,7 +43,7 @@ async def test_a_websocket_has_a_query_and_headers_of_ones_own():
     assert asked == [("/path?token=a%20b&x=1", "k", "broker.example")]
 
 
-async def test_a_websocket_that_the_server_closes_is_a_lost_connection():
+async def test_a_websocket_that_the_server_closes_is_a_lost_connection() -> None:
     """While the client publishes: nothing reaches the loop's exception handler."""
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
@@ -51,7 +54,7 @@ async def test_a_websocket_that_the_server_closes_is_a_lost_connection():
         await socket.recv()
         await socket.close()
 
-    async with serve(handle, "127.0.0.1", 0, subprotocols=["mqtt"]) as server:
+    async with serve(handle, "127.0.0.1", 0, subprotocols=[Subprotocol("mqtt")]) as server:
         port = server.sockets[0].getsockname()[1]
         for _ in range(5):
             receipts = []
@@ -147,7 +150,9 @@ def authority() -> trustme.CA:
 
 @pytest.mark.parametrize(("scheme", "talk"), [("http", _http), ("socks5", _socks)])
 @pytest.mark.parametrize("kind", ["plain", "name", "tls"])
-async def test_a_proxy_leads_to_the_server(server, topic, authority, scheme, talk, kind):
+async def test_a_proxy_leads_to_the_server(
+    server: Server, topic: str, authority: trustme.CA, scheme: str, talk: Callable[..., Any], kind: str
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
     trusting = ssl.create_default_context()
@@ -176,19 +181,19 @@ async def test_a_proxy_leads_to_the_server(server, topic, authority, scheme, tal
         (_socks, "socks5://me:secret@127.0.0.1:{}", "unreachable.example", "the host is unreachable"),
     ],
 )
-async def test_what_a_proxy_refuses_is_said(talk, way, host, text):
+async def test_what_a_proxy_refuses_is_said(talk: Callable[..., Any], way: str, host: str, text: str) -> None:
     async with forward_proxy(talk) as port:
         with pytest.raises(ConnectError, match=text) as raised:
             await Client(f"mqtt://{host}", proxy=way.format(port), connect_timeout_s=2).connect()
         assert "secret" not in str(raised.value)
 
 
-async def test_a_proxy_that_is_not_there_is_named(unused_tcp_port):
+async def test_a_proxy_that_is_not_there_is_named(unused_tcp_port: int) -> None:
     with pytest.raises(ConnectError, match=rf"the proxy http://127\.0\.0\.1:{unused_tcp_port} gives no"):
         await Client("mqtt://h", proxy=f"http://127.0.0.1:{unused_tcp_port}").connect()
 
 
-async def test_a_certificate_may_have_another_name(server, topic, authority):
+async def test_a_certificate_may_have_another_name(server: Server, topic: str, authority: trustme.CA) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("broker.example").configure_cert(context)
     trusting = ssl.create_default_context()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import aiomqtt
 import pytest
 from aiomqtt import ProtocolVersion
+from conftest import RunningBroker
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from waiting import WAIT_S
@@ -16,7 +18,7 @@ every_version = pytest.mark.parametrize(
 )
 
 
-def client(broker, version, **settings) -> aiomqtt.Client:
+def client(broker: RunningBroker, version: aiomqtt.ProtocolVersion, **settings: Any) -> aiomqtt.Client:
     return aiomqtt.Client("127.0.0.1", broker.port, protocol=version, timeout=WAIT_S, **settings)
 
 
@@ -32,7 +34,9 @@ async def take(subscriber: aiomqtt.Client, count: int) -> list[aiomqtt.Message]:
 
 @every_version
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_publish_and_subscribe(broker, version, qos, topic):
+async def test_publish_and_subscribe(
+    broker: RunningBroker, version: ProtocolVersion, qos: int, topic: str
+) -> None:
     """In order, each once."""
     async with client(broker, version) as receiver, client(broker, version) as sender:
         await receiver.subscribe(f"{topic}/#", qos)
@@ -44,13 +48,13 @@ async def test_publish_and_subscribe(broker, version, qos, topic):
 
 
 @every_version
-async def test_retained_and_will(broker, version, topic):
+async def test_retained_and_will(broker: RunningBroker, version: ProtocolVersion, topic: str) -> None:
     """A retained will is stored when its client breaks off."""
     will = aiomqtt.Will(topic, b"gone", 1, retain=True)
     async with client(broker, version) as watcher:
         await watcher.subscribe(topic, 1)
         async with client(broker, version, will=will) as dying:
-            dying._client.socket().shutdown(2)
+            dying._client.socket().shutdown(2)  # type: ignore[union-attr]
             (message,) = await take(watcher, 1)
             assert (message.payload, message.retain) == (b"gone", False)
             with pytest.raises(aiomqtt.MqttError):
@@ -63,9 +67,9 @@ async def test_retained_and_will(broker, version, topic):
 
 
 @every_version
-async def test_session(broker, version, topic):
+async def test_session(broker: RunningBroker, version: ProtocolVersion, topic: str) -> None:
     """What came while the client was away."""
-    settings: dict[str, object] = {"identifier": topic.replace("/", "")[-20:], "clean_session": False}
+    settings: dict[str, Any] = {"identifier": topic.replace("/", "")[-20:], "clean_session": False}
     if version == ProtocolVersion.V5:
         del settings["clean_session"]
         settings |= {"clean_start": False, "properties": Properties(PacketTypes.CONNECT)}
@@ -79,7 +83,7 @@ async def test_session(broker, version, topic):
         assert [int(message.payload) for message in await take(receiver, 5)] == list(range(5))
 
 
-async def test_many_clients(broker, topic):
+async def test_many_clients(broker: RunningBroker, topic: str) -> None:
     """Fifty clients at once, each sending to all."""
     everybody = [client(broker, ProtocolVersion.V5) for _ in range(50)]
     async with asyncio.TaskGroup() as group:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-import gmqtt
+import gmqtt  # type: ignore[import-untyped]
 import pytest
+from conformance.kit import Listening
+from conftest import RunningBroker
 from gmqtt.mqtt.constants import MQTTv50, MQTTv311
 from waiting import WAIT_S
 
@@ -15,27 +18,31 @@ every_version = pytest.mark.parametrize("version", [MQTTv311, MQTTv50], ids=["3.
 class Client:
     """A gmqtt client whose messages, subscriptions and connections wait in queues."""
 
-    def __init__(self, client_id: str, **settings) -> None:
+    def __init__(self, client_id: str, **settings: Any) -> None:
         self.client = gmqtt.Client(client_id, **settings)
-        self.messages: asyncio.Queue = asyncio.Queue()
-        self.subscribed: asyncio.Queue = asyncio.Queue()
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
+        self.subscribed: asyncio.Queue[Any] = asyncio.Queue()
         self.client.on_message = self.on_message
         self.client.on_subscribe = lambda client, mid, qos, properties: self.subscribed.put_nowait(qos)
 
-    async def on_message(self, client, topic, payload, qos, properties) -> int:
+    async def on_message(
+        self, client: Any, topic: str, payload: bytes, qos: int, properties: dict[str, Any]
+    ) -> int:
         self.messages.put_nowait((topic, payload, qos, properties))
         return 0
 
-    async def connect(self, broker, version: int, host: str = "127.0.0.1", ssl=False) -> Client:
+    async def connect(
+        self, broker: Listening, version: int, host: str = "127.0.0.1", ssl: Any = False
+    ) -> Client:
         """`ssl`: as gmqtt takes it."""
         await asyncio.wait_for(self.client.connect(host, broker.port, ssl, version=version), WAIT_S)
         return self
 
-    async def subscribe(self, topic: str, qos: int, **settings) -> None:
+    async def subscribe(self, topic: str, qos: int, **settings: Any) -> None:
         self.client.subscribe(topic, qos, **settings)
         await asyncio.wait_for(self.subscribed.get(), WAIT_S)
 
-    async def message(self):
+    async def message(self) -> tuple[str, bytes, int, dict[str, Any]]:
         return await asyncio.wait_for(self.messages.get(), WAIT_S)
 
     async def close(self) -> None:
@@ -44,7 +51,7 @@ class Client:
 
 @every_version
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_publish_and_subscribe(broker, version, qos, topic):
+async def test_publish_and_subscribe(broker: RunningBroker, version: int, qos: int, topic: str) -> None:
     """In order, each once."""
     receiver = await Client(f"{topic}r").connect(broker, version)
     sender = await Client(f"{topic}s").connect(broker, version)
@@ -59,7 +66,7 @@ async def test_publish_and_subscribe(broker, version, qos, topic):
 
 
 @every_version
-async def test_retained(broker, version, topic):
+async def test_retained(broker: RunningBroker, version: int, topic: str) -> None:
     """A stored message has its flag."""
     sender = await Client(f"{topic}s").connect(broker, version)
     sender.client.publish(topic, b"kept", qos=1, retain=True)
@@ -76,7 +83,7 @@ async def test_retained(broker, version, topic):
 
 
 @every_version
-async def test_will(broker, version, topic):
+async def test_will(broker: RunningBroker, version: int, topic: str) -> None:
     """A broken connection publishes it."""
     watcher = await Client(f"{topic}w").connect(broker, version)
     await watcher.subscribe(topic, 1)
@@ -89,7 +96,7 @@ async def test_will(broker, version, topic):
     await watcher.close()
 
 
-async def test_session(broker, topic):
+async def test_session(broker: RunningBroker, topic: str) -> None:
     """A session with an expiry keeps its messages."""
     settings = {"clean_session": False, "session_expiry_interval": 300}
     receiver = await Client(f"{topic}r", **settings).connect(broker, MQTTv50)
@@ -105,7 +112,7 @@ async def test_session(broker, topic):
     await sender.close()
 
 
-async def test_properties(broker, topic):
+async def test_properties(broker: RunningBroker, topic: str) -> None:
     """Properties of 5.0 arrive as they were sent."""
     receiver = await Client(f"{topic}r").connect(broker, MQTTv50)
     sender = await Client(f"{topic}s").connect(broker, MQTTv50)

@@ -6,16 +6,18 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from conformance.kit import unique
+from conformance.kit import Listening, unique
+from conftest import RunningBroker
 from waiting import WAIT_S
 
 pytestmark = pytest.mark.usefixtures("mosquitto_clients")
 every_version = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 
 
-def pub(broker, version: str, *arguments: str, stdin: bytes | None = None) -> None:
+def pub(broker: Listening, version: str, *arguments: str, stdin: bytes | None = None) -> None:
     command = ["mosquitto_pub", "-p", str(broker.port), "-V", version, *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr.decode()
@@ -24,11 +26,12 @@ def pub(broker, version: str, *arguments: str, stdin: bytes | None = None) -> No
 class Sub:
     """mosquitto_sub, running; subscribed when made."""
 
-    def __init__(self, broker, version: str, *arguments: str) -> None:
+    def __init__(self, broker: Listening, version: str, *arguments: str) -> None:
         command = ["stdbuf", "-oL", "mosquitto_sub", "-p", str(broker.port), "-V", version, "-d"]
         command += ["-W", str(WAIT_S), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.printed: list[str] = []  # without its debug output
+        assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("Subscribed"):
                 return
@@ -41,6 +44,7 @@ class Sub:
 
     def lines(self) -> list[str]:
         """What it prints of messages until it ends."""
+        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.keep(line)
         self.process.wait()
@@ -51,7 +55,7 @@ class Sub:
         self.process.wait()
 
 
-def sub_now(broker, version: str, *arguments: str) -> list[str]:
+def sub_now(broker: Listening, version: str, *arguments: str) -> list[str]:
     """The output of a mosquitto_sub that waits for messages that are there already."""
     command = ["mosquitto_sub", "-p", str(broker.port), "-V", version, *arguments]
     return subprocess.run(command, capture_output=True, timeout=WAIT_S, text=True).stdout.splitlines()
@@ -59,7 +63,7 @@ def sub_now(broker, version: str, *arguments: str) -> list[str]:
 
 @every_version
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
-def test_publish_and_subscribe(broker, version, qos, topic):
+def test_publish_and_subscribe(broker: RunningBroker, version: str, qos: str, topic: str) -> None:
     """Messages of every QoS arrive, in order."""
     sub = Sub(broker, version, "-t", f"{topic}/#", "-q", qos, "-C", "5", "-F", "%t %q %r %p")
     pub(broker, version, "-t", f"{topic}/a", "-q", qos, "-l", stdin=b"one\ntwo\nthree\nfour\n")
@@ -69,7 +73,7 @@ def test_publish_and_subscribe(broker, version, qos, topic):
 
 
 @every_version
-def test_large_message(broker, version, topic, tmp_path):
+def test_large_message(broker: RunningBroker, version: str, topic: str, tmp_path: Path) -> None:
     """A file of 300,000 bytes arrives whole."""
     path = tmp_path / "payload"
     path.write_bytes(b"0123456789" * 30_000)
@@ -80,7 +84,7 @@ def test_large_message(broker, version, topic, tmp_path):
 
 
 @every_version
-def test_retained(broker, version, topic):
+def test_retained(broker: RunningBroker, version: str, topic: str) -> None:
     """A retained message is there for later subscribers until it is removed."""
     pub(broker, version, "-t", topic, "-q", "1", "-r", "-m", "kept")
     assert sub_now(broker, version, "-t", topic, "-C", "1", "-F", "%r %p") == ["1 kept"]
@@ -89,7 +93,7 @@ def test_retained(broker, version, topic):
 
 
 @every_version
-def test_will(broker, version, topic):
+def test_will(broker: RunningBroker, version: str, topic: str) -> None:
     """The will of a killed client is published."""
     watcher = Sub(broker, version, "-t", f"{topic}/will", "-q", "1", "-C", "1", "-F", "%q %p")
     will = ("--will-topic", f"{topic}/will", "--will-payload", "gone", "--will-qos", "1")
@@ -100,7 +104,7 @@ def test_will(broker, version, topic):
 
 @every_version
 @pytest.mark.parametrize("qos", ["1", "2"])
-def test_session(broker, version, qos, topic):
+def test_session(broker: RunningBroker, version: str, qos: str, topic: str) -> None:
     """A client with a kept session gets what came while it was away."""
     identity = ["-i", topic.replace("/", ""), "-c", "-q", qos, "-t", topic]
     if version == "mqttv5":
@@ -111,7 +115,7 @@ def test_session(broker, version, qos, topic):
     assert sub_now(broker, version, *identity, "-C", "2", "-F", "%q %p") == [f"{qos} one", f"{qos} two"]
 
 
-def test_properties(broker, topic):
+def test_properties(broker: RunningBroker, topic: str) -> None:
     """Properties of 5.0 as mosquitto_sub prints them."""
     form = "%p|%C|%R|%D|%F|%P|%E"
     sub = Sub(broker, "mqttv5", "-t", topic, "-q", "1", "-C", "1", "-F", form)
@@ -134,7 +138,7 @@ def test_properties(broker, topic):
     assert int(expiry) in (99, 100)
 
 
-def test_retain_handling_and_no_local(broker, topic):
+def test_retain_handling_and_no_local(broker: RunningBroker, topic: str) -> None:
     """Subscription options of 5.0."""
     pub(broker, "mqttv5", "-t", topic, "-r", "-q", "1", "-m", "old")
     stored = Sub(broker, "mqttv5", "-t", topic, "-q", "1", "--retained-only", "-W", "1")
@@ -146,7 +150,7 @@ def test_retain_handling_and_no_local(broker, topic):
     assert published_flag.lines() == ["0 new"]
 
 
-def test_shared(broker, topic):
+def test_shared(broker: RunningBroker, topic: str) -> None:
     """Two members of a group share the messages."""
     members = [Sub(broker, "mqttv5", "-t", f"$share/g/{topic}", "-q", "1", "-W", "2") for _ in range(2)]
     pub(
@@ -165,7 +169,7 @@ def test_shared(broker, topic):
 
 
 @every_version
-def test_unacknowledged_is_sent_again(broker, version, topic):
+def test_unacknowledged_is_sent_again(broker: RunningBroker, version: str, topic: str) -> None:
     """A subscriber that hangs, and is then killed, gets everything when it is back."""
     identity = ["-i", topic.replace("/", ""), "-c", "-q", "2", "-t", topic]
     if version == "mqttv5":
@@ -196,7 +200,7 @@ FORMATS = (
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_our_command_prints_as_theirs(broker, form: str) -> None:
+def test_our_command_prints_as_theirs(broker: RunningBroker, form: str) -> None:
     """`-F`, of a retained message with every property."""
     topic = unique("f/")
     properties = [

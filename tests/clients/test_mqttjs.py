@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import RunningBroker
 from waiting import WAIT_S
 
 SCRIPT = Path(__file__).parent / "mqttjs" / "node.cjs"
@@ -26,12 +27,12 @@ def run(
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("scenario", ["publish", "large", "retained", "will", "session"])
-def test_scenario(broker, node_modules, scenario, version, topic):
+def test_scenario(broker: RunningBroker, node_modules: Path, scenario: str, version: int, topic: str) -> None:
     """What every version can do."""
     run(f"mqtt://127.0.0.1:{broker.port}", node_modules, scenario, version, topic)
 
 
 @pytest.mark.parametrize("scenario", ["properties", "takeover"])
-def test_scenario_of_5(broker, node_modules, scenario, topic):
+def test_scenario_of_5(broker: RunningBroker, node_modules: Path, scenario: str, topic: str) -> None:
     """What only 5.0 can do."""
     run(f"mqtt://127.0.0.1:{broker.port}", node_modules, scenario, 5, topic)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
+from conformance.kit import Listening
+from conftest import RunningBroker
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -23,28 +27,28 @@ class Client:
 
     def __init__(
         self,
-        broker,
+        broker: Listening,
         version: int,
         client_id: str,
         *,
         clean: bool = True,
-        will=None,
-        transport: str = "tcp",
+        will: Any = None,
+        transport: Literal["tcp", "websockets", "unix"] = "tcp",
         host: str = "127.0.0.1",
-        tls: dict[str, str] | None = None,
+        tls: dict[str, Any] | None = None,
         username: str | None = None,
-        **connect,
+        **connect: Any,
     ) -> None:
         """`host`: the path, of a Unix socket; `tls`: arguments of paho's tls_set."""
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        self.subacks: queue.Queue[list] = queue.Queue()
+        self.subacks: queue.Queue[list[Any]] = queue.Queue()
         self.disconnected = threading.Event()
-        self.connected: queue.Queue = queue.Queue()
+        self.connected: queue.Queue[Any] = queue.Queue()
         settings = {} if version == paho.MQTTv5 else {"clean_session": clean}
         self.client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id,
-            protocol=version,
+            protocol=MQTTProtocolVersion(version),
             transport=transport,
             reconnect_on_failure=False,
             **settings,
@@ -67,11 +71,11 @@ class Client:
         self.flags, reason, self.properties = self.connected.get(timeout=WAIT_S)
         assert not reason.is_failure
 
-    def subscribe(self, topic: str, qos: int = 0, **settings) -> None:
+    def subscribe(self, topic: str, qos: int = 0, **settings: Any) -> None:
         self.client.subscribe(topic, qos, **settings)
         assert not self.subacks.get(timeout=WAIT_S)[0].is_failure
 
-    def publish(self, topic: str, payload: bytes, qos: int = 0, **settings) -> None:
+    def publish(self, topic: str, payload: bytes, qos: int = 0, **settings: Any) -> None:
         self.client.publish(topic, payload, qos, **settings).wait_for_publish(WAIT_S)
 
     def message(self) -> paho.MQTTMessage:
@@ -85,15 +89,17 @@ class Client:
     def drop(self) -> None:
         """Ends the connection without DISCONNECT."""
         self.client.loop_stop()
-        self.client.socket().close()
+        link = self.client.socket()
+        assert link is not None
+        link.close()
 
 
 @pytest.fixture
-def opened(broker):
+def opened(broker: RunningBroker) -> Iterator[Callable[..., Client]]:
     """Makes clients and closes them after the test."""
     clients: list[Client] = []
 
-    def make(version: int, client_id: str, **settings) -> Client:
+    def make(version: int, client_id: str, **settings: Any) -> Client:
         clients.append(Client(broker, version, client_id, **settings))
         return clients[-1]
 
@@ -105,7 +111,9 @@ def opened(broker):
 
 @every_version
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_publish_and_subscribe(opened, version, qos, topic):
+def test_publish_and_subscribe(
+    opened: Callable[..., Client], version: MQTTProtocolVersion, qos: int, topic: str
+) -> None:
     """A hundred messages of every QoS, in order and each once."""
     receiver, sender = opened(version, f"{topic}r"[-20:]), opened(version, f"{topic}s"[-20:])
     receiver.subscribe(f"{topic}/+", qos)
@@ -117,7 +125,7 @@ def test_publish_and_subscribe(opened, version, qos, topic):
 
 
 @every_version
-def test_retained(opened, version, topic):
+def test_retained(opened: Callable[..., Client], version: MQTTProtocolVersion, topic: str) -> None:
     """A stored message, and its removal."""
     sender = opened(version, f"{topic}s"[-20:])
     sender.publish(topic, b"kept", 1, retain=True)
@@ -134,7 +142,7 @@ def test_retained(opened, version, topic):
 
 
 @every_version
-def test_will(opened, version, topic):
+def test_will(opened: Callable[..., Client], version: MQTTProtocolVersion, topic: str) -> None:
     """A broken connection publishes it."""
     watcher = opened(version, f"{topic}w"[-20:])
     watcher.subscribe(topic, 2)
@@ -147,9 +155,9 @@ def test_will(opened, version, topic):
 
 
 @every_version
-def test_session(opened, version, topic):
+def test_session(opened: Callable[..., Client], version: MQTTProtocolVersion, topic: str) -> None:
     """Messages wait for a client that is away."""
-    keep: dict[str, object] = {"clean": False}
+    keep: dict[str, Any] = {"clean": False}
     if version == paho.MQTTv5:
         keep["properties"] = Properties(PacketTypes.CONNECT)
         keep["properties"].SessionExpiryInterval = 300
@@ -164,7 +172,7 @@ def test_session(opened, version, topic):
     assert [int(receiver.message().payload) for _ in range(10)] == list(range(10))
 
 
-def test_properties(opened, topic):
+def test_properties(opened: Callable[..., Client], topic: str) -> None:
     """Everything that 5.0 passes on, and a subscription identifier."""
     receiver, sender = opened(paho.MQTTv5, ""), opened(paho.MQTTv5, "")
     assert receiver.properties.AssignedClientIdentifier != sender.properties.AssignedClientIdentifier
@@ -182,15 +190,16 @@ def test_properties(opened, topic):
     sender.publish(topic, b"hello", 1, properties=sent)
     message = receiver.message()
     assert message.payload == b"hello"
+    assert message.properties is not None
     got = message.properties.json()
     assert got.pop("MessageExpiryInterval") in (99, 100)
     assert got.pop("SubscriptionIdentifier") == [12345]
     assert got == {name: value for name, value in sent.json().items() if name != "MessageExpiryInterval"}
 
 
-def test_takeover(opened, topic):
+def test_takeover(opened: Callable[..., Client], topic: str) -> None:
     """The older of two clients of one name is told why it is disconnected."""
-    reasons: queue.Queue = queue.Queue()
+    reasons: queue.Queue[Any] = queue.Queue()
     old = opened(paho.MQTTv5, topic)
     old.client.on_disconnect = lambda client, data, flags, reason, props: reasons.put(reason)
     opened(paho.MQTTv5, topic)

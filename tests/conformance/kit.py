@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol
 
 from conformance.packets import (
     CONNACK,
@@ -79,10 +79,10 @@ class Client:
         if hasattr(self, "socket"):
             self.socket.close()
 
-    def connect(self, client_id: str | None = None, **settings: object) -> Packet:
+    def connect(self, client_id: str | None = None, **settings: Any) -> Packet:
         """CONNECT and the accepting CONNACK."""
         self.client_id = unique("c") if client_id is None else client_id
-        self.send(connect(self.client_id, self.version, **settings))  # type: ignore[arg-type]
+        self.send(connect(self.client_id, self.version, **settings))
         connack = self.expect(CONNACK, reason=0)
         self.client_id = str(connack.get("assigned_client_id", self.client_id))
         return connack
@@ -174,7 +174,7 @@ class Client:
         self.send(PING)
         self.expect_bytes(b"\xd0\x00")
 
-    def subscribe(self, name: str, qos: int = 0, opts: int = 0, **named: object) -> Packet:
+    def subscribe(self, name: str, qos: int = 0, opts: int = 0, **named: Any) -> Packet:
         """SUBSCRIBE to one filter and the SUBACK that grants the QoS asked for."""
         packet_id = self.next_id()
         self.send(subscribe(packet_id, (name, qos | opts), version=self.version, **named))
@@ -186,14 +186,14 @@ class Client:
         return self.expect(UNSUBACK, packet_id=packet_id)
 
     def publish(
-        self, topic: str, payload: bytes = b"", qos: int = 0, *, refused: bool = False, **settings: object
+        self, topic: str, payload: bytes = b"", qos: int = 0, *, refused: bool = False, **settings: Any
     ) -> None:
         """PUBLISH and its whole handshake; QoS 0 is followed by a ping, so that the broker has handled it.
 
         `refused`: because a queue is full, of which a client of 3.x hears nothing.
         """
         packet_id = self.next_id() if qos else 0
-        self.send(publish(topic, payload, qos, packet_id, self.version, **settings))  # type: ignore[arg-type]
+        self.send(publish(topic, payload, qos, packet_id, self.version, **settings))
         if qos == 0:
             self.ping()
         elif qos == 1:
@@ -224,7 +224,7 @@ class Client:
             self.set_aside = others + self.set_aside
             self.send(acknowledge(PUBCOMP, message.packet_id))
 
-    def disconnect(self, reason: int = 0, **named: object) -> None:
+    def disconnect(self, reason: int = 0, **named: Any) -> None:
         """DISCONNECT; the broker closes."""
         self.send(disconnect(reason, **named))
         self.expect_closed()
@@ -259,16 +259,14 @@ class SideBySide:
         return wait
 
 
-def connected(
-    broker: Listening, version: int = 5, client_id: str | None = None, **settings: object
-) -> Client:
+def connected(broker: Listening, version: int = 5, client_id: str | None = None, **settings: Any) -> Client:
     """A client that has connected; settings as for `connect`."""
     client = Client(broker.port, version)
     client.connect(client_id, **settings)
     return client
 
 
-def kept(version: int) -> dict[str, object]:
+def kept(version: int) -> dict[str, Any]:
     """CONNECT settings that resume a session and keep it after the connection."""
     return {"clean": False, "session_expiry": 3600} if version >= 5 else {"clean": False}
 

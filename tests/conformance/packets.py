@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE = range(1, 9)
 SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(9, 16)
@@ -141,7 +142,7 @@ def connect(
     password: bytes | None = None,
     flags: int | None = None,
     protocol: str | None = None,
-    **named: object,
+    **named: Any,
 ) -> bytes:
     """A CONNECT; `flags` replaces the connect flags; further keywords are 5.0 properties."""
     bits = clean << 1
@@ -179,14 +180,14 @@ def publish(
     *,
     retain: bool = False,
     dup: bool = False,
-    **named: object,
+    **named: Any,
 ) -> bytes:
     identifier = packet_id.to_bytes(2) if qos else b""
     props = properties(listed(named)) if version >= 5 else b""
     return packet(0x30 | dup << 3 | qos << 1 | retain, text(topic), identifier, props, payload)
 
 
-def acknowledge(kind: int, packet_id: int, reason: int = 0, **named: object) -> bytes:
+def acknowledge(kind: int, packet_id: int, reason: int = 0, **named: Any) -> bytes:
     """PUBACK, PUBREC, PUBREL or PUBCOMP; in the short form, right for every version, where that says all."""
     tail = b""
     if named:
@@ -196,25 +197,25 @@ def acknowledge(kind: int, packet_id: int, reason: int = 0, **named: object) -> 
     return packet(kind << 4 | (2 if kind == PUBREL else 0), packet_id.to_bytes(2), tail)
 
 
-def subscribe(packet_id: int, *filters: tuple[str | bytes, int], version: int = 5, **named: object) -> bytes:
+def subscribe(packet_id: int, *filters: tuple[str | bytes, int], version: int = 5, **named: Any) -> bytes:
     """SUBSCRIBE with (filter, options byte) pairs."""
     props = properties(listed(named)) if version >= 5 else b""
     return packet(0x82, packet_id.to_bytes(2), props, *(text(name) + bytes([opts]) for name, opts in filters))
 
 
-def unsubscribe(packet_id: int, *filters: str | bytes, version: int = 5, **named: object) -> bytes:
+def unsubscribe(packet_id: int, *filters: str | bytes, version: int = 5, **named: Any) -> bytes:
     props = properties(listed(named)) if version >= 5 else b""
     return packet(0xA2, packet_id.to_bytes(2), props, *(text(name) for name in filters))
 
 
-def disconnect(reason: int = 0, **named: object) -> bytes:
+def disconnect(reason: int = 0, **named: Any) -> bytes:
     """DISCONNECT; without reason and properties in the short form of every version."""
     if not named:
         return packet(0xE0, bytes([reason]) if reason else b"")
     return packet(0xE0, bytes([reason]), properties(listed(named)))
 
 
-def auth(reason: int, **named: object) -> bytes:
+def auth(reason: int, **named: Any) -> bytes:
     return packet(0xF0, bytes([reason]), properties(listed(named)))
 
 
@@ -257,11 +258,11 @@ class Packet:
     def dup(self) -> bool:
         return bool(self.flags & 8)
 
-    def all(self, name: str) -> list[object]:
+    def all(self, name: str) -> list[Any]:
         """The values of a property, in order."""
         return [value for key, value in self.properties if key == name]
 
-    def get(self, name: str, default: object = None) -> object:
+    def get(self, name: str, default: Any = None) -> Any:
         """The value of a property that comes once at most."""
         values = self.all(name)
         assert len(values) <= 1, f"{name} comes {len(values)} times in {self}"

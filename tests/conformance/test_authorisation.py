@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from conformance.kit import Client, ConnectionEnded, connected, refused, unique
 from conformance.packets import (
@@ -22,12 +24,13 @@ from conformance.packets import (
     subscribe,
 )
 from conformance.providers import ENTRY_POINTS, NAME, SOURCE
+from conftest import RunningBroker, StartBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 
 
 @pytest.fixture(scope="module")
-def broker(start_broker, tmp_path_factory):
+def broker(start_broker: StartBroker, tmp_path_factory: pytest.TempPathFactory) -> RunningBroker:
     """A broker with the tests' own authenticator and authoriser, in an installed package's form."""
     folder = tmp_path_factory.mktemp("providers")
     (folder / "conformance_providers.py").write_text(SOURCE)
@@ -38,7 +41,7 @@ def broker(start_broker, tmp_path_factory):
     return start_broker(f'authenticator = "{NAME}"\nauthoriser = "{NAME}"\n', import_from=folder)
 
 
-def asked(broker, **settings) -> Client:
+def asked(broker: RunningBroker, **settings: Any) -> Client:
     """A client that has sent CONNECT with the method "echo" and got the broker's question."""
     client = Client(broker.port)
     client.send(connect(unique("c"), auth_method="echo", **settings))
@@ -48,7 +51,7 @@ def asked(broker, **settings) -> Client:
     return client
 
 
-def test_exchange(broker):
+def test_exchange(broker: RunningBroker) -> None:
     """AUTH asks with reason 0x18 and the method, CONNACK names the method.
     [MQTT-4.12.0-2] [MQTT-4.12.0-5] [MQTT-3.15.2-1] [MQTT-3.2.0-1]"""
     client = asked(broker)
@@ -59,21 +62,21 @@ def test_exchange(broker):
     client.ping()
 
 
-def test_exchange_in_small_packets(broker):
+def test_exchange_in_small_packets(broker: RunningBroker) -> None:
     """[MQTT-3.15.2-2] [MQTT-3.15.2-3] [MQTT-3.1.2-24]"""
     client = Client(broker.port)
     client.send(connect(unique("c"), auth_method="echo", packet_max=30))
     assert len(client.expect(AUTH).raw) <= 30
 
 
-def test_wrong_answer(broker):
+def test_wrong_answer(broker: RunningBroker) -> None:
     """[MQTT-4.12.0-4] [MQTT-3.1.4-2] [MQTT-3.2.2-7]"""
     client = asked(broker)
     client.send(auth(0x18, auth_method="echo", auth_data=b"something else"))
     refused(client, 0x87)
 
 
-def test_another_method_in_the_answer(broker):
+def test_another_method_in_the_answer(broker: RunningBroker) -> None:
     """[MQTT-4.12.0-5] [MQTT-4.12.0-4]"""
     client = asked(broker)
     client.send(auth(0x18, auth_method="other", auth_data=b"say it"))
@@ -81,7 +84,7 @@ def test_another_method_in_the_answer(broker):
 
 
 @pytest.mark.parametrize("early", [publish("t", b"x"), subscribe(1, ("t", 0)), b"\xc0\x00"])
-def test_other_packets_in_the_exchange(broker, early):
+def test_other_packets_in_the_exchange(broker: RunningBroker, early: bytes) -> None:
     """Before CONNACK only AUTH and DISCONNECT may come. [MQTT-4.13.1-1] [MQTT-3.14.0-1]"""
     client = asked(broker)
     client.send(early)
@@ -91,14 +94,14 @@ def test_other_packets_in_the_exchange(broker, early):
         return
 
 
-def test_unknown_method(broker):
+def test_unknown_method(broker: RunningBroker) -> None:
     """[MQTT-4.12.0-1]"""
     client = Client(broker.port)
     client.send(connect(unique("c"), auth_method="other"))
     refused(client, 0x8C)
 
 
-def test_authenticating_again(broker):
+def test_authenticating_again(broker: RunningBroker) -> None:
     """The exchange goes on beside other packets; success is AUTH 0x00.
     [MQTT-4.12.0-5] [MQTT-4.12.0-2] [MQTT-3.15.2-1]"""
     client = asked(broker)
@@ -111,7 +114,7 @@ def test_authenticating_again(broker):
     client.ping()
 
 
-def test_failing_to_authenticate_again(broker):
+def test_failing_to_authenticate_again(broker: RunningBroker) -> None:
     """[MQTT-4.12.1-2] [MQTT-4.13.2-1]"""
     client = asked(broker)
     client.send(auth(0x18, auth_method="echo", auth_data=b"say it"))
@@ -123,7 +126,7 @@ def test_failing_to_authenticate_again(broker):
 
 
 @every_version
-def test_refused_user(broker, version):
+def test_refused_user(broker: RunningBroker, version: int) -> None:
     """[MQTT-3.1.4-2] [MQTT-3.1.4-6] [MQTT-3.2.2-7] [MQTT-3.2.2-8] [3.1.1 MQTT-3.2.2-5]
     [3.1.1 MQTT-3.1.4-5]"""
     client = Client(broker.port, version)
@@ -136,7 +139,7 @@ def test_refused_user(broker, version):
 
 @every_version
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_refused_publish(broker, version, qos):
+def test_refused_publish(broker: RunningBroker, version: int, qos: int) -> None:
     """Nobody gets the message. 5.0 says why; 3.x acknowledges as always or closes the connection.
     [MQTT-3.4.2-1] [MQTT-3.5.2-1] [3.1.1 MQTT-3.3.5-2]"""
     topic = f"denied/{unique('t')}"
@@ -163,7 +166,7 @@ def acknowledged_or_closed(client: Client, qos: int) -> None:
         client.expect(PUBCOMP, packet_id=9)
 
 
-def test_identifier_is_free_after_refusal(broker):
+def test_identifier_is_free_after_refusal(broker: RunningBroker) -> None:
     """After PUBREC 0x87 the same identifier is a new message. [MQTT-4.3.3-9]"""
     topic, receiver, sender = unique("t/"), connected(broker), connected(broker)
     receiver.subscribe(topic, 2)
@@ -177,7 +180,7 @@ def test_identifier_is_free_after_refusal(broker):
 
 
 @every_version
-def test_refused_subscription(broker, version):
+def test_refused_subscription(broker: RunningBroker, version: int) -> None:
     """Only the filter in question. [MQTT-3.8.4-7] [MQTT-3.9.3-2] [3.1.1 MQTT-3.8.4-5] [3.1.1 MQTT-3.9.3-2]"""
     topic, client = unique("t/"), connected(broker, version)
     client.send(subscribe(1, (topic, 1), ("denied/t", 1), (f"{topic}/#", 2), version=version))
@@ -187,14 +190,14 @@ def test_refused_subscription(broker, version):
 
 
 @every_version
-def test_refused_will(broker, version):
+def test_refused_will(broker: RunningBroker, version: int) -> None:
     """A will on a topic that the client has no right to refuses CONNECT."""
     client = Client(broker.port, version)
     client.send(connect(unique("c"), version, will=Will("denied/t")))
     refused(client, 0x87 if version == 5 else 5)
 
 
-def test_packets_wait_for_the_decision(broker):
+def test_packets_wait_for_the_decision(broker: RunningBroker) -> None:
     """What a client sends behind a packet that is being decided on is handled afterwards, in order."""
     topic, client = unique("t/"), Client(broker.port)
     client.send(
@@ -204,7 +207,8 @@ def test_packets_wait_for_the_decision(broker):
     )
     client.expect(CONNACK, reason=0)
     client.expect(SUBACK, reasons=[1])
-    acknowledged, received = [], []
+    acknowledged: list[Any] = []
+    received: list[Any] = []
     while len(acknowledged) < 9 or len(received) < 6:
         packet = client.receive()
         assert packet.kind in (PUBACK, PUBLISH), packet
@@ -216,7 +220,7 @@ def test_packets_wait_for_the_decision(broker):
     assert received == [1, 2, 4, 5, 7, 8]
 
 
-def test_disconnect_in_the_exchange(broker):
+def test_disconnect_in_the_exchange(broker: RunningBroker) -> None:
     """A client may give up; the broker sends nothing more. [MQTT-3.14.0-1]"""
     client = asked(broker)
     client.send(b"\xe0\x00")

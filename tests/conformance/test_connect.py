@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import string
+from typing import Any
 
 import pytest
 from conformance.kit import Client, ConnectionEnded, connected, kept, refused, unique
@@ -14,6 +15,7 @@ from conformance.packets import (
     PUBACK,
     PUBLISH,
     SUBACK,
+    Packet,
     Will,
     connect,
     packet,
@@ -21,6 +23,7 @@ from conformance.packets import (
     subscribe,
     text,
 )
+from conftest import RunningBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 UNKNOWN_VERSION = (b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00")  # CONNACK of 3.x and of 5.0 that say so
@@ -38,7 +41,7 @@ def answer(port: int, request: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_accepts_old_versions(broker, version):
+def test_accepts_old_versions(broker: RunningBroker, version: int) -> None:
     """CONNACK without session is exactly 20 02 00 00.
     [3.1.1 MQTT-3.1.4-4] [3.1.1 MQTT-3.2.0-1] [3.1.1 MQTT-3.2.2-1]"""
     client = Client(broker.port, version)
@@ -47,7 +50,7 @@ def test_accepts_old_versions(broker, version):
     client.ping()
 
 
-def test_accepts_version_5(broker):
+def test_accepts_version_5(broker: RunningBroker) -> None:
     """CONNACK comes first, with reason 0, session present 0 and no reserved flag.
     [MQTT-3.1.4-5] [MQTT-3.2.0-1] [MQTT-3.2.2-1] [MQTT-3.2.2-2] [MQTT-3.2.2-8]"""
     client = Client(broker.port)
@@ -57,7 +60,7 @@ def test_accepts_version_5(broker):
     client.ping()
 
 
-def test_nothing_needs_to_be_announced(broker):
+def test_nothing_needs_to_be_announced(broker: RunningBroker) -> None:
     """All of QoS 2, retained messages, wildcards, subscription identifiers and shared subscriptions are
     there, so CONNACK denies none of them; and the client's keep alive and session expiry stand.
     [MQTT-3.2.2-9] [MQTT-3.2.2-22]"""
@@ -75,13 +78,13 @@ def test_nothing_needs_to_be_announced(broker):
     assert connack.get("receive_max", 65535) != 0
 
 
-def connected_with_connack(broker, **settings):
+def connected_with_connack(broker: RunningBroker, **settings: Any) -> Packet:
     client = Client(broker.port)
     return client.connect(**settings)
 
 
 @every_version
-def test_one_connack_only(broker, version):
+def test_one_connack_only(broker: RunningBroker, version: int) -> None:
     """Nothing follows CONNACK by itself. [MQTT-3.2.0-2]"""
     connected(broker, version).expect_nothing()
 
@@ -99,14 +102,14 @@ def test_one_connack_only(broker, version):
         bytes(20),
     ],
 )
-def test_first_packet_is_connect(broker, first):
+def test_first_packet_is_connect(broker: RunningBroker, first: bytes) -> None:
     """Anything before CONNECT closes the connection, without a packet from the broker.
     [MQTT-3.1.0-1] [MQTT-3.14.0-1] [3.1.1 MQTT-3.1.0-1] [3.1.1 MQTT-4.8.0-1]"""
     assert answer(broker.port, first) == b""
 
 
 @every_version
-def test_second_connect(broker, version):
+def test_second_connect(broker: RunningBroker, version: int) -> None:
     """A second CONNECT closes the connection, in 5.0 after DISCONNECT 0x82.
     [MQTT-3.1.0-2] [MQTT-3.2.0-2] [MQTT-4.13.1-1] [3.1.1 MQTT-3.1.0-2]"""
     client = connected(broker, version)
@@ -116,13 +119,13 @@ def test_second_connect(broker, version):
 
 @pytest.mark.parametrize("name", ["", "MQTT ", "mqtt", "MQTX", "MQIsdq"])
 @every_version
-def test_unknown_protocol_name(broker, name, version):
+def test_unknown_protocol_name(broker: RunningBroker, name: str, version: int) -> None:
     """[MQTT-3.1.2-1] [3.1.1 MQTT-3.1.2-1]"""
     assert answer(broker.port, connect(unique("c"), version, protocol=name)) in (b"", *UNKNOWN_VERSION)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_unknown_old_level(broker, level):
+def test_unknown_old_level(broker: RunningBroker, level: int) -> None:
     """CONNACK 0x01, then the end. [3.1.1 MQTT-3.1.2-2] [3.1.1 MQTT-3.2.2-5]"""
     assert answer(broker.port, connect(unique("c"), level, protocol="MQTT")) == b"\x20\x02\x00\x01"
 
@@ -130,39 +133,39 @@ def test_unknown_old_level(broker, level):
 @pytest.mark.parametrize(
     ("name", "level"), [("MQIsdp", 2), ("MQIsdp", 4), ("MQTT", 6), ("MQTT", 99), ("MQTT", 0x84)]
 )
-def test_other_levels_are_refused_in_the_form_of_3_1_1(broker, name, level):
+def test_other_levels_are_refused_in_the_form_of_3_1_1(broker: RunningBroker, name: str, level: int) -> None:
     """Which form an unknown version understands is left open (docs/mqtt.md)."""
     assert answer(broker.port, connect(unique("c"), level, protocol=name)) == UNKNOWN_VERSION[0]
 
 
 @pytest.mark.parametrize("level", [6, 7, 0x7F, 0x84, 0xFF])
-def test_unknown_new_level(broker, level):
+def test_unknown_new_level(broker: RunningBroker, level: int) -> None:
     """[MQTT-3.1.2-2] [MQTT-3.2.2-7]"""
     assert answer(broker.port, connect(unique("c"), level)) in (b"", *UNKNOWN_VERSION)
 
 
 @every_version
 @pytest.mark.parametrize("client_id", ["a", "0", string.digits, string.ascii_lowercase[:23], "ZY" * 11])
-def test_plain_client_ids(broker, version, client_id):
+def test_plain_client_ids(broker: RunningBroker, version: int, client_id: str) -> None:
     """[MQTT-3.1.3-5] [3.1.1 MQTT-3.1.3-5]"""
     connected(broker, version, client_id).disconnect()
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_long_and_unusual_client_ids(broker, version):
+def test_long_and_unusual_client_ids(broker: RunningBroker, version: int) -> None:
     """What may be refused is accepted here: many bytes, any characters."""
     for client_id in (unique("x" * 200), unique("ü/+#$ ﻿\U0001f600")):
         connected(broker, version, client_id).disconnect()
 
 
-def test_empty_client_id_3_1(broker):
+def test_empty_client_id_3_1(broker: RunningBroker) -> None:
     """MQTT 3.1 asks for one character at least."""
     client = Client(broker.port, 3)
     client.send(connect("", 3))
     refused(client, 2)
 
 
-def test_empty_client_id_3_1_1(broker):
+def test_empty_client_id_3_1_1(broker: RunningBroker) -> None:
     """Clean session 1 is accepted, and two such clients are two clients.
     [3.1.1 MQTT-3.1.3-6]"""
     first, second = connected(broker, 4, ""), connected(broker, 4, "")
@@ -170,13 +173,13 @@ def test_empty_client_id_3_1_1(broker):
     second.ping()
 
 
-def test_empty_client_id_that_wants_a_session_3_1_1(broker):
+def test_empty_client_id_that_wants_a_session_3_1_1(broker: RunningBroker) -> None:
     """[3.1.1 MQTT-3.1.3-8] [3.1.1 MQTT-3.2.2-4] [3.1.1 MQTT-3.2.2-5]"""
     assert answer(broker.port, connect("", 4, clean=False)) == b"\x20\x02\x00\x02"
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_assigned_client_id(broker, clean):
+def test_assigned_client_id(broker: RunningBroker, clean: bool) -> None:
     """The broker names the client, each time with a new name, under which the session can be resumed.
     [MQTT-3.1.3-6] [MQTT-3.1.3-7] [MQTT-3.2.2-16]"""
     first, second = Client(broker.port), Client(broker.port)
@@ -195,7 +198,7 @@ def test_assigned_client_id(broker, clean):
 
 
 @every_version
-def test_every_field(broker, version):
+def test_every_field(broker: RunningBroker, version: int) -> None:
     """Client identifier, will, user name and password are read in their order: the will comes as it was
     given. [MQTT-3.1.3-1] [MQTT-3.1.2-9] [MQTT-3.1.2-17] [MQTT-3.1.2-19] [MQTT-3.1.3-3] [3.1.1 MQTT-3.1.3-1]
     [3.1.1 MQTT-3.1.2-9] [3.1.1 MQTT-3.1.2-19] [3.1.1 MQTT-3.1.2-21] [3.1.1 MQTT-3.1.3-3]"""
@@ -239,7 +242,7 @@ HEAD = text("MQTT")
         pytest.param(0x06, text("c") + text("") + text("m"), id="empty will topic"),
     ],
 )
-def test_malformed_3_1_1(broker, flags, payload):
+def test_malformed_3_1_1(broker: RunningBroker, flags: int, payload: bytes) -> None:
     """A CONNECT of another form closes the connection without CONNACK.
     [3.1.1 MQTT-3.1.4-1] [3.1.1 MQTT-3.1.2-3] [3.1.1 MQTT-3.1.2-11] [3.1.1 MQTT-3.1.2-13]
     [3.1.1 MQTT-3.1.2-14] [3.1.1 MQTT-3.1.2-15] [3.1.1 MQTT-3.1.2-18] [3.1.1 MQTT-3.1.2-19]
@@ -284,7 +287,7 @@ WILL = b"\x00" + text("t") + text("m")  # without properties
         pytest.param(0x06, b"\x00" + text("c") + b"\x00" + text("") + text("m"), id="empty will topic"),
     ],
 )
-def test_malformed_5(broker, flags, payload):
+def test_malformed_5(broker: RunningBroker, flags: int, payload: bytes) -> None:
     """A malformed CONNECT closes the connection; CONNACK may come before, DISCONNECT not.
     [MQTT-3.1.4-1] [MQTT-3.1.2-3] [MQTT-3.1.2-9] [MQTT-3.1.2-11] [MQTT-3.1.2-12] [MQTT-3.1.2-13]
     [MQTT-3.1.2-16] [MQTT-3.1.2-17] [MQTT-3.1.2-18] [MQTT-3.1.2-19] [MQTT-3.1.3-3] [MQTT-3.1.3-4]
@@ -312,13 +315,13 @@ def test_malformed_5(broker, flags, payload):
     ],
     ids=str,
 )
-def test_wrong_properties(broker, settings):
+def test_wrong_properties(broker: RunningBroker, settings: Any) -> None:
     """Values that a property can't have, and properties that come twice, are protocol errors.
     [MQTT-3.1.4-1] [MQTT-4.13.1-1] [MQTT-3.2.2-7] [MQTT-3.3.2-14]"""
     expect_refusal(broker, connect(unique("c"), **settings), 0x81, 0x82, 0x90)
 
 
-def expect_refusal(broker, request: bytes, *reasons: int) -> None:
+def expect_refusal(broker: RunningBroker, request: bytes, *reasons: int) -> None:
     """A refusing CONNACK of 5.0 with one of the reasons, or only the end."""
     client = Client(broker.port)
     client.send(request)
@@ -327,7 +330,7 @@ def expect_refusal(broker, request: bytes, *reasons: int) -> None:
         refused(client, *reasons)
 
 
-def test_user_properties_and_largest_values(broker):
+def test_user_properties_and_largest_values(broker: RunningBroker) -> None:
     """A user property may come often, even the same one; extreme values of all others are accepted.
     [MQTT-1.5.7-1]"""
     client = Client(broker.port)
@@ -348,19 +351,19 @@ def test_user_properties_and_largest_values(broker):
     client.disconnect(session_expiry=0)
 
 
-def test_password_without_user_name_5(broker):
+def test_password_without_user_name_5(broker: RunningBroker) -> None:
     """Allowed in 5.0, unlike 3.1.1."""
     connected(broker, password=b"secret").ping()
 
 
-def test_response_information_is_not_volunteered(broker):
+def test_response_information_is_not_volunteered(broker: RunningBroker) -> None:
     """[MQTT-3.1.2-28]"""
     for settings in ({}, {"request_response": 0}):
         assert connected_with_connack(broker, **settings).get("response_information") is None
 
 
 @every_version
-def test_all_in_one_piece(broker, version):
+def test_all_in_one_piece(broker: RunningBroker, version: int) -> None:
     """A client need not wait for CONNACK: what follows CONNECT in the same segment is handled in order.
     [MQTT-3.2.0-1] [3.1.1 MQTT-3.2.0-1]"""
     topic = unique("t/")
@@ -378,7 +381,7 @@ def test_all_in_one_piece(broker, version):
 
 
 @every_version
-def test_byte_by_byte(broker, version):
+def test_byte_by_byte(broker: RunningBroker, version: int) -> None:
     """Packets need no relation to segments. [MQTT-4.2-1] [3.1.1 MQTT-4.2.0-1] [3.1.1 MQTT-7.1.1-1]"""
     topic = unique("t/")
     client = Client(broker.port, version)
@@ -391,7 +394,7 @@ def test_byte_by_byte(broker, version):
     client.expect_message(topic, bytes(200))
 
 
-def test_refused_client_is_not_heard_3_1_1(broker):
+def test_refused_client_is_not_heard_3_1_1(broker: RunningBroker) -> None:
     """What follows a refused CONNECT is not handled. [3.1.1 MQTT-3.1.4-5]"""
     topic = unique("t/")
     watcher = connected(broker, 4)
@@ -403,7 +406,7 @@ def test_refused_client_is_not_heard_3_1_1(broker):
     watcher.expect_nothing()
 
 
-def test_refused_client_is_not_heard_5(broker):
+def test_refused_client_is_not_heard_5(broker: RunningBroker) -> None:
     """The session of the refused client is not touched either: session present is 0, and the session stays.
     [MQTT-3.1.4-6] [MQTT-3.2.2-6] [MQTT-4.12.0-1]"""
     topic, name = unique("t/"), unique("c")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from conformance.kit import Client, connected, kept, unique
 from conformance.packets import (
@@ -15,11 +17,12 @@ from conformance.packets import (
     publish,
     subscribe,
 )
+from conftest import RunningBroker
 
 
 @pytest.mark.parametrize("most", [1, 3, 20])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_towards_a_client(broker, most, qos):
+def test_towards_a_client(broker: RunningBroker, most: int, qos: int) -> None:
     """Never more than the client's receive maximum under way; each finished one lets one more through.
     [MQTT-3.3.4-9] [MQTT-4.9.0-1] [MQTT-4.9.0-2]"""
     topic, count = unique("t/"), most * 3
@@ -35,7 +38,7 @@ def test_towards_a_client(broker, most, qos):
         receiver.expect_nothing(0.01)
 
 
-def test_pubrec_does_not_free_the_quota(broker):
+def test_pubrec_does_not_free_the_quota(broker: RunningBroker) -> None:
     """QoS 2 counts until PUBCOMP. [MQTT-3.3.4-9] [MQTT-4.9.0-2]"""
     topic = unique("t/")
     receiver, sender = connected(broker, receive_max=1), connected(broker)
@@ -50,7 +53,7 @@ def test_pubrec_does_not_free_the_quota(broker):
     receiver.expect(PUBLISH, payload=b"second")
 
 
-def test_everything_else_goes_on(broker):
+def test_everything_else_goes_on(broker: RunningBroker) -> None:
     """With the quota used up: QoS 0, PINGRESP, SUBACK, and the client's own messages with their answers.
     [MQTT-3.3.4-10] [MQTT-4.9.0-3]"""
     topic = unique("t/")
@@ -69,7 +72,7 @@ def test_everything_else_goes_on(broker):
     client.unsubscribe(f"{topic}/#")
 
 
-def test_resumed_with_a_smaller_maximum(broker):
+def test_resumed_with_a_smaller_maximum(broker: RunningBroker) -> None:
     """What is sent again after a reconnection keeps to the new connection's receive maximum.
     [MQTT-3.3.4-9]"""
     topic = unique("t/")
@@ -89,7 +92,7 @@ def test_resumed_with_a_smaller_maximum(broker):
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_old_clients_have_a_window_too(broker, version):
+def test_old_clients_have_a_window_too(broker: RunningBroker, version: int) -> None:
     """Many messages for a 3.x client that acknowledges late all come, in order."""
     topic, count = unique("t/"), 2500
     receiver, sender = connected(broker, version), connected(broker, version)
@@ -104,12 +107,13 @@ def test_old_clients_have_a_window_too(broker, version):
         receiver.send(acknowledge(PUBACK, message.packet_id))
 
 
-def receive_max(broker) -> int:
+def receive_max(broker: RunningBroker) -> int:
     client = Client(broker.port)
-    return int(client.connect().get("receive_max", 65535))
+    found: int = int(client.connect().get("receive_max", 65535))
+    return found
 
 
-def test_towards_the_broker(broker):
+def test_towards_the_broker(broker: RunningBroker) -> None:
     """As many QoS 2 messages as announced may wait for PUBREL; one more is DISCONNECT 0x93.
     [MQTT-4.9.0-3] [MQTT-4.13.1-1] [MQTT-3.14.4-2]"""
     most, topic = receive_max(broker), unique("t/")
@@ -124,7 +128,7 @@ def test_towards_the_broker(broker):
     client.expect_closed(0x93)
 
 
-def test_finished_ones_do_not_count(broker):
+def test_finished_ones_do_not_count(broker: RunningBroker) -> None:
     """[MQTT-4.9.0-3]"""
     most, topic, client = min(receive_max(broker), 2000), unique("t/"), connected(broker)
     for packet_id in range(1, most + 11):
@@ -134,7 +138,7 @@ def test_finished_ones_do_not_count(broker):
         client.expect(PUBCOMP, packet_id=packet_id)
 
 
-def test_qos_1_does_not_count_once_acknowledged(broker):
+def test_qos_1_does_not_count_once_acknowledged(broker: RunningBroker) -> None:
     """QoS 1 is acknowledged at once, so that any number may come in one piece. [MQTT-4.9.0-3]"""
     topic, client = unique("t/"), connected(broker)
     count = min(receive_max(broker), 1000)
@@ -144,7 +148,7 @@ def test_qos_1_does_not_count_once_acknowledged(broker):
             client.expect(PUBACK, packet_id=packet_id)
 
 
-def test_resumed_with_handshakes_beyond_the_maximum(broker):
+def test_resumed_with_handshakes_beyond_the_maximum(broker: RunningBroker) -> None:
     """PUBRELs that are due go out on a connection whose receive maximum is smaller than their number, and
     everything comes in the end. [MQTT-4.4.0-1] [MQTT-3.3.4-10]"""
     topic = unique("t/")
@@ -158,7 +162,8 @@ def test_resumed_with_handshakes_beyond_the_maximum(broker):
         receiver.expect(PUBREL, packet_id=message.packet_id)
     receiver.drop()
     receiver = connected(broker, client_id=receiver.client_id, receive_max=1, **kept(5))
-    payloads, released = [], []
+    payloads: list[Any] = []
+    released: list[Any] = []
     while len(payloads) < 4 or len(released) < 6:
         packet = receiver.receive()
         if packet.kind == PUBLISH:

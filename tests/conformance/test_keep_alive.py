@@ -7,6 +7,7 @@ import time
 import pytest
 from conformance.kit import Client, ConnectionEnded, SideBySide, connected, unique
 from conformance.packets import PINGRESP, acknowledge, publish
+from conftest import RunningBroker
 from waiting import LATE_S, WAIT_S
 
 side_by_side = SideBySide()
@@ -19,31 +20,31 @@ def ends_after(client: Client, least_s: float, most_s: float) -> None:
 
 
 @side_by_side
-def test_silence_3_1(broker):
+def test_silence_3_1(broker: RunningBroker) -> None:
     """One and a half times the keep alive; the standard's limit, not less than the keep alive itself."""
     ends_after(connected(broker, 3, keep_alive_s=1), 1, 3)
 
 
 @side_by_side
-def test_silence_3_1_1(broker):
+def test_silence_3_1_1(broker: RunningBroker) -> None:
     """[3.1.1 MQTT-3.1.2-24]"""
     ends_after(connected(broker, 4, keep_alive_s=1), 1, 3)
 
 
 @side_by_side
-def test_silence_5(broker):
+def test_silence_5(broker: RunningBroker) -> None:
     """With DISCONNECT 0x8D. [MQTT-3.1.2-22] [MQTT-3.2.2-22] [MQTT-3.14.2-1]"""
     ends_after(connected(broker, 5, keep_alive_s=1), 1, 3)
 
 
 @side_by_side
-def test_twice_the_keep_alive_takes_longer(broker):
+def test_twice_the_keep_alive_takes_longer(broker: RunningBroker) -> None:
     """The client's own value counts. [MQTT-3.2.2-22] [MQTT-3.1.2-22]"""
     ends_after(connected(broker, 5, keep_alive_s=2), 2, 4.5)
 
 
 @side_by_side
-def test_zero_is_never(broker):
+def test_zero_is_never(broker: RunningBroker) -> None:
     """Keep alive 0 switches it off. [MQTT-3.1.2-22] [3.1.1 MQTT-3.1.2-24]"""
     clients = [connected(broker, version, keep_alive_s=0) for version in (3, 4, 5)]
     time.sleep(2.5)
@@ -52,7 +53,7 @@ def test_zero_is_never(broker):
 
 
 @side_by_side
-def test_ping_keeps_alive(broker):
+def test_ping_keeps_alive(broker: RunningBroker) -> None:
     """[MQTT-3.12.4-1] [MQTT-3.1.2-22] [3.1.1 MQTT-3.12.4-1] [3.1.1 MQTT-3.1.2-24]"""
     clients = [connected(broker, version, keep_alive_s=2) for version in (3, 4, 5)]
     for _ in range(4):  # for longer than the 3 s of silence that are allowed
@@ -62,7 +63,7 @@ def test_ping_keeps_alive(broker):
 
 
 @side_by_side
-def test_any_packet_keeps_alive(broker):
+def test_any_packet_keeps_alive(broker: RunningBroker) -> None:
     """PUBLISH at QoS 0 and acknowledgements count as well. [MQTT-3.1.2-22] [3.1.1 MQTT-3.1.2-24]"""
     sender, answerer = connected(broker, keep_alive_s=2), connected(broker, 4, keep_alive_s=2)
     for _ in range(8):
@@ -74,7 +75,7 @@ def test_any_packet_keeps_alive(broker):
 
 
 @side_by_side
-def test_half_a_packet_does_not(broker):
+def test_half_a_packet_does_not(broker: RunningBroker) -> None:
     """A client that never finishes its packet is as good as silent, even while its bytes come.
     [MQTT-3.1.2-22]"""
     client, since = connected(broker, 4, keep_alive_s=1), time.monotonic()
@@ -91,7 +92,7 @@ def test_half_a_packet_does_not(broker):
 
 
 @side_by_side
-def test_what_the_broker_sends_does_not_count(broker):
+def test_what_the_broker_sends_does_not_count(broker: RunningBroker) -> None:
     """A client that only receives QoS 0 is silent. [MQTT-3.1.2-22] [3.1.1 MQTT-3.1.2-24]"""
     topic, receiver = unique("t/"), connected(broker, 4, keep_alive_s=1)
     receiver.subscribe(topic)
@@ -109,7 +110,7 @@ def test_what_the_broker_sends_does_not_count(broker):
 
 
 @side_by_side
-def test_pings_without_reading(broker):
+def test_pings_without_reading(broker: RunningBroker) -> None:
     """Answers wait until they are read. [MQTT-3.12.4-1]"""
     client = connected(broker, keep_alive_s=1)
     for _ in range(15):

@@ -13,6 +13,7 @@ from conformance.packets import (
     PUBLISH,
     PUBREC,
     SUBACK,
+    Packet,
     Will,
     connect,
     packet,
@@ -20,6 +21,7 @@ from conformance.packets import (
     subscribe,
     text,
 )
+from conftest import RunningBroker, StartBroker
 from waiting import LATE_S, WAIT_S, wait_until
 
 NARROW = """
@@ -41,7 +43,7 @@ connect_timeout_s = 1
 
 
 @pytest.fixture(scope="module")
-def broker(start_broker):
+def broker(start_broker: StartBroker) -> RunningBroker:
     """A broker with these limits."""
     return start_broker(NARROW)
 
@@ -50,13 +52,13 @@ side_by_side = SideBySide()
 
 
 @pytest.fixture
-def settings(broker):
+def settings(broker: RunningBroker) -> Packet:
     """CONNACK of a client that asks for more than there is."""
     client = Client(broker.port)
     return client.connect(session_expiry=1000, keep_alive_s=60)
 
 
-def test_announced(settings):
+def test_announced(settings: Packet) -> None:
     """[MQTT-3.2.2-22] [MQTT-3.2.2-8]"""
     announced = {
         name: settings.get(name)
@@ -71,13 +73,13 @@ def test_announced(settings):
     }
 
 
-def test_the_largest_packet_is_not_announced(start_broker):
+def test_the_largest_packet_is_not_announced(start_broker: StartBroker) -> None:
     """To say nothing means as large as MQTT allows; some clients refuse the number."""
     broker = start_broker("[limits]\npacket_bytes_max = 268435460\n")
     assert Client(broker.port).connect().get("packet_max") is None
 
 
-def test_receive_max(broker):
+def test_receive_max(broker: RunningBroker) -> None:
     """[MQTT-4.9.0-3] [MQTT-4.13.1-1]"""
     client = connected(broker)
     client.send(*(publish("t", b"x", 2, packet_id) for packet_id in range(1, 5)))
@@ -88,7 +90,7 @@ def test_receive_max(broker):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_inflight_max(broker, version):
+def test_inflight_max(broker: RunningBroker, version: int) -> None:
     """Also a client that would take more has so many at a time. [MQTT-4.9.0-1]"""
     topic, receiver, sender = unique("t/"), connected(broker, version), connected(broker, version)
     receiver.subscribe(topic, 1)
@@ -101,7 +103,7 @@ def test_inflight_max(broker, version):
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_packet_bytes_max(broker, version):
+def test_packet_bytes_max(broker: RunningBroker, version: int) -> None:
     """DISCONNECT 0x95. [MQTT-4.13.1-1]"""
     client = connected(broker, version)
     client.send(publish("t", bytes(2048), version=version))
@@ -110,7 +112,7 @@ def test_packet_bytes_max(broker, version):
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("topic", ["x" * 101, "a/b/c/d/e/f"])
-def test_topic_limits_of_publish(broker, version, topic):
+def test_topic_limits_of_publish(broker: RunningBroker, version: int, topic: str) -> None:
     """Refused, with a reason in 5.0."""
     client = connected(broker, version)
     client.send(publish(topic, b"x", 1, 1, version))
@@ -126,7 +128,7 @@ def test_topic_limits_of_publish(broker, version, topic):
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("name", ["x" * 101, "a/b/c/d/e/f"])
-def test_topic_limits_of_subscribe(broker, version, name):
+def test_topic_limits_of_subscribe(broker: RunningBroker, version: int, name: str) -> None:
     """Refused for this filter, or for the connection."""
     client = connected(broker, version)
     client.send(subscribe(1, (name, 1), version=version))
@@ -141,7 +143,7 @@ def test_topic_limits_of_subscribe(broker, version, name):
         assert packet.reason in (0x8F, 0x90, 0x97, 0x81)
 
 
-def test_client_id_too_long(broker):
+def test_client_id_too_long(broker: RunningBroker) -> None:
     """[MQTT-3.1.3-8] [3.1.1 MQTT-3.1.3-9] [3.1.1 MQTT-3.2.2-5] [3.1.1 MQTT-3.2.2-4]"""
     for version, reason in ((3, 2), (4, 2), (5, 0x85)):
         client = Client(broker.port, version)
@@ -151,7 +153,7 @@ def test_client_id_too_long(broker):
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_subscriptions_max(broker, version):
+def test_subscriptions_max(broker: RunningBroker, version: int) -> None:
     """One too many is refused (0x97 in 5.0); replacing and freed places are not."""
     client = connected(broker, version)
     for number in range(5):
@@ -163,7 +165,7 @@ def test_subscriptions_max(broker, version):
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_wildcard_ways_max(broker, version):
+def test_wildcard_ways_max(broker: RunningBroker, version: int) -> None:
     """A filter whose `+` could be spread in more ways is refused (0x8F in 5.0), shared or not."""
     client = connected(broker, version)
     filters = [("a/+/c/d", 1), ("a/+/c", 1), ("+/+/c/#", 1), ("$share/g/a/+/c/d", 1)]
@@ -173,7 +175,7 @@ def test_wildcard_ways_max(broker, version):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_queued_messages_max(broker, version):
+def test_queued_messages_max(broker: RunningBroker, version: int) -> None:
     """The queue of an absent client holds so many, the rest is dropped; and order is kept."""
     topic, client = unique("t/"), connected(broker, version, **kept(version))
     client.subscribe(topic, 1)
@@ -189,7 +191,7 @@ def test_queued_messages_max(broker, version):
     assert received == sorted(set(received))
 
 
-def test_topic_alias_max(broker):
+def test_topic_alias_max(broker: RunningBroker) -> None:
     """[MQTT-3.3.2-12]"""
     client = connected(broker)
     for alias in (1, 2, 3):
@@ -199,7 +201,7 @@ def test_topic_alias_max(broker):
 
 
 @side_by_side
-def test_server_keep_alive(broker):
+def test_server_keep_alive(broker: RunningBroker) -> None:
     """The broker's keep alive replaces a longer one, and none; with a shorter one the client's stays.
     [MQTT-3.1.2-22] [MQTT-3.2.2-22]"""
     long, none, short = (Client(broker.port) for _ in range(3))
@@ -215,7 +217,7 @@ def test_server_keep_alive(broker):
 
 
 @side_by_side
-def test_connect_timeout(broker):
+def test_connect_timeout(broker: RunningBroker) -> None:
     """Who sends no CONNECT, or half of one, is closed."""
     since = time.monotonic()
     silent, half = Client(broker.port), Client(broker.port)
@@ -225,14 +227,14 @@ def test_connect_timeout(broker):
     assert 0.9 < time.monotonic() - since < LATE_S
 
 
-def test_will_within_limits(broker):
+def test_will_within_limits(broker: RunningBroker) -> None:
     """A will's topic is a topic like others."""
     client = Client(broker.port)
     client.send(connect(unique("c"), will=Will("x" * 101)))
     refused(client, 0x90, 0x97, 0x81)
 
 
-def test_connections_max(start_broker):
+def test_connections_max(start_broker: StartBroker) -> None:
     """One too many is refused with 0x97 or 0x9F (3.x: 0x03), or closed; a freed place can be taken."""
     broker = start_broker("[limits]\nconnections_max = 3\n")
     clients = [connected(broker) for _ in range(3)]
@@ -255,7 +257,7 @@ def test_connections_max(start_broker):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_retained_messages_max(start_broker, version):
+def test_retained_messages_max(start_broker: StartBroker, version: int) -> None:
     """Above the limit a new topic's message is passed on but not stored; a stored topic can still change."""
     broker = start_broker("sys_interval_s = 0\n[limits]\nretained_messages_max = 2\n")
     sender, receiver = connected(broker, version), connected(broker, version)
@@ -271,7 +273,7 @@ def test_retained_messages_max(start_broker, version):
     later.expect_nothing()
 
 
-def test_faults_are_logged(broker):
+def test_faults_are_logged(broker: RunningBroker) -> None:
     """A malformed packet leaves one line that names the client."""
     client = connected(broker, 5, unique("faulty"))
     client.send(packet(0x30, text("a/#"), b"\x00"))
@@ -289,7 +291,7 @@ def test_faults_are_logged(broker):
     assert len(lines()) == 1
 
 
-def test_faults_are_counted(start_broker, admin_port):
+def test_faults_are_counted(start_broker: StartBroker, admin_port: int) -> None:
     """Each fault counts once."""
     broker = start_broker(f"admin_port = {admin_port}\n")
     for version in (3, 4, 5):
@@ -302,10 +304,11 @@ def test_faults_are_counted(start_broker, admin_port):
 
 def counters(admin_port: int) -> dict[str, int]:
     with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/counters", timeout=WAIT_S) as answer:
-        return json.loads(answer.read())
+        counted: dict[str, int] = json.loads(answer.read())
+    return counted
 
 
-def test_ack_timeout(start_broker):
+def test_ack_timeout(start_broker: StartBroker) -> None:
     """A 3.1 client that does not acknowledge in time gets the message again, with DUP; a 3.1.1 client, whose
     standard forbids it, doesn't."""
     broker = start_broker("[limits]\nack_timeout_s = 1\n")
@@ -322,7 +325,7 @@ def test_ack_timeout(start_broker):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_queued_bytes_max(start_broker, version):
+def test_queued_bytes_max(start_broker: StartBroker, version: int) -> None:
     """An absent client's queue holds so many bytes; what it holds is the oldest, in order."""
     broker = start_broker("[limits]\nqueued_bytes_max = 10000\n")
     topic, client, sender = (
@@ -341,7 +344,7 @@ def test_queued_bytes_max(start_broker, version):
     assert received == list(range(1, len(received) + 1))
 
 
-def test_sessions_max(start_broker):
+def test_sessions_max(start_broker: StartBroker) -> None:
     """A session too many is refused; those that there are can be resumed."""
     broker = start_broker("[limits]\nsessions_max = 2\n")
     first, second = connected(broker, **kept(5)), connected(broker, **kept(5))

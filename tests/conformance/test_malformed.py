@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from conformance.kit import Client, connected, unique
 from conformance.packets import (
@@ -22,6 +24,7 @@ from conformance.packets import (
     unsubscribe,
     varint,
 )
+from conftest import RunningBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
@@ -39,7 +42,7 @@ NOT_UTF8 = {
 }
 
 
-def cases(table: dict[str, bytes]):
+def cases(table: dict[str, bytes]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "request_bytes", [pytest.param(each, id=name) for name, each in table.items()]
     )
@@ -66,7 +69,7 @@ FLAGS = {
 
 @cases(FLAGS)
 @pytest.mark.parametrize("version", [4, 5])
-def test_fixed_header_flags(broker, request_bytes, version):
+def test_fixed_header_flags(broker: RunningBroker, request_bytes: bytes, version: int) -> None:
     """[MQTT-2.1.3-1] [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.14.1-1] [MQTT-4.13.1-1]
     [3.1.1 MQTT-2.2.2-1] [3.1.1 MQTT-2.2.2-2] [3.1.1 MQTT-3.6.1-1] [3.1.1 MQTT-3.8.1-1] [3.1.1 MQTT-3.10.1-1]
     [3.1.1 MQTT-3.14.1-1] [3.1.1 MQTT-4.8.0-1]"""
@@ -85,7 +88,7 @@ UNUSED_FLAGS = {
 
 
 @cases(UNUSED_FLAGS)
-def test_unused_flags_of_3_1(broker, request_bytes):
+def test_unused_flags_of_3_1(broker: RunningBroker, request_bytes: bytes) -> None:
     """MQTT 3.1 says of flags that a packet does not use no more than that: they are not looked at."""
     client = Client(broker.port, 3)
     client.send(b"\x1d" + connect(unique("c"), 3)[1:])
@@ -95,7 +98,7 @@ def test_unused_flags_of_3_1(broker, request_bytes):
         pass
 
 
-def expect_end(broker, request_bytes: bytes, version: int, *reasons: int) -> None:
+def expect_end(broker: RunningBroker, request_bytes: bytes, version: int, *reasons: int) -> None:
     """The sender's connection ends, with DISCONNECT in 5.0; a bystander goes on undisturbed."""
     topic, bystander, sender = unique("t/"), connected(broker, version), connected(broker, version)
     bystander.subscribe(topic, 1)
@@ -129,7 +132,7 @@ FRAMING = {
 
 @cases(FRAMING)
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_framing_and_packets_of_a_server(broker, request_bytes, version):
+def test_framing_and_packets_of_a_server(broker: RunningBroker, request_bytes: bytes, version: int) -> None:
     """[MQTT-3.3.1-4] [MQTT-3.3.2-1] [MQTT-4.13.1-1] [MQTT-3.14.4-2] [MQTT-1.5.5-1] [3.1.1 MQTT-3.3.1-4]
     [3.1.1 MQTT-3.3.2-1] [3.1.1 MQTT-4.8.0-1]"""
     expect_end(broker, request_bytes, version, MALFORMED, PROTOCOL_ERROR, 0x95)
@@ -159,7 +162,7 @@ OLD = {
 
 
 @cases(OLD)
-def test_version_3_1_1(broker, request_bytes):
+def test_version_3_1_1(broker: RunningBroker, request_bytes: bytes) -> None:
     """MQTT 3.1 leaves most of these open.
     [3.1.1 MQTT-3.8.3-3] [3.1.1 MQTT-3.8.3-4] [3.1.1 MQTT-3.10.3-2] [3.1.1 MQTT-2.3.1-1]
     [3.1.1 MQTT-3.3.1-2] [3.1.1 MQTT-3.14.1-1] [3.1.1 MQTT-4.7.3-1] [3.1.1 MQTT-4.8.0-1]"""
@@ -214,7 +217,7 @@ NEW = {
 
 
 @cases(NEW)
-def test_version_5(broker, request_bytes):
+def test_version_5(broker: RunningBroker, request_bytes: bytes) -> None:
     """[MQTT-3.8.3-2] [MQTT-3.8.3-5] [MQTT-3.10.3-2] [MQTT-3.3.1-2] [MQTT-3.3.4-6]
     [MQTT-1.5.5-1] [MQTT-2.2.2-1] [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.6.2-1] [MQTT-3.7.2-1]
     [MQTT-3.14.2-1] [MQTT-4.13.1-1] [MQTT-3.14.4-1] [MQTT-3.14.4-2]"""
@@ -223,7 +226,7 @@ def test_version_5(broker, request_bytes):
 
 @pytest.mark.parametrize("raw", [pytest.param(raw, id=name) for name, raw in NOT_UTF8.items()])
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_strings_are_checked(broker, raw, version):
+def test_strings_are_checked(broker: RunningBroker, raw: bytes, version: int) -> None:
     """In topic names and filters of every packet.
     [MQTT-1.5.4-1] [MQTT-1.5.4-2] [MQTT-3.3.2-1] [MQTT-3.8.3-1] [MQTT-3.10.3-1] [MQTT-4.7.3-2]
     [3.1.1 MQTT-1.5.3-1] [3.1.1 MQTT-1.5.3-2] [3.1.1 MQTT-3.3.2-1] [3.1.1 MQTT-3.8.3-1] [3.1.1 MQTT-3.10.3-1]
@@ -238,7 +241,7 @@ def test_strings_are_checked(broker, raw, version):
 
 
 @pytest.mark.parametrize("raw", [pytest.param(raw, id=name) for name, raw in NOT_UTF8.items()])
-def test_strings_in_properties_are_checked(broker, raw):
+def test_strings_in_properties_are_checked(broker: RunningBroker, raw: bytes) -> None:
     """[MQTT-1.5.4-1] [MQTT-1.5.4-2] [MQTT-1.5.7-1] [MQTT-3.3.2-13] [MQTT-3.3.2-19]"""
     for settings in (
         {"content_type": raw},
@@ -256,7 +259,7 @@ def test_strings_in_properties_are_checked(broker, raw):
 
 
 @every_version
-def test_control_characters_pass(broker, version):
+def test_control_characters_pass(broker: RunningBroker, version: int) -> None:
     """The standard advises against them and leaves it to the receiver (docs/mqtt.md)."""
     topic, client, sender = unique("t/"), connected(broker, version), connected(broker, version)
     client.subscribe(f"{topic}/#")
@@ -266,7 +269,7 @@ def test_control_characters_pass(broker, version):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_unusual_but_right_strings(broker, version):
+def test_unusual_but_right_strings(broker: RunningBroker, version: int) -> None:
     """Characters at the edges of what is allowed pass unchanged, a byte order mark as well.
     [MQTT-1.5.4-3] [MQTT-4.7.3-4] [3.1.1 MQTT-1.5.3-3] [3.1.1 MQTT-4.7.3-4]"""
     topic, client = unique("t/"), connected(broker, version)
@@ -283,7 +286,7 @@ def test_unusual_but_right_strings(broker, version):
         " ",
         "$",
     ):
-        settings = {"user": (name, name)} if version == 5 else {}
+        settings: dict[str, Any] = {"user": (name, name)} if version == 5 else {}
         sender.publish(f"{topic}/{name}", name.encode(), 1, **settings)
         message = client.expect_message(f"{topic}/{name}", name.encode(), 1)
         assert version == 4 or message.get("user") == (name, name)
@@ -291,7 +294,7 @@ def test_unusual_but_right_strings(broker, version):
 
 @pytest.mark.parametrize("size", [300, 70_000, 140_000, 200_000, 300_000, 600_000])
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_cut_short_packet_waits(broker, version, size):
+def test_cut_short_packet_waits(broker: RunningBroker, version: int, size: int) -> None:
     """Half a packet is no error: it is not acted upon before it is whole, and forgotten with its connection.
     [MQTT-4.2-1] [3.1.1 MQTT-4.2.0-1]"""
     topic, watcher, sender = unique("t/"), connected(broker, version), connected(broker, version)
@@ -311,7 +314,7 @@ def test_cut_short_packet_waits(broker, version, size):
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 200_000])
-def test_payload_sizes(broker, size):
+def test_payload_sizes(broker: RunningBroker, size: int) -> None:
     """Every length of the remaining length, at its limits. [MQTT-1.5.5-1]"""
     for version in (3, 4, 5):
         topic, receiver = unique("t/"), connected(broker, version)
@@ -322,7 +325,7 @@ def test_payload_sizes(broker, size):
             receiver.expect_message(topic, payload, 1)
 
 
-def test_overlong_but_short_enough_remaining_length(broker):
+def test_overlong_but_short_enough_remaining_length(broker: RunningBroker) -> None:
     """A remaining length padded with zeros is not the shortest form: malformed in 5.0. [MQTT-1.5.5-1]"""
     client = connected(broker)
     client.send(b"\xc0" + varint(0, 2))
@@ -330,7 +333,7 @@ def test_overlong_but_short_enough_remaining_length(broker):
 
 
 @pytest.mark.parametrize("response_topic", ["#", "a/+", "a/#/b"])
-def test_wildcard_in_response_topic(broker, response_topic):
+def test_wildcard_in_response_topic(broker: RunningBroker, response_topic: str) -> None:
     """[MQTT-3.3.2-14]"""
     request_bytes = publish("t", b"", response_topic=response_topic)
     expect_end(broker, request_bytes, 5, MALFORMED, PROTOCOL_ERROR, 0x90)

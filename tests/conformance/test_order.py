@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from conformance.kit import Client, connected, unique
 from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge, publish
+from conftest import RunningBroker, StartBroker
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda count: f"{count} reactors")
-def reactors_broker(request, start_broker):
+def reactors_broker(request: pytest.FixtureRequest, start_broker: StartBroker) -> RunningBroker:
     """Brokers of one and of several reactors."""
     return start_broker(reactors=request.param)
 
@@ -49,11 +52,11 @@ def receive_all(client: Client, count: int) -> dict[str, list[int]]:
     return found
 
 
-def together(*work: tuple) -> None:
+def together(*work: tuple[Any, ...]) -> None:
     """Runs calls in threads; the first failure is raised."""
     failures: list[BaseException] = []
 
-    def run(call, *arguments) -> None:
+    def run(call: Callable[..., object], *arguments: Any) -> None:
         try:
             call(*arguments)
         except BaseException as failure:  # noqa: BLE001 (raised by who joins the thread)
@@ -70,7 +73,7 @@ def together(*work: tuple) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", [4, 5])
-def test_many_senders_and_receivers(reactors_broker, version, qos):
+def test_many_senders_and_receivers(reactors_broker: RunningBroker, version: int, qos: int) -> None:
     """Eight senders, each on a topic of its own, eight receivers of all: nothing is lost, doubled or out of
     order. [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT-4.5.0-1] [3.1.1 MQTT-4.6.0-5] [3.1.1 MQTT-4.6.0-6]
     [3.1.1 MQTT-4.5.0-1]"""
@@ -92,7 +95,7 @@ def test_many_senders_and_receivers(reactors_broker, version, qos):
         assert result == {f"{topic}/{index}": list(range(count)) for index in range(len(senders))}
 
 
-def test_mixed_qos(reactors_broker):
+def test_mixed_qos(reactors_broker: RunningBroker) -> None:
     """Each QoS for itself is in order, on one topic. [MQTT-4.6.0-5] [3.1.1 MQTT-4.6.0-6]"""
     topic, count = unique("t/"), 300
     receiver, sender = connected(reactors_broker), connected(reactors_broker)
@@ -107,7 +110,7 @@ def test_mixed_qos(reactors_broker):
     assert by_qos == {qos: list(range(qos, count, 3)) for qos in range(3)}
 
 
-def test_message_before_its_successor_s_subscription(reactors_broker):
+def test_message_before_its_successor_s_subscription(reactors_broker: RunningBroker) -> None:
     """Who subscribes and then publishes to itself gets the message, on every reactor. [MQTT-3.8.4-1]"""
     for _ in range(20):
         topic, client = unique("t/"), connected(reactors_broker)
@@ -117,7 +120,7 @@ def test_message_before_its_successor_s_subscription(reactors_broker):
         client.expect_message(topic, b"x", 1)
 
 
-def test_retained_after_puback(reactors_broker):
+def test_retained_after_puback(reactors_broker: RunningBroker) -> None:
     """What was acknowledged as retained is there for whoever subscribes next. [MQTT-3.3.1-5]"""
     for number in range(20):
         topic = unique("t/")
@@ -127,7 +130,7 @@ def test_retained_after_puback(reactors_broker):
         client.expect_message(topic, b"%d" % number, 1, retain=True)
 
 
-def test_messages_while_subscriptions_change(reactors_broker):
+def test_messages_while_subscriptions_change(reactors_broker: RunningBroker) -> None:
     """Others' subscribing and unsubscribing disturbs nobody's stream. [MQTT-4.6.0-5] [MQTT-3.8.4-4]"""
     topic, count = unique("t/"), 2000
     receiver, sender, restless = (connected(reactors_broker) for _ in range(3))

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from conformance.kit import Client, ConnectionEnded, connected, kept, unique
 from conformance.packets import PING, PUBLISH, publish, subscribe, varint
+from conftest import RunningBroker
 
 
 def exact(topic: str, size: int, qos: int = 0) -> bytes:
@@ -20,7 +21,7 @@ def exact(topic: str, size: int, qos: int = 0) -> bytes:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("size", [100, 1000])
-def test_too_large_for_the_client(broker, qos, size):
+def test_too_large_for_the_client(broker: RunningBroker, qos: int, size: int) -> None:
     """The largest packet that fits comes; one byte more doesn't, and doesn't block what follows.
     [MQTT-3.1.2-24] [MQTT-3.1.2-25]"""
     topic, sender = unique("t/"), connected(broker)
@@ -37,7 +38,7 @@ def test_too_large_for_the_client(broker, qos, size):
         large.expect_message(topic, payload, qos)
 
 
-def test_dropped_ones_leave_no_trace(broker):
+def test_dropped_ones_leave_no_trace(broker: RunningBroker) -> None:
     """They take none of the receive maximum, and don't come to a later connection that could take them.
     [MQTT-3.1.2-25]"""
     topic, sender = unique("t/"), connected(broker)
@@ -54,7 +55,7 @@ def test_dropped_ones_leave_no_trace(broker):
     connected(broker, client_id=client.client_id, **kept(5)).expect_nothing()
 
 
-def test_queued_ones_are_measured_when_sent(broker):
+def test_queued_ones_are_measured_when_sent(broker: RunningBroker) -> None:
     """The limit is that of the connection on which a message is sent. [MQTT-3.1.2-24] [MQTT-3.1.2-25]"""
     topic, sender = unique("t/"), connected(broker)
     client = connected(broker, **kept(5))
@@ -67,7 +68,7 @@ def test_queued_ones_are_measured_when_sent(broker):
     client.expect_nothing()
 
 
-def test_properties_count(broker):
+def test_properties_count(broker: RunningBroker) -> None:
     """[MQTT-3.1.2-24]"""
     topic, sender = unique("t/"), connected(broker)
     client = connected(broker, packet_max=100)
@@ -77,7 +78,7 @@ def test_properties_count(broker):
     client.expect_message(topic, b"y", 1)
 
 
-def test_retained_one_too_large(broker):
+def test_retained_one_too_large(broker: RunningBroker) -> None:
     """[MQTT-3.1.2-24] [MQTT-3.1.2-25]"""
     topic, sender = unique("t/"), connected(broker)
     sender.publish(f"{topic}/large", bytes(500), 1, retain=True)
@@ -88,16 +89,17 @@ def test_retained_one_too_large(broker):
     client.expect_nothing()
 
 
-def announced(broker) -> int:
+def announced(broker: RunningBroker) -> int:
     client = Client(broker.port)
     most = client.connect().get("packet_max")
     if most is None:
         pytest.skip("this broker announces no maximum packet size")
-    return int(most)
+    found: int = int(most)
+    return found
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_largest_for_the_broker(broker, version):
+def test_largest_for_the_broker(broker: RunningBroker, version: int) -> None:
     """Exactly the announced size is accepted. [MQTT-3.2.2-8]"""
     most, topic = announced(broker), unique("t/")
     payload = bytes(most - len(publish(topic, bytes(most - 100), 1, 1, version)) + most - 100)
@@ -107,7 +109,7 @@ def test_largest_for_the_broker(broker, version):
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_too_large_for_the_broker(broker, version):
+def test_too_large_for_the_broker(broker: RunningBroker, version: int) -> None:
     """Refused by its header, before the rest is there: DISCONNECT 0x95. [MQTT-4.13.1-1] [MQTT-3.14.4-2]
     [3.1.1 MQTT-4.8.0-1]"""
     most = announced(broker)
@@ -117,14 +119,14 @@ def test_too_large_for_the_broker(broker, version):
         client.expect_closed(0x95)
 
 
-def test_too_large_first_packet(broker):
+def test_too_large_first_packet(broker: RunningBroker) -> None:
     """A first packet as large as can be is not waited for. [MQTT-3.1.0-1]"""
     client = Client(broker.port)
     client.send(b"\x10" + varint(268_435_455) + b"\x00\x04MQTT")
     client.expect_closed()
 
 
-def test_messages_that_fit(broker):
+def test_messages_that_fit(broker: RunningBroker) -> None:
     """A client with a large maximum gets large messages whole."""
     topic, client = unique("t/"), connected(broker, packet_max=0xFFFFFFFF)
     client.subscribe(topic)
@@ -132,7 +134,7 @@ def test_messages_that_fit(broker):
     assert len(client.expect(PUBLISH, topic=topic).payload) == 500_000
 
 
-def test_topic_aliases_count(broker):
+def test_topic_aliases_count(broker: RunningBroker) -> None:
     """A message that fits only without a topic alias comes without one, or not at all. [MQTT-3.1.2-24]"""
     topic, sender = unique("t/"), connected(broker)
     client = connected(broker, packet_max=100, topic_alias_max=10)
@@ -144,7 +146,7 @@ def test_topic_aliases_count(broker):
         assert len(message.raw) <= 100
 
 
-def test_acknowledgements_count(broker):
+def test_acknowledgements_count(broker: RunningBroker) -> None:
     """A SUBACK that the client does not want to take is not sent to it. [MQTT-3.1.2-24]"""
     client = connected(broker, packet_max=20)
     client.send(subscribe(1, *((f"t/{number}", 0) for number in range(50))), PING)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from conformance.kit import Silence, connected, kept, unique
 from conformance.packets import PUBACK, PUBLISH, SUBACK, acknowledge, publish, subscribe
+from conftest import RunningBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 
 
 @every_version
-def test_qos_0(broker, version):
+def test_qos_0(broker: RunningBroker, version: int) -> None:
     """A QoS 0 message is not answered; it reaches the receiver as exactly its bytes, without packet
     identifier. [MQTT-2.2.1-2] [MQTT-3.3.1-2] [MQTT-3.3.4-1] [MQTT-4.3.1-1] [MQTT-2.2.2-1] [MQTT-4.5.0-1]
     [3.1.1 MQTT-2.3.1-5] [3.1.1 MQTT-3.3.1-2] [3.1.1 MQTT-3.3.4-1] [3.1.1 MQTT-4.3.1-1]
@@ -24,7 +27,7 @@ def test_qos_0(broker, version):
 
 
 @every_version
-def test_exact_handshake(broker, version):
+def test_exact_handshake(broker: RunningBroker, version: int) -> None:
     """PUBACK is exactly four bytes with the identifier; the receiver gets DUP 0 and QoS 1.
     [MQTT-3.3.4-1] [MQTT-2.2.1-5] [MQTT-4.3.2-2] [MQTT-4.3.2-4] [MQTT-2.1.3-1] [MQTT-3.4.2-1]
     [3.1.1 MQTT-3.3.4-1] [3.1.1 MQTT-2.3.1-6] [3.1.1 MQTT-4.3.2-1] [3.1.1 MQTT-4.3.2-2]
@@ -43,7 +46,7 @@ def test_exact_handshake(broker, version):
 @every_version
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("sent", [0, 1, 2])
-def test_smaller_qos(broker, version, granted, sent):
+def test_smaller_qos(broker: RunningBroker, version: int, granted: int, sent: int) -> None:
     """[MQTT-3.8.4-8] [3.1.1 MQTT-3.8.4-6]"""
     topic = unique("t/")
     sender, receiver = connected(broker, version), connected(broker, version)
@@ -53,7 +56,7 @@ def test_smaller_qos(broker, version, granted, sent):
 
 
 @every_version
-def test_identifiers_in_use_differ(broker, version):
+def test_identifiers_in_use_differ(broker: RunningBroker, version: int) -> None:
     """[MQTT-2.2.1-4] [MQTT-4.3.2-1] [3.1.1 MQTT-2.3.1-4] [3.1.1 MQTT-2.3.1-1] [3.1.1 MQTT-4.3.2-1]"""
     topic = unique("t/")
     sender, receiver = connected(broker, version), connected(broker, version)
@@ -65,7 +68,7 @@ def test_identifiers_in_use_differ(broker, version):
     assert 0 not in in_use
 
 
-def test_identifiers_wrap_around(broker):
+def test_identifiers_wrap_around(broker: RunningBroker) -> None:
     """After 65,535 messages the identifiers begin again, without 0 and without the one that is still in use:
     the broker passes it over, or waits until it is free.
     [MQTT-2.2.1-4] [MQTT-4.3.2-1] [3.1.1 MQTT-2.3.1-4] [3.1.1 MQTT-4.3.2-1]"""
@@ -93,7 +96,7 @@ def test_identifiers_wrap_around(broker):
 
 
 @every_version
-def test_identifier_is_free_after_puback(broker, version):
+def test_identifier_is_free_after_puback(broker: RunningBroker, version: int) -> None:
     """The same identifier again, even with DUP, is a new message, and DUP is not passed on.
     [MQTT-4.3.2-5] [MQTT-3.3.1-3] [3.1.1 MQTT-4.3.2-2] [3.1.1 MQTT-3.3.1-3]"""
     topic = unique("t/")
@@ -106,7 +109,7 @@ def test_identifier_is_free_after_puback(broker, version):
 
 
 @every_version
-def test_both_directions_have_their_own_identifiers(broker, version):
+def test_both_directions_have_their_own_identifiers(broker: RunningBroker, version: int) -> None:
     """A client may use an identifier that the broker is using towards it."""
     topic = unique("t/")
     client = connected(broker, version)
@@ -121,7 +124,7 @@ def test_both_directions_have_their_own_identifiers(broker, version):
 
 
 @every_version
-def test_pubacks_in_order(broker, version):
+def test_pubacks_in_order(broker: RunningBroker, version: int) -> None:
     """[3.1.1 MQTT-4.6.0-2]"""
     sender = connected(broker, version)
     topic = unique("t/")
@@ -131,7 +134,7 @@ def test_pubacks_in_order(broker, version):
 
 
 @every_version
-def test_sent_again_after_reconnection(broker, version):
+def test_sent_again_after_reconnection(broker: RunningBroker, version: int) -> None:
     """What was not acknowledged comes again with DUP and the same identifiers, in order; what was, doesn't;
     new messages follow with DUP 0.
     [MQTT-3.3.1-1] [MQTT-4.3.2-3] [MQTT-4.4.0-1] [3.1.1 MQTT-3.3.1-1] [3.1.1 MQTT-4.4.0-1]
@@ -157,7 +160,7 @@ def test_sent_again_after_reconnection(broker, version):
 
 
 @every_version
-def test_not_sent_again_on_the_same_connection(broker, version):
+def test_not_sent_again_on_the_same_connection(broker: RunningBroker, version: int) -> None:
     """[MQTT-4.4.0-1]"""
     topic = unique("t/")
     receiver = connected(broker, version)
@@ -168,7 +171,7 @@ def test_not_sent_again_on_the_same_connection(broker, version):
 
 
 @every_version
-def test_subscriber_of_its_own_messages(broker, version):
+def test_subscriber_of_its_own_messages(broker: RunningBroker, version: int) -> None:
     """A client's own messages come back to it, also without a wait between the packets."""
     topic = unique("t/")
     client = connected(broker, version)
@@ -178,7 +181,7 @@ def test_subscriber_of_its_own_messages(broker, version):
     assert kinds == {PUBLISH, PUBACK}
 
 
-def test_refused_by_the_receiver(broker):
+def test_refused_by_the_receiver(broker: RunningBroker) -> None:
     """A PUBACK of 0x80 or more ends the delivery as any PUBACK does: the message does not come again.
     [MQTT-4.4.0-2]"""
     topic, name = unique("t/"), unique("c")
@@ -193,20 +196,20 @@ def test_refused_by_the_receiver(broker):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_puback_for_nothing(broker, version):
+def test_puback_for_nothing(broker: RunningBroker, version: int) -> None:
     """A PUBACK that nobody waits for harms nothing."""
     client = connected(broker, version)
     client.send(acknowledge(PUBACK, 4711))
     client.ping()
 
 
-def test_puback_forms_of_5(broker):
+def test_puback_forms_of_5(broker: RunningBroker) -> None:
     """A PUBACK may have no reason, a reason, or a reason and properties; each frees the receiver's quota of
     one. [MQTT-4.3.2-3]"""
     topic = unique("t/")
     receiver, sender = connected(broker, receive_max=1), connected(broker)
     receiver.subscribe(topic, 1)
-    forms = [
+    forms: list[Callable[[int], bytes]] = [
         lambda packet_id: acknowledge(PUBACK, packet_id),
         lambda packet_id: acknowledge(PUBACK, packet_id, 0x10),
         lambda packet_id: acknowledge(PUBACK, packet_id, 0, reason_string="ok", user=("a", "b")),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
-from conformance.kit import connected, kept, unique
+from conformance.kit import Client, connected, kept, unique
 from conformance.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, acknowledge, publish
+from conftest import RunningBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 
 
-def receiver_and_sender(broker, version, **settings):
+def receiver_and_sender(broker: RunningBroker, version: int, **settings: Any) -> tuple[str, Client, Client]:
     topic = unique("t/")
     receiver, sender = connected(broker, version, **settings), connected(broker, version)
     receiver.subscribe(topic, 2)
@@ -19,7 +21,7 @@ def receiver_and_sender(broker, version, **settings):
 
 
 @every_version
-def test_exact_handshake(broker, version):
+def test_exact_handshake(broker: RunningBroker, version: int) -> None:
     """All packets of both sides, byte by byte.
     [MQTT-3.3.4-1] [MQTT-2.2.1-5] [MQTT-4.3.3-2] [MQTT-4.3.3-4] [MQTT-4.3.3-8] [MQTT-4.3.3-11] [MQTT-2.1.3-1]
     [MQTT-3.5.2-1] [MQTT-3.6.2-1] [MQTT-3.7.2-1] [3.1.1 MQTT-3.3.4-1] [3.1.1 MQTT-2.3.1-6]
@@ -38,7 +40,7 @@ def test_exact_handshake(broker, version):
 
 
 @every_version
-def test_the_same_publish_twice(broker, version):
+def test_the_same_publish_twice(broker: RunningBroker, version: int) -> None:
     """Until PUBREL, the same identifier is the same message: PUBREC again, no second delivery.
     [MQTT-4.3.3-10] [3.1.1 MQTT-4.3.3-2]"""
     topic, receiver, sender = receiver_and_sender(broker, version)
@@ -52,7 +54,7 @@ def test_the_same_publish_twice(broker, version):
 
 
 @every_version
-def test_identifier_is_free_after_pubcomp(broker, version):
+def test_identifier_is_free_after_pubcomp(broker: RunningBroker, version: int) -> None:
     """[MQTT-4.3.3-12] [MQTT-4.3.3-1] [3.1.1 MQTT-4.3.3-2]"""
     topic, receiver, sender = receiver_and_sender(broker, version)
     for number in range(3):
@@ -64,7 +66,7 @@ def test_identifier_is_free_after_pubcomp(broker, version):
 
 
 @every_version
-def test_pubrecs_and_pubrels_in_order(broker, version):
+def test_pubrecs_and_pubrels_in_order(broker: RunningBroker, version: int) -> None:
     """[3.1.1 MQTT-4.6.0-3] [3.1.1 MQTT-4.6.0-4]"""
     topic, receiver, sender = receiver_and_sender(broker, version)
     ids = [5, 3, 9, 1, 65535, 2]
@@ -78,7 +80,7 @@ def test_pubrecs_and_pubrels_in_order(broker, version):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_sender_reconnects_before_pubrel(broker, version):
+def test_sender_reconnects_before_pubrel(broker: RunningBroker, version: int) -> None:
     """The received identifier belongs to the session: after reconnection the same PUBLISH is still no new
     message. [MQTT-4.3.3-10] [MQTT-4.1.0-1] [3.1.1 MQTT-4.3.3-2] [3.1.1 MQTT-3.1.2-4] [3.1.1 MQTT-4.1.0-1]"""
     topic, receiver, _ = receiver_and_sender(broker, version)
@@ -97,7 +99,7 @@ def test_sender_reconnects_before_pubrel(broker, version):
 
 
 @every_version
-def test_clean_start_forgets_received_identifiers(broker, version):
+def test_clean_start_forgets_received_identifiers(broker: RunningBroker, version: int) -> None:
     """The identifier of a message whose handshake was cut off is a new message in the new session.
     [MQTT-3.1.2-4] [3.1.1 MQTT-3.1.2-6]"""
     topic, receiver, _ = receiver_and_sender(broker, version)
@@ -119,7 +121,7 @@ def test_clean_start_forgets_received_identifiers(broker, version):
 
 
 @every_version
-def test_receiver_reconnects_before_pubrec(broker, version):
+def test_receiver_reconnects_before_pubrec(broker: RunningBroker, version: int) -> None:
     """PUBLISH comes again with DUP and its identifier.
     [MQTT-4.3.3-3] [MQTT-4.4.0-1] [MQTT-3.3.1-1] [3.1.1 MQTT-4.4.0-1] [3.1.1 MQTT-4.3.3-1]
     [3.1.1 MQTT-3.3.1-1]"""
@@ -136,7 +138,7 @@ def test_receiver_reconnects_before_pubrec(broker, version):
 
 
 @every_version
-def test_receiver_reconnects_before_pubcomp(broker, version):
+def test_receiver_reconnects_before_pubcomp(broker: RunningBroker, version: int) -> None:
     """PUBREL comes again, PUBLISH never.
     [MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT-4.4.0-1] [3.1.1 MQTT-4.4.0-1] [3.1.1 MQTT-4.3.3-1]"""
     name = unique("c")
@@ -156,7 +158,7 @@ def test_receiver_reconnects_before_pubcomp(broker, version):
 
 
 @every_version
-def test_all_stages_in_order(broker, version):
+def test_all_stages_in_order(broker: RunningBroker, version: int) -> None:
     """Messages in every stage, of both QoS, are taken up again in the order in which they were first sent.
     [MQTT-4.4.0-1] [3.1.1 MQTT-4.6.0-1] [3.1.1 MQTT-4.4.0-1]"""
     name = unique("c")
@@ -180,7 +182,7 @@ def test_all_stages_in_order(broker, version):
     receiver.expect_nothing()
 
 
-def test_refused_by_the_receiver(broker):
+def test_refused_by_the_receiver(broker: RunningBroker) -> None:
     """A PUBREC of 0x80 or more ends the delivery: no PUBREL, quota and message free, nothing sent again.
     [MQTT-4.4.0-2] [MQTT-3.3.4-9] [MQTT-4.3.3-4]"""
     name = unique("c")
@@ -195,7 +197,7 @@ def test_refused_by_the_receiver(broker):
 
 
 @every_version
-def test_pubrel_of_an_unknown_identifier(broker, version):
+def test_pubrel_of_an_unknown_identifier(broker: RunningBroker, version: int) -> None:
     """The handshake ends all the same; 5.0 may say that the identifier was not found. [MQTT-4.3.3-11]
     [3.1.1 MQTT-4.3.3-2] [MQTT-3.7.2-1]"""
     client = connected(broker, version)
@@ -203,14 +205,14 @@ def test_pubrel_of_an_unknown_identifier(broker, version):
     assert client.expect(PUBCOMP, packet_id=4711).reason in ((0, 0x92) if version == 5 else (0,))
 
 
-def test_pubrec_of_an_unknown_identifier(broker):
+def test_pubrec_of_an_unknown_identifier(broker: RunningBroker) -> None:
     """5.0 answers with PUBREL 0x92, so that the other side forgets as well. [MQTT-3.6.2-1]"""
     client = connected(broker)
     client.send(acknowledge(PUBREC, 4711))
     client.expect(PUBREL, packet_id=4711, reason=0x92)
 
 
-def test_refusal_of_an_unknown_identifier(broker):
+def test_refusal_of_an_unknown_identifier(broker: RunningBroker) -> None:
     """A PUBREC of 0x80 or more has ended the delivery already: nothing is left to be said. [MQTT-4.3.3-4]"""
     client = connected(broker)
     client.send(acknowledge(PUBREC, 4711, 0x80))
@@ -221,7 +223,7 @@ def test_refusal_of_an_unknown_identifier(broker):
     ("qos", "kind"), [(2, PUBACK), (1, PUBREC), (1, PUBCOMP)], ids=["PUBACK", "PUBREC", "PUBCOMP"]
 )
 @every_version
-def test_acknowledgement_of_another_qos(broker, version, qos, kind):
+def test_acknowledgement_of_another_qos(broker: RunningBroker, version: int, qos: int, kind: int) -> None:
     """What is in flight is acknowledged as its QoS says; anything else breaks the protocol. [MQTT-4.13.1-1]
     [3.1.1 MQTT-4.8.0-1]"""
     topic, receiver, sender = receiver_and_sender(broker, version)
@@ -231,14 +233,14 @@ def test_acknowledgement_of_another_qos(broker, version, qos, kind):
 
 
 @every_version
-def test_pubcomp_for_nothing(broker, version):
+def test_pubcomp_for_nothing(broker: RunningBroker, version: int) -> None:
     """A PUBCOMP that nobody waits for harms nothing."""
     client = connected(broker, version)
     client.send(acknowledge(PUBCOMP, 4711))
     client.ping()
 
 
-def test_no_expiry_once_sent(broker):
+def test_no_expiry_once_sent(broker: RunningBroker) -> None:
     """A QoS 2 message that has been sent and then expired is still finished, both ways.
     [MQTT-4.3.3-7] [MQTT-4.3.3-13]"""
     name = unique("c")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from conformance.kit import connected, kept, unique
 from conformance.packets import PUBACK, PUBLISH, PUBREC, PUBREL, Will, acknowledge, publish
+from conftest import RunningBroker, StartBroker
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=lambda count: f"{count} reactors")
-def broker(request, start_broker):
+def broker(request: pytest.FixtureRequest, start_broker: StartBroker) -> RunningBroker:
     """The tests below repeat, so that their connections land on every pair of reactors."""
     return start_broker(reactors=request.param)
 
@@ -17,7 +20,7 @@ REPEATED = range(12)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_messages_cross(broker, qos):
+def test_messages_cross(broker: RunningBroker, qos: int) -> None:
     """[MQTT-4.5.0-1] [MQTT-4.6.0-5] [3.1.1 MQTT-4.5.0-1]"""
     topic, clients = unique("t/"), [connected(broker) for _ in range(6)]
     for client in clients:
@@ -27,7 +30,7 @@ def test_messages_cross(broker, qos):
         if qos == 2:
             client.send(acknowledge(PUBREL, 1))
     for client in clients:
-        found = set()
+        found: set[Any] = set()
         while len(found) < len(clients):
             packet = client.receive()
             if packet.kind == PUBLISH:
@@ -37,7 +40,7 @@ def test_messages_cross(broker, qos):
         assert found == {f"{topic}/{index}" for index in range(len(clients))}
 
 
-def test_sessions_move(broker):
+def test_sessions_move(broker: RunningBroker) -> None:
     """A session resumed on another reactor is whole: subscriptions, queue, unacknowledged messages in
     order, and received QoS 2 identifiers.
     [MQTT-3.1.2-5] [MQTT-4.4.0-1] [MQTT-4.3.3-10] [3.1.1 MQTT-3.1.2-4]"""
@@ -62,7 +65,7 @@ def test_sessions_move(broker):
         client.receive()
 
 
-def test_takeovers(broker):
+def test_takeovers(broker: RunningBroker) -> None:
     """[MQTT-3.1.4-3] [3.1.1 MQTT-3.1.4-2]"""
     name = unique("c")
     clients = [connected(broker, client_id=name, **kept(5))]
@@ -72,7 +75,7 @@ def test_takeovers(broker):
     clients[-1].ping()
 
 
-def test_wills_cross(broker):
+def test_wills_cross(broker: RunningBroker) -> None:
     """[MQTT-3.1.2-8] [3.1.1 MQTT-3.1.2-8]"""
     watcher, topic = connected(broker), unique("will/")
     watcher.subscribe(f"{topic}/+", 1)
@@ -81,7 +84,7 @@ def test_wills_cross(broker):
         watcher.expect_message(f"{topic}/{number}", b"gone", 1)
 
 
-def test_retained_messages_are_everyone_s(broker):
+def test_retained_messages_are_everyone_s(broker: RunningBroker) -> None:
     """[MQTT-3.3.1-5] [MQTT-3.3.1-6]"""
     topic = unique("t/")
     for number in REPEATED:
@@ -96,7 +99,7 @@ def test_retained_messages_are_everyone_s(broker):
         client.expect_nothing(0.03)
 
 
-def test_shared_group_across_reactors(broker):
+def test_shared_group_across_reactors(broker: RunningBroker) -> None:
     """Each message reaches one member, wherever the members live. [MQTT-4.8.2-3]"""
     topic, count = unique("t/"), 120
     members, senders = [connected(broker) for _ in range(6)], [connected(broker) for _ in range(4)]
@@ -114,7 +117,7 @@ def test_shared_group_across_reactors(broker):
     assert sorted(found) == list(range(count))
 
 
-def test_qos_2_once_across_reactors(broker):
+def test_qos_2_once_across_reactors(broker: RunningBroker) -> None:
     """[MQTT-4.3.3-10]"""
     topic, receiver = unique("t/"), connected(broker)
     receiver.subscribe(topic, 2)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from conformance.kit import connected, kept, unique
 from conformance.packets import PUBLISH, publish
+from conftest import RunningBroker
 
-SENT = {
+SENT: dict[str, Any] = {
     "payload_format": 1,
     "content_type": "application/json; \u00fc",
     "response_topic": "answers/to/me",
@@ -16,7 +19,7 @@ SENT = {
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_passed_on(broker, qos):
+def test_passed_on(broker: RunningBroker, qos: int) -> None:
     """[MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-3.3.2-20]
     [MQTT-3.3.2-13] [MQTT-3.3.2-19]"""
     topic, receivers = unique("t/"), [connected(broker) for _ in range(2)]
@@ -30,7 +33,7 @@ def test_passed_on(broker, qos):
         assert len(message.properties) == 8
 
 
-def test_passed_on_from_the_queue(broker):
+def test_passed_on_from_the_queue(broker: RunningBroker) -> None:
     """[MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-3.3.2-20]"""
     topic, receiver = unique("t/"), connected(broker, **kept(5))
     receiver.subscribe(topic, 2, subscription_id=77)
@@ -46,7 +49,7 @@ def test_passed_on_from_the_queue(broker):
 
 
 @pytest.mark.parametrize("indicator", [0, 1])
-def test_payload_format(broker, indicator):
+def test_payload_format(broker: RunningBroker, indicator: int) -> None:
     """0 is passed on as well as 1. [MQTT-3.3.2-4]"""
     topic, receiver = unique("t/"), connected(broker)
     receiver.subscribe(topic)
@@ -55,7 +58,7 @@ def test_payload_format(broker, indicator):
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_old_receivers_get_none(broker, version):
+def test_old_receivers_get_none(broker: RunningBroker, version: int) -> None:
     """To a 3.x client the message is its topic and payload, exactly. [3.1.1 MQTT-7.0.0-2]"""
     topic, receiver = unique("t/"), connected(broker, version)
     receiver.subscribe(topic)
@@ -63,7 +66,7 @@ def test_old_receivers_get_none(broker, version):
     receiver.expect_bytes(publish(topic, b"x", version=version))
 
 
-def test_a_conversation(broker):
+def test_a_conversation(broker: RunningBroker) -> None:
     """A requester and a responder, as the standard describes them."""
     requests, answers = unique("requests/"), unique("answers/")
     requester, responder = connected(broker), connected(broker)

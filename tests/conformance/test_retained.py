@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from conformance.kit import Silence, connected, kept, unique
 from conformance.packets import PUBACK, PUBLISH, SUBACK, acknowledge, options, publish, subscribe
+from conftest import RunningBroker, StartBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 
 
 @every_version
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_stored(broker, version, qos):
+def test_stored(broker: RunningBroker, version: int, qos: int) -> None:
     """Later subscribers get the message, with its QoS and retain 1; those of before got it with retain 0.
     [MQTT-3.3.1-5] [MQTT-3.3.1-9] [MQTT-3.3.1-12] [3.1.1 MQTT-3.3.1-5] [3.1.1 MQTT-3.3.1-6]
     [3.1.1 MQTT-3.3.1-8] [3.1.1 MQTT-3.3.1-9]"""
@@ -26,7 +29,7 @@ def test_stored(broker, version, qos):
 
 
 @every_version
-def test_last_one_only(broker, version):
+def test_last_one_only(broker: RunningBroker, version: int) -> None:
     """[MQTT-3.3.1-5] [3.1.1 MQTT-3.3.1-6] [3.1.1 MQTT-3.3.1-7]"""
     topic = unique("t/")
     sender, later = connected(broker, version), connected(broker, version)
@@ -38,7 +41,7 @@ def test_last_one_only(broker, version):
 
 
 @every_version
-def test_empty_payload_removes(broker, version):
+def test_empty_payload_removes(broker: RunningBroker, version: int) -> None:
     """The empty message is delivered to those who are subscribed, and nothing is left for later ones.
     [MQTT-3.3.1-6] [MQTT-3.3.1-7] [3.1.1 MQTT-3.3.1-10] [3.1.1 MQTT-3.3.1-11]"""
     topic = unique("t/")
@@ -53,7 +56,7 @@ def test_empty_payload_removes(broker, version):
 
 
 @every_version
-def test_not_retained_changes_nothing(broker, version):
+def test_not_retained_changes_nothing(broker: RunningBroker, version: int) -> None:
     """[MQTT-3.3.1-8] [3.1.1 MQTT-3.3.1-12]"""
     stored, empty = unique("t/"), unique("t/")
     sender, later = connected(broker, version), connected(broker, version)
@@ -68,7 +71,7 @@ def test_not_retained_changes_nothing(broker, version):
 
 
 @every_version
-def test_stays_without_its_sender(broker, version):
+def test_stays_without_its_sender(broker: RunningBroker, version: int) -> None:
     """[3.1.1 MQTT-3.1.2-7]"""
     topic = unique("t/")
     sender = connected(broker, version)
@@ -80,7 +83,7 @@ def test_stays_without_its_sender(broker, version):
 
 
 @every_version
-def test_wildcards(broker, version):
+def test_wildcards(broker: RunningBroker, version: int) -> None:
     """Each filter finds exactly the retained messages that it matches.
     [MQTT-3.3.1-9] [MQTT-3.3.2-3] [3.1.1 MQTT-3.3.1-6] [3.1.1 MQTT-3.3.2-3]"""
     root = unique("t")
@@ -106,7 +109,7 @@ def test_wildcards(broker, version):
 
 
 @every_version
-def test_sent_again_for_the_same_filter(broker, version):
+def test_sent_again_for_the_same_filter(broker: RunningBroker, version: int) -> None:
     """[MQTT-3.8.4-4] [MQTT-3.8.4-3] [3.1.1 MQTT-3.8.4-3]"""
     topic = unique("t/")
     client = connected(broker, version)
@@ -117,7 +120,7 @@ def test_sent_again_for_the_same_filter(broker, version):
 
 
 @every_version
-def test_several_filters_in_one_packet(broker, version):
+def test_several_filters_in_one_packet(broker: RunningBroker, version: int) -> None:
     """Each filter brings its retained messages, with the QoS that it was granted. [MQTT-3.8.4-5]
     [3.1.1 MQTT-3.8.4-4]"""
     topic = unique("t/")
@@ -129,7 +132,7 @@ def test_several_filters_in_one_packet(broker, version):
 
 
 @pytest.mark.parametrize("handling", [0, 1, 2])
-def test_retain_handling(broker, handling):
+def test_retain_handling(broker: RunningBroker, handling: int) -> None:
     """0 sends always, 1 for a new subscription only, 2 never.
     [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]"""
     topic = unique("t/")
@@ -144,7 +147,7 @@ def test_retain_handling(broker, handling):
         client.expect_nothing(0.05)
 
 
-def test_retain_handling_in_a_resumed_session(broker):
+def test_retain_handling_in_a_resumed_session(broker: RunningBroker) -> None:
     """A subscription of the stored session did exist. [MQTT-3.3.1-10]"""
     topic, name = unique("t/"), unique("c")
     client = connected(broker, client_id=name, **kept(5))
@@ -160,7 +163,7 @@ def test_retain_handling_in_a_resumed_session(broker):
 
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("as_published", [False, True])
-def test_retain_as_published(broker, as_published, retain):
+def test_retain_as_published(broker: RunningBroker, as_published: bool, retain: bool) -> None:
     """[MQTT-3.3.1-12] [MQTT-3.3.1-13]"""
     topic = unique("t/")
     client = connected(broker)
@@ -170,7 +173,7 @@ def test_retain_as_published(broker, as_published, retain):
 
 
 @pytest.mark.parametrize("as_published", [False, True])
-def test_stored_ones_always_have_the_flag(broker, as_published):
+def test_stored_ones_always_have_the_flag(broker: RunningBroker, as_published: bool) -> None:
     """Messages sent because of the subscription have retain 1, whatever the option says. [MQTT-3.3.1-9]"""
     topic = unique("t/")
     client = connected(broker)
@@ -179,11 +182,11 @@ def test_stored_ones_always_have_the_flag(broker, as_published):
     client.expect_message(topic, b"x", 1, retain=True)
 
 
-def test_properties_are_kept(broker):
+def test_properties_are_kept(broker: RunningBroker) -> None:
     """A retained message keeps its properties; the subscription's identifier is added.
     [MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-20] [MQTT-3.3.4-3]"""
     topic = unique("t/")
-    sent = {
+    sent: dict[str, Any] = {
         "payload_format": 1,
         "content_type": "ü",
         "response_topic": "r",
@@ -198,7 +201,7 @@ def test_properties_are_kept(broker):
         assert message.all(name) == (value if isinstance(value, list) else [value])
 
 
-def test_stored_under_the_whole_topic(broker):
+def test_stored_under_the_whole_topic(broker: RunningBroker) -> None:
     """A retained message that came with a topic alias only is stored under the topic's name.
     [MQTT-3.3.2-12]"""
     topic = unique("t/")
@@ -210,7 +213,7 @@ def test_stored_under_the_whole_topic(broker):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_across_versions(broker, version):
+def test_across_versions(broker: RunningBroker, version: int) -> None:
     """What one version stores, the other gets."""
     topic = unique("t/")
     connected(broker, version).publish(topic, b"x", 1, retain=True)
@@ -219,7 +222,7 @@ def test_across_versions(broker, version):
     later.expect_message(topic, b"x", 1, retain=True)
 
 
-def test_queued_while_away(broker):
+def test_queued_while_away(broker: RunningBroker) -> None:
     """For an absent client a retained PUBLISH is queued as any message: it comes with retain 0.
     [MQTT-3.3.1-12] [3.1.1 MQTT-3.3.1-9]"""
     for version in (4, 5):
@@ -232,7 +235,7 @@ def test_queued_while_away(broker):
         client.expect_message(topic, b"x", 1, retain=False)
 
 
-def test_more_than_an_outbox_holds_come_as_they_are_acknowledged(start_broker):
+def test_more_than_an_outbox_holds_come_as_they_are_acknowledged(start_broker: StartBroker) -> None:
     """Though the client sends nothing but acknowledgements, and the broker nothing but these messages."""
     broker = start_broker("[limits]\noutput_high_bytes = 16384\n")
     sender, later = connected(broker), connected(broker, 4)
@@ -240,7 +243,7 @@ def test_more_than_an_outbox_holds_come_as_they_are_acknowledged(start_broker):
     for topic in topics:
         sender.publish(topic, bytes(700), 1, retain=True)
     later.subscribe("many/#", 1)
-    came = []
+    came: list[Any] = []
     while len(came) < len(topics):
         batch = [later.expect(PUBLISH, retain=True)]
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from conformance.kit import Client, connected, kept, refused, unique
 from conformance.packets import (
@@ -10,12 +12,14 @@ from conformance.packets import (
     PUBREC,
     PUBREL,
     SUBACK,
+    Packet,
     Will,
     acknowledge,
     connect,
     publish,
     subscribe,
 )
+from conftest import RunningBroker, StartBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 every_qos = pytest.mark.parametrize("qos", [0, 1, 2])
@@ -35,7 +39,9 @@ allow subscribe $SYS/#
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 reactor", "2 reactors"])
-def broker(start_broker, tmp_path_factory, request):
+def broker(
+    start_broker: StartBroker, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> RunningBroker:
     file = tmp_path_factory.mktemp("acl") / "rules.acl"
     file.write_text(RULES)
     return start_broker(f'acl_file = "{file}"\nsys_interval_s = 0.2\n', reactors=request.param)
@@ -56,7 +62,7 @@ def publishes(client: Client, topic: str, qos: int, reason: int, *, retain: bool
 
 @every_version
 @every_qos
-def test_only_what_is_allowed_is_delivered(broker, version, qos):
+def test_only_what_is_allowed_is_delivered(broker: RunningBroker, version: int, qos: int) -> None:
     """In its order, and nothing between."""
     receiver, sender = connected(broker), connected(broker, version)
     receiver.subscribe("open/t", 2)
@@ -70,7 +76,7 @@ def test_only_what_is_allowed_is_delivered(broker, version, qos):
 
 
 @every_version
-def test_qos_and_retain_of_a_rule(broker, version):
+def test_qos_and_retain_of_a_rule(broker: RunningBroker, version: int) -> None:
     client = connected(broker, version)
     publishes(client, "low/x", 1, 0)
     publishes(client, "low/x", 2, 0x87)
@@ -98,7 +104,9 @@ def test_qos_and_retain_of_a_rule(broker, version):
         ("own/x/#", False),
     ],
 )
-def test_a_filter_is_allowed_as_a_whole_or_not(broker, version, topic_filter, allowed):
+def test_a_filter_is_allowed_as_a_whole_or_not(
+    broker: RunningBroker, version: int, topic_filter: str, allowed: bool
+) -> None:
     client = connected(broker, version)
     refusal = 0x87 if version == 5 else 0x80
     client.send(subscribe(1, ("open/a", 1), (topic_filter, 1), ("open/b", 1), version=version))
@@ -106,7 +114,7 @@ def test_a_filter_is_allowed_as_a_whole_or_not(broker, version, topic_filter, al
 
 
 @every_version
-def test_rules_about_who(broker, version):
+def test_rules_about_who(broker: RunningBroker, version: int) -> None:
     ann = connected(broker, version, username="ann", password=b"p")
     publishes(ann, "ann/x", 1, 0)
     publishes(connected(broker, version), "ann/x", 1, 0x87)
@@ -120,14 +128,14 @@ def test_rules_about_who(broker, version):
     publishes(mallory, "open/t", 1, 0x87)
 
 
-def test_a_client_identifier_that_the_server_assigned_is_filled_in(broker):
+def test_a_client_identifier_that_the_server_assigned_is_filled_in(broker: RunningBroker) -> None:
     client = connected(broker, 5, "")
     publishes(client, f"own/{client.client_id}/x", 1, 0x87)  # the rule is about own-*
     publishes(client, "open/t", 1, 0)
 
 
 @every_version
-def test_a_will_that_is_not_allowed_refuses_the_connection(broker, version):
+def test_a_will_that_is_not_allowed_refuses_the_connection(broker: RunningBroker, version: int) -> None:
     client = Client(broker.port, version)
     client.send(connect(unique("c"), version, will=Will("shut", b"x")))
     refused(client, 0x87 if version == 5 else 5)
@@ -140,7 +148,9 @@ def test_a_will_that_is_not_allowed_refuses_the_connection(broker, version):
 @every_version
 @every_qos
 @pytest.mark.parametrize("topic", ["$SYS/broker/version", "$x", "$share/g/x"])
-def test_no_client_publishes_to_topics_with_a_dollar(broker, version, qos, topic):
+def test_no_client_publishes_to_topics_with_a_dollar(
+    broker: RunningBroker, version: int, qos: int, topic: str
+) -> None:
     """They are the server's own (section 4.7.2)."""
     watcher = connected(broker)
     watcher.send(subscribe(1, ("$SYS/broker/version", 0)))
@@ -150,14 +160,14 @@ def test_no_client_publishes_to_topics_with_a_dollar(broker, version, qos, topic
         assert packet.payload != b"x"
 
 
-def iter_packets(client: Client):
+def iter_packets(client: Client) -> Iterator[Packet]:
     """What has come until now."""
     client.send(b"\xc0\x00")
     while (packet := client.receive()).raw != b"\xd0\x00":
         yield packet
 
 
-def test_a_will_with_a_dollar(broker):
+def test_a_will_with_a_dollar(broker: RunningBroker) -> None:
     """5.0 is refused with a reason of its own; 3.x, as a bridge of Mosquitto, is let in without it."""
     client = Client(broker.port)
     client.send(connect(unique("c"), will=Will("$SYS/broker/connection/b/state", b"0", 1, True)))
@@ -170,7 +180,7 @@ def test_a_will_with_a_dollar(broker):
     watcher.expect_nothing()
 
 
-def test_an_alias_is_judged_as_its_topic(broker):
+def test_an_alias_is_judged_as_its_topic(broker: RunningBroker) -> None:
     client = Client(broker.port)
     client.connect()
     client.send(publish("open/secret", b"x", 1, 1, topic_alias=1))
@@ -183,7 +193,7 @@ def test_an_alias_is_judged_as_its_topic(broker):
     client.expect(PUBACK, packet_id=4, reason=0x10)
 
 
-def test_clients_of_one_topic_are_judged_each_for_itself(broker):
+def test_clients_of_one_topic_are_judged_each_for_itself(broker: RunningBroker) -> None:
     """More of them than a topic remembers, in turns."""
     name = unique("own-")
     clients = [connected(broker, 5, name if number == 3 else unique("own-")) for number in range(9)]
@@ -193,7 +203,7 @@ def test_clients_of_one_topic_are_judged_each_for_itself(broker):
             publishes(client, f"own/{name}/x", 1, 0 if number == 3 else 0x87)
 
 
-def test_a_session_comes_back_to_the_rules_of_its_user(broker):
+def test_a_session_comes_back_to_the_rules_of_its_user(broker: RunningBroker) -> None:
     """Its subscriptions that are not allowed to who comes now have ended."""
     name = unique("c")
     ann = connected(broker, 5, name, username="ann", password=b"p", **kept(5))

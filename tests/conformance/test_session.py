@@ -7,20 +7,21 @@ import time
 import pytest
 from conformance.kit import Client, SideBySide, connected, kept, unique
 from conformance.packets import CONNACK, PUBACK, PUBLISH, acknowledge, connect, publish, subscribe
+from conftest import RunningBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 new_versions = pytest.mark.parametrize("version", [4, 5])
 side_by_side = SideBySide()
 
 
-def again(broker, client: Client, **settings) -> tuple[Client, bool]:
+def again(broker: RunningBroker, client: Client, **settings: int) -> tuple[Client, bool]:
     """The client on a new connection, and session present."""
     new = Client(broker.port, client.version)
     return new, new.connect(client.client_id, **settings).session_present
 
 
 @new_versions
-def test_session_present(broker, version):
+def test_session_present(broker: RunningBroker, version: int) -> None:
     """New, resumed, thrown away.
     [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT-3.1.2-4] [MQTT-3.1.2-5] [MQTT-3.1.2-6] [MQTT-3.1.2-23] [MQTT-3.1.4-4]
     [3.1.1 MQTT-3.2.2-1] [3.1.1 MQTT-3.2.2-2] [3.1.1 MQTT-3.2.2-3] [3.1.1 MQTT-3.1.2-4] [3.1.1 MQTT-3.1.2-6]
@@ -36,7 +37,7 @@ def test_session_present(broker, version):
     assert not present
 
 
-def test_connack_of_3_1_has_no_session_present(broker):
+def test_connack_of_3_1_has_no_session_present(broker: RunningBroker) -> None:
     """In MQTT 3.1 that byte is reserved: a resumed session shows in the subscription only."""
     topic, name = unique("t/"), unique("c")
     client = connected(broker, 3, name, clean=False)
@@ -50,7 +51,7 @@ def test_connack_of_3_1_has_no_session_present(broker):
 
 
 @every_version
-def test_subscriptions_are_kept(broker, version):
+def test_subscriptions_are_kept(broker: RunningBroker, version: int) -> None:
     """With their QoS and, in 5.0, their options and identifier.
     [MQTT-3.1.2-5] [MQTT-3.1.2-23] [MQTT-3.1.3-2] [3.1.1 MQTT-3.1.2-4] [3.1.1 MQTT-3.1.3-2]"""
     topic = unique("t/")
@@ -68,7 +69,7 @@ def test_subscriptions_are_kept(broker, version):
 
 
 @every_version
-def test_clean_start_forgets_all(broker, version):
+def test_clean_start_forgets_all(broker: RunningBroker, version: int) -> None:
     """Subscriptions, queue and unacknowledged messages.
     [MQTT-3.1.2-4] [MQTT-3.1.4-4] [3.1.1 MQTT-3.1.2-6] [3.1.1 MQTT-3.1.4-3]"""
     topic = unique("t/")
@@ -85,7 +86,7 @@ def test_clean_start_forgets_all(broker, version):
 
 
 @new_versions
-def test_clean_session_is_not_kept(broker, version):
+def test_clean_session_is_not_kept(broker: RunningBroker, version: int) -> None:
     """A session that began clean (5.0: without expiry) ends with its connection.
     [MQTT-3.1.2-4] [MQTT-4.1.0-2] [MQTT-3.2.2-3] [3.1.1 MQTT-3.1.2-6] [3.1.1 MQTT-3.2.2-3]"""
     topic = unique("t/")
@@ -98,14 +99,14 @@ def test_clean_session_is_not_kept(broker, version):
     client.expect_nothing()
 
 
-def test_without_expiry_clean_start_0_is_not_kept_either(broker):
+def test_without_expiry_clean_start_0_is_not_kept_either(broker: RunningBroker) -> None:
     """In 5.0 an absent session expiry interval is 0: the session ends with the connection. [MQTT-4.1.0-2]"""
     client = connected(broker, clean=False)
     client.disconnect()
     assert not again(broker, client, clean=False)[1]
 
 
-def test_clean_start_with_expiry_is_kept(broker):
+def test_clean_start_with_expiry_is_kept(broker: RunningBroker) -> None:
     """Clean Start is about the old session only. [MQTT-3.1.2-23]"""
     client = connected(broker, clean=True, session_expiry=60)
     client.drop()
@@ -113,7 +114,7 @@ def test_clean_start_with_expiry_is_kept(broker):
 
 
 @every_version
-def test_queued_while_away(broker, version):
+def test_queued_while_away(broker: RunningBroker, version: int) -> None:
     """QoS 1 and 2 messages wait, in order and each once, with DUP 0.
     [MQTT-4.5.0-1] [MQTT-4.6.0-5] [3.1.1 MQTT-3.1.2-5] [3.1.1 MQTT-4.5.0-1] [3.1.1 MQTT-4.1.0-1]"""
     topic = unique("t/")
@@ -129,7 +130,7 @@ def test_queued_while_away(broker, version):
 
 
 @every_version
-def test_queued_by_granted_qos(broker, version):
+def test_queued_by_granted_qos(broker: RunningBroker, version: int) -> None:
     """A message that a subscription lowers to QoS 0 need not wait; what waits has the lowered QoS.
     [MQTT-3.8.4-8] [3.1.1 MQTT-3.8.4-6] [3.1.1 MQTT-3.1.2-5]"""
     topic = unique("t/")
@@ -142,7 +143,7 @@ def test_queued_by_granted_qos(broker, version):
 
 
 @every_version
-def test_session_of_an_open_connection(broker, version):
+def test_session_of_an_open_connection(broker: RunningBroker, version: int) -> None:
     """While the connection is open nothing of the session is lost, expiry or not. [MQTT-4.1.0-1]
     [3.1.1 MQTT-4.1.0-2] [3.1.1 MQTT-4.1.0-1]"""
     topic = unique("t/")
@@ -155,7 +156,7 @@ def test_session_of_an_open_connection(broker, version):
 
 
 @new_versions
-def test_version_may_change(broker, version):
+def test_version_may_change(broker: RunningBroker, version: int) -> None:
     """A session of 3.1.1 can be resumed by 5.0 and the other way round."""
     topic = unique("t/")
     client = connected(broker, version, **kept(version))
@@ -167,14 +168,14 @@ def test_version_may_change(broker, version):
     other.expect_message(topic, b"x", 1)
 
 
-def test_disconnect_shortens_the_session(broker):
+def test_disconnect_shortens_the_session(broker: RunningBroker) -> None:
     """A session expiry interval of 0 in DISCONNECT ends the session at once. [MQTT-4.1.0-2]"""
     client = connected(broker, session_expiry=60)
     client.disconnect(session_expiry=0)
     assert not again(broker, client, clean=False)[1]
 
 
-def test_disconnect_can_not_begin_an_expiry(broker):
+def test_disconnect_can_not_begin_an_expiry(broker: RunningBroker) -> None:
     """From 0 in CONNECT to more in DISCONNECT is a protocol error. [MQTT-4.13.1-1]"""
     client = connected(broker)
     client.send(b"\xe0\x07\x00\x05\x11\x00\x00\x00\x3c")
@@ -182,7 +183,7 @@ def test_disconnect_can_not_begin_an_expiry(broker):
     assert not again(broker, client, clean=False)[1]
 
 
-def test_connect_replaces_the_expiry(broker):
+def test_connect_replaces_the_expiry(broker: RunningBroker) -> None:
     """Each CONNECT sets the interval anew. [MQTT-4.1.0-2]"""
     client = connected(broker, session_expiry=60)
     client.drop()
@@ -194,7 +195,7 @@ def test_connect_replaces_the_expiry(broker):
 
 
 @side_by_side
-def test_expiry(broker):
+def test_expiry(broker: RunningBroker) -> None:
     """After the interval the session is gone, with its queue. [MQTT-4.1.0-2] [MQTT-3.2.2-3]"""
     topic = unique("t/")
     client = connected(broker, session_expiry=1)
@@ -208,7 +209,7 @@ def test_expiry(broker):
 
 
 @side_by_side
-def test_back_before_expiry(broker):
+def test_back_before_expiry(broker: RunningBroker) -> None:
     """The interval begins when the connection ends, and again at each end. [MQTT-3.1.2-23] [MQTT-3.1.2-5]"""
     client = connected(broker, session_expiry=2)
     for _ in range(2):
@@ -220,7 +221,7 @@ def test_back_before_expiry(broker):
 
 
 @side_by_side
-def test_disconnect_changes_the_expiry(broker):
+def test_disconnect_changes_the_expiry(broker: RunningBroker) -> None:
     """[MQTT-4.1.0-2] [MQTT-3.1.2-23]"""
     shorter, longer = connected(broker, session_expiry=60), connected(broker, session_expiry=1)
     shorter.disconnect(session_expiry=1)
@@ -231,7 +232,7 @@ def test_disconnect_changes_the_expiry(broker):
 
 
 @side_by_side
-def test_endless_session(broker):
+def test_endless_session(broker: RunningBroker) -> None:
     """0xFFFFFFFF never expires; the largest finite interval doesn't soon. [MQTT-3.1.2-23]"""
     clients = [connected(broker, session_expiry=value) for value in (0xFFFFFFFF, 0xFFFFFFFE)]
     for client in clients:
@@ -241,7 +242,7 @@ def test_endless_session(broker):
 
 
 @every_version
-def test_many_are_queued_in_order(broker, version):
+def test_many_are_queued_in_order(broker: RunningBroker, version: int) -> None:
     """More than fit into the receiver's window. [MQTT-4.6.0-5] [3.1.1 MQTT-4.6.0-6]"""
     topic, count = unique("t/"), 3000
     client, sender = connected(broker, version, **kept(version)), connected(broker, version)
@@ -259,7 +260,7 @@ def test_many_are_queued_in_order(broker, version):
 
 
 @every_version
-def test_messages_at_the_moment_of_return(broker, version):
+def test_messages_at_the_moment_of_return(broker: RunningBroker, version: int) -> None:
     """Publishing goes on while the receiver comes and goes: nothing is lost, nothing changes its order.
     [MQTT-4.4.0-1] [MQTT-4.5.0-1] [3.1.1 MQTT-4.5.0-1] [3.1.1 MQTT-4.4.0-1]"""
     topic, count = unique("t/"), 300
@@ -283,7 +284,7 @@ def test_messages_at_the_moment_of_return(broker, version):
     assert firsts == list(range(count))
 
 
-def test_connack_before_the_queue(broker):
+def test_connack_before_the_queue(broker: RunningBroker) -> None:
     """The resumed session's messages follow CONNACK. [MQTT-3.2.0-1] [3.1.1 MQTT-3.2.0-1]"""
     topic = unique("t/")
     client = connected(broker, 4, clean=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 from conformance.kit import Client, ConnectionEnded, Silence, connected, kept, unique
@@ -20,10 +21,11 @@ from conformance.packets import (
     publish,
     subscribe,
 )
+from conftest import RunningBroker
 from waiting import WAIT_S
 
 
-def group(broker, count: int, qos: int = 1, **settings) -> tuple[str, str, list[Client]]:
+def group(broker: RunningBroker, count: int, qos: int = 1, **settings: Any) -> tuple[str, str, list[Client]]:
     """Topic, shared filter and connected members."""
     topic = unique("t/")
     name = f"$share/{unique('g')}/{topic}"
@@ -49,7 +51,7 @@ def collect(members: list[Client], wait_s: float = 0.15) -> list[tuple[int, byte
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_each_message_once(broker, qos):
+def test_each_message_once(broker: RunningBroker, qos: int) -> None:
     """Every message reaches one member, and every member gets some. [MQTT-4.8.2-3]"""
     topic, _, members = group(broker, 3, qos)
     sender = connected(broker)
@@ -61,7 +63,7 @@ def test_each_message_once(broker, qos):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_beside_others(broker, version):
+def test_beside_others(broker: RunningBroker, version: int) -> None:
     """Other groups and ordinary subscriptions, also of the same client, get their own copies."""
     topic, _, members = group(broker, 2)
     other_topic_group = f"$share/{unique('other')}/{topic}"
@@ -74,7 +76,7 @@ def test_beside_others(broker, version):
     assert len(collect(members)) == 1
 
 
-def test_same_client_shared_and_not(broker):
+def test_same_client_shared_and_not(broker: RunningBroker) -> None:
     """A client with both gets the message for both, each copy with its own subscription's identifier.
     [MQTT-3.3.4-3] [MQTT-3.3.4-5]"""
     topic, _, (member,) = group(broker, 1)
@@ -84,7 +86,7 @@ def test_same_client_shared_and_not(broker):
     assert sorted(found) == [[], [9]]
 
 
-def test_wildcards(broker):
+def test_wildcards(broker: RunningBroker) -> None:
     """The filter after the share name is like any other. [MQTT-4.8.2-1] [MQTT-4.8.2-2] [MQTT-4.7.2-1]"""
     topic = unique("t")
     client, sender = connected(broker), connected(broker)
@@ -98,7 +100,7 @@ def test_wildcards(broker):
     client.expect_nothing()
 
 
-def test_granted_qos(broker):
+def test_granted_qos(broker: RunningBroker) -> None:
     """Each member gets messages with its own granted QoS at most. [MQTT-4.8.2-3]"""
     topic, name, _ = group(broker, 0)
     low, high = connected(broker), connected(broker)
@@ -115,7 +117,7 @@ def test_granted_qos(broker):
     assert sum(counts) == 10
 
 
-def test_no_retained_messages(broker):
+def test_no_retained_messages(broker: RunningBroker) -> None:
     """A new shared subscription gets no retained messages, new or not."""
     topic = unique("t/")
     client = connected(broker)
@@ -125,7 +127,7 @@ def test_no_retained_messages(broker):
         client.expect_nothing()
 
 
-def test_no_local_is_an_error(broker):
+def test_no_local_is_an_error(broker: RunningBroker) -> None:
     """[MQTT-3.8.3-4]"""
     client = connected(broker)
     client.send(subscribe(1, (f"$share/g/{unique('t/')}", options(1, no_local=True))))
@@ -135,7 +137,7 @@ def test_no_local_is_an_error(broker):
 @pytest.mark.parametrize(
     "name", ["$share//t", "$share/g", "$share/g/", "$share/", "$share/g+/t", "$share/#/t"]
 )
-def test_wrong_share_names(broker, name):
+def test_wrong_share_names(broker: RunningBroker, name: str) -> None:
     """Refused or malformed. [MQTT-4.8.2-1] [MQTT-4.8.2-2]"""
     client = connected(broker)
     client.send(subscribe(1, (name, 1)))
@@ -154,7 +156,7 @@ def refused_or_closed(client: Client, *reasons: int) -> None:
         client.expect_closed()
 
 
-def test_unsubscribe(broker):
+def test_unsubscribe(broker: RunningBroker) -> None:
     """By the whole filter; the rest of the group goes on. [MQTT-3.10.4-1]"""
     topic, name, members = group(broker, 2)
     assert members[0].unsubscribe(topic).reasons == [0x11]
@@ -165,7 +167,7 @@ def test_unsubscribe(broker):
     assert {member for member, _ in collect(members)} == {1}
 
 
-def test_members_who_left(broker):
+def test_members_who_left(broker: RunningBroker) -> None:
     """Who is gone without a session gets nothing any more: all messages go to the others."""
     topic, _, members = group(broker, 3)
     members[0].disconnect()
@@ -177,7 +179,7 @@ def test_members_who_left(broker):
     assert len(collect(members[2:])) == 10
 
 
-def test_qos_0_needs_no_place_in_a_window(broker):
+def test_qos_0_needs_no_place_in_a_window(broker: RunningBroker) -> None:
     """Members that have not acknowledged as many messages as they take at QoS 1 get those at QoS 0, as any
     subscriber does."""
     topic, _, members = group(broker, 2, receive_max=1)
@@ -192,7 +194,7 @@ def test_qos_0_needs_no_place_in_a_window(broker):
     assert sorted(int(payload) for payload in payloads) == list(range(100))
 
 
-def test_queued_when_all_are_away(broker):
+def test_queued_when_all_are_away(broker: RunningBroker) -> None:
     """With kept sessions nothing is lost while no member is connected."""
     topic, _, members = group(broker, 2, **kept(5))
     for member in members:
@@ -205,7 +207,7 @@ def test_queued_when_all_are_away(broker):
     assert sorted(int(payload) for _, payload in found) == list(range(10))
 
 
-def test_connected_members_first(broker):
+def test_connected_members_first(broker: RunningBroker) -> None:
     """While one member is connected, absent ones with kept sessions don't hold messages back."""
     topic, _, members = group(broker, 3, **kept(5))
     members[0].disconnect()
@@ -217,7 +219,7 @@ def test_connected_members_first(broker):
     assert len(collect(members[2:])) == 12
 
 
-def test_qos_2_stays_with_its_member(broker):
+def test_qos_2_stays_with_its_member(broker: RunningBroker) -> None:
     """A QoS 2 delivery that was cut off is finished with the same member, not with another.
     [MQTT-4.8.2-4]"""
     topic, _, members = group(broker, 2, 2, **kept(5))
@@ -232,7 +234,7 @@ def test_qos_2_stays_with_its_member(broker):
     back.expect_bytes(acknowledge(6, message.packet_id))
 
 
-def test_qos_2_publish_stays_with_its_member(broker):
+def test_qos_2_publish_stays_with_its_member(broker: RunningBroker) -> None:
     """Also when the connection broke before PUBREC. [MQTT-4.8.2-4]"""
     topic, _, members = group(broker, 2, 2, **kept(5))
     connected(broker).publish(topic, b"x", 2)
@@ -243,7 +245,7 @@ def test_qos_2_publish_stays_with_its_member(broker):
     back.expect(PUBLISH, packet_id=message.packet_id, payload=b"x", dup=True)
 
 
-def test_qos_2_of_an_ended_session(broker):
+def test_qos_2_of_an_ended_session(broker: RunningBroker) -> None:
     """If that member's session ends, the message goes to nobody else. [MQTT-4.8.2-5]"""
     topic, _, members = group(broker, 2, 2, **kept(5))
     connected(broker).publish(topic, b"x", 2)
@@ -253,7 +255,7 @@ def test_qos_2_of_an_ended_session(broker):
 
 
 @pytest.mark.parametrize(("qos", "kind"), [(1, PUBACK), (2, PUBREC)])
-def test_refused_message(broker, qos, kind):
+def test_refused_message(broker: RunningBroker, qos: int, kind: int) -> None:
     """A reason of 0x80 or more discards it for the whole group. [MQTT-4.8.2-6] [MQTT-4.4.0-2]"""
     topic, _, members = group(broker, 2, qos)
     connected(broker).publish(topic, b"x", qos)
@@ -273,7 +275,7 @@ def first_receiver(members: list[Client]) -> tuple[int, Packet]:
     raise AssertionError("no member got the message")
 
 
-def test_subscription_identifier(broker):
+def test_subscription_identifier(broker: RunningBroker) -> None:
     """[MQTT-3.3.4-3]"""
     topic = unique("t/")
     client = connected(broker)
@@ -282,7 +284,7 @@ def test_subscription_identifier(broker):
     assert client.expect_message(topic, b"x", 1).get("subscription_id") == 3
 
 
-def test_share_is_no_topic(broker):
+def test_share_is_no_topic(broker: RunningBroker) -> None:
     """A PUBLISH to a topic that begins with $share goes to no group."""
     topic, name, members = group(broker, 1)
     connected(broker).send(publish(name, b"x", 0))
@@ -292,7 +294,7 @@ def test_share_is_no_topic(broker):
 
 
 @pytest.mark.parametrize("subscribers", [0, 50])
-def test_all_members_take_part(broker, subscribers):
+def test_all_members_take_part(broker: RunningBroker, subscribers: int) -> None:
     """Also when each topic is used once, and when others subscribe meanwhile."""
     topic = unique("t/")
     members = [connected(broker) for _ in range(4)]

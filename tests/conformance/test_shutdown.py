@@ -6,10 +6,11 @@ import time
 
 from conformance.kit import connected, unique
 from conformance.packets import PUBLISH, publish
+from conftest import StartBroker
 from waiting import LATE_S
 
 
-def test_goodbye(start_broker):
+def test_goodbye(start_broker: StartBroker) -> None:
     """5.0 clients get DISCONNECT 0x8B, 3.x clients a closed connection; messages sent before come first.
     [MQTT-3.14.4-1] [MQTT-3.14.4-2] [MQTT-3.14.2-1] [MQTT-3.14.2-2]"""
     broker = start_broker(reactors=2)
@@ -30,7 +31,7 @@ def test_goodbye(start_broker):
         receiver.expect_closed(0x8B)
 
 
-def test_restart(start_broker):
+def test_restart(start_broker: StartBroker) -> None:
     """It serves and ends well, also the second time."""
     for _ in range(2):
         broker = start_broker()

@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ LISTS = {"mqtt5.toml": "", "mqtt311.toml": "3.1.1 "}  # file: how docstrings mar
 COUNTS = {"mqtt5.toml": 251, "mqtt311.toml": 142}  # numbered statements
 
 
-def statements() -> dict[str, dict[str, object]]:
+def statements() -> dict[str, dict[str, Any]]:
     """All statements by their tag."""
     found = {}
     for name, mark in LISTS.items():
@@ -36,12 +37,12 @@ def claims() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(("name", "count"), COUNTS.items())
-def test_lists_are_whole(name, count):
+def test_lists_are_whole(name: str, count: int) -> None:
     """No statement is lost by accident."""
     assert len(tomllib.loads((HERE / "statements" / name).read_text())) == count
 
 
-def test_every_statement_is_shown_or_explained():
+def test_every_statement_is_shown_or_explained() -> None:
     """Exactly one of tests, a reason, or binding clients only; and a line that says it."""
     for tag, entry in statements().items():
         assert len(str(entry["says"])) > 10, tag
@@ -50,7 +51,7 @@ def test_every_statement_is_shown_or_explained():
         assert entry[ways.pop()], tag
 
 
-def test_named_tests_claim_their_statements():
+def test_named_tests_claim_their_statements() -> None:
     """Each test named by a statement exists and has its tag."""
     claimed = claims()
     for tag, entry in statements().items():
@@ -59,7 +60,7 @@ def test_named_tests_claim_their_statements():
             assert tag in claimed[name], f"{tag} names {name}, whose docstring does not claim it"
 
 
-def test_claims_are_listed():
+def test_claims_are_listed() -> None:
     """Each tag in a docstring is a known statement's, which names the test."""
     known = statements()
     for name, tags in claims().items():

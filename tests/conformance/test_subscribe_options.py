@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from conformance.kit import connected, kept, unique
 from conformance.packets import (
@@ -17,12 +19,13 @@ from conformance.packets import (
     subscribe,
     unsubscribe,
 )
+from conftest import RunningBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 
 
 @every_version
-def test_suback(broker, version):
+def test_suback(broker: RunningBroker, version: int) -> None:
     """Exact bytes: the packet identifier, and a code for each filter in their order.
     [MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT-3.8.4-7] [MQTT-3.9.3-1] [MQTT-3.9.3-2]
     [MQTT-2.2.1-6] [MQTT-3.2.2-10] [3.1.1 MQTT-3.8.4-1] [3.1.1 MQTT-3.8.4-2] [3.1.1 MQTT-3.8.4-4]
@@ -35,7 +38,7 @@ def test_suback(broker, version):
 
 
 @every_version
-def test_unsuback(broker, version):
+def test_unsuback(broker: RunningBroker, version: int) -> None:
     """Exact bytes, whether there were such subscriptions or not; 5.0 has a code for each filter.
     [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.10.4-6] [MQTT-3.11.3-1] [MQTT-3.11.3-2] [MQTT-2.2.1-6]
     [3.1.1 MQTT-3.10.4-4] [3.1.1 MQTT-3.10.4-5] [3.1.1 MQTT-3.10.4-6] [3.1.1 MQTT-2.3.1-7]"""
@@ -48,7 +51,7 @@ def test_unsuback(broker, version):
 
 
 @every_version
-def test_unsubscribe_compares_exactly(broker, version):
+def test_unsubscribe_compares_exactly(broker: RunningBroker, version: int) -> None:
     """A filter that only matches another is not this filter.
     [MQTT-3.10.4-1] [MQTT-3.10.4-2] [3.1.1 MQTT-3.10.4-1] [3.1.1 MQTT-3.10.4-2]"""
     client, topic = connected(broker, version), unique("t/")
@@ -63,7 +66,7 @@ def test_unsubscribe_compares_exactly(broker, version):
 
 
 @every_version
-def test_unsubscribe_finishes_what_has_begun(broker, version):
+def test_unsubscribe_finishes_what_has_begun(broker: RunningBroker, version: int) -> None:
     """Deliveries under way go on, also over a reconnection; new messages don't come.
     [MQTT-3.10.4-3] [MQTT-3.10.4-2] [3.1.1 MQTT-3.10.4-3] [3.1.1 MQTT-3.10.4-2]"""
     topic = unique("t/")
@@ -84,7 +87,7 @@ def test_unsubscribe_finishes_what_has_begun(broker, version):
 
 
 @every_version
-def test_replaced(broker, version):
+def test_replaced(broker: RunningBroker, version: int) -> None:
     """The same filter again is one subscription, with the new QoS.
     [MQTT-3.8.4-3] [3.1.1 MQTT-3.8.4-3]"""
     client, topic = connected(broker, version), unique("t/")
@@ -97,7 +100,7 @@ def test_replaced(broker, version):
 
 
 @every_version
-def test_replacing_loses_nothing(broker, version):
+def test_replacing_loses_nothing(broker: RunningBroker, version: int) -> None:
     """Messages keep flowing while the subscription is replaced again and again.
     [MQTT-3.8.4-4] [3.1.1 MQTT-3.8.4-3]"""
     client, topic, count = connected(broker, version), unique("t/"), 200
@@ -107,7 +110,7 @@ def test_replacing_loses_nothing(broker, version):
         sender.send(publish(topic, b"%d" % number, 1, number + 1, version))
         if number % 5 == 0:
             client.send(subscribe(number + 1, (topic, 1), version=version))
-    received = []
+    received: list[Any] = []
     while len(received) < count:
         packet = client.receive()
         if packet.kind == PUBLISH:
@@ -117,7 +120,7 @@ def test_replacing_loses_nothing(broker, version):
 
 
 @every_version
-def test_overlapping(broker, version):
+def test_overlapping(broker: RunningBroker, version: int) -> None:
     """Several subscriptions that match: the highest granted QoS, limited by the message's own.
     [MQTT-3.3.4-2] [3.1.1 MQTT-3.3.5-1]"""
     client, topic = connected(broker, version), unique("t/")
@@ -130,7 +133,7 @@ def test_overlapping(broker, version):
     client.expect_nothing()
 
 
-def test_overlapping_with_identifiers(broker):
+def test_overlapping_with_identifiers(broker: RunningBroker) -> None:
     """One copy, with the identifiers of all subscriptions that match and have one.
     [MQTT-3.3.4-3] [MQTT-3.3.4-4]"""
     client, topic = connected(broker), unique("t/")
@@ -145,7 +148,7 @@ def test_overlapping_with_identifiers(broker):
     client.expect_nothing()
 
 
-def test_identifier_of_several_filters(broker):
+def test_identifier_of_several_filters(broker: RunningBroker) -> None:
     """One SUBSCRIBE gives all its filters the same identifier. [MQTT-3.3.4-3] [MQTT-3.8.4-5]"""
     client, topic = connected(broker), unique("t/")
     client.send(subscribe(1, (f"{topic}/a", 1), (f"{topic}/b", 1), subscription_id=7))
@@ -156,7 +159,7 @@ def test_identifier_of_several_filters(broker):
         assert client.expect_message(f"{topic}/{level}", b"x", 1).get("subscription_id") == 7
 
 
-def test_replaced_identifier(broker):
+def test_replaced_identifier(broker: RunningBroker) -> None:
     """A subscription made again has the new identifier, or none. [MQTT-3.8.4-3] [MQTT-3.3.4-3]"""
     client, topic = connected(broker), unique("t/")
     sender = connected(broker)
@@ -166,7 +169,7 @@ def test_replaced_identifier(broker):
         assert client.expect_message(topic, b"x", 1).get("subscription_id") == identifier
 
 
-def test_identifiers_are_each_client_s_own(broker):
+def test_identifiers_are_each_client_s_own(broker: RunningBroker) -> None:
     """[MQTT-3.3.4-3]"""
     topic, clients = unique("t/"), [connected(broker) for _ in range(3)]
     for number, client in enumerate(clients):
@@ -176,7 +179,7 @@ def test_identifiers_are_each_client_s_own(broker):
         assert client.expect_message(topic, b"x", 1).get("subscription_id", 0) == number
 
 
-def test_no_local(broker):
+def test_no_local(broker: RunningBroker) -> None:
     """A client's own messages don't come back to it; others' do, and its own reach others.
     [MQTT-3.8.3-3]"""
     client, other, topic = connected(broker), connected(broker), unique("t/")
@@ -190,7 +193,7 @@ def test_no_local(broker):
         each.expect_nothing()
 
 
-def test_no_local_is_of_one_subscription(broker):
+def test_no_local_is_of_one_subscription(broker: RunningBroker) -> None:
     """Another subscription without it that matches still gets the message, with its identifier only.
     [MQTT-3.8.3-3]"""
     client, topic = connected(broker), unique("t/")
@@ -202,7 +205,7 @@ def test_no_local_is_of_one_subscription(broker):
     assert packets[PUBLISH].all("subscription_id") == [2]
 
 
-def test_no_local_after_reconnection(broker):
+def test_no_local_after_reconnection(broker: RunningBroker) -> None:
     """It goes by the client identifier, not by the connection. [MQTT-3.8.3-3]"""
     client, topic = connected(broker, **kept(5)), unique("t/")
     client.subscribe(topic, 1, options(no_local=True))
@@ -212,7 +215,7 @@ def test_no_local_after_reconnection(broker):
     client.expect_nothing()
 
 
-def test_options_are_replaced(broker):
+def test_options_are_replaced(broker: RunningBroker) -> None:
     """[MQTT-3.8.4-3]"""
     client, topic = connected(broker), unique("t/")
     client.subscribe(topic, 1, options(no_local=True))
@@ -223,7 +226,7 @@ def test_options_are_replaced(broker):
 
 
 @every_version
-def test_ping(broker, version):
+def test_ping(broker: RunningBroker, version: int) -> None:
     """[MQTT-3.12.4-1] [3.1.1 MQTT-3.12.4-1]"""
     client = connected(broker, version)
     client.send(*[b"\xc0\x00"] * 50)
@@ -232,7 +235,7 @@ def test_ping(broker, version):
 
 
 @every_version
-def test_answers_are_in_order(broker, version):
+def test_answers_are_in_order(broker: RunningBroker, version: int) -> None:
     """Requests of several kinds in one piece are answered one after the other, each with its own identifier.
     [MQTT-2.2.1-6] [3.1.1 MQTT-2.3.1-7]"""
     client, topic = connected(broker, version), unique("t/")
@@ -254,7 +257,7 @@ def test_answers_are_in_order(broker, version):
 
 
 @every_version
-def test_many_filters_in_one_packet(broker, version):
+def test_many_filters_in_one_packet(broker: RunningBroker, version: int) -> None:
     """[MQTT-3.8.4-5] [3.1.1 MQTT-3.8.4-4] [MQTT-3.10.4-6] [3.1.1 MQTT-3.10.4-6]"""
     client, topic = connected(broker, version), unique("t/")
     filters = [(f"{topic}/{number}", number % 3) for number in range(1000)]
@@ -268,7 +271,7 @@ def test_many_filters_in_one_packet(broker, version):
     client.expect_nothing()
 
 
-def test_no_local_and_the_qos_of_others(broker):
+def test_no_local_and_the_qos_of_others(broker: RunningBroker) -> None:
     """For a client's own message only the subscriptions that want it count: its QoS is theirs. [MQTT-3.8.3-3]
     [MQTT-3.3.4-2]"""
     client, topic = connected(broker), unique("t/")
@@ -280,7 +283,7 @@ def test_no_local_and_the_qos_of_others(broker):
 
 
 @every_version
-def test_unsubscribe_stops_retained_messages(broker, version):
+def test_unsubscribe_stops_retained_messages(broker: RunningBroker, version: int) -> None:
     """After UNSUBACK no more of the retained messages that SUBSCRIBE has called up come.
     [MQTT-3.10.4-2] [3.1.1 MQTT-3.10.4-2]"""
     topic, client = unique("t/"), connected(broker, version)

@@ -7,12 +7,13 @@ import threading
 import pytest
 from conformance.kit import Client, ConnectionEnded, connected, kept, unique
 from conformance.packets import PUBLISH, publish
+from conftest import RunningBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 
 
 @every_version
-def test_old_connection_ends(broker, version):
+def test_old_connection_ends(broker: RunningBroker, version: int) -> None:
     """In 5.0 with DISCONNECT 0x8E.
     [MQTT-3.1.4-3] [MQTT-3.14.4-1] [MQTT-3.14.4-2] [MQTT-3.14.2-1] [MQTT-3.14.2-2] [3.1.1 MQTT-3.1.4-2]"""
     old = connected(broker, version)
@@ -22,7 +23,7 @@ def test_old_connection_ends(broker, version):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_session_goes_on(broker, version):
+def test_session_goes_on(broker: RunningBroker, version: int) -> None:
     """Subscriptions and unacknowledged messages come to the new connection.
     [MQTT-3.1.2-5] [MQTT-4.4.0-1] [MQTT-3.2.2-3] [3.1.1 MQTT-3.1.2-4] [3.1.1 MQTT-4.4.0-1]"""
     topic = unique("t/")
@@ -41,7 +42,7 @@ def test_session_goes_on(broker, version):
 
 
 @every_version
-def test_clean_start_takes_over_without_the_session(broker, version):
+def test_clean_start_takes_over_without_the_session(broker: RunningBroker, version: int) -> None:
     """[MQTT-3.1.2-4] [MQTT-3.2.2-2] [3.1.1 MQTT-3.1.2-6] [3.1.1 MQTT-3.2.2-1]"""
     topic = unique("t/")
     old = connected(broker, version, **kept(version))
@@ -53,7 +54,7 @@ def test_clean_start_takes_over_without_the_session(broker, version):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_across_versions(broker, version):
+def test_across_versions(broker: RunningBroker, version: int) -> None:
     """[MQTT-3.1.4-3] [3.1.1 MQTT-3.1.4-2]"""
     old = connected(broker, version)
     new = connected(broker, 9 - version, old.client_id)
@@ -61,7 +62,7 @@ def test_across_versions(broker, version):
     new.ping()
 
 
-def test_client_ids_are_compared_exactly(broker):
+def test_client_ids_are_compared_exactly(broker: RunningBroker) -> None:
     """Letters of the other case, composed and decomposed letters, and a space make other clients.
     [MQTT-3.1.3-2] [3.1.1 MQTT-3.1.3-2]"""
     base = unique("c")
@@ -72,7 +73,7 @@ def test_client_ids_are_compared_exactly(broker):
 
 
 @every_version
-def test_many_at_once(broker, version):
+def test_many_at_once(broker: RunningBroker, version: int) -> None:
     """Twenty connections fight for one identifier: exactly one is left, and it works.
     [MQTT-3.1.4-3] [3.1.1 MQTT-3.1.4-2]"""
     name, clients = unique("c"), [Client(broker.port, version) for _ in range(20)]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from conformance.kit import ConnectionEnded, connected, unique
 from conformance.packets import DISCONNECT, PUBLISH, SUBACK, publish, subscribe
+from conftest import RunningBroker, StartBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
 
 
 @pytest.fixture(scope="module")
-def quiet_broker(start_broker):
+def quiet_broker(start_broker: StartBroker) -> RunningBroker:
     """A broker without other tests' messages, for filters that match everybody's."""
     return start_broker()
 
@@ -35,7 +37,7 @@ MATCHES = [
 
 
 @every_version
-def test_matching(broker, version):
+def test_matching(broker: RunningBroker, version: int) -> None:
     """[MQTT-3.3.2-3] [MQTT-4.7.3-4] [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-3.8.4-1] [3.1.1 MQTT-3.3.2-3]
     [3.1.1 MQTT-4.7.3-4] [3.1.1 MQTT-4.7.1-2] [3.1.1 MQTT-4.7.1-3]"""
     sender = connected(broker, version)
@@ -52,7 +54,7 @@ def test_matching(broker, version):
 
 
 @every_version
-def test_filters_without_prefix(quiet_broker, version):
+def test_filters_without_prefix(quiet_broker: RunningBroker, version: int) -> None:
     """Wildcards at the first level; a topic that begins with a slash has an empty first level.
     [MQTT-4.7.1-1] [MQTT-4.7.1-2] [3.1.1 MQTT-4.7.1-2] [3.1.1 MQTT-4.7.1-3]"""
     topic = unique("t")
@@ -70,20 +72,20 @@ def test_filters_without_prefix(quiet_broker, version):
 
 
 @pytest.fixture(scope="module")
-def telling_broker(start_broker):
+def telling_broker(start_broker: StartBroker) -> RunningBroker:
     """One that publishes below $SYS often: no client may."""
     return start_broker("sys_interval_s = 0.05\n")
 
 
 @every_version
-def test_dollar(telling_broker, version):
+def test_dollar(telling_broker: RunningBroker, version: int) -> None:
     """A wildcard at the first level does not match topics that begin with $, retained or not; the level by
     name does. [MQTT-4.7.2-1] [3.1.1 MQTT-4.7.2-1]"""
     wild, named = connected(telling_broker, version), connected(telling_broker, version)
     for name in ("#", "+", "+/broker/uptime", "+/#", "+/broker/#"):
         wild.subscribe(name)
     named.send(subscribe(1, ("$SYS/broker/#", 0), version=version))
-    seen = set()
+    seen: set[Any] = set()
     while seen < {True, False}:
         packet = named.receive()
         if packet.kind == PUBLISH:
@@ -93,7 +95,7 @@ def test_dollar(telling_broker, version):
         assert not packet.topic.startswith("$")
 
 
-def test_sys_is_not_matched_by_wildcards(quiet_broker):
+def test_sys_is_not_matched_by_wildcards(quiet_broker: RunningBroker) -> None:
     """The broker's own topics come to those only who ask for $SYS. [MQTT-4.7.2-1]"""
     wild = connected(quiet_broker)
     wild.subscribe("#")
@@ -104,7 +106,7 @@ def test_sys_is_not_matched_by_wildcards(quiet_broker):
 
 @pytest.mark.parametrize("topic", ["#", "+", "a/#", "a/+/b", "a+", "a#b", "+/"])
 @every_version
-def test_wildcards_in_topic_names(broker, topic, version):
+def test_wildcards_in_topic_names(broker: RunningBroker, topic: str, version: int) -> None:
     """Nobody gets such a message; the connection is closed, in 5.0 with a reason.
     [MQTT-3.3.2-2] [MQTT-4.7.0-1] [3.1.1 MQTT-3.3.2-2] [3.1.1 MQTT-4.7.1-1]"""
     client = connected(broker, version)
@@ -114,7 +116,7 @@ def test_wildcards_in_topic_names(broker, topic, version):
 
 @pytest.mark.parametrize("name", ["", "a#", "#/a", "a/#/b", "a/b#", "##", "a+", "+a", "a/+b", "a/b+/c", "++"])
 @every_version
-def test_wrong_filters(broker, name, version):
+def test_wrong_filters(broker: RunningBroker, name: str, version: int) -> None:
     """The subscription fails, or the connection is closed; and others in the same packet are no worse for it.
     [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1] [3.1.1 MQTT-4.7.1-2] [3.1.1 MQTT-4.7.1-3]
     [3.1.1 MQTT-4.7.3-1]"""
@@ -131,7 +133,7 @@ def test_wrong_filters(broker, name, version):
 
 
 @every_version
-def test_long_topics(broker, version):
+def test_long_topics(broker: RunningBroker, version: int) -> None:
     """Topics of the largest configured length arrive whole. [MQTT-4.7.3-3] [3.1.1 MQTT-4.7.3-3]"""
     topic, client = unique("t/"), connected(broker, version)
     topic += "/" + "x" * (4096 - len(topic) - 1)
@@ -140,7 +142,7 @@ def test_long_topics(broker, version):
     client.expect_message(topic, b"x", 1)
 
 
-def test_longest_topics(start_broker):
+def test_longest_topics(start_broker: StartBroker) -> None:
     """65,535 bytes are possible where they are allowed. [MQTT-4.7.3-3] [3.1.1 MQTT-4.7.3-3]"""
     broker = start_broker("[limits]\ntopic_bytes_max = 65535\n")
     for version in (3, 4, 5):
@@ -151,7 +153,7 @@ def test_longest_topics(start_broker):
 
 
 @every_version
-def test_many_levels(quiet_broker, version):
+def test_many_levels(quiet_broker: RunningBroker, version: int) -> None:
     """Up to the configured number of levels."""
     topic, client = unique("t") + "/a" * 63, connected(quiet_broker, version)
     client.subscribe(unique("none") + "/+" * 63, 1)
@@ -161,7 +163,7 @@ def test_many_levels(quiet_broker, version):
 
 
 @every_version
-def test_many_subscriptions(broker, version):
+def test_many_subscriptions(broker: RunningBroker, version: int) -> None:
     """Each of many filters of many clients gets its own messages and no others. [MQTT-4.5.0-1]
     [3.1.1 MQTT-4.5.0-1]"""
     prefix, clients = unique("t"), [connected(broker, version) for _ in range(10)]

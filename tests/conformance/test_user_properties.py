@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from conformance.kit import Client, connected, refused, unique
 from conformance.packets import (
     DISCONNECT,
@@ -18,11 +20,12 @@ from conformance.packets import (
     subscribe,
     unsubscribe,
 )
+from conftest import RunningBroker
 
 PAIRS = [("b", "2"), ("a", "1"), ("b", "1"), ("", ""), ("\u00fc", "\U0001f600")]
 
 
-def test_order_of_many(broker):
+def test_order_of_many(broker: RunningBroker) -> None:
     """Hundreds of pairs keep their order. [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-1.5.7-1]"""
     pairs = [(f"k{index % 7}", f"v{index}") for index in range(300)]
     topic, receiver = unique("t/"), connected(broker)
@@ -31,13 +34,13 @@ def test_order_of_many(broker):
     assert receiver.expect_message(topic, b"x", 1).all("user") == pairs
 
 
-def test_accepted_in_every_packet(broker):
+def test_accepted_in_every_packet(broker: RunningBroker) -> None:
     """With a reason string where the standard has one; answers come as always."""
     topic, client = unique("t/"), connected(broker, user=PAIRS)
     client.send(subscribe(1, (topic, 2), user=PAIRS))
     client.expect(SUBACK, packet_id=1, reasons=[2])
     client.send(publish(topic, b"x", 2, 2, user=PAIRS))
-    packets = {}
+    packets: dict[Any, Any] = {}
     while packets.keys() != {PUBREC, PUBCOMP, PUBLISH, PUBREL}:
         packet = client.receive()
         packets[packet.kind] = packet
@@ -52,7 +55,7 @@ def test_accepted_in_every_packet(broker):
     client.disconnect(0, user=PAIRS, reason_string="bye", session_expiry=0)
 
 
-def test_no_reasons_for_who_wants_none(broker):
+def test_no_reasons_for_who_wants_none(broker: RunningBroker) -> None:
     """With request problem information 0, only CONNACK, PUBLISH and DISCONNECT may explain themselves.
     [MQTT-3.1.2-29]"""
     client, topic = connected(broker, request_problem=0), unique("t/")
@@ -72,7 +75,7 @@ def test_no_reasons_for_who_wants_none(broker):
     assert client.expect_message(topic, b"x", 1).all("user") == PAIRS
 
 
-def test_explanations_fit_the_client(broker):
+def test_explanations_fit_the_client(broker: RunningBroker) -> None:
     """A client that takes the smallest packets gets CONNACK, acknowledgements and DISCONNECT without
     explanations that would not fit.
     [MQTT-3.2.2-19] [MQTT-3.2.2-20] [MQTT-3.4.2-2] [MQTT-3.4.2-3] [MQTT-3.5.2-2] [MQTT-3.5.2-3] [MQTT-3.6.2-2]
@@ -98,7 +101,7 @@ def test_explanations_fit_the_client(broker):
     client.expect_closed()
 
 
-def test_explanation_of_a_refusal_fits_too(broker):
+def test_explanation_of_a_refusal_fits_too(broker: RunningBroker) -> None:
     """[MQTT-3.2.2-19] [MQTT-3.2.2-20]"""
     client = Client(broker.port)
     client.send(connect(unique("c"), packet_max=20, auth_method="nothing known"))

@@ -35,7 +35,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--durability", choices=("sync", "interval", "os"), default="")
     parser.add_argument("--reactors", type=int, default=0)
     parser.add_argument("--wills", type=int, default=0, help="kill while so many wills are due, instead")
-    parser.add_argument("--kills", type=int, default=Choice.kills, help="of each run with wills")
+    parser.add_argument("--kills", type=int, default=Choice(seed=0).kills, help="of each run with wills")
     return parser.parse_args()
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from crash.actors import random_of
 from crash.client import Client, Setting, Subscriber
+from crash.disk import Disk
 from crash.history import Debts, History, Interest, Message, judge
 from crash.run import Choice, Outcome, conclude
 from crash.server import Server
@@ -84,7 +85,7 @@ class WillRun:
     """The broker, its watchers, and the clients of each kill."""
 
     def __init__(self, choice: Choice, folder: Path) -> None:
-        self.disk = None
+        self.disk: Disk | None = None
         self.choice, self.history = choice, History()
         self.choose = random_of(choice.seed, "wills")
         settings: dict[str, object] = {"store": choice.store, "reactors": choice.reactors}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conformance.kit import Client, ConnectionEnded, Silence, connected, unique
 from conformance.packets import (
@@ -70,7 +70,9 @@ class Session:
         self.come()
         assert self.client is not None
         options = self.chance.choice([0, 1, 2, 2, 8 | 2])
-        named = {"subscription_id": self.chance.randrange(1, 1000)} if self.chance.random() < 0.5 else {}
+        named: dict[str, Any] = (
+            {"subscription_id": self.chance.randrange(1, 1000)} if self.chance.random() < 0.5 else {}
+        )
         self.ids += 1
         self.client.send(subscribe(self.ids, (self.chance.choice(FILTERS), options), **named))
         self.handle_until(lambda packet: packet.kind == SUBACK)
@@ -80,7 +82,9 @@ class Session:
         self.come()
         assert self.client is not None
         qos = self.chance.choice([0, 1, 1, 2, 2])
-        named = {"message_expiry": self.chance.choice([1000, 2000])} if self.chance.random() < 0.4 else {}
+        named: dict[str, Any] = (
+            {"message_expiry": self.chance.choice([1000, 2000])} if self.chance.random() < 0.4 else {}
+        )
         payload = self.chance.randbytes(self.chance.choice([0, 1, 10, 100, 5000]))
         self.ids += 1
         retain = self.chance.random() < 0.15

@@ -9,7 +9,7 @@ import select
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tidemq.store.sqlite import make_sqlite_store
 from tidemq.stream import Streams
 
 KINDS = ("rocksdb", "sqlite", "memory")
-MAKERS: dict[str, Callable[[Config], Store]] = {
+MAKERS: dict[str, Callable[[Config, Mapping[str, Any]], Store]] = {
     "rocksdb": make_rocksdb_store,
     "sqlite": make_sqlite_store,
 }

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from durable.server import StoreDouble
@@ -26,7 +27,7 @@ YEARS_S = 30 * 365 * DAY_S
 
 
 @pytest.fixture
-def library(install) -> Path:
+def library(install: Callable[[str, str], None]) -> Path:
     install("faketime", "faketime")
     found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     assert found, "the package faketime has no libfaketimeMT.so.1"
@@ -84,7 +85,7 @@ class FakedBroker:
 
 
 @pytest.fixture
-def broker(tmp_path, library) -> Iterator[FakedBroker]:
+def broker(tmp_path: Path, library: Path) -> Iterator[FakedBroker]:
     made = FakedBroker(tmp_path, library)
     yield made
     made.end(signal.SIGKILL)
@@ -92,7 +93,7 @@ def broker(tmp_path, library) -> Iterator[FakedBroker]:
 
 async def leave(broker: FakedBroker, expiry_s: int) -> None:
     """A session with a subscription, whose client is away."""
-    settings = {"client_id": "away", "clean_start": False, "session_expiry_s": expiry_s}
+    settings: dict[str, Any] = {"client_id": "away", "clean_start": False, "session_expiry_s": expiry_s}
     async with Client(f"mqtt://127.0.0.1:{broker.port}", **settings) as client:
         await client.subscribe("a", qos=1)
 
@@ -105,7 +106,7 @@ async def publish(broker: FakedBroker, *payloads: bytes) -> None:
 
 async def come_back(broker: FakedBroker, count: int) -> list[bytes]:
     """What was queued for it; none where the session is gone."""
-    settings = {"client_id": "away", "clean_start": False, "session_expiry_s": DAY_S}
+    settings: dict[str, Any] = {"client_id": "away", "clean_start": False, "session_expiry_s": DAY_S}
     async with Client(f"mqtt://127.0.0.1:{broker.port}", **settings) as client:
         if client.connack is None or not client.connack.session_present:
             return []
@@ -121,7 +122,9 @@ STEPS: list[Callable[[], tuple[float, float]]] = [
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_session_of_a_day_outlives_a_step_of_years_and_a_restart(broker, step, how):
+async def test_a_session_of_a_day_outlives_a_step_of_years_and_a_restart(
+    broker: FakedBroker, step: Callable[..., Any], how: signal.Signals
+) -> None:
     before, after = step()
     broker.start(before)
     await leave(broker, DAY_S)
@@ -136,7 +139,9 @@ async def test_a_session_of_a_day_outlives_a_step_of_years_and_a_restart(broker,
 
 
 @pytest.mark.parametrize("offsets", [(0, -YEARS_S), (-time.time() + 1000, 0)])
-async def test_a_session_outlives_a_restart_with_a_clock_that_was_or_is_wrong(broker, offsets):
+async def test_a_session_outlives_a_restart_with_a_clock_that_was_or_is_wrong(
+    broker: FakedBroker, offsets: tuple[Any, ...]
+) -> None:
     before, after = offsets
     broker.start(before)
     await leave(broker, DAY_S)
@@ -148,7 +153,7 @@ async def test_a_session_outlives_a_restart_with_a_clock_that_was_or_is_wrong(br
     assert await come_back(broker, 3) == [b"1", b"2", b"3"]
 
 
-async def test_a_session_whose_time_is_over_by_the_clock_is_gone(broker):
+async def test_a_session_whose_time_is_over_by_the_clock_is_gone(broker: FakedBroker) -> None:
     broker.start()
     await leave(broker, DAY_S)
     broker.end(signal.SIGTERM)
@@ -156,7 +161,7 @@ async def test_a_session_whose_time_is_over_by_the_clock_is_gone(broker):
     assert await come_back(broker, 0) == []
 
 
-async def test_the_order_of_a_queue_survives_a_clock_that_goes_back_and_forth(broker):
+async def test_the_order_of_a_queue_survives_a_clock_that_goes_back_and_forth(broker: FakedBroker) -> None:
     broker.start()
     await leave(broker, DAY_S)
     numbers = [b"%d" % number for number in range(40)]
@@ -170,7 +175,7 @@ async def test_the_order_of_a_queue_survives_a_clock_that_goes_back_and_forth(br
     assert await come_back(broker, 40) == numbers
 
 
-async def test_a_step_is_a_line_with_the_date(broker):
+async def test_a_step_is_a_line_with_the_date(broker: FakedBroker) -> None:
     broker.start()
     broker.set_clock(DAY_S)
     broker.wait_said("the clock was set forward by 8640")
@@ -183,7 +188,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.log"))
 
 
-async def test_very_many_sessions_have_new_dates(broker, tmp_path):
+async def test_very_many_sessions_have_new_dates(broker: FakedBroker, tmp_path: Path) -> None:
     """Over turns that are short, as the build that counts steps finds out: it would end."""
     count = 100_000
     broker.start()
@@ -201,7 +206,7 @@ async def test_very_many_sessions_have_new_dates(broker, tmp_path):
     deadline = time.monotonic() + WAIT_S
     size = 0
     while size != (size := size_of(tmp_path / "data" / "rocksdb")) or size < before + count * len(row):
-        assert broker.process.poll() is None, broker.log.read_text()
+        assert broker.process.poll() is None, broker.log.read_text()  # type: ignore[union-attr]
         assert time.monotonic() < deadline, "not all rows are written again"
         await asyncio.sleep(0.5)  # until nothing more is written: a row takes more than its bytes
     broker.end(signal.SIGTERM)

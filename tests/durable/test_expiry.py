@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.kit import connected, kept
@@ -36,7 +36,7 @@ def publish_mixed(server: Server) -> float:
     """Messages of which every second expires in a second; when the last of them has expired."""
     publisher = connected(server)
     for number in range(10):
-        expiry = {} if number % 2 else {"message_expiry": 1}
+        expiry: dict[str, Any] = {} if number % 2 else {"message_expiry": 1}
         publisher.publish("t", b"%d" % number, 1 + number % 3 // 2, **expiry)
     return time.monotonic() + 1
 

@@ -4,6 +4,7 @@ ended, nothing of them either. What it holds meanwhile can be read by the docume
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from durable.load import run_load
 from waiting import wait_until
 
 from tidemq.broker.durability import keeper
-from tidemq.store import FAMILIES
+from tidemq.store import FAMILIES, Write
 from tidemq.store.rows import PARSERS
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def test_every_row_follows_the_documented_layout(servers: Servers) -> None:
     seen: set[str] = set()
     write = server.store.write
 
-    def checked(batch, *, sync):
+    def checked(batch: Sequence[Write], *, sync: bool) -> None:
         for family, key, value in batch:
             if value is not None:
                 PARSERS[family](key, value)

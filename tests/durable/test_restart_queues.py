@@ -4,7 +4,7 @@ it had, then the rest in order, each once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.kit import Client, connected, kept
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from durable.server import Server
 
 
-def leave_session(server: Server, topic: str, qos: int = 2, **settings: object) -> str:
+def leave_session(server: Server, topic: str, qos: int = 2, **settings: Any) -> str:
     """A client that subscribes and goes; its session stays."""
     client = connected(server, **(kept(5) | settings))
     client.subscribe(topic, qos)
@@ -47,7 +47,7 @@ def test_messages_for_an_absent_client_come_in_order(
 
 def test_a_message_comes_back_whole(servers: Servers, server: Server, crash: bool) -> None:
     absent = leave_session(server, "t")
-    properties = {
+    properties: dict[str, Any] = {
         "payload_format": 1,
         "content_type": "text/plain",
         "response_topic": "answer/here",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.kit import QUIET_S, Client, Silence, connected, kept
@@ -35,7 +35,11 @@ def retained_messages(server: Server, topic_filter: str, count: int) -> dict[str
 
 def test_with_qos_and_properties(servers: Servers, server: Server, crash: bool) -> None:
     publisher = connected(server)
-    properties = {"content_type": "text/plain", "user": [("a", "1"), ("a", "2")], "response_topic": "r"}
+    properties: dict[str, Any] = {
+        "content_type": "text/plain",
+        "user": [("a", "1"), ("a", "2")],
+        "response_topic": "r",
+    }
     for qos in (0, 1, 2):
         publisher.publish(f"t/{qos}", b"%d" % qos, qos, retain=True, **properties)
     connected(server, 4).publish("t/old", b"x" * 100_000, 1, retain=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.kit import Client, Silence, connected, kept
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FILTER = "$share/g/t/#"
 
 
-def join(server: Server, qos: int = 1, **settings: object) -> Client:
+def join(server: Server, qos: int = 1, **settings: Any) -> Client:
     """A member with a session that is kept."""
     client = connected(server, **(kept(5) | settings))
     client.subscribe(FILTER, qos)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import RunningBroker
 from waiting import WAIT_S
 
 from tidemq.client import Client
@@ -39,7 +40,7 @@ async def collect(client: Client, root: str) -> list[tuple[str, str]]:
     return came
 
 
-async def test_readings_are_those_of_this_machine(broker, name):
+async def test_readings_are_those_of_this_machine(broker: RunningBroker, name: str) -> None:
     url = f"mqtt://127.0.0.1:{broker.port}"
     async with Client(url) as client:
         await client.subscribe(f"hosts/{name}/#", qos=1)
@@ -64,7 +65,7 @@ async def test_readings_are_those_of_this_machine(broker, name):
     assert len(disks) == len({partition.mountpoint for partition in psutil.disk_partitions()})
 
 
-async def test_a_host_that_dies_is_offline_for_those_who_come_later(broker, name):
+async def test_a_host_that_dies_is_offline_for_those_who_come_later(broker: RunningBroker, name: str) -> None:
     url = f"mqtt://127.0.0.1:{broker.port}"
     async with Client(url) as client:
         await client.subscribe(f"hosts/{name}/status", qos=1)
@@ -81,7 +82,7 @@ async def test_a_host_that_dies_is_offline_for_those_who_come_later(broker, name
         assert await collect(late, f"hosts/{name}") == [("status", "offline")]
 
 
-def test_a_broker_that_is_not_there_is_named_in_one_sentence(unused_tcp_port):
+def test_a_broker_that_is_not_there_is_named_in_one_sentence(unused_tcp_port: int) -> None:
     printed, complained = start(f"mqtt://127.0.0.1:{unused_tcp_port}", "x").communicate(timeout=WAIT_S)
     assert printed == ""
     assert complained.startswith("hostmon: ")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import RunningBroker
 from waiting import WAIT_S
 
 from tidemq.client import Client
@@ -27,7 +28,7 @@ def name() -> str:
     return f"watcher-{os.getpid()}-{os.urandom(4).hex()}"
 
 
-async def test_hosts_that_answer_are_up_and_others_down(broker, name):
+async def test_hosts_that_answer_are_up_and_others_down(broker: RunningBroker, name: str) -> None:
     url = f"mqtt://127.0.0.1:{broker.port}"
     came: list[tuple[str, str]] = []
     async with asyncio.timeout(WAIT_S), Client(url) as client:
@@ -57,7 +58,7 @@ async def test_hosts_that_answer_are_up_and_others_down(broker, name):
     assert echoes[-1][1]["error"] == "the name is unknown"
 
 
-async def test_show_prints_what_is_known_and_what_changes(broker, name):
+async def test_show_prints_what_is_known_and_what_changes(broker: RunningBroker, name: str) -> None:
     url = f"mqtt://127.0.0.1:{broker.port}"
     async with Client(url) as client:
         await client.publish(f"ping/{name}/10.0.0.1/status", "up", qos=1, retain=True)
@@ -79,7 +80,7 @@ async def test_show_prints_what_is_known_and_what_changes(broker, name):
     ("hosts", "sentence"),
     [("10.0.0.0/8", "10.0.0.0/8 has 16777216 addresses; at most 4096"), ("127.0.0.1", "127.0.0.1:{port}")],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(unused_tcp_port, hosts, sentence):
+def test_what_cannot_be_done_is_said_in_one_sentence(unused_tcp_port: int, hosts: str, sentence: str) -> None:
     url = f"mqtt://127.0.0.1:{unused_tcp_port}"
     printed, complained = start("watch", "--url", url, hosts).communicate(timeout=WAIT_S)
     assert printed == ""

@@ -64,7 +64,7 @@ def make_listeners() -> tuple[ServerTls, ssl.SSLContext]:
     authority.cert_pem.write_to_path(f"{folder}/ca.pem")
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    tls = ServerTls(str(path), client_ca=f"{folder}/ca.pem", client_cert="optional")
+    tls = ServerTls(str(path), "", client_ca=f"{folder}/ca.pem", client_cert="optional")
     return tls, context
 
 

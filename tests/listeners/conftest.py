@@ -69,9 +69,14 @@ def broker_at() -> BrokerAt:
 
     @asynccontextmanager
     async def start(*listeners: dict[str, Any], **settings: Any) -> AsyncIterator[Broker]:
-        given = [Listener(**({"host": "127.0.0.1", "port": 0} | each)) for each in listeners]
-        changes = {"plain": False, "store": "memory", "reactors": 2, "sys_interval_s": 0} | settings
-        broker = Broker(Config(listeners=given, **changes))
+        given = [Listener(**{"host": "127.0.0.1", "port": 0, **each}) for each in listeners]
+        changes: dict[str, Any] = {
+            "plain": False,
+            "store": "memory",
+            "reactors": 2,
+            "sys_interval_s": 0,
+        } | settings
+        broker = Broker(Config(listeners=tuple(given), **changes))
         async with broker:
             engine = broker._engine
             yield broker

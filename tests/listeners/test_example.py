@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
+from listeners.conftest import Authority, Files
 from listeners.test_tls import revocation_list, trusting
 from waiting import WAIT_S
 
@@ -27,7 +30,9 @@ def shown(kind: str, first: str) -> str:
     return found[1]
 
 
-async def test_the_broker_in_the_open_does_what_the_page_says(authority, server_files, tmp_path):
+async def test_the_broker_in_the_open_does_what_the_page_says(
+    authority: Authority, server_files: Files, tmp_path: Path
+) -> None:
     text = shown("toml", "# /etc/tidemq/tidemq.toml").replace("/etc/tidemq", str(tmp_path))
     text = text.replace("/var/lib/tidemq", str(tmp_path / "data"))
     text = re.sub(r"^user = .*$", "", text, flags=re.MULTILINE)  # this process stays who it is
@@ -41,7 +46,7 @@ async def test_the_broker_in_the_open_does_what_the_page_says(authority, server_
     (tmp_path / "devices.crl").write_bytes(revocation_list(authority, revoked.cert))
     change_password_file(tmp_path / "passwd", "ann", b"right")
 
-    def context(files=None):
+    def context(files: Files | None = None) -> ssl.SSLContext:
         made = trusting(authority)
         if files is not None:
             made.load_cert_chain(files.cert, files.key)
@@ -50,8 +55,8 @@ async def test_the_broker_in_the_open_does_what_the_page_says(authority, server_
     async with asyncio.timeout(WAIT_S), Broker(load_config(tmp_path / "tidemq.toml")) as broker:
         assert list(broker.addresses) == ["users", "devices"]
         users, devices = (f"mqtts://localhost:{port}" for port in broker.ports)
-        ann = {"username": "ann", "password": "right", "tls": context()}
-        device = {"client_id": "pump-7", "tls": context(pump)}
+        ann: dict[str, Any] = {"username": "ann", "password": "right", "tls": context()}
+        device: dict[str, Any] = {"client_id": "pump-7", "tls": context(pump)}
         async with Client(users, **ann) as user, Client(devices, **device) as client:
             readings = (await user.subscribe("devices/#", qos=1)).messages
             commands = (await client.subscribe("commands/pump-7/#", qos=1)).messages

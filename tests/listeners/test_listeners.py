@@ -6,8 +6,12 @@ import asyncio
 import socket
 import stat
 import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from listeners.conftest import BrokerAt
 from waiting import WAIT_S, until
 
 from tidemq.broker import Broker
@@ -17,7 +21,7 @@ from tidemq.errors import ConfigError
 from tidemq.wire import Connack, Connect, Decoder, encode
 
 
-async def exchange(url: str, payload: bytes = b"x" * 1000, count: int = 20, **options) -> None:
+async def exchange(url: str, payload: bytes = b"x" * 1000, count: int = 20, **options: Any) -> None:
     """A client that gets back all that it publishes, in order."""
     async with asyncio.timeout(WAIT_S), Client(url, reconnect=False, **options) as client:
         topic = f"back/to/{client.client_id}"
@@ -29,7 +33,7 @@ async def exchange(url: str, payload: bytes = b"x" * 1000, count: int = 20, **op
             assert message.payload == b"%d " % number + payload
 
 
-async def test_a_unix_socket_serves_its_owner(broker_at, tmp_path):
+async def test_a_unix_socket_serves_its_owner(broker_at: BrokerAt, tmp_path: Path) -> None:
     path = tmp_path / "mqtt.sock"
     async with broker_at({"path": path}, {"name": "tcp"}) as broker:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -42,7 +46,9 @@ async def test_a_unix_socket_serves_its_owner(broker_at, tmp_path):
     assert not path.exists()
 
 
-async def test_a_socket_that_a_killed_broker_has_left_is_replaced_and_a_file_is_not(broker_at, tmp_path):
+async def test_a_socket_that_a_killed_broker_has_left_is_replaced_and_a_file_is_not(
+    broker_at: BrokerAt, tmp_path: Path
+) -> None:
     path = tmp_path / "mqtt.sock"
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(path))
@@ -57,7 +63,7 @@ async def test_a_socket_that_a_killed_broker_has_left_is_replaced_and_a_file_is_
     assert path.read_text() == "not a socket"
 
 
-async def test_a_listener_takes_the_versions_that_it_is_for(broker_at):
+async def test_a_listener_takes_the_versions_that_it_is_for(broker_at: BrokerAt) -> None:
     async with broker_at({"protocol_versions": ["5.0"]}, {"protocol_versions": ["3.1", "3.1.1"]}) as broker:
         new, old = (f"mqtt://127.0.0.1:{port}" for port in broker.ports)
         await exchange(new, version=5, count=1)
@@ -68,7 +74,7 @@ async def test_a_listener_takes_the_versions_that_it_is_for(broker_at):
                 await exchange(url, version=version, client_id="c")
 
 
-async def test_a_listener_has_a_limit_of_its_own(broker_at):
+async def test_a_listener_has_a_limit_of_its_own(broker_at: BrokerAt) -> None:
     async with broker_at({"connections_max": 2}, {}) as broker:
         small, other = (f"mqtt://127.0.0.1:{port}" for port in broker.ports)
         async with Client(small), Client(small):
@@ -118,7 +124,9 @@ async def connack_after(port: int, first: bytes, pieces: int = 1) -> Connack | N
 
 @pytest.mark.parametrize("pieces", [1, 30])
 @pytest.mark.parametrize("header", [header_1, header_2])
-async def test_behind_a_proxy_the_clients_address_counts(broker_at, header, pieces):
+async def test_behind_a_proxy_the_clients_address_counts(
+    broker_at: BrokerAt, header: Callable[..., Any], pieces: int
+) -> None:
     async with broker_at({"proxy_protocol": True}) as broker:
         accepted = await connack_after(broker.port, header("127.0.0.5"), pieces)
         assert accepted is not None
@@ -126,10 +134,12 @@ async def test_behind_a_proxy_the_clients_address_counts(broker_at, header, piec
         refused = await connack_after(broker.port, header("203.0.113.9"), pieces)
         assert refused is not None
         assert refused.reason == 0x87
-        assert "authenticator" in refused.properties.reason_string
+        assert "authenticator" in (refused.properties.reason_string or "")
 
 
-async def test_without_the_header_nobody_comes_in(broker_at, caplog):
+async def test_without_the_header_nobody_comes_in(
+    broker_at: BrokerAt, caplog: pytest.LogCaptureFixture
+) -> None:
     async with broker_at({"proxy_protocol": True}) as broker:
         assert await connack_after(broker.port, b"") is None
         assert await connack_after(broker.port, b"PROXY TCP4 1.2.3.4 nonsense\r\n") is None
@@ -140,12 +150,12 @@ async def test_without_the_header_nobody_comes_in(broker_at, caplog):
     assert "the PROXY header, TLS or the WebSocket" in caplog.text
 
 
-async def test_a_header_where_none_is_wanted_is_no_mqtt(broker_at):
+async def test_a_header_where_none_is_wanted_is_no_mqtt(broker_at: BrokerAt) -> None:
     async with broker_at({}) as broker:
         assert await connack_after(broker.port, header_1("127.0.0.5")) is None
 
 
-async def test_whoever_allows_it_takes_clients_of_other_machines(broker_at):
+async def test_whoever_allows_it_takes_clients_of_other_machines(broker_at: BrokerAt) -> None:
     options = {"authenticator": "anonymous", "authenticator_options": {"remote": True}}
     async with broker_at({"proxy_protocol": True} | options) as broker:
         accepted = await connack_after(broker.port, header_1("203.0.113.9"))
@@ -153,7 +163,7 @@ async def test_whoever_allows_it_takes_clients_of_other_machines(broker_at):
         assert accepted.reason == 0
 
 
-async def test_each_listener_has_its_authenticator(broker_at):
+async def test_each_listener_has_its_authenticator(broker_at: BrokerAt) -> None:
     users = {"authenticator": "static", "authenticator_options": {"users": {"ann": "secret"}}}
     async with broker_at({"name": "open"}, {"name": "closed"} | users) as broker:
         opened, closed = (f"mqtt://127.0.0.1:{port}" for port in broker.ports)
@@ -165,7 +175,7 @@ async def test_each_listener_has_its_authenticator(broker_at):
             await exchange(closed, count=1)
 
 
-def test_what_contradicts_itself_is_refused(tmp_path):
+def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tidemq.toml"
     for text, said in (
         ("[[listeners]]\nauthenticator_options = {users = {}}", "authenticator of the listener's own"),
@@ -180,7 +190,7 @@ def test_what_contradicts_itself_is_refused(tmp_path):
         assert said in str(caught.value), text
 
 
-async def test_sockets_that_listen_already_are_used(tmp_path):
+async def test_sockets_that_listen_already_are_used(tmp_path: Path) -> None:
     tcp = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     unix = socket.socket(socket.AF_UNIX)
     unix.bind(str(tmp_path / "mqtt.sock"))
@@ -198,7 +208,7 @@ async def test_sockets_that_listen_already_are_used(tmp_path):
         await Broker(config, sockets={"other": []}).start()
 
 
-async def test_two_listeners_have_two_names(broker_at):
+async def test_two_listeners_have_two_names(broker_at: BrokerAt) -> None:
     with pytest.raises(ConfigError, match="two are called 'x'"):
         async with broker_at({"name": "x"}, {"name": "x"}):
             pass

@@ -8,11 +8,13 @@ import os
 import ssl
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from listeners.conftest import Authority
+from cryptography.hazmat.primitives.asymmetric import ec
+from listeners.conftest import Authority, BrokerAt, Files
 from listeners.test_listeners import exchange, header_2
 from waiting import WAIT_S, until
 
@@ -25,7 +27,7 @@ CONNECT = bytes.fromhex("100d00044d5154540402003c000161")  # 3.1.1, client "a"
 CONNACK = bytes.fromhex("20020000")
 
 
-def trusting(authority, **changes) -> ssl.SSLContext:
+def trusting(authority: Authority, **changes: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(authority.ca))
     for name, value in changes.items():
         setattr(context, name, value)
@@ -36,7 +38,7 @@ def url_of(broker: Broker, host: str = "localhost", scheme: str = "mqtts") -> st
     return f"{scheme}://{host}:{broker.port}"
 
 
-async def s_client(broker: Broker, authority, *options: str) -> str:
+async def s_client(broker: Broker, authority: Authority, *options: str) -> str:
     """What OpenSSL's own client says of a connection."""
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{broker.port}", "-CAfile", str(authority.ca)]
     process = await asyncio.create_subprocess_exec(
@@ -55,14 +57,18 @@ async def s_client(broker: Broker, authority, *options: str) -> str:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("size", [10, 16_000, 300_000])
-async def test_messages_of_all_sizes_come_through(broker_at, authority, server_files, version, size):
+async def test_messages_of_all_sizes_come_through(
+    broker_at: BrokerAt, authority: Authority, server_files: Files, version: ssl.TLSVersion, size: int
+) -> None:
     context = trusting(authority, minimum_version=version, maximum_version=version)
     async with broker_at({"tls": server_files.tls}) as broker:
         await exchange(url_of(broker), payload=os.urandom(size), count=20, tls=context)
         assert broker.counters()["handshakes"] == 1
 
 
-async def test_many_clients_at_once_on_all_reactors(broker_at, authority, server_files):
+async def test_many_clients_at_once_on_all_reactors(
+    broker_at: BrokerAt, authority: Authority, server_files: Files
+) -> None:
     context = trusting(authority)
     async with broker_at({"tls": server_files.tls}, reactors=4) as broker:
 
@@ -79,7 +85,9 @@ async def test_many_clients_at_once_on_all_reactors(broker_at, authority, server
         assert broker.counters()["handshakes"] == 31
 
 
-async def test_a_slow_reader_gets_all_of_much(broker_at, authority, server_files):
+async def test_a_slow_reader_gets_all_of_much(
+    broker_at: BrokerAt, authority: Authority, server_files: Files
+) -> None:
     context = trusting(authority)
     async with broker_at({"tls": server_files.tls}) as broker:
         url = url_of(broker)
@@ -93,7 +101,9 @@ async def test_a_slow_reader_gets_all_of_much(broker_at, authority, server_files
                 await until(lambda: all(receipt.done for receipt in receipts))
 
 
-async def test_versions_below_are_refused(broker_at, authority, server_files):
+async def test_versions_below_are_refused(
+    broker_at: BrokerAt, authority: Authority, server_files: Files
+) -> None:
     async with broker_at({"tls": server_files.tls | {"version_min": "1.3"}}) as broker:
         assert "Verify return code: 0 (ok)" in await s_client(broker, authority, "-tls1_3")
         assert "alert protocol version" in await s_client(broker, authority, "-tls1_2")
@@ -104,7 +114,7 @@ async def test_versions_below_are_refused(broker_at, authority, server_files):
         )
 
 
-async def test_alpn_is_mqtt(broker_at, authority, server_files):
+async def test_alpn_is_mqtt(broker_at: BrokerAt, authority: Authority, server_files: Files) -> None:
     async with broker_at({"tls": server_files.tls}) as broker:
         assert "ALPN protocol: mqtt" in await s_client(broker, authority, "-alpn", "h2,mqtt")
         assert "no application protocol" in await s_client(broker, authority, "-alpn", "h2,http/1.1")
@@ -112,14 +122,18 @@ async def test_alpn_is_mqtt(broker_at, authority, server_files):
 
 
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
-async def test_sessions_are_resumed(broker_at, authority, server_files, version, tmp_path):
+async def test_sessions_are_resumed(
+    broker_at: BrokerAt, authority: Authority, server_files: Files, version: str, tmp_path: Path
+) -> None:
     session = str(tmp_path / "session")
     async with broker_at({"tls": server_files.tls}) as broker:
         assert "New, TLS" in await s_client(broker, authority, version, "-sess_out", session)
         assert "Reused, TLS" in await s_client(broker, authority, version, "-sess_in", session)
 
 
-async def test_names_choose_the_certificate(broker_at, authority, server_files):
+async def test_names_choose_the_certificate(
+    broker_at: BrokerAt, authority: Authority, server_files: Files
+) -> None:
     other = authority.issue("other.example", "*.devices.example")
     tls = server_files.tls | {
         "certificates": [
@@ -138,8 +152,12 @@ async def test_names_choose_the_certificate(broker_at, authority, server_files):
 
 
 async def test_a_client_that_trusts_another_authority_is_counted(
-    broker_at, authority, server_files, caplog, tmp_path
-):
+    broker_at: BrokerAt,
+    authority: Authority,
+    server_files: Files,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
     async with broker_at({"tls": server_files.tls}) as broker:
         with pytest.raises(ConnectError, match="certificate"):
             await exchange(url_of(broker), tls=ssl.create_default_context())
@@ -152,7 +170,7 @@ async def test_a_client_that_trusts_another_authority_is_counted(
         assert broker.counters()["handshakes_failed"] == 3
 
 
-async def test_client_certificates(broker_at, authority, server_files):
+async def test_client_certificates(broker_at: BrokerAt, authority: Authority, server_files: Files) -> None:
     device = authority.issue("device-1.example", common_name="device-1")
     context, shown = trusting(authority), trusting(authority)
     shown.load_cert_chain(device.cert, device.key)
@@ -166,10 +184,11 @@ async def test_client_certificates(broker_at, authority, server_files):
         await exchange(url_of(broker), tls=context, count=1)
 
 
-def revocation_list(authority, *revoked: Path) -> bytes:
+def revocation_list(authority: Authority, *revoked: Path) -> bytes:
     """The authority's CRL, PEM."""
     ca = authority.authority
     key = serialization.load_pem_private_key(ca.private_key_pem.bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
     now = datetime.datetime.now(datetime.UTC)
     issuer = x509.load_pem_x509_certificate(ca.cert_pem.bytes()).subject
     builder = x509.CertificateRevocationListBuilder().issuer_name(issuer)
@@ -184,8 +203,12 @@ def revocation_list(authority, *revoked: Path) -> bytes:
 
 
 async def test_who_is_revoked_does_not_come_in_and_nobody_else_notices(
-    broker_at, authority, server_files, tmp_path, monkeypatch
-):
+    broker_at: BrokerAt,
+    authority: Authority,
+    server_files: Files,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("tidemq.broker.host.watched_files.CHECK_S", 0.05)
     good, bad = authority.issue("good.example"), authority.issue("bad.example")
     contexts = {}
@@ -209,8 +232,12 @@ async def test_who_is_revoked_does_not_come_in_and_nobody_else_notices(
 
 
 async def test_certificates_are_read_again_and_nobody_is_dropped(
-    broker_at, authority, server_files, monkeypatch, caplog
-):
+    broker_at: BrokerAt,
+    authority: Authority,
+    server_files: Files,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     monkeypatch.setattr("tidemq.broker.host.watched_files.CHECK_S", 0.05)
     files = authority.issue("localhost", "127.0.0.1", common_name="first")
     context = trusting(authority)
@@ -239,7 +266,7 @@ async def test_certificates_are_read_again_and_nobody_is_dropped(
         assert (await anext(messages)).payload == b"here"
 
 
-async def test_a_reload_reads_certificates_at_once(broker_at, authority):
+async def test_a_reload_reads_certificates_at_once(broker_at: BrokerAt, authority: Authority) -> None:
     files = authority.issue("localhost")
     context = trusting(authority)
 
@@ -262,7 +289,9 @@ async def test_a_reload_reads_certificates_at_once(broker_at, authority):
         assert await served() == after
 
 
-async def test_what_is_no_certificate_is_said_at_the_start(broker_at, authority, server_files, tmp_path):
+async def test_what_is_no_certificate_is_said_at_the_start(
+    broker_at: BrokerAt, authority: Authority, server_files: Files, tmp_path: Path
+) -> None:
     other = authority.issue("other.example")
     for tls, said in (
         ({"cert": tmp_path / "none.pem"}, "none.pem cannot be read"),
@@ -274,7 +303,7 @@ async def test_what_is_no_certificate_is_said_at_the_start(broker_at, authority,
                 pass
 
 
-async def test_tls_behind_a_proxy(broker_at, authority, server_files):
+async def test_tls_behind_a_proxy(broker_at: BrokerAt, authority: Authority, server_files: Files) -> None:
     async with broker_at({"tls": server_files.tls, "proxy_protocol": True}) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
         writer.write(header_2("127.0.0.7"))
@@ -286,7 +315,9 @@ async def test_tls_behind_a_proxy(broker_at, authority, server_files):
         writer.close()
 
 
-async def test_a_handshake_that_stops_ends_at_the_connect_timeout(broker_at, server_files):
+async def test_a_handshake_that_stops_ends_at_the_connect_timeout(
+    broker_at: BrokerAt, server_files: Files
+) -> None:
     limits = Limits(connect_timeout_s=1)
     async with broker_at({"tls": server_files.tls}, limits=limits) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
@@ -304,8 +335,8 @@ async def test_a_handshake_that_stops_ends_at_the_connect_timeout(broker_at, ser
 
 
 async def test_tls_where_none_is_spoken_and_the_reverse_are_named_with_the_listener(
-    broker_at, authority, server_files, caplog
-):
+    broker_at: BrokerAt, authority: Authority, server_files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
     plain, secure = {"name": "plain"}, {"name": "secure", "tls": server_files.tls}
     async with broker_at(plain, secure) as broker:
         ports = {name: address.rpartition(":")[2] for name, address in broker.addresses.items()}

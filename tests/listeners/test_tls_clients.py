@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
@@ -17,9 +18,10 @@ from clients.test_mosquitto_clients import Sub, pub
 from clients.test_mqttjs import run as run_mqttjs
 from clients.test_paho import Client as PahoClient
 from gmqtt.mqtt.constants import MQTTv50, MQTTv311
-from listeners.conftest import Authority, Files
+from listeners.conftest import Authority, BrokerAt, Files
 from listeners.test_listeners import exchange
 from listeners.test_tls import trusting
+from paho.mqtt.enums import MQTTProtocolVersion
 from waiting import WAIT_S, until
 
 from tidemq.client import ServerRefusedError
@@ -34,7 +36,7 @@ def device(authority: Authority) -> Files:
 
 
 @pytest.fixture
-def tls(authority: Authority, server_files: Files) -> dict:
+def tls(authority: Authority, server_files: Files) -> dict[str, Any]:
     """Of a listener that lets in who has a certificate."""
     return server_files.tls | {"client_ca": authority.ca, "client_cert": "required"}
 
@@ -60,12 +62,21 @@ def converse(topic: str, receiver: PahoClient, sender: PahoClient) -> None:
 
 @pytest.mark.parametrize("version", [paho.MQTTv311, paho.MQTTv5], ids=["3.1.1", "5.0"])
 @pytest.mark.parametrize("transport", ["tls", "ws", "wss", "unix"])
-async def test_paho(broker_at, authority, device, tls, transport, version, topic, tmp_path):
+async def test_paho(
+    broker_at: BrokerAt,
+    authority: Authority,
+    device: Files,
+    tls: dict[str, Any],
+    transport: str,
+    version: MQTTProtocolVersion,
+    topic: str,
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "mqtt.sock"
-    listener = {"path": path} if transport == "unix" else {}
+    listener: dict[str, Any] = {"path": path} if transport == "unix" else {}
     listener |= {"websocket": {}} if transport in ("ws", "wss") else {}
     listener |= {"tls": tls} if transport in ("tls", "wss") else {}
-    settings = {
+    settings: dict[str, Any] = {
         "host": str(path) if transport == "unix" else "localhost",
         "transport": {"tls": "tcp", "unix": "unix"}.get(transport, "websockets"),
         "tls": shown_by_paho(authority, device) if "tls" in listener else None,
@@ -80,7 +91,16 @@ async def test_paho(broker_at, authority, device, tls, transport, version, topic
 @pytest.mark.usefixtures("mosquitto_clients")
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
 @pytest.mark.parametrize("transport", ["tls", "unix"])
-async def test_mosquittos_commands(broker_at, authority, device, tls, transport, version, topic, tmp_path):
+async def test_mosquittos_commands(
+    broker_at: BrokerAt,
+    authority: Authority,
+    device: Files,
+    tls: dict[str, Any],
+    transport: str,
+    version: str,
+    topic: str,
+    tmp_path: Path,
+) -> None:
     path, payload = tmp_path / "mqtt.sock", tmp_path / "payload"
     payload.write_bytes(b"0123456789" * 30_000)
     listener = {"tls": tls} if transport == "tls" else {"path": path}
@@ -111,9 +131,16 @@ async def test_mosquittos_commands(broker_at, authority, device, tls, transport,
     ],
 )
 async def test_mqttjs(
-    broker_at, authority, server_files, node_modules: Path, scheme, version, scenario, topic
-):
-    listener = {} if scheme == "mqtts" else {"websocket": {}}
+    broker_at: BrokerAt,
+    authority: Authority,
+    server_files: Files,
+    node_modules: Path,
+    scheme: str,
+    version: int,
+    scenario: str,
+    topic: str,
+) -> None:
+    listener: dict[Any, Any] = {} if scheme == "mqtts" else {"websocket": {}}
     listener |= {} if scheme == "ws" else {"tls": server_files.tls}
     async with broker_at(listener) as broker:
         url = f"{scheme}://localhost:{broker.port}" + ("/mqtt" if "websocket" in listener else "")
@@ -121,7 +148,9 @@ async def test_mqttjs(
 
 
 @pytest.mark.parametrize("version", [MQTTv311, MQTTv50], ids=["3.1.1", "5.0"])
-async def test_gmqtt(broker_at, authority, device, tls, version, topic):
+async def test_gmqtt(
+    broker_at: BrokerAt, authority: Authority, device: Files, tls: dict[str, Any], version: int, topic: str
+) -> None:
     context = ssl.create_default_context(cafile=str(authority.ca))
     context.load_cert_chain(device.cert, device.key)
     async with broker_at({"tls": tls}) as broker:
@@ -142,15 +171,15 @@ async def test_gmqtt(broker_at, authority, device, tls, version, topic):
 
 
 async def test_the_name_in_the_certificate_is_the_user_of_the_rules(
-    broker_at, authority, server_files, tls, tmp_path
-):
+    broker_at: BrokerAt, authority: Authority, server_files: Files, tls: dict[str, Any], tmp_path: Path
+) -> None:
     """Whatever the clients call themselves: here each says that it is the other."""
     rules = tmp_path / "rules.acl"
     rules.write_text("allow all devices/%u/#\n")
     listener = {"tls": tls | {"client_cert": "optional"}, "authenticator": "certificate"}
     lies = {"pump": "valve", "valve": "pump"}
 
-    def connect(name: str, reasons: queue.Queue) -> PahoClient:
+    def connect(name: str, reasons: queue.Queue[Any]) -> PahoClient:
         shown = shown_by_paho(authority, authority.issue(common_name=name))
         client = PahoClient(broker, paho.MQTTv5, lies[name], host="localhost", tls=shown, username=lies[name])
         client.client.on_publish = lambda client, data, mid, reason, properties: reasons.put(str(reason))
@@ -158,7 +187,7 @@ async def test_the_name_in_the_certificate_is_the_user_of_the_rules(
         return client
 
     def scenario() -> None:
-        reasons: queue.Queue = queue.Queue()
+        reasons: queue.Queue[Any] = queue.Queue()
         clients = {name: connect(name, reasons) for name in lies}
         for name, client in clients.items():
             client.client.subscribe(f"devices/{lies[name]}/#", 1)
@@ -181,7 +210,9 @@ async def test_the_name_in_the_certificate_is_the_user_of_the_rules(
 
 
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
-async def test_our_own_commands(broker_at, authority, server_files, version):
+async def test_our_own_commands(
+    broker_at: BrokerAt, authority: Authority, server_files: Files, version: str
+) -> None:
     """`tidemq sub` and `pub`, with a client certificate; a large payload comes in many records."""
     device = authority.issue("device.example")
     tls = server_files.tls | {"client_ca": authority.ca, "client_cert": "required"}

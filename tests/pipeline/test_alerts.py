@@ -14,9 +14,10 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from pipeline.streaming import TIDEMQ
+from pipeline.streaming import TIDEMQ, Streaming
+from pyspark.sql import SparkSession
 
-from tidemq.client import ConnectError
+from tidemq.client import ConnectError, sync
 from tidemq.pipeline.alerts import watching as module
 from tidemq.pipeline.alerts.alert_rules import AlertRule, load_alert_rules
 from tidemq.pipeline.alerts.watching import Alerts, run_alerts
@@ -80,7 +81,7 @@ class Receiver:
 
 
 @pytest.fixture
-def receive(streaming) -> Iterator[Callable[[], Receiver]]:
+def receive(streaming: Streaming) -> Iterator[Callable[[], Receiver]]:
     receivers = []
 
     def receive() -> Receiver:
@@ -93,7 +94,7 @@ def receive(streaming) -> Iterator[Callable[[], Receiver]]:
 
 
 @contextmanager
-def running(spark, job: Alerts) -> Iterator[None]:
+def running(spark: SparkSession, job: Alerts) -> Iterator[None]:
     """The job, until it is told to end. What it raises is raised here."""
     failed: list[BaseException] = []
 
@@ -122,17 +123,18 @@ def rules_of(tmp_path: Path) -> tuple[AlertRule, ...]:
 
 
 @pytest.fixture
-def crash_once(monkeypatch) -> list[str]:
+def crash_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The first time that the driver has published, it fails before the batch counts as done."""
-    crashed = []
+    crashed: list[Any] = []
     connected = module._connected
 
     class Crashing:
-        def __init__(self, client) -> None:
+        def __init__(self, client: sync.Client) -> None:
             self._client = client
 
-        def publish_many(self, *arguments, **options) -> int:
-            return self._client.publish_many(*arguments, **options)
+        def publish_many(self, *arguments: Any, **options: Any) -> int:
+            found: int = self._client.publish_many(*arguments, **options)
+            return found
 
         def disconnect(self) -> None:
             self._client.disconnect()
@@ -145,8 +147,13 @@ def crash_once(monkeypatch) -> list[str]:
 
 
 def test_alerts_are_received_once_each_but_for_a_crash(
-    spark, streaming, receive, crash_once, tmp_path, caplog
-):
+    spark: SparkSession,
+    streaming: Streaming,
+    receive: Callable[[], Receiver],
+    crash_once: list[str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     streaming.declare("watched")
     receiver = receive()
     job = Alerts(
@@ -184,8 +191,9 @@ def test_alerts_are_received_once_each_but_for_a_crash(
     }
     first = receiver.messages[0]
     assert first.qos == 1
-    assert first.properties.ContentType == "application/json"
-    assert first.properties.UserProperty == [("alert-id", receiver.came[0][1]["id"])]
+    assert first.properties is not None
+    assert first.properties.ContentType == "application/json"  # type: ignore[attr-defined]
+    assert first.properties.UserProperty == [("alert-id", receiver.came[0][1]["id"])]  # type: ignore[attr-defined]
     each = {alert["id"]: (topic, alert["state"], alert["offset"]) for topic, alert in receiver.came}
     assert len(each) < len(receiver.came)  # the crash
     assert sorted(each.values()) == [
@@ -205,7 +213,7 @@ def test_alerts_are_received_once_each_but_for_a_crash(
     assert [message.retain for message in late.messages] == [True]
 
 
-def test_a_broker_that_is_not_there_is_named(unused_tcp_port, tmp_path):
+def test_a_broker_that_is_not_there_is_named(unused_tcp_port: int, tmp_path: Path) -> None:
     job = Alerts(
         url="http://127.0.0.1:1",
         stream="any",
@@ -214,10 +222,10 @@ def test_a_broker_that_is_not_there_is_named(unused_tcp_port, tmp_path):
         checkpoint=str(tmp_path / "checkpoint"),
     )
     with pytest.raises(ConnectError, match=str(unused_tcp_port)):
-        run_alerts(None, job)
+        run_alerts(None, job)  # type: ignore[arg-type]  # it fails before it needs Spark
 
 
-def test_the_command_says_what_is_wrong_in_a_line(tmp_path):
+def test_the_command_says_what_is_wrong_in_a_line(tmp_path: Path) -> None:
     rules = tmp_path / "alerts.toml"
     rules.write_text("[[alerts]]\nname = 1\n")
     command = [

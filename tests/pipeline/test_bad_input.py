@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pipeline.streaming import Streaming
+from pyspark.sql import SparkSession
 
 from tidemq.client.errors import ConnectError
 from tidemq.client.streams import StreamError, StreamReader, UnknownStreamError
@@ -45,7 +47,9 @@ def wait_until(reached: Callable[[], bool], within_s: float = 60) -> None:
         time.sleep(0.05)
 
 
-def test_a_broker_that_is_not_there_or_lacks_the_stream_is_named(spark, streaming, tmp_path, monkeypatch):
+def test_a_broker_that_is_not_there_or_lacks_the_stream_is_named(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(plan, "RETRY_S", 0.3)
     nobody = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ConnectError, match=rf"^{nobody}: the broker's admin listener: .*refused$"):
@@ -54,7 +58,9 @@ def test_a_broker_that_is_not_there_or_lacks_the_stream_is_named(spark, streamin
         run_ingest(spark, Ingest(url=streaming.url, stream="any", tables=str(tmp_path)))
 
 
-async def test_a_broker_that_is_away_for_a_while_is_waited_for(spark, streaming, tmp_path):
+async def test_a_broker_that_is_away_for_a_while_is_waited_for(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
     streaming.declare("away")
     async with Proxy(streaming.admin_port) as proxy:
         job = Ingest(url=f"http://127.0.0.1:{proxy.port}", stream="away", tables=str(tmp_path), trigger_s=0.1)
@@ -76,7 +82,9 @@ async def test_a_broker_that_is_away_for_a_while_is_waited_for(spark, streaming,
     assert offsets(job) == list(range(20))
 
 
-def test_where_nothing_can_be_written_is_said(spark, streaming, monkeypatch):
+def test_where_nothing_can_be_written_is_said(
+    spark: SparkSession, streaming: Streaming, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jobs, "FAILURES_MAX", 1)
     job = Ingest(url=streaming.url, stream=streaming.declare("unwritable"), tables="/proc/lake")
     with pytest.raises(JobError, match=r"^java.io.IOException: mkdir of file:/proc/lake.* failed$"):
@@ -111,7 +119,7 @@ class Guard(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def guarded(streaming) -> Iterator[tuple[str, type[Guard]]]:
+def guarded(streaming: Streaming) -> Iterator[tuple[str, type[Guard]]]:
     """The URL of a proxy, and what it is told by."""
     guard = type("GuardOfTest", (Guard,), {"broker": streaming.url})
     with ThreadingHTTPServer(("127.0.0.1", 0), guard) as server:
@@ -120,7 +128,9 @@ def guarded(streaming) -> Iterator[tuple[str, type[Guard]]]:
         server.shutdown()
 
 
-def test_a_proxy_that_does_not_reach_the_broker_is_asked_again(streaming, guarded):
+def test_a_proxy_that_does_not_reach_the_broker_is_asked_again(
+    streaming: Streaming, guarded: tuple[str, type[Guard]]
+) -> None:
     streaming.declare("behind")
     url, guard = guarded
     guard.status = 503
@@ -130,7 +140,9 @@ def test_a_proxy_that_does_not_reach_the_broker_is_asked_again(streaming, guarde
     assert StreamReader(url, "behind", retry_s=20).describe().name == "behind"
 
 
-def test_who_asks_for_credentials_ends_the_job_at_once(spark, streaming, guarded, tmp_path):
+def test_who_asks_for_credentials_ends_the_job_at_once(
+    spark: SparkSession, streaming: Streaming, guarded: tuple[str, type[Guard]], tmp_path: Path
+) -> None:
     streaming.declare("guarded")
     streaming.publish([("guarded/a", b"x")] * 10)
     url, guard = guarded
@@ -156,7 +168,7 @@ def test_who_asks_for_credentials_ends_the_job_at_once(spark, streaming, guarded
 
 
 @pytest.fixture
-def disk(tmp_path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, with little room."""
     path = tmp_path / "disk"
     path.mkdir()
@@ -167,7 +179,9 @@ def disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-def test_a_full_disk_is_said_and_overcome(spark, streaming, disk, monkeypatch):
+def test_a_full_disk_is_said_and_overcome(
+    spark: SparkSession, streaming: Streaming, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No room for a table's files, then none for Spark's checkpoint; then there is room again."""
     monkeypatch.setattr(jobs, "FAILURES_MAX", 1)
     job = Ingest(url=streaming.url, stream=streaming.declare("full"), tables=str(disk), rows_max=200)

@@ -6,13 +6,13 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyspark
 import pytest
 from deltalake import DeltaTable
-from pipeline.streaming import TIDEMQ
+from pipeline.streaming import TIDEMQ, Streaming
 from pipeline_crash.cluster import QUICK_JAVA, environment
 from waiting import WAIT_S
 
@@ -25,7 +25,7 @@ RULES = '[[rules]]\nname = "number"\nfilter = "connect/+"\nformat = "number"\n'
 
 
 @pytest.fixture
-def master(install, tmp_path) -> Iterator[str]:
+def master(install: Callable[[str, str], None], tmp_path: Path) -> Iterator[str]:
     """A server's address as --master has it."""
     install("java", "default-jre-headless")
     port, log = free_port(), tmp_path / "server.log"
@@ -42,7 +42,11 @@ def master(install, tmp_path) -> Iterator[str]:
         command += ["--conf", f"{name}={value}"]
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, env=environment(), cwd=tmp_path
+            list(map(str, command)),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            cwd=tmp_path,
         )
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -57,7 +61,9 @@ def master(install, tmp_path) -> Iterator[str]:
     process.wait()
 
 
-def test_a_job_runs_on_a_connect_server_and_goes_on_from_its_checkpoint(streaming, master, tmp_path):
+def test_a_job_runs_on_a_connect_server_and_goes_on_from_its_checkpoint(
+    streaming: Streaming, master: str, tmp_path: Path
+) -> None:
     streaming.declare("connect")
     rules = tmp_path / "rules.toml"
     rules.write_text(RULES)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from datetime import UTC, datetime
+from pathlib import Path
 
 import cbor2
 import pytest
 from pipeline.lake import ingest, rows
+from pipeline.streaming import Streaming
+from pyspark.sql import SparkSession
 
 from tidemq.errors import ConfigError
 from tidemq.pipeline.decode.payload_rules import Rule
@@ -46,7 +49,9 @@ def sparkplug(*types: str) -> list[tuple[str, bytes]]:
     return [(f"spBv1.0/plant/{each}/edge{device[each[0]]}", bytes.fromhex(SPARKPLUG[each])) for each in types]
 
 
-def test_cbor_becomes_columns_and_what_has_another_type_dead_letters(spark, streaming, tmp_path):
+def test_cbor_becomes_columns_and_what_has_another_type_dead_letters(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
     streaming.declare("binary")
     whole = {"celsius": 20, "count": 3, "at": AT, "tags": ["a", None], "inner": {"x": 5, "y": 6}, "more": 1}
     wrong = {
@@ -83,7 +88,9 @@ def test_cbor_becomes_columns_and_what_has_another_type_dead_letters(spark, stre
     assert all(reason.startswith("not CBOR: ") for reason in reasons[len(wrong) :])
 
 
-def test_sparkplug_metrics_become_rows_with_the_names_of_their_births(spark, streaming, tmp_path):
+def test_sparkplug_metrics_become_rows_with_the_names_of_their_births(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
     streaming.declare("metrics", filters=["spBv1.0/#"])
     streaming.publish(sparkplug("NDATA", "NBIRTH", "DBIRTH", "NDATA"))
     streaming.publish(sparkplug("DDATA", "DDEATH"))  # in another batch than the births
@@ -127,7 +134,7 @@ def test_sparkplug_metrics_become_rows_with_the_names_of_their_births(spark, str
     assert reasons[1][1].startswith("not a Sparkplug B payload")
 
 
-def test_a_type_that_cbor_has_not_is_named(spark):
+def test_a_type_that_cbor_has_not_is_named(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="the rule x has a column of interval year, which CBOR has not"):
         Rule("a", "a", "cbor", "x interval year").check()
 
@@ -140,7 +147,9 @@ format = "json"
 """
 
 
-def test_json_without_columns_gets_those_that_the_first_messages_have(spark, streaming, tmp_path):
+def test_json_without_columns_gets_those_that_the_first_messages_have(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
     streaming.declare("any")
     first = [
         b'{"celsius": 20, "note": null, "list": [1, {"a": 2}]}',

@@ -6,9 +6,12 @@ import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pipeline.lake import ingest, rows
+from pipeline.streaming import Streaming
+from pyspark.sql import SparkSession
 
 from tidemq.client import Properties
 from tidemq.errors import ConfigError
@@ -46,7 +49,9 @@ def reading(topic: str, second: float, celsius: float | None) -> tuple[str, byte
     return topic, json.dumps({"celsius": celsius, "at": at}).encode()
 
 
-def test_windows_are_counted_again_when_late_rows_come(spark, streaming, tmp_path):
+def test_windows_are_counted_again_when_late_rows_come(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
     streaming.declare("gold")
     with streaming.client(client_id="device") as device:
         first = [(0, 10.0), (10, 20.0), (59, 40.0), (65, None), (170, 5.0)]
@@ -55,7 +60,7 @@ def test_windows_are_counted_again_when_late_rows_come(spark, streaming, tmp_pat
     job = ingest(spark, streaming, tmp_path, "gold", RULES)
     (gold,) = (job.gold(rule) for rule in job.rules)
 
-    def figures(topic: str) -> dict[int, tuple]:
+    def figures(topic: str) -> dict[int, tuple[Any, ...]]:
         """By the window's minute."""
         found = rows(gold, "topic", "client_id", "window", *FIGURES, order="window")
         return {
@@ -110,12 +115,14 @@ values = ["value"]
 """
 
 
-def test_the_publishers_time_counts_where_it_is_named(spark, streaming, tmp_path):
+def test_the_publishers_time_counts_where_it_is_named(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
     streaming.declare("sent")
     sent = datetime.now(UTC) - timedelta(minutes=5)
     with streaming.client(client_id="device") as device:
         for text in (sent.isoformat(), "never", (sent - timedelta(hours=1)).isoformat()):
-            device.publish("sent/a", b"5", qos=1, properties=Properties(user_properties=[("sent", text)]))
+            device.publish("sent/a", b"5", qos=1, properties=Properties(user_properties=(("sent", text),)))
     job = ingest(spark, streaming, tmp_path, "sent", PROPERTY)
     found = rows(job.silver(job.rules[0]), "offset", "event_time", "received")
     assert [(offset, time == received) for offset, time, received in found] == [(0, False), (1, True)]
@@ -124,12 +131,12 @@ def test_the_publishers_time_counts_where_it_is_named(spark, streaming, tmp_path
     assert sum(count for (count,) in rows(job.gold(job.rules[0]), "count", order="window")) == 2
 
 
-def test_a_name_that_messages_cannot_make_a_column_is_refused():
+def test_a_name_that_messages_cannot_make_a_column_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"names a\.b, which can be no column of its own"):
         Rule("a", "a", "json", gold=Gold(timedelta(1), values=("a.b",))).check()
 
 
-def test_spans_are_merged_and_bounded():
+def test_spans_are_merged_and_bounded() -> None:
     minute = timedelta(minutes=1)
     assert merged([]) == []
     spans = [(NOON + number * minute, minute) for number in (1, 0, 5)]
@@ -146,7 +153,7 @@ def test_spans_are_merged_and_bounded():
         (Gold(timedelta(1), by=("room",)), "no column room, which gold.by names"),
     ],
 )
-def test_columns_that_gold_names_must_be_there(spark, gold, said):
+def test_columns_that_gold_names_must_be_there(spark: SparkSession, gold: Gold, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Rule("a", "a", "json", "celsius double, name string", gold=gold).check()
 
@@ -155,6 +162,6 @@ def test_columns_that_gold_names_must_be_there(spark, gold, said):
     ("columns", "said"),
     [("celsius double", "no column at, which time names"), ("at boolean", "a column at that is no time")],
 )
-def test_the_column_of_the_time_must_be_there(spark, columns, said):
+def test_the_column_of_the_time_must_be_there(spark: SparkSession, columns: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Rule("a", "a", "json", columns, time="at").check()

@@ -5,10 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from datetime import UTC
+from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pipeline.streaming import Streaming
 from pyarrow import table as arrow_table
+from pyspark.sql import SparkSession
 
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest, with_day
 from tidemq.pipeline.lake.table import Table, TableError
@@ -18,10 +22,11 @@ from tidemq.pipeline.spark.jobs import JobError
 pytestmark = pytest.mark.timeout(400)
 
 
-def rows(job: Ingest) -> list[dict]:
+def rows(job: Ingest) -> list[dict[str, Any]]:
     """All rows of the bronze table, by another reader."""
     table = DeltaTable(job.bronze.uri).to_pyarrow_table()
-    return table.sort_by([("epoch", "ascending"), ("offset", "ascending")]).to_pylist()
+    found: list[dict[str, Any]] = table.sort_by([("epoch", "ascending"), ("offset", "ascending")]).to_pylist()
+    return found
 
 
 def offsets(job: Ingest) -> list[int]:
@@ -29,17 +34,19 @@ def offsets(job: Ingest) -> list[int]:
 
 
 @pytest.fixture
-def job(streaming, tmp_path) -> Callable[..., Ingest]:
+def job(streaming: Streaming, tmp_path: Path) -> Callable[..., Ingest]:
     """`job("stream", …)` declares it and gives what ingests it."""
 
-    def job(name: str, retention_bytes: int = 0, **more) -> Ingest:
+    def job(name: str, retention_bytes: int = 0, **more: Any) -> Ingest:
         streaming.declare(name, retention_bytes=retention_bytes)
         return Ingest(url=streaming.url, stream=name, tables=str(tmp_path / "lake"), **more)
 
     return job
 
 
-def test_each_message_is_in_bronze_once_also_without_the_checkpoint(spark, streaming, job, tmp_path):
+def test_each_message_is_in_bronze_once_also_without_the_checkpoint(
+    spark: SparkSession, streaming: Streaming, job: Callable[..., Ingest], tmp_path: Path
+) -> None:
     ingest = job("once", rows_max=40, maintain_batches=3)
     streaming.publish([("once/a", b"%d" % number) for number in range(100)])
     run_ingest(spark, ingest, once=True)
@@ -55,20 +62,24 @@ def test_each_message_is_in_bronze_once_also_without_the_checkpoint(spark, strea
     assert offsets(ingest) == list(range(110))
 
 
-def test_who_commits_second_is_refused_and_who_comes_late_adds_nothing(spark, streaming, job):
+def test_who_commits_second_is_refused_and_who_comes_late_adds_nothing(
+    spark: SparkSession, streaming: Streaming, job: Callable[..., Ingest]
+) -> None:
     ingest = job("rivals")
     streaming.publish([("rivals/a", b"x")] * 20)
     register(spark)
     read = spark.read.format("tidemq").options(url=ingest.url, stream="rivals")
     frame = with_day(read.load())
-    epoch = frame.first().epoch
+    first = frame.first()
+    assert first is not None
+    epoch = first.epoch
     table = ingest.bronze
     assert table.append(frame.where("offset < 10"), "rivals", epoch) == 10
 
     class Late(Table):
         """Another driver commits after this one has written its files."""
 
-        def _written(self, attempt):
+        def _written(self, attempt: Any) -> Any:
             assert table.append(frame, "rivals", epoch) == 10
             return super()._written(attempt)
 
@@ -79,7 +90,9 @@ def test_who_commits_second_is_refused_and_who_comes_late_adds_nothing(spark, st
     assert offsets(ingest) == list(range(20))
 
 
-def test_what_no_restart_mends_ends_the_job_with_the_reason(spark, streaming, job, tmp_path):
+def test_what_no_restart_mends_ends_the_job_with_the_reason(
+    spark: SparkSession, streaming: Streaming, job: Callable[..., Ingest], tmp_path: Path
+) -> None:
     ingest = job("ends", retention_bytes=1 << 20)
     streaming.publish([("ends/a", b"x")] * 10)
     run_ingest(spark, ingest, once=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -14,13 +16,13 @@ OVERLOADED = "Query [id = 1] terminated with exception: Python worker failed to 
 
 
 @pytest.fixture
-def run(monkeypatch):
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Runs a job whose queries fail with these messages, each without a batch, and then end by themselves;
     gives the number of queries."""
     monkeypatch.setattr(jobs, "RESTART_PAUSE_S", 0)
 
     def run(*failures: str, progress: bool = False) -> int:
-        started = []
+        started: list[Any] = []
 
         def start() -> SimpleNamespace:
             started.append(None)
@@ -32,23 +34,23 @@ def run(monkeypatch):
             last = SimpleNamespace() if progress else None
             return SimpleNamespace(awaitTermination=await_termination, lastProgress=last, stop=lambda: None)
 
-        run_job(start)
+        run_job(start)  # type: ignore[arg-type]
         return len(started)
 
     return run
 
 
-def test_it_gives_up_after_three_failures_in_a_row(run):
+def test_it_gives_up_after_three_failures_in_a_row(run: Callable[..., int]) -> None:
     assert run("a", "b") == 3
     assert run(*"abcdefg", progress=True) == 8
     with pytest.raises(JobError, match=r"^c$"):
         run("a", "b", "c")
 
 
-def test_what_no_restart_mends_ends_it_at_once(run):
+def test_what_no_restart_mends_ends_it_at_once(run: Callable[..., int]) -> None:
     with pytest.raises(JobError, match=r"^the option x is wrong$"):
         run("Caused by\ntidemq.errors.UsageError: the option x is wrong\n\tat x")
 
 
-def test_a_machine_that_is_overloaded_is_waited_for(run):
+def test_a_machine_that_is_overloaded_is_waited_for(run: Callable[..., int]) -> None:
     assert run("a", "b", *[OVERLOADED] * 5) == 8

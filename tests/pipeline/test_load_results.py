@@ -14,7 +14,7 @@ from bench_report.conftest import made_result
 from pyspark.sql import SparkSession
 
 from tidemq.bench.report.files import write_results
-from tidemq.bench.report.runs import read_runs
+from tidemq.bench.report.runs import Case, Runs, read_runs
 from tidemq.errors import UsageError
 from tidemq.pipeline.load_results import PERCENTILES, percentiles, rates, summarise
 
@@ -40,13 +40,14 @@ def test_tables_and_plots_of_runs_and_samples(spark: SparkSession, tmp_path: Pat
         for name, share in PERCENTILES.items():
             assert row[name] == np.sort(values)[math.ceil(len(values) * share) - 1], name
     runs = read_runs([RUNS])  # as `tidemq bench report` has them
-    assert found.percentiles.height == 2 + sum(bool(runs.case(*key).latencies) for key in keys(runs))
+    assert found.percentiles.height == 2 + sum(bool(case_of(runs, *key).latencies) for key in keys(runs))
     for label, broker in keys(runs):
-        case = runs.case(label, broker)
+        case = case_of(runs, label, broker)
         row = found.rates.row(
             by_predicate=(pl.col("label") == label) & (pl.col("broker") == broker), named=True
         )
         spread = case.spread(lambda run: run.rate)
+        assert spread is not None
         assert (row["rounds"], row["received_per_s"]) == (len(case.runs), spread.median)
         assert (row["received_per_s_low"], row["received_per_s_high"]) == (
             spread.values[0],
@@ -61,7 +62,13 @@ def test_tables_and_plots_of_runs_and_samples(spark: SparkSession, tmp_path: Pat
         assert pl.read_parquet(tmp_path / f"out/{name}.parquet").equals(table), name
 
 
-def keys(runs):
+def case_of(runs: Runs, label: str, broker: str) -> Case:
+    found = runs.case(label, broker)
+    assert found is not None
+    return found
+
+
+def keys(runs: Runs) -> list[tuple[str, str]]:
     return [
         (label, case.broker)
         for label in runs.labels

@@ -7,10 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from client.servers import NAMES, Server
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tidemq.client import ConnectError, Message, Properties, ServerRefusedError, sync
@@ -36,7 +39,7 @@ def server(
 
 
 @pytest.fixture
-def opened(server, tmp_path) -> Iterator[Callable[..., MqttReader]]:
+def opened(server: Server, tmp_path: Path) -> Iterator[Callable[..., MqttReader]]:
     """`opened(filters="a/#", …)`: a reader as Spark has it; all use one spool, one after the other."""
     readers: list[MqttReader] = []
 
@@ -55,7 +58,7 @@ def publish(server: Server, *messages: Message) -> None:
         client.publish_many(messages)
 
 
-def rows(reader: MqttReader, start: dict[str, int], end: dict[str, int]) -> list[dict]:
+def rows(reader: MqttReader, start: dict[str, int], end: dict[str, int]) -> list[dict[str, Any]]:
     parts = reader.partitions(start, end)
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
@@ -68,14 +71,19 @@ def reach(reader: MqttReader, start: dict[str, int], count: int) -> dict[str, in
     return end
 
 
-def test_messages_come_whole_and_stay_until_they_are_committed(server, opened):
+def test_messages_come_whole_and_stay_until_they_are_committed(
+    server: Server, opened: Callable[..., MqttReader]
+) -> None:
     reader = opened(filters="whole/#", qos="2", clientId="whole")
     start = reader.initialOffset()
     properties = Properties(
         content_type="text/plain",
         response_topic="answers",
         correlation_data=b"\x01",
-        user_properties=[("a", "b"), ("a", "c")],
+        user_properties=(
+            ("a", "b"),
+            ("a", "c"),
+        ),
     )
     publish(server, Message("whole/a", b"\xff", 2, True, properties))
     reach(reader, start, 1)
@@ -119,7 +127,9 @@ while True:
 """
 
 
-def test_what_is_acknowledged_survives_a_kill(server, opened, tmp_path):
+def test_what_is_acknowledged_survives_a_kill(
+    server: Server, opened: Callable[..., MqttReader], tmp_path: Path
+) -> None:
     """A reader is killed at any moment, while messages come."""
     chosen = random.Random(5)
     command = [sys.executable, "-c", READER, server.url, str(tmp_path / "spool")]
@@ -143,7 +153,9 @@ def test_what_is_acknowledged_survives_a_kill(server, opened, tmp_path):
     assert {row["offset"] for row in found} == set(range(len(found)))
 
 
-def test_a_full_spool_holds_the_broker_back(server, opened, monkeypatch):
+def test_a_full_spool_holds_the_broker_back(
+    server: Server, opened: Callable[..., MqttReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mqtt, "TAKE_MESSAGES", 500)
     reader = opened(filters="full/#", spoolBytesMax=str(200_000))
     start = reader.initialOffset()
@@ -160,7 +172,9 @@ def test_a_full_spool_holds_the_broker_back(server, opened, monkeypatch):
     assert found == [b"%0100d" % number for number in range(5000)]
 
 
-def test_filters_that_are_not_wanted_any_more_are_left(server, opened):
+def test_filters_that_are_not_wanted_any_more_are_left(
+    server: Server, opened: Callable[..., MqttReader]
+) -> None:
     reader = opened(filters="old/#,both/+")
     reader.initialOffset()
     reader.stop()
@@ -171,7 +185,9 @@ def test_filters_that_are_not_wanted_any_more_are_left(server, opened):
     assert [row["topic"] for row in found] == ["both/a", "new/a"]
 
 
-def test_a_spool_is_of_one_query(server, opened, tmp_path, monkeypatch):
+def test_a_spool_is_of_one_query(
+    server: Server, opened: Callable[..., MqttReader], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spool, "LOCK_WAIT_S", 0.1)
     reader = opened(filters="one/#")
     start = reader.initialOffset()
@@ -185,21 +201,23 @@ def test_a_spool_is_of_one_query(server, opened, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("server", ["tidemq"], indirect=True)  # Mosquitto 2.0 does not say so
-def test_a_session_that_is_taken_over_ends_the_query(server, opened):
+def test_a_session_that_is_taken_over_ends_the_query(
+    server: Server, opened: Callable[..., MqttReader]
+) -> None:
     reader = opened(filters="taken/#", clientId="taken")
     start = reader.initialOffset()
     with sync.Client(server.url, client_id="taken"), pytest.raises(ServerRefusedError, match="taken over"):
         reach(reader, start, 1)
 
 
-def test_3_1_1_is_spoken_where_it_is_asked_for(server, opened):
+def test_3_1_1_is_spoken_where_it_is_asked_for(server: Server, opened: Callable[..., MqttReader]) -> None:
     reader = opened(filters="older/#", version="4")
     start = reader.initialOffset()
     publish(server, Message("older/a", b"x", 1))
     assert rows(reader, start, reach(reader, start, 1))[0]["payload"] == b"x"
 
 
-def test_a_broker_that_is_not_there_is_named(monkeypatch, tmp_path):
+def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(mqtt, "RETRY_S", 0.1)
     port = free_port()
     given = {"url": f"mqtt://127.0.0.1:{port}", "filters": "a", "spool": str(tmp_path)}
@@ -221,14 +239,16 @@ def test_a_broker_that_is_not_there_is_named(monkeypatch, tmp_path):
         ({"spoolBytesMax": "0"}, "option spoolBytesMax is '0'; accepted: a whole number from 1"),
     ],
 )
-def test_a_wrong_option_is_named(options, text):
+def test_a_wrong_option_is_named(options: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         MqttOptions.parse({"url": "mqtt://localhost", "filters": "a", "spool": "/tmp/spool"} | options)
 
 
 @pytest.mark.parametrize("server", ["mosquitto"], indirect=True)
 @pytest.mark.timeout(300)
-def test_a_batch_that_failed_comes_again(spark, server, opened, tmp_path):
+def test_a_batch_that_failed_comes_again(
+    spark: SparkSession, server: Server, opened: Callable[..., MqttReader], tmp_path: Path
+) -> None:
     reader = opened(filters="failed/#")
     reader.initialOffset()  # makes the session
     reader.stop()
@@ -239,7 +259,7 @@ def test_a_batch_that_failed_comes_again(spark, server, opened, tmp_path):
     )
     batches: list[tuple[int, list[bytes]]] = []
 
-    def keep(frame, number: int) -> None:
+    def keep(frame: DataFrame, number: int) -> None:
         batches.append((number, [bytes(row.payload) for row in frame.orderBy("offset").collect()]))
         if len(batches) == 2:
             raise RuntimeError("killed")

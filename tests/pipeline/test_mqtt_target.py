@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 from client.servers import Server
+from conftest import StartBroker
 
 from tidemq.client import ConnectError, Message, ServerRefusedError
 from tidemq.client.exactly_once import ExactlyOncePublisher
@@ -29,7 +30,7 @@ def publish(target: Target) -> int:
         return count + publisher.publish(0, [MESSAGE])
 
 
-def test_user_and_password_are_those_of_the_options(start_broker):
+def test_user_and_password_are_those_of_the_options(start_broker: StartBroker) -> None:
     url = f"mqtt://127.0.0.1:{start_broker(USERS).port}"
     assert publish(Target.parse({"url": url, "user": "job", "password": "secret"})) == 2
     for wrong in (Target(url), Target(url, "job", "wrong")):
@@ -44,7 +45,7 @@ def test_user_and_password_are_those_of_the_options(start_broker):
 
 def test_the_certificates_are_those_of_the_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Callable[[str, str], None]
-):
+) -> None:
     install("mosquitto", "mosquitto")
     monkeypatch.setattr(mqtt_target, "RETRY_S", 0.0)
     authority = trustme.CA()

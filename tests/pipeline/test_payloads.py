@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
+from typing import Any
 
 import cbor2
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, BinaryType, DecimalType, LongType, MapType, StringType, StructType
 
 from tidemq.pipeline.decode.cbor import decode_cbor
-from tidemq.pipeline.decode.sparkplug import BIRTH_COLUMNS, Births, decode_sparkplug
+from tidemq.pipeline.decode.sparkplug import BIRTH_COLUMNS, Births, Node, decode_sparkplug
 from tidemq.pipeline.decode.sparkplug import COLUMNS as SPARKPLUG_COLUMNS
 
 SIMPLE = {"a": "double", "b": "integer", "c": "string", "d": "timestamp", "e": "date", "f": "float"}
@@ -25,7 +26,8 @@ CBOR.add("g", ArrayType(LongType())).add("h", MapType(StringType(), BinaryType()
 CBOR.add("j", StructType().add("a", "boolean"))
 METRICS = StructType()
 for column in SPARKPLUG_COLUMNS.split(", "):
-    METRICS.add(*column.replace("bigint", "long").split())
+    name, kind = column.replace("bigint", "long").split()
+    METRICS.add(name, kind)
 SAMPLES = [bytes.fromhex(each) for each in SPARKPLUG.values()]
 
 values = st.recursive(
@@ -59,14 +61,16 @@ edits = st.lists(st.tuples(st.integers(0, 200), st.binary(min_size=1, max_size=3
 
 
 @given(st.binary() | st.dictionaries(st.sampled_from("abcdefghij"), values).map(cbor2.dumps), edits)
-def test_any_cbor_is_decoded_or_refused(payload, edits):
+def test_any_cbor_is_decoded_or_refused(payload: bytes, edits: list[tuple[int, bytes]]) -> None:
     payloads = [payload, damaged(payload, edits) if payload else b""]
     kind = arrow(to_arrow_type(CBOR, timezone="UTC"))
     check(decode_cbor(pa.array(payloads, pa.binary()), CBOR, kind), 2)
 
 
 @given(st.sampled_from(SAMPLES), edits, st.binary())
-def test_any_sparkplug_message_is_decoded_or_refused(sample, edits, other):
+def test_any_sparkplug_message_is_decoded_or_refused(
+    sample: bytes, edits: list[tuple[int, bytes]], other: bytes
+) -> None:
     payloads = [damaged(sample, edits), other, None]
     topics = ["spBv1.0/g/NDATA/n", "spBv1.0/g/DDATA/n/d", "spBv1.0/g/NBIRTH/n"]
     kind = arrow(to_arrow_type(ArrayType(METRICS), timezone="UTC"))
@@ -75,14 +79,16 @@ def test_any_sparkplug_message_is_decoded_or_refused(sample, edits, other):
 
 
 @pytest.mark.parametrize("topic", ["", "spBv1.0", "spBv1.0/g/NDATA", "spBv1.0/g/DDATA/n", "x/g/NDATA/n"])
-def test_other_topics_are_refused(topic):
+def test_other_topics_are_refused(topic: str) -> None:
     kind = arrow(to_arrow_type(ArrayType(METRICS), timezone="UTC"))
     found = decode_sparkplug(pa.array([topic]), pa.array([0]), pa.array([b""]), Births(), kind)
     assert found[0]["reason"].as_py().startswith("not a topic of Sparkplug B's metrics")
 
 
-def test_a_birth_counts_from_its_message_until_its_node_is_born_again():
-    def row(offset, message_type, device, metric, alias, datatype):
+def test_a_birth_counts_from_its_message_until_its_node_is_born_again() -> None:
+    def row(
+        offset: int, message_type: str, device: str | None, metric: str, alias: int | None, datatype: str
+    ) -> dict[str, Any]:
         values = ("g", message_type, "n", device, metric, alias, datatype)
         return {"offset": offset} | dict(zip(BIRTH_COLUMNS, values, strict=True))
 
@@ -94,9 +100,15 @@ def test_a_birth_counts_from_its_message_until_its_node_is_born_again():
             row(40, "DBIRTH", "e", "speed", 3, "Float"),
         ]
     )
-    node = ("g", "n")
+    node = Node("g", "n")
 
-    def known(offset, alias=None, name=None, device=None, of=node):
+    def known(
+        offset: int,
+        alias: int | None = None,
+        name: str | None = None,
+        device: str | None = None,
+        of: Node = node,
+    ) -> tuple[str | None, str | None]:
         return births.known(of, device, offset, name, alias)
 
     assert [known(offset, 1) for offset in (10, 11, 30, 31)] == [
@@ -108,4 +120,4 @@ def test_a_birth_counts_from_its_message_until_its_node_is_born_again():
     assert [known(offset, 2) for offset in (20, 21, 31)] == [(None, None), ("speed", "Double"), (None, None)]
     assert known(50, name="speed", device="e") == ("speed", "Float")
     assert known(50, name="speed", device="d") == ("speed", None)
-    assert known(50, 1, of=("g", "other")) == (None, None)
+    assert known(50, 1, of=Node("g", "other")) == (None, None)

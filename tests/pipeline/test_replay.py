@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from pipeline.streaming import TIDEMQ
+from pipeline.streaming import TIDEMQ, Streaming
+from pyspark.sql import SparkSession
 
 from tidemq.client import Message, Properties, PublishError
 from tidemq.client.streams import StreamReader
@@ -24,11 +27,11 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def target(streaming) -> Target:
+def target(streaming: Streaming) -> Target:
     return Target(f"mqtt://127.0.0.1:{streaming.broker.port}")
 
 
-def rows(streaming, name: str) -> list[dict]:
+def rows(streaming: Streaming, name: str) -> list[dict[str, Any]]:
     return [row for batch in StreamReader(streaming.url, name).read(0) for row in batch.to_pylist()]
 
 
@@ -47,10 +50,10 @@ def recorded(count: int, step: timedelta, topic: str = "again/a") -> pa.Table:
     )
 
 
-def test_a_stream_comes_again_whole_and_in_order(streaming, target):
+def test_a_stream_comes_again_whole_and_in_order(streaming: Streaming, target: Target) -> None:
     for name in ("first", "replayed"):
         streaming.declare(name)
-    properties = Properties(content_type="text/plain", user_properties=[("a", "b")])
+    properties = Properties(content_type="text/plain", user_properties=(("a", "b"),))
     with streaming.client() as client:
         client.publish_many(
             [
@@ -75,7 +78,7 @@ def test_a_stream_comes_again_whole_and_in_order(streaming, target):
     }
 
 
-def test_the_pace_is_kept(streaming, target):
+def test_the_pace_is_kept(streaming: Streaming, target: Target) -> None:
     streaming.declare("paced")
     table = recorded(50, timedelta(milliseconds=40), "paced/a")
     outcome = replay(table.to_batches(max_chunksize=7), Replay(target, pace=2.0))
@@ -87,7 +90,7 @@ def test_the_pace_is_kept(streaming, target):
         assert at - times[0] >= number * timedelta(milliseconds=20) - timedelta(milliseconds=100)
 
 
-def test_due_times_follow_the_order_and_the_property(target):
+def test_due_times_follow_the_order_and_the_property(target: Target) -> None:
     table = recorded(4, timedelta(seconds=-1))  # each a second before the one in front of it
     schedule = Schedule(Replay(target))
     assert list(schedule.due_s(table.to_batches()[0])) == [0, 0, 0, 0]
@@ -100,7 +103,9 @@ def test_due_times_follow_the_order_and_the_property(target):
     assert list(schedule.due_s(batch)) == [2, 2, 2, 2]
 
 
-def test_a_table_comes_again_in_its_order(spark, streaming, target, tmp_path):
+def test_a_table_comes_again_in_its_order(
+    spark: SparkSession, streaming: Streaming, target: Target, tmp_path: Path
+) -> None:
     streaming.declare("table")
     whole = recorded(300, timedelta(seconds=1), "table/a")
     for start in (200, 0, 100):  # files in another order
@@ -116,14 +121,14 @@ def test_a_table_comes_again_in_its_order(spark, streaming, target, tmp_path):
         next(table_batches(spark, str(tmp_path / "nowhere")))
 
 
-def test_a_refused_message_ends_it(streaming, target):
+def test_a_refused_message_ends_it(streaming: Streaming, target: Target) -> None:
     table = pa.table({**{name: recorded(1, timedelta(0))[name] for name in ("topic", "qos", "received")}})
     table = table.append_column("payload", pa.array([bytes(2 << 20)]))
     with pytest.raises(PublishError, match="publishing to 'again/a': packet too large"):
         replay(table.to_batches(), Replay(target))
 
 
-def test_the_command_says_what_it_did(streaming, target):
+def test_the_command_says_what_it_did(streaming: Streaming, target: Target) -> None:
     for name in ("told", "retold"):
         streaming.declare(name)
     streaming.publish([("told/a", b"x")] * 10)

@@ -9,7 +9,8 @@ import pytest
 from conformance import kit
 from conformance.packets import PUBACK, publish
 from pipeline.lake import ingest, rows, rules_of
-from pipeline.streaming import TIDEMQ
+from pipeline.streaming import TIDEMQ, Streaming
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemq.errors import ConfigError
@@ -37,7 +38,7 @@ ONE = '[[rules]]\nname = "a"\nfilter = "a"\nformat = "number"\n'
 GOLD = f'{ONE}[rules.gold]\nwindow = "1 minute"\n'
 
 
-def send_as_device(streaming, topic: str, messages: list[tuple[bytes, int, bool]]) -> None:
+def send_as_device(streaming: Streaming, topic: str, messages: list[tuple[bytes, int, bool]]) -> None:
     """QoS 1 messages with these payloads, packet identifiers and DUP flags, by the client `device`."""
     device = kit.Client(streaming.broker.port, 4)
     device.connect("device")
@@ -47,7 +48,9 @@ def send_as_device(streaming, topic: str, messages: list[tuple[bytes, int, bool]
     device.disconnect()
 
 
-def test_payloads_become_columns_and_others_dead_letters(spark, streaming, tmp_path):
+def test_payloads_become_columns_and_others_dead_letters(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
     streaming.declare("decoded")
     climate = [
         b'{"celsius": 20.5, "unit": "C", "more": [1]}',
@@ -87,7 +90,9 @@ def test_payloads_become_columns_and_others_dead_letters(spark, streaming, tmp_p
     assert [rows(table, "offset") for table in job.all_tables] == before
 
 
-def test_what_came_again_is_left_out_unless_it_is_the_first_to_come(spark, streaming, tmp_path):
+def test_what_came_again_is_left_out_unless_it_is_the_first_to_come(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
     streaming.declare("again")
     sent = [
         (b"1", 1, False),
@@ -107,7 +112,7 @@ def test_what_came_again_is_left_out_unless_it_is_the_first_to_come(spark, strea
     assert len(rows(job.bronze, "offset")) == 7
 
 
-def test_filters_match_as_the_broker_matches(spark):
+def test_filters_match_as_the_broker_matches(spark: SparkSession) -> None:
     cases = {
         "a/b": ("a/b",),
         "+/b": ("a/b", "/b"),
@@ -158,7 +163,7 @@ def test_filters_match_as_the_broker_matches(spark):
         (2 * '[[rules]]\nname = "a"\nfilter = "a"\nformat = "number"\n', "two rules have the name a"),
     ],
 )
-def test_a_wrong_rule_is_named(tmp_path, text, said):
+def test_a_wrong_rule_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         rules_of(tmp_path, text)
 
@@ -167,13 +172,13 @@ def test_a_wrong_rule_is_named(tmp_path, text, said):
     ("columns", "said"),
     [("celsius doubble", "columns of the rule a"), ("topic string", "column topic"), ("int", "rule a")],
 )
-def test_wrong_columns_are_named(spark, columns, said):
+def test_wrong_columns_are_named(spark: SparkSession, columns: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Rule("a", "a", "json", columns).check()
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="the source tree is hidden")
-def test_the_rules_of_the_documentation_are_accepted(spark, tmp_path):
+def test_the_rules_of_the_documentation_are_accepted(spark: SparkSession, tmp_path: Path) -> None:
     shown = PAGE.read_text().split("```\n[[rules]]", 1)[1].split("```", 1)[0]
     rules = rules_of(tmp_path, f"[[rules]]{shown}")
     assert [rule.name for rule in rules] == ["climate", "level"]
@@ -181,7 +186,7 @@ def test_the_rules_of_the_documentation_are_accepted(spark, tmp_path):
         rule.check()
 
 
-def test_the_command_says_what_is_wrong_in_a_line(tmp_path):
+def test_the_command_says_what_is_wrong_in_a_line(tmp_path: Path) -> None:
     command = [*TIDEMQ, "pipeline", "ingest", "any", str(tmp_path), "--url", "http://127.0.0.1:1"]
     done = subprocess.run([*command, "--rules", str(tmp_path / "none.toml")], capture_output=True, text=True)
     assert done.returncode == 1

@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import psutil
 import pyarrow as pa
 import pytest
+from pipeline.streaming import Streaming
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+from waiting import WAIT_S
 
 from tidemq.client.streams import StreamReader
 from tidemq.errors import UsageError
@@ -24,18 +28,24 @@ pytestmark = pytest.mark.timeout(300)
 URL = {"url": "mqtt://localhost"}
 
 
+def schema_of(columns: str) -> StructType:
+    found = StructType.fromDDL(columns)
+    assert isinstance(found, StructType)
+    return found
+
+
 @pytest.fixture
-def rows(streaming) -> Callable[[str], list[dict]]:
+def rows(streaming: Streaming) -> Callable[[str], list[dict[str, Any]]]:
     """`rows("stream")`: the messages that it has."""
 
-    def rows(name: str) -> list[dict]:
+    def rows(name: str) -> list[dict[str, Any]]:
         return [row for batch in StreamReader(streaming.url, name).read(0) for row in batch.to_pylist()]
 
     return rows
 
 
 @pytest.fixture
-def write(spark, streaming):
+def write(spark: SparkSession, streaming: Streaming) -> Callable[..., None]:
     """`write(frame, option=…)` publishes its rows."""
     register(spark)
 
@@ -46,7 +56,12 @@ def write(spark, streaming):
     return write
 
 
-def test_a_message_has_all_that_its_row_says(spark, streaming, write, rows):
+def test_a_message_has_all_that_its_row_says(
+    spark: SparkSession,
+    streaming: Streaming,
+    write: Callable[..., None],
+    rows: Callable[[str], list[dict[str, Any]]],
+) -> None:
     streaming.declare("said")
     frame = spark.sql("""
         select 'said/a' as topic, cast('1' as binary) as payload, 2 as qos, true as retain,
@@ -69,10 +84,17 @@ def test_a_message_has_all_that_its_row_says(spark, streaming, write, rows):
     assert (second["topic"], second["payload"], second["qos"], second["retain"]) == ("said/b", b"", 1, False)
     with streaming.client() as client:
         client.subscribe("said/a")
-        assert 0 < client.messages.get(5).properties.message_expiry_s <= 60
+        expiry_s = client.messages.get(WAIT_S).properties.message_expiry_s
+        assert expiry_s is not None
+        assert 0 < expiry_s <= 60
 
 
-def test_the_same_batch_again_adds_nothing(spark, streaming, write, rows):
+def test_the_same_batch_again_adds_nothing(
+    spark: SparkSession,
+    streaming: Streaming,
+    write: Callable[..., None],
+    rows: Callable[[str], list[dict[str, Any]]],
+) -> None:
     streaming.declare("repeated")
     frame = spark.range(0, 3000, 1, 2).selectExpr(
         "'repeated/a' as topic", "cast(id as string) as payload", "id"
@@ -93,7 +115,9 @@ def test_the_same_batch_again_adds_nothing(spark, streaming, write, rows):
         write(frame, publisherId="repeated", batchId="3", orderBy="id")
 
 
-def test_a_task_that_is_killed_leaves_each_row_once(spark, streaming, rows, tmp_path):
+def test_a_task_that_is_killed_leaves_each_row_once(
+    spark: SparkSession, streaming: Streaming, rows: Callable[[str], list[dict[str, Any]]], tmp_path: Path
+) -> None:
     """With one failure the query fails, and goes on from its checkpoint. Publishers are slow, so that none is
     done before it is killed.
     """
@@ -146,7 +170,13 @@ def _kill_publishers(port: int) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [{}, {"publisherId": "wrong", "batchId": "0"}])
-def test_before_a_wrong_row_none_is_published(spark, streaming, write, rows, options):
+def test_before_a_wrong_row_none_is_published(
+    spark: SparkSession,
+    streaming: Streaming,
+    write: Callable[..., None],
+    rows: Callable[[str], list[dict[str, Any]]],
+    options: dict[str, str],
+) -> None:
     name = streaming.declare(f"wrong{len(options)}")
     good = f"select '{name}/good' as topic, 'x' as payload from range(10) union all select "
     with pytest.raises(
@@ -174,7 +204,7 @@ def test_before_a_wrong_row_none_is_published(spark, streaming, write, rows, opt
         ({"message_expiry_s": -1}, "topic 'a' cannot be published: message_expiry_s is -1; accepted: 0 to"),
     ],
 )
-def test_a_wrong_row_is_named(columns, text):
+def test_a_wrong_row_is_named(columns: dict[str, Any], text: str) -> None:
     good, wrong = {"topic": "good", "payload": b"x"}, {"topic": "a", "payload": b"x"} | columns
     batch = pa.RecordBatch.from_pylist([wrong, good])
     with pytest.raises(RowError, match=text):
@@ -194,7 +224,7 @@ def test_a_wrong_row_is_named(columns, text):
         ({"orderBy": "x"}, "mean nothing without publisherId"),
     ],
 )
-def test_a_wrong_option_is_named(options, text):
+def test_a_wrong_option_is_named(options: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         SinkOptions.parse(URL | options)
 
@@ -209,10 +239,10 @@ def test_a_wrong_option_is_named(options, text):
         ("topic string, payload string, qos int", {"publisherId": "a"}, "column qos means nothing"),
     ],
 )
-def test_wrong_columns_are_named(columns, options, text):
+def test_wrong_columns_are_named(columns: str, options: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        SinkOptions.parse(URL | options).check(StructType.fromDDL(columns), streaming=True)
+        SinkOptions.parse(URL | options).check(schema_of(columns), streaming=True)
     with pytest.raises(UsageError, match="needs the option batchId"):
         SinkOptions.parse(URL | {"publisherId": "a"}).check(
-            StructType.fromDDL("topic string, payload string"), streaming=False
+            schema_of("topic string, payload string"), streaming=False
         )

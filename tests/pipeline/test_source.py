@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pipeline.streaming import Streaming
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidemq.client import Properties
@@ -20,27 +25,27 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def load(spark, streaming):
+def load(spark: SparkSession, streaming: Streaming) -> Callable[..., Any]:
     """`load("stream", stream=True, option=…)`: a frame."""
     register(spark)
 
-    def load(name, following=False, **options):
+    def load(name: str, following: bool = False, **options: Any) -> Any:
         read = spark.readStream if following else spark.read
         return read.format("tidemq").options(url=streaming.url, **{"stream": name, **options}).load()
 
     return load
 
 
-def drain(frame, folder, spark):
+def drain(frame: DataFrame, folder: Path, spark: SparkSession) -> list[list[int]]:
     """The rows of the batches of a query that ends with the last message of now."""
     sizes = []
 
-    def keep(batch, _number):
+    def keep(batch: DataFrame, _number: int) -> None:
         rows = batch.select("epoch", "offset").collect()
         sizes.append([row.offset for row in rows])
 
-    query = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder))
-    query = query.trigger(availableNow=True).start()
+    writing = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder))
+    query = writing.trigger(availableNow=True).start()
     try:
         query.awaitTermination()
     finally:
@@ -48,18 +53,22 @@ def drain(frame, folder, spark):
     return sizes
 
 
-def test_columns_are_those_of_a_stream():
+def test_columns_are_those_of_a_stream() -> None:
     columns = [part.strip().split(" ", 1) for part in COLUMNS.replace("name: string, ", "").split(",")]
     assert [name for name, _ in columns] == ["epoch", *SCHEMA.names]
 
 
-def test_a_row_has_all_of_the_message(load, streaming):
+def test_a_row_has_all_of_the_message(load: Callable[..., DataFrame], streaming: Streaming) -> None:
     streaming.declare("whole")
     properties = Properties(
         content_type="text/plain",
         response_topic="whole/answers",
         correlation_data=b"\x01",
-        user_properties=[("sent", "2026-01-31T12:00:00.5+01:00"), ("sent", "never"), ("x", "y")],
+        user_properties=(
+            ("sent", "2026-01-31T12:00:00.5+01:00"),
+            ("sent", "never"),
+            ("x", "y"),
+        ),
     )
     with streaming.client(client_id="device") as client:
         client.publish("whole/a", b"\x00\xff", qos=1, properties=properties)
@@ -94,17 +103,17 @@ def test_a_row_has_all_of_the_message(load, streaming):
         ("soon", None),
     ],
 )
-def test_a_publishers_time_is_read_in_the_usual_forms(text, time_us):
+def test_a_publishers_time_is_read_in_the_usual_forms(text: str, time_us: int | None) -> None:
     assert parse_time_us(text) == time_us
 
 
-def test_ranges_are_read_by_several_tasks(load, streaming):
+def test_ranges_are_read_by_several_tasks(load: Callable[..., DataFrame], streaming: Streaming) -> None:
     streaming.declare("ranges")
     streaming.publish([("ranges/a", b"%d" % number) for number in range(5000)])
     frame = load("ranges", rowsPerPartition="1500")
     assert frame.rdd.getNumPartitions() == 4
     rows = frame.agg(F.count("*"), F.min("offset"), F.max("offset"), F.countDistinct("offset")).first()
-    assert tuple(rows) == (5000, 0, 4999, 5000)
+    assert tuple(rows) == (5000, 0, 4999, 5000)  # type: ignore[arg-type]
     part = load("ranges", start="17", end="4711").select("offset").collect()
     assert sorted(row.offset for row in part) == list(range(17, 4711))
     assert load("ranges", start="latest").count() == 0
@@ -113,7 +122,9 @@ def test_ranges_are_read_by_several_tasks(load, streaming):
         load("ranges", end="6000").count()
 
 
-def test_batches_are_bounded_and_go_on_from_the_checkpoint(load, streaming, spark, tmp_path):
+def test_batches_are_bounded_and_go_on_from_the_checkpoint(
+    load: Callable[..., DataFrame], streaming: Streaming, spark: SparkSession, tmp_path: Path
+) -> None:
     streaming.declare("bounded")
     streaming.publish([("bounded/a", b"x")] * 250)
     frame = load("bounded", following=True, maxRowsPerBatch="100")
@@ -130,7 +141,9 @@ def test_batches_are_bounded_and_go_on_from_the_checkpoint(load, streaming, spar
     assert [*chain(*by_bytes)] == list(range(260))
 
 
-def test_a_stream_that_was_made_anew_fails_or_is_gone_on_with(load, streaming, spark, tmp_path):
+def test_a_stream_that_was_made_anew_fails_or_is_gone_on_with(
+    load: Callable[..., DataFrame], streaming: Streaming, spark: SparkSession, tmp_path: Path
+) -> None:
     streaming.declare("anew")
     streaming.publish([("anew/a", b"x")] * 10)
     assert drain(load("anew", following=True), tmp_path, spark) == [list(range(10))]
@@ -145,7 +158,9 @@ def test_a_stream_that_was_made_anew_fails_or_is_gone_on_with(load, streaming, s
     assert drain(frame, tmp_path, spark) == [[0, 1, 2]]
 
 
-def test_expired_messages_fail_or_are_left_out(load, streaming, spark, tmp_path):
+def test_expired_messages_fail_or_are_left_out(
+    load: Callable[..., DataFrame], streaming: Streaming, spark: SparkSession, tmp_path: Path
+) -> None:
     streaming.declare("short", retention_bytes=1 << 20)
     streaming.publish([("short/a", b"x")] * 10)
     assert drain(load("short", following=True), tmp_path, spark) == [list(range(10))]
@@ -174,16 +189,16 @@ def test_expired_messages_fail_or_are_left_out(load, streaming, spark, tmp_path)
         ({"stream": ""}, "option stream is missing"),
     ],
 )
-def test_a_wrong_option_is_named(options, text):
+def test_a_wrong_option_is_named(options: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         SourceOptions.parse({"url": "http://localhost:1", "stream": "any", **options})
 
 
-def test_spark_shows_what_is_wrong(load):
+def test_spark_shows_what_is_wrong(load: Callable[..., DataFrame]) -> None:
     with pytest.raises(AnalysisException, match="UsageError: the option 'strat' is unknown"):
         load("any", strat="1").count()
 
 
-def test_a_stream_that_is_not_there_is_named(load):
+def test_a_stream_that_is_not_there_is_named(load: Callable[..., DataFrame]) -> None:
     with pytest.raises(AnalysisException, match="there is no stream 'nowhere'"):
         load("nowhere").count()

@@ -16,10 +16,11 @@ import pytest
 import trustme
 from bench.fake_broker import FakeBroker, listening
 from bench.test_faults import await_load
+from conftest import RunningBroker
 from pyspark.sql import SparkSession
 
 import tidemq
-from tidemq.bench.catalogue import Terms, fan, many, mesh, pairs, subscribers, ticktock
+from tidemq.bench.catalogue import Plan, Terms, fan, many, mesh, pairs, subscribers, ticktock
 from tidemq.bench.comparison import open_broker
 from tidemq.bench.measurement import Broker
 from tidemq.bench.peer.target import Security, parse_url
@@ -51,11 +52,11 @@ def spark(install: Callable[[str, str], None]) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def url(broker) -> str:
+def url(broker: RunningBroker) -> str:
     return f"mqtt://127.0.0.1:{broker.port}"
 
 
-def test_two_workers_share_the_clients_and_miss_nothing(spark, url):
+def test_two_workers_share_the_clients_and_miss_nothing(spark: SparkSession, url: str) -> None:
     plan = pairs(Terms(qos=1, messages=2000), 10)
     result = measure_on_spark(spark, plan, open_broker("", url, 4, 10), url)
     assert result.summary.intact
@@ -67,7 +68,7 @@ def test_two_workers_share_the_clients_and_miss_nothing(spark, url):
     assert result.run.machine.startswith("2 Spark tasks on ")
 
 
-def test_workers_speak_tls_with_the_files_that_are_named(spark, tmp_path):
+def test_workers_speak_tls_with_the_files_that_are_named(spark: SparkSession, tmp_path: Path) -> None:
     authority, cafile = trustme.CA(), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(cafile)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -91,18 +92,21 @@ def test_workers_speak_tls_with_the_files_that_are_named(spark, tmp_path):
     ],
     ids=lambda value: value.workload.name if hasattr(value, "workload") else None,
 )
-def test_a_worker_hears_what_the_other_publishes(spark, url, plan, sent, received):
+def test_a_worker_hears_what_the_other_publishes(
+    spark: SparkSession, url: str, plan: Plan, sent: int, received: int
+) -> None:
     result = measure_on_spark(spark, plan, open_broker("", url, 4, 10), url)
     summary = result.summary
     assert (summary.end, summary.intact, summary.shares) == ("complete", True, 2)
     assert (summary.sent, summary.expected, summary.received) == (sent, received, received)
+    assert summary.latency is not None
     assert summary.latency.count == received
     assert 0 < summary.latency.p50_us < 5e6
     assert summary.clock_error_us == 0  # both are on this machine
     assert summary.connections == plan.workload.connections
 
 
-def test_what_they_say_is_one_data_frame(spark, url):
+def test_what_they_say_is_one_data_frame(spark: SparkSession, url: str) -> None:
     workload = fan(Terms(messages=50, rate=100.0), 1, 1).workload
     shares = tuple(share_out(workload, 2))
     with Coordinator(workload, shares, "127.0.0.1") as coordinator:
@@ -134,20 +138,22 @@ def kill_under_load(process: int, port: int) -> None:
     os.kill(process, signal.SIGKILL)
 
 
-def test_idle_connections_come_from_both(spark, url):
+def test_idle_connections_come_from_both(spark: SparkSession, url: str) -> None:
     plan = many(Terms(seconds=0.5), 51)
     result = measure_on_spark(spark, plan, open_broker("", url, 4, 10), url)
     assert (result.summary.connections, result.summary.end) == (51, "complete")
 
 
-def test_a_broker_that_is_not_there_is_named_by_all_as_one(spark, url, unused_tcp_port):
+def test_a_broker_that_is_not_there_is_named_by_all_as_one(
+    spark: SparkSession, url: str, unused_tcp_port: int
+) -> None:
     there = open_broker("", url, 4, 10)
     gone = f"mqtt://127.0.0.1:{unused_tcp_port}"
     with pytest.raises(ConnectionError, match=rf"^{gone}: nobody listens there"):
         measure_on_spark(spark, pairs(Terms(messages=10), 4), there, gone)
 
 
-def test_a_master_that_is_none_is_one_sentence(spark, url):
+def test_a_master_that_is_none_is_one_sentence(spark: SparkSession, url: str) -> None:
     command = [*TIDEMQ, "bench", "pairs", "--url", url, "--spark", "nowhere"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=os.environ)
     assert done.returncode == 2
@@ -167,11 +173,17 @@ def test_a_master_that_is_none_is_one_sentence(spark, url):
         ("", "ValueError"),
     ],
 )
-def test_of_a_stack_of_errors_the_last_cause_is_shown(text, cause):
+def test_of_a_stack_of_errors_the_last_cause_is_shown(text: str, cause: str) -> None:
     assert root_cause(ValueError(text)) == cause
 
 
-def test_the_command_says_what_is_missing_when_an_executor_is_lost(spark, url, tmp_path, monkeypatch, capsys):
+def test_the_command_says_what_is_missing_when_an_executor_is_lost(
+    spark: SparkSession,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The last one: it takes the session that runs, and ends it."""
     command = ["tidemq", "bench", "fan", "--seconds", "60", "--rate", "500"]
     monkeypatch.setattr(sys, "argv", [*command, "--url", url, "--spark", CLUSTER, "--out", str(tmp_path)])

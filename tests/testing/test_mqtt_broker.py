@@ -5,9 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.reasoncodes import ReasonCode
 from waiting import WAIT_S
 
 from tidemq.errors import UsageError
@@ -20,10 +23,10 @@ Connect = Callable[..., mqtt.Client]
 def connect(mqtt_broker: MqttBroker) -> Iterator[Connect]:
     clients = []
 
-    def make(client_id: str, **settings: object) -> mqtt.Client:
-        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False)
+    def make(client_id: str, **settings: Any) -> mqtt.Client:
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False)
         if settings:
-            client.will_set(**settings)  # type: ignore[arg-type]
+            client.will_set(**settings)
         client.connect(mqtt_broker.host, mqtt_broker.port)
         client.loop_start()
         clients.append(client)
@@ -35,19 +38,19 @@ def connect(mqtt_broker: MqttBroker) -> Iterator[Connect]:
         client.loop_stop()
 
 
-def publish(client: mqtt.Client, topic: str, payload: str, **settings: bool) -> None:
+def publish(client: mqtt.Client, topic: str, payload: str, **settings: Any) -> None:
     """Returns when the broker has acknowledged it."""
     client.publish(topic, payload, qos=1, **settings).wait_for_publish(5)
 
 
-def test_messages_are_all_that_was_acknowledged_in_order(mqtt_broker, connect):
+def test_messages_are_all_that_was_acknowledged_in_order(mqtt_broker: MqttBroker, connect: Connect) -> None:
     client = connect("a")
     for number in range(50):
         publish(client, f"n/{number % 3}", str(number))
     assert [message.payload for message in mqtt_broker.messages] == [b"%d" % each for each in range(50)]
 
 
-def test_a_wait_returns_each_message_once_oldest_first(mqtt_broker, connect):
+def test_a_wait_returns_each_message_once_oldest_first(mqtt_broker: MqttBroker, connect: Connect) -> None:
     client = connect("a")
     for topic, payload in (("x/1", "1"), ("y/1", "2"), ("x/2", "3")):
         publish(client, topic, payload, retain=topic == "y/1")
@@ -59,10 +62,10 @@ def test_a_wait_returns_each_message_once_oldest_first(mqtt_broker, connect):
     assert (third.payload, third.retain) == (b"3", False)
 
 
-def test_a_cut_is_a_lost_connection_for_both_ends(mqtt_broker, connect):
+def test_a_cut_is_a_lost_connection_for_both_ends(mqtt_broker: MqttBroker, connect: Connect) -> None:
     cut = connect("cut", topic="will", payload="cut")
     left = connect("left", topic="will", payload="left")
-    ends: list[mqtt.ReasonCode] = []
+    ends: list[ReasonCode] = []
     cut.on_disconnect = lambda _client, _data, _flags, reason, _: ends.append(reason)
     left.on_disconnect = cut.on_disconnect
     mqtt_broker.wait_for_client("left")
@@ -73,7 +76,9 @@ def test_a_cut_is_a_lost_connection_for_both_ends(mqtt_broker, connect):
     assert len(mqtt_broker.messages) == 1
 
 
-def test_a_stalled_connection_stays_open_and_passes_nothing_until_it_is_resumed(mqtt_broker, connect):
+def test_a_stalled_connection_stays_open_and_passes_nothing_until_it_is_resumed(
+    mqtt_broker: MqttBroker, connect: Connect
+) -> None:
     stalled, other = connect("stalled"), connect("other")
     mqtt_broker.stall("stalled")
     waiting = stalled.publish("from/stalled", "1", qos=1)
@@ -85,7 +90,7 @@ def test_a_stalled_connection_stays_open_and_passes_nothing_until_it_is_resumed(
     assert mqtt_broker.wait_for_message("from/stalled").payload == b"1"
 
 
-def test_a_stall_of_all_is_one_of_new_clients_too(mqtt_broker):
+def test_a_stall_of_all_is_one_of_new_clients_too(mqtt_broker: MqttBroker) -> None:
     mqtt_broker.stall()
     with socket.create_connection((mqtt_broker.host, mqtt_broker.port)) as client:
         client.sendall(bytes.fromhex("10 0d 00044d515454 04 02 003c 0001 61"))
@@ -97,10 +102,12 @@ def test_a_stall_of_all_is_one_of_new_clients_too(mqtt_broker):
         assert client.recv(4) == bytes.fromhex("20 02 00 00")
 
 
-def test_sessions_queues_and_retained_messages_survive_a_restart(mqtt_broker, connect):
+def test_sessions_queues_and_retained_messages_survive_a_restart(
+    mqtt_broker: MqttBroker, connect: Connect
+) -> None:
     client = connect("keeps")
     got: list[bytes] = []
-    client.on_message = lambda _client, _data, message: got.append(message.payload)
+    client.on_message = lambda _client, _data, message: got.append(bytes(message.payload))
     client.subscribe("to/keeps", qos=1)
     mqtt_broker.wait_for_subscription("to/keeps")
     publish(client, "state", "kept", retain=True)
@@ -124,7 +131,9 @@ def test_sessions_queues_and_retained_messages_survive_a_restart(mqtt_broker, co
     assert got == [b"late", b"kept"]
 
 
-def test_an_unknown_client_is_named_with_those_that_are_there(mqtt_broker, connect):
+def test_an_unknown_client_is_named_with_those_that_are_there(
+    mqtt_broker: MqttBroker, connect: Connect
+) -> None:
     connect("here")
     mqtt_broker.wait_for_client("here")
     with pytest.raises(TimeoutError, match=r"no client 'away' \(connected: here\)"):
@@ -133,6 +142,6 @@ def test_an_unknown_client_is_named_with_those_that_are_there(mqtt_broker, conne
         mqtt_broker.wait_for_subscription("a/b", timeout_s=0.05)
 
 
-def test_it_is_to_be_entered_first():
+def test_it_is_to_be_entered_first() -> None:
     with pytest.raises(UsageError, match="with MqttBroker"):
         MqttBroker().wait_for_message()

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from tidemq.store import MemoryStore
 
 
-def work(*writes, references=(), reads=(), trims=(), expired=(), purges=(), adds=False, outdated=False):
+def work(
+    *writes: Any,
+    references: Sequence[Any] = (),
+    reads: Sequence[Any] = (),
+    trims: Sequence[Any] = (),
+    expired: Sequence[Any] = (),
+    purges: Sequence[Any] = (),
+    adds: bool = False,
+    outdated: bool = False,
+) -> SimpleNamespace:
     return SimpleNamespace(
         writes=list(writes),
         references=list(references),
@@ -26,39 +37,41 @@ def work(*writes, references=(), reads=(), trims=(), expired=(), purges=(), adds
 class Access:
     """The engine's side: gives the work that a test puts in, and keeps what it is told."""
 
-    def __init__(self):
-        self.works = queue.Queue()
-        self.told = []  # in order
-        self.answers = queue.Queue()
-        self.refusals = queue.Queue()  # the reasons for which messages are refused at once
-        self.unreadable = set()  # keys that no load_... can read
-        self.rests = {}  # of a work, by its id
+    def __init__(self) -> None:
+        self.works: queue.Queue[Any] = queue.Queue()
+        self.told: list[Any] = []  # in order
+        self.answers: queue.Queue[Any] = queue.Queue()
+        self.refusals: queue.Queue[Any] = queue.Queue()  # the reasons for which messages are refused at once
+        self.unreadable: set[bytes] = set()  # keys that no load_... can read
+        self.rests: dict[int, Any] = {}  # of a work, by its id
 
-    def open(self, incarnation, clock, *, as_of_ms):
+    def open(self, incarnation: int, clock: int, *, as_of_ms: int) -> None:
         self.told.append(("open", incarnation, clock))
 
-    def _load(self, what, key):
+    def _load(self, what: str, key: bytes) -> bool:
         self.told.append((what, key))
         return key not in self.unreadable
 
-    def load_session(self, key, value):
+    def load_session(self, key: bytes, value: bytes) -> bool:
         return self._load("session", key)
 
-    def load_subscription(self, key, value):
+    def load_subscription(self, key: bytes, value: bytes) -> bool:
         return self._load("subscription", key)
 
-    def load_received(self, key):
+    def load_received(self, key: bytes) -> bool | None:
         if key[:8] == bytes(7) + b"\x09":
             return False  # its session is gone
         return True if self._load("received", key) else None
 
-    def load_retained(self, key, value):
+    def load_retained(self, key: bytes, value: bytes) -> bool:
         return self._load("retained", key)
 
-    def load_shared(self, key, value):
+    def load_shared(self, key: bytes, value: bytes) -> bool:
         return self._load("shared", key)
 
-    def load_queue(self, rows, orphans, held, corrupt):
+    def load_queue(
+        self, rows: Iterable[tuple[bytes, bytes]], orphans: set[Any], held: list[Any], corrupt: list[Any]
+    ) -> Any:
         inflight = []
         for key, value in rows:
             self.told.append(("queue", key))
@@ -72,58 +85,58 @@ class Access:
                 inflight.append((key, value))
         return inflight
 
-    def load_inflight(self, key, value, payload):
+    def load_inflight(self, key: bytes, value: bytes, payload: bytes) -> bool:
         return self._load("inflight", key)
 
-    def loaded(self, *, crashed):
+    def loaded(self, *, crashed: bool) -> None:
         self.told.append(("loaded", crashed))
 
-    def take_work(self, timeout_s):
+    def take_work(self, timeout_s: float) -> Any:
         try:
             return self.works.get(timeout=max(timeout_s, 0.001))
         except queue.Empty:
             return work()
 
-    def poke(self):
+    def poke(self) -> None:
         self.works.put(work())
 
-    def answer(self, done, reason=0):
+    def answer(self, done: SimpleNamespace, reason: int = 0) -> None:
         if done.writes or done.references or done.reads or done.trims or done.expired or done.purges:
             self.answers.put((done, reason))
 
-    def rest_of(self, failed):
+    def rest_of(self, failed: SimpleNamespace) -> Any:
         return self.rests.get(id(failed), work())
 
-    def deliver_rows(self, reactor, number, rows, more):
+    def deliver_rows(self, reactor: int, number: int, rows: Any, more: bool) -> list[bytes]:
         self.answers.put((reactor, number, rows, more))
         return [key for key, _, payload in rows if payload is None]
 
-    def removed(self, number, sizes):
+    def removed(self, number: int, sizes: list[int]) -> None:
         self.answers.put(("removed", number, sizes))
 
-    def expire(self, number, rows):
+    def expire(self, number: int, rows: Any) -> None:
         self.answers.put((number, rows))
 
-    def refuse(self, reason):
+    def refuse(self, reason: int) -> None:
         self.refusals.put(reason)
 
-    def close(self):
+    def close(self) -> None:
         self.works.put(None)
 
 
 class Store(MemoryStore):
     """Fails when it is told to, before or after it has taken the batch; knows how it was written."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.failures = []  # of the next writes: None, or what they raise
+        self.failures: list[Any] = []  # of the next writes: None, or what they raise
         self.applied = False
-        self.read_failure = None
-        self.syncs = []
+        self.read_failure: Exception | None = None
+        self.syncs: list[Any] = []
         self.size = 0
         self.reached = threading.Event()  # something was written after a failure
 
-    def write(self, batch, *, sync):
+    def write(self, batch: Any, *, sync: bool) -> None:
         failure = self.failures.pop(0) if self.failures else None
         if failure is None or self.applied:
             super().write(batch, sync=sync)
@@ -131,16 +144,16 @@ class Store(MemoryStore):
         if failure is not None:
             raise failure
 
-    def sync(self):
+    def sync(self) -> None:
         self.syncs.append("sync")
 
-    def get_many(self, family, keys):
+    def get_many(self, family: str, keys: list[bytes]) -> list[Any]:  # type: ignore[override]
         if self.read_failure is not None:
             raise self.read_failure
         return super().get_many(family, keys)
 
-    def size_bytes(self):
+    def size_bytes(self) -> int:
         return self.size
 
-    def rows(self, family):
+    def rows(self, family: str) -> dict[bytes, bytes]:
         return dict(self.scan(family))

@@ -13,6 +13,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 from waiting import WAIT_S, until
 
 from tidemq import Broker, Config
@@ -38,8 +39,16 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def broker_with(file: Path, text: str, **settings: Any) -> AsyncIterator[Broker]:
     file.write_text(text)  # noqa: ASYNC240 (before there is a broker that would wait)
-    options = {"host": "127.0.0.1", "port": 0, "reactors": 2, "store": "memory", "sys_interval_s": 0}
-    parts = {name: settings.pop(name) for name in ("authenticator", "authoriser") if name in settings}
+    options: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": 0,
+        "reactors": 2,
+        "store": "memory",
+        "sys_interval_s": 0,
+    }
+    parts: dict[str, Any] = {
+        name: settings.pop(name) for name in ("authenticator", "authoriser") if name in settings
+    }
     broker = Broker(Config(**({"acl_file": file} | options | settings)), **parts)
     async with broker:
         engine = broker._engine
@@ -143,7 +152,7 @@ TOPICS = [
 
 def mosquitto_takes(port: int, user: str | None, client_id: str) -> dict[str, bool]:
     """What Mosquitto says of a message to each topic: in 5.0 PUBACK has a reason."""
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
     if user is not None:
         client.username_pw_set(user, "any")
     answers: dict[int, bool] = {}
@@ -250,7 +259,7 @@ async def test_mosquittos_and_pahos_clients(tmp_path: Path, install: Install) ->
         assert out.decode().splitlines() == ["a/1 first", "a/2 second"]
         assert broker.counters()["refused_not_authorised"] == 3
         granted: list[Any] = []
-        client = paho.Client(paho.CallbackAPIVersion.VERSION2, "p", protocol=paho.MQTTv5)
+        client = paho.Client(CallbackAPIVersion.VERSION2, "p", protocol=paho.MQTTv5)
         client.username_pw_set("bob", "any")
         client.on_subscribe = lambda _c, _u, _m, reasons, _p: granted.extend(reasons)
         await asyncio.to_thread(client.connect, "127.0.0.1", broker.port)
@@ -332,7 +341,7 @@ async def reloaded(broker: Broker, file: Path, text: str, count: int) -> None:
 
 async def test_who_is_still_allowed_loses_nothing_while_rules_change(tmp_path: Path) -> None:
     """Messages flow at QoS 1; each change takes from another client what it had, or gives it back."""
-    file = tmp_path / "acl"
+    file: Path = tmp_path / "acl"
     rules = "allow user good all good/#\n"
     bad = "allow user bad all bad/#\n"
     async with broker_with(file, rules + bad) as broker:
@@ -358,7 +367,7 @@ async def test_who_is_still_allowed_loses_nothing_while_rules_change(tmp_path: P
                     revoked = broker.counters()["subscriptions_revoked"]
                     await reloaded(broker, file, rules + f"# {change}", 2 * change + 1)
                     await until(
-                        lambda before=revoked: broker.counters()["subscriptions_revoked"] == before + 1,
+                        lambda: broker.counters()["subscriptions_revoked"] == revoked + 1,  # noqa: B023 (called at once)
                         "the end",
                     )
                     assert not await publishes(other, "bad/x")
@@ -377,7 +386,7 @@ async def test_who_is_still_allowed_loses_nothing_while_rules_change(tmp_path: P
 
 
 async def test_a_will_that_is_not_allowed_any_more_is_not_published(tmp_path: Path) -> None:
-    file = tmp_path / "acl"
+    file: Path = tmp_path / "acl"
     text = "allow publish w\nallow subscribe w"
     async with broker_with(file, text) as broker, client_of(broker) as watcher:
         await watcher.subscribe("w")
@@ -388,13 +397,13 @@ async def test_a_will_that_is_not_allowed_any_more_is_not_published(tmp_path: Pa
                 refused = broker.counters()["refused_not_authorised"]
                 await reloaded(broker, file, "allow subscribe w", 1)
                 await until(
-                    lambda before=refused: broker.counters()["refused_not_authorised"] == before + 1,
+                    lambda: broker.counters()["refused_not_authorised"] == refused + 1,  # noqa: B023 (called at once)
                     "the will",
                 )
             closed = broker.counters()["connections_closed"]
             await broker.disconnect(mortal.client_id)
             await until(
-                lambda before=closed: broker.counters()["connections_closed"] > before,
+                lambda: broker.counters()["connections_closed"] > closed,  # noqa: B023 (called at once)
                 "the end without a goodbye",
             )
             await mortal.disconnect()
@@ -404,14 +413,14 @@ async def test_a_will_that_is_not_allowed_any_more_is_not_published(tmp_path: Pa
 
 
 async def test_a_wrong_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = tmp_path / "acl"
+    file: Path = tmp_path / "acl"
     async with broker_with(file, "allow all a") as broker, client_of(broker) as client:
-        file.write_text("allow everything")
+        await asyncio.to_thread(file.write_text, "allow everything")
         await until(lambda: broker.counters()["acl_reloads_failed"] == 1, "the look at the file")
         assert await publishes(client, "a")
         assert not await publishes(client, "b")
         assert "line 1: 'everything' is no action" in caplog.text
-        file.unlink()
+        await asyncio.to_thread(file.unlink)
         await until(lambda: broker.counters()["acl_reloads_failed"] == 2, "the look at the file")
         assert not await publishes(client, "b")
         await reloaded(broker, file, "allow all b", 1)
@@ -420,13 +429,13 @@ async def test_a_wrong_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCa
 
 async def test_a_file_that_was_emptied_ends_no_subscriptions(tmp_path: Path) -> None:
     """A program that writes the rules begins with an empty file: what it ended would not come back."""
-    file = tmp_path / "acl"
+    file: Path = tmp_path / "acl"
     async with broker_with(file, "allow all a") as broker, client_of(broker) as client:
         messages = (await client.subscribe("a", qos=1)).messages
         for number, nothing in enumerate(("", "# rules of today\n\n"), 1):
-            file.write_text(nothing)
+            await asyncio.to_thread(file.write_text, nothing)
             await until(lambda: broker.counters()["acl_reloads_failed"] == number, "the look")  # noqa: B023
-        file.write_text("allow all a\nallow all b")
+        await asyncio.to_thread(file.write_text, "allow all a\nallow all b")
         await until(lambda: publishes(client, "b"), "the rule")
         await client.publish("a", b"still", qos=1)
         assert (await anext(messages)).payload == b"still"
@@ -441,7 +450,7 @@ async def test_a_wrong_file_at_the_start_is_refused(tmp_path: Path) -> None:
 
 async def test_publishers_that_move_to_another_reactor_take_their_rules_along(tmp_path: Path) -> None:
     """And those that came before the rules of now have them where they arrive."""
-    file = tmp_path / "acl"
+    file: Path = tmp_path / "acl"
     text = "allow subscribe t/#\nallow client sender-* publish t/%c\n"
     async with broker_with(file, text) as broker:
         receivers = [client_of(broker, client_id=f"receiver-{number}") for number in range(8)]
@@ -473,7 +482,7 @@ async def test_publishers_that_move_to_another_reactor_take_their_rules_along(tm
 async def test_streams_are_replayed_only_to_who_may_subscribe_to_the_filter(tmp_path: Path) -> None:
     text = "allow publish plant/#\nallow subscribe plant/open/#"
     stream = StreamConfig(name="plant", filters=("plant/#",))
-    settings = {"store": "rocksdb", "data": tmp_path / "data", "streams": (stream,)}
+    settings: dict[str, Any] = {"store": "rocksdb", "data": tmp_path / "data", "streams": (stream,)}
     async with broker_with(tmp_path / "acl", text, **settings) as broker, client_of(broker) as client:
         await client.publish("plant/shut/x", b"secret", qos=1)
         await client.publish("plant/open/x", b"fine", qos=1)
@@ -504,7 +513,7 @@ class Asked:
 async def test_an_authorisers_answers_count_for_a_time(tmp_path: Path, cache_s: float) -> None:
     asked = Asked()
     text = "allow all #"
-    settings = {"authoriser": asked, "decision_cache_s": cache_s}
+    settings: dict[str, Any] = {"authoriser": asked, "decision_cache_s": cache_s}
     broker_of = broker_with(tmp_path / "acl", text, **settings)
     async with broker_of as broker, client_of(broker) as one, client_of(broker) as two:
         for _ in range(20):
@@ -521,7 +530,7 @@ async def test_an_authorisers_answers_count_for_a_time(tmp_path: Path, cache_s: 
 
 async def test_an_authoriser_is_asked_again_when_its_time_is_over(tmp_path: Path) -> None:
     asked = Asked()
-    settings = {"authoriser": asked, "decision_cache_s": 0.2}
+    settings: dict[str, Any] = {"authoriser": asked, "decision_cache_s": 0.2}
     broker_of = broker_with(tmp_path / "acl", "allow all #", **settings)
     async with broker_of as broker, client_of(broker) as client:
         assert await publishes(client, "open")
@@ -535,7 +544,7 @@ async def test_an_authoriser_is_asked_again_when_its_time_is_over(tmp_path: Path
 async def test_an_answer_counts_once_wherever_it_is_remembered(tmp_path: Path) -> None:
     """The engine has forgotten it, and is told it again when its time is almost over."""
     asked, cache_s = Asked(), 1.0
-    settings = {"authoriser": asked, "decision_cache_s": cache_s, "reactors": 1}
+    settings: dict[str, Any] = {"authoriser": asked, "decision_cache_s": cache_s, "reactors": 1}
     broker_of = broker_with(tmp_path / "acl", "allow all #", **settings)
     async with broker_of as broker, AsyncExitStack() as stack:
         clients = [

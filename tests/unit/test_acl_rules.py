@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -244,7 +245,7 @@ def test_a_name_never_widens_a_rule(tmp_path: Path, name: str) -> None:
 
 def test_a_granted_qos_is_no_higher_than_the_rule_says(tmp_path: Path) -> None:
     found = rows_of(read_rules(written(tmp_path, "allow subscribe a/# qos 1"), "tidemq"))
-    names = {"user": None, "client_id": b"c", "groups": (), "address": None}
+    names: dict[str, Any] = {"user": None, "client_id": b"c", "groups": (), "address": None}
     assert judge_rows(found, SUBSCRIBE, b"a/b", **names) & 7 == 0b011
 
 

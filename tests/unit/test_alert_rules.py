@@ -46,7 +46,7 @@ def rules_of(tmp_path: Path, text: str) -> tuple[AlertRule, ...]:
     return load_alert_rules(file)
 
 
-def test_rules_are_read(tmp_path):
+def test_rules_are_read(tmp_path: Path) -> None:
     hot, silent, odd = rules_of(tmp_path, GOOD)
     assert hot == AlertRule(
         name="hot",
@@ -108,6 +108,6 @@ ABSENCE = '[[alerts]]\nname = "a"\nfilter = "a/#"\nkind = "absence"\nafter_s = 1
         (2 * ABSENCE, "two alerts have the name a"),
     ],
 )
-def test_a_wrong_rule_is_named(tmp_path, text, said):
+def test_a_wrong_rule_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         rules_of(tmp_path, text)

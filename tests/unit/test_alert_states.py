@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -20,7 +22,9 @@ def reading(at_s: float, value: float | None, offset: int = 0) -> Reading:
     return Reading(7, offset, round(at_s * SECOND), "a/b", "device", value)
 
 
-def alerts_of(condition: Condition, values, state: State | None = None) -> list[tuple[str, int, float]]:
+def alerts_of(
+    condition: Condition, values: Iterable[Any], state: State | None = None
+) -> list[tuple[str, int, float]]:
     """State, number of the reading, and value of each alert; a reading a second, or pairs with their time."""
     found = []
     state = state or State()
@@ -31,7 +35,7 @@ def alerts_of(condition: Condition, values, state: State | None = None) -> list[
     return found
 
 
-def test_an_alert_is_raised_once_and_cleared_once():
+def test_an_alert_is_raised_once_and_cleared_once() -> None:
     above = Condition(kind="threshold", above=30.0)
     assert alerts_of(above, [29, 30, 30.1, 31, 30, 30.5]) == [
         ("raised", 2, 30.1),
@@ -42,7 +46,7 @@ def test_an_alert_is_raised_once_and_cleared_once():
     assert alerts_of(below, [1, 0, -1, -2, 0]) == [("raised", 2, -1), ("cleared", 4, 0)]
 
 
-def test_both_limits_are_one_alert_that_names_the_limit_it_passed():
+def test_both_limits_are_one_alert_that_names_the_limit_it_passed() -> None:
     condition = Condition(kind="threshold", above=30.0, below=10.0)
     state, [first] = step(condition, State(), reading(0, 31.0))
     assert (first.state, first.limit) == ("raised", 30.0)
@@ -52,7 +56,7 @@ def test_both_limits_are_one_alert_that_names_the_limit_it_passed():
     assert (last.state, last.limit) == ("cleared", 10.0)
 
 
-def test_hysteresis_holds_an_alert_until_the_value_has_come_back_so_far():
+def test_hysteresis_holds_an_alert_until_the_value_has_come_back_so_far() -> None:
     above = Condition(kind="threshold", above=30.0, hysteresis=2.0)
     assert alerts_of(above, [29, 31, 29, 28.1, 28, 29, 31]) == [
         ("raised", 1, 31),
@@ -63,7 +67,7 @@ def test_hysteresis_holds_an_alert_until_the_value_has_come_back_so_far():
     assert alerts_of(below, [9, 11, 12, 11]) == [("raised", 0, 9), ("cleared", 2, 12)]
 
 
-def test_beyond_for_some_seconds_means_every_reading_of_that_time():
+def test_beyond_for_some_seconds_means_every_reading_of_that_time() -> None:
     condition = Condition(kind="threshold", above=30.0, for_s=10.0)
     assert alerts_of(condition, [(0, 31), (9.9, 31), (10, 31), (11, 29), (12, 31)]) == [
         ("raised", 2, 31),
@@ -73,7 +77,7 @@ def test_beyond_for_some_seconds_means_every_reading_of_that_time():
     assert alerts_of(condition, [(0, 31)]) == []
 
 
-def test_n_of_m_readings():
+def test_n_of_m_readings() -> None:
     condition = Condition(kind="threshold", above=30.0, count=2, of=3)
     assert alerts_of(condition, [31, 29, 29, 31, 29, 31, 29, 29, 31]) == [
         ("raised", 5, 31),
@@ -83,7 +87,7 @@ def test_n_of_m_readings():
     assert alerts_of(consecutive, [31, 31, 29, 31, 31, 31, 29]) == [("raised", 5, 31), ("cleared", 6, 29)]
 
 
-def test_rates_are_by_the_broker_s_clock():
+def test_rates_are_by_the_broker_s_clock() -> None:
     condition = Condition(kind="rate", above=2.0, below=-2.0)
     assert alerts_of(condition, [(0, 100), (10, 120), (20, 150), (30, 150)]) == [
         ("raised", 2, 3.0),
@@ -94,7 +98,7 @@ def test_rates_are_by_the_broker_s_clock():
     assert alerts_of(condition, [(5, 100), (5, 200), (4, 300), (6, 101)]) == []
 
 
-def test_zscores_compare_with_the_readings_before():
+def test_zscores_compare_with_the_readings_before() -> None:
     condition = Condition(kind="zscore", above=3.0, below=-3.0, window=4)
     assert alerts_of(condition, [1, 100, 1, 100]) == []  # it knows too little
     found = alerts_of(condition, [10, 11, 10, 11, 12.1, 14, 10])
@@ -104,7 +108,7 @@ def test_zscores_compare_with_the_readings_before():
     assert [each[:2] for each in shifted] == [("raised", 4), ("cleared", 5)]
 
 
-def test_readings_that_do_not_vary_are_no_reason_for_an_alert_and_a_jump_is():
+def test_readings_that_do_not_vary_are_no_reason_for_an_alert_and_a_jump_is() -> None:
     condition = Condition(kind="zscore", above=3.0, window=3)
     assert alerts_of(condition, [20.1] * 50) == []
     [(state, number, score)] = alerts_of(condition, [0, 0, 0, 0, 1])
@@ -114,12 +118,14 @@ def test_readings_that_do_not_vary_are_no_reason_for_an_alert_and_a_jump_is():
 
 @pytest.mark.parametrize("kind", ["threshold", "rate", "zscore"])
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=20))
-def test_no_number_is_too_large_or_too_small(kind, values):
+def test_no_number_is_too_large_or_too_small(
+    kind: Literal["threshold", "rate", "zscore"], values: Iterable[Any]
+) -> None:
     condition = Condition(kind=kind, above=3.0, below=-3.0, window=3 if kind == "zscore" else 0)
     alerts_of(condition, values)
 
 
-def test_an_absence_begins_when_the_time_is_over_and_ends_with_the_next_message():
+def test_an_absence_begins_when_the_time_is_over_and_ends_with_the_next_message() -> None:
     condition = Condition(kind="absence", after_s=60.0)
     state, alerts = step(condition, State(), reading(100, None, 1))
     assert alerts == []
@@ -134,7 +140,7 @@ def test_an_absence_begins_when_the_time_is_over_and_ends_with_the_next_message(
     assert deadline_us(condition, state) == 360 * SECOND
 
 
-def test_an_absence_that_no_timer_saw_is_told_by_the_message_that_ends_it():
+def test_an_absence_that_no_timer_saw_is_told_by_the_message_that_ends_it() -> None:
     condition = Condition(kind="absence", after_s=60.0)
     state, _ = step(condition, State(), reading(100, None, 1))
     by_timer, [raised] = expire(condition, state, 170 * SECOND)
@@ -142,7 +148,7 @@ def test_an_absence_that_no_timer_saw_is_told_by_the_message_that_ends_it():
     assert step(condition, state, reading(300, None, 2))[1] == [raised, cleared]
 
 
-def test_nothing_is_absent_that_was_never_there():
+def test_nothing_is_absent_that_was_never_there() -> None:
     assert expire(Condition(kind="absence", after_s=1.0), State(), 10**18) == (State(), [])
 
 
@@ -158,7 +164,9 @@ CONDITIONS = [
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 2.0, 9.0]), st.integers(-9, 9)), max_size=30), st.data())
-def test_alerts_alternate_and_do_not_depend_on_where_a_state_was_kept(condition, steps, data):
+def test_alerts_alternate_and_do_not_depend_on_where_a_state_was_kept(
+    condition: Condition, steps: list[tuple[float, int]], data: st.DataObject
+) -> None:
     times = itertools.accumulate(pause for pause, _ in steps)
     readings = [
         reading(at, float(value), n) for n, (at, (_, value)) in enumerate(zip(times, steps, strict=True))
@@ -183,7 +191,7 @@ def test_alerts_alternate_and_do_not_depend_on_where_a_state_was_kept(condition,
     assert len(set(names)) == len(names)  # of which their identifiers are made
 
 
-def test_a_state_of_another_version_is_read():
+def test_a_state_of_another_version_is_read() -> None:
     state = State(raised=True, last=reading(1, 2.0))
     known = json.loads(state.to_json())
     assert State.from_json(json.dumps(known | {"later": 1})) == state
@@ -191,6 +199,6 @@ def test_a_state_of_another_version_is_read():
     assert State.from_json(json.dumps(known)) == replace(state, raised=False)
 
 
-def test_zscore_is_in_standard_deviations():
+def test_zscore_is_in_standard_deviations() -> None:
     assert zscore(12.0, [8.0, 12.0]) == 1.0
     assert zscore(8.0, [8.0, 12.0]) == -1.0

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import socket
 from dataclasses import replace
+from typing import Literal
 
 import pytest
+from unit.conftest import BrokerOnFake
 
 from tidemq import Broker, Config, Listener
 from tidemq.broker.authenticators import builtin
@@ -35,7 +37,7 @@ def open_to(host: str, **options: object) -> Config:
     )
 
 
-async def enters(url: str, version: int = 5) -> ServerRefusedError | None:
+async def enters(url: str, version: Literal[3, 4, 5] = 5) -> ServerRefusedError | None:
     try:
         async with Client(url, version=version, username="anybody", password="anything"):
             return None
@@ -77,7 +79,7 @@ def test_the_log_says_it_once_in_a_while(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now_s = [1000.0]
-    monkeypatch.setattr(builtin.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(builtin.time, "monotonic", lambda: now_s[0])  # type: ignore[attr-defined]
     provider = LocalOnly()
     request = ConnectRequest(1, "c", None, None, "192.0.2.1:5", 5, True, 60, None, None, None)
     with caplog.at_level(logging.WARNING):
@@ -91,7 +93,9 @@ def test_the_log_says_it_once_in_a_while(
 
 
 @pytest.mark.parametrize("remote", [True, False])
-async def test_the_engine_sees_to_it_and_nobody_is_asked(broker_on_fake, remote: bool) -> None:
+async def test_the_engine_sees_to_it_and_nobody_is_asked(
+    broker_on_fake: type[BrokerOnFake], remote: bool
+) -> None:
     async with broker_on_fake(open_to("127.0.0.1", remote=remote)) as broker:
         [settings] = broker.engine.listeners
         assert (settings.asks, settings.local_only) == (False, not remote)

@@ -9,8 +9,10 @@ import re
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from unit.conftest import BrokerOnFake
 from waiting import until
 
 import tidemq
@@ -18,14 +20,17 @@ from tidemq.broker import Verdict, fault_log
 from tidemq.broker.fault_log import DROPS, DropLog, FaultLog
 from tidemq.broker.sys_topics import plan_sys_messages
 from tidemq.config import Config, Listener
-from tidemq.engine.events import Connected, Disconnected, Dropped, Received
+from tidemq.engine.events import Connected, ConnectRequest, Disconnected, Dropped, Received
 from tidemq.errors import ConfigError, UsageError
 from tidemq.wire import Properties
 
+NO_EVENT: Any = "no event"
 QUIET = Config(host="127.0.0.1", port=0, sys_interval_s=0)
 
 
-async def test_it_listens_on_every_address_and_says_the_bound_ports(broker_on_fake):
+async def test_it_listens_on_every_address_and_says_the_bound_ports(
+    broker_on_fake: type[BrokerOnFake],
+) -> None:
     further = Listener(host="127.0.0.2", port=0, name="further")
     config = Config(host="127.0.0.1", port=0, listeners=(further,), reactors=3, sys_interval_s=0)
     async with broker_on_fake(config) as broker:
@@ -39,7 +44,7 @@ async def test_it_listens_on_every_address_and_says_the_bound_ports(broker_on_fa
     assert broker.engine.calls == ["start", "stop", "close"]
 
 
-async def test_by_default_the_engine_asks_nothing(broker_on_fake):
+async def test_by_default_the_engine_asks_nothing(broker_on_fake: type[BrokerOnFake]) -> None:
     async with broker_on_fake(QUIET) as broker:
         engine = broker.engine
         assert not logging.getLogger("tidemq").isEnabledFor(logging.DEBUG)
@@ -47,7 +52,7 @@ async def test_by_default_the_engine_asks_nothing(broker_on_fake):
         assert not any(asked)
 
 
-async def test_a_port_that_cannot_be_bound_leaves_nothing_behind(broker_on_fake):
+async def test_a_port_that_cannot_be_bound_leaves_nothing_behind(broker_on_fake: type[BrokerOnFake]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         broker = broker_on_fake(Config(host="127.0.0.1", port=taken.getsockname()[1]))
         with pytest.raises(OSError, match="in use"):
@@ -56,7 +61,7 @@ async def test_a_port_that_cannot_be_bound_leaves_nothing_behind(broker_on_fake)
     await broker.stop()
 
 
-async def test_it_runs_once(broker_on_fake):
+async def test_it_runs_once(broker_on_fake: type[BrokerOnFake]) -> None:
     broker = broker_on_fake(QUIET)
     with pytest.raises(UsageError, match="not running"):
         await broker.publish("a", b"")
@@ -69,15 +74,19 @@ async def test_it_runs_once(broker_on_fake):
 
 
 @pytest.mark.parametrize("kind", ["store", "authenticator", "authoriser"])
-async def test_an_unknown_provider_is_refused_with_the_known_ones(broker_on_fake, kind):
+async def test_an_unknown_provider_is_refused_with_the_known_ones(
+    broker_on_fake: type[BrokerOnFake], kind: str
+) -> None:
     known = {"store": "memory", "authenticator": "static", "authoriser": "allow"}[kind]
     with pytest.raises(ConfigError) as caught:
-        await broker_on_fake(Config(**{kind: known + "x"})).start()
+        await broker_on_fake(Config.model_validate({kind: known + "x"})).start()
     expected = rf"{kind}: '{known}x' is unknown, did you mean {known}\?; accepted: .*{known}"
     assert re.search(expected, str(caught.value))
 
 
-async def test_publish_passes_on_and_refuses_what_is_no_topic_name(broker_on_fake):
+async def test_publish_passes_on_and_refuses_what_is_no_topic_name(
+    broker_on_fake: type[BrokerOnFake],
+) -> None:
     async with broker_on_fake(QUIET) as broker:
         await broker.publish("a/b", "grüß", qos=1, retain=True)
         assert broker.engine.published == [("a/b", "grüß".encode(), 1, True)]
@@ -89,7 +98,7 @@ async def test_publish_passes_on_and_refuses_what_is_no_topic_name(broker_on_fak
         assert len(broker.engine.published) == 1
 
 
-async def test_properties_go_down_encoded_and_come_up_decoded(broker_on_fake):
+async def test_properties_go_down_encoded_and_come_up_decoded(broker_on_fake: type[BrokerOnFake]) -> None:
     properties = Properties(message_expiry_s=9, content_type="x", user_properties=(("a", "1"), ("a", "2")))
     async with broker_on_fake(QUIET) as broker, broker.subscribe("a") as messages:
         await broker.publish("a", b"", properties=properties)
@@ -99,14 +108,14 @@ async def test_properties_go_down_encoded_and_come_up_decoded(broker_on_fake):
         assert (await anext(messages)).properties == Properties()
 
 
-async def test_a_malformed_filter_is_refused(broker_on_fake):
+async def test_a_malformed_filter_is_refused(broker_on_fake: type[BrokerOnFake]) -> None:
     async with broker_on_fake(QUIET) as broker:
         for topic_filter in ("", "a/#/b", "a+"):
             with pytest.raises(UsageError):
                 broker.subscribe(topic_filter)
 
 
-async def test_a_subscription_yields_in_order_until_it_is_left(broker_on_fake):
+async def test_a_subscription_yields_in_order_until_it_is_left(broker_on_fake: type[BrokerOnFake]) -> None:
     async with broker_on_fake(QUIET) as broker:
         async with broker.subscribe("a", qos=1) as messages:
             assert broker.engine.receivers == {1: ("a", 1)}
@@ -119,10 +128,12 @@ async def test_a_subscription_yields_in_order_until_it_is_left(broker_on_fake):
             await messages.__aenter__()
 
 
-async def test_a_subscription_may_be_iterated_at_once_and_ends_with_the_loop(broker_on_fake):
+async def test_a_subscription_may_be_iterated_at_once_and_ends_with_the_loop(
+    broker_on_fake: type[BrokerOnFake],
+) -> None:
     async with broker_on_fake(QUIET) as broker:
 
-        async def read():
+        async def read() -> Any:
             async for message in broker.subscribe("a"):
                 return message
 
@@ -133,7 +144,7 @@ async def test_a_subscription_may_be_iterated_at_once_and_ends_with_the_loop(bro
         assert broker.engine.receivers == {}
 
 
-async def test_a_subscription_ends_when_the_broker_stops(broker_on_fake):
+async def test_a_subscription_ends_when_the_broker_stops(broker_on_fake: type[BrokerOnFake]) -> None:
     async with broker_on_fake(QUIET) as broker:
         subscription = broker.subscribe("a")
         task = asyncio.create_task(_collect(subscription))
@@ -142,11 +153,11 @@ async def test_a_subscription_ends_when_the_broker_stops(broker_on_fake):
     assert [message.payload for message in await task] == [b"1"]
 
 
-async def _collect(subscription):
+async def _collect(subscription: Any) -> list[Any]:
     return [message async for message in subscription]
 
 
-async def test_a_full_queue_drops_the_new_message_and_counts_it(broker_on_fake):
+async def test_a_full_queue_drops_the_new_message_and_counts_it(broker_on_fake: type[BrokerOnFake]) -> None:
     async with broker_on_fake(QUIET) as broker, broker.subscribe("a", queue_messages_max=2) as messages:
         for number in range(5):
             await broker.publish("a", str(number))
@@ -155,27 +166,29 @@ async def test_a_full_queue_drops_the_new_message_and_counts_it(broker_on_fake):
         assert broker.counters()["dropped_program_queue"] == 3
 
 
-async def test_an_event_that_fails_does_not_hold_up_the_next(broker_on_fake, caplog):
+async def test_an_event_that_fails_does_not_hold_up_the_next(
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture
+) -> None:
     async with broker_on_fake(QUIET) as broker, broker.subscribe("a") as messages:
-        broker.engine.say("no event", Received(1, "a", b"x", 0, False, b""))
+        broker.engine.say(NO_EVENT, Received(1, "a", b"x", 0, False, b""))
         assert (await anext(messages)).payload == b"x"
     assert "event str failed" in caplog.text
 
 
-async def test_disconnect_passes_on(broker_on_fake):
+async def test_disconnect_passes_on(broker_on_fake: type[BrokerOnFake]) -> None:
     async with broker_on_fake(QUIET) as broker:
         await broker.disconnect("c1")
         assert broker.engine.disconnected == [("c1", 0x98)]
 
 
-async def test_two_brokers_in_one_process_share_nothing(broker_on_fake):
+async def test_two_brokers_in_one_process_share_nothing(broker_on_fake: type[BrokerOnFake]) -> None:
     async with broker_on_fake(QUIET) as one, broker_on_fake(QUIET) as two, two.subscribe("a"):
         await one.publish("a", b"")
         assert (len(one.engine.published), len(two.engine.published)) == (1, 0)
         assert one.engine.receivers == {}
 
 
-async def test_sys_topics_are_published_retained_and_again(broker_on_fake):
+async def test_sys_topics_are_published_retained_and_again(broker_on_fake: type[BrokerOnFake]) -> None:
     async with broker_on_fake(Config(port=0, sys_interval_s=0.02)) as broker:
         published = broker.engine.published
         await until(lambda: sum(p[0] == "$SYS/broker/uptime" for p in published) >= 2, "two rounds")
@@ -183,7 +196,7 @@ async def test_sys_topics_are_published_retained_and_again(broker_on_fake):
     assert all(retain for *_, retain in published)
 
 
-def test_sys_messages_leave_out_what_the_engine_does_not_count():
+def test_sys_messages_leave_out_what_the_engine_does_not_count() -> None:
     planned = plan_sys_messages({"messages_sent": 4, "dropped_a": 1, "dropped_b": 2}, uptime_s=9)
     assert planned["$SYS/broker/uptime"] == "9 seconds"
     assert planned["$SYS/broker/messages/sent"] == "4"
@@ -191,7 +204,7 @@ def test_sys_messages_leave_out_what_the_engine_does_not_count():
     assert "$SYS/broker/messages/received" not in planned
 
 
-async def _http(port, request):
+async def _http(port: int, request: bytes) -> tuple[bytes, bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -199,7 +212,9 @@ async def _http(port, request):
     return head.split(b"\r\n")[0], body
 
 
-async def test_the_admin_endpoint_tells_health_and_counters(broker_on_fake, unused_tcp_port):
+async def test_the_admin_endpoint_tells_health_and_counters(
+    broker_on_fake: type[BrokerOnFake], unused_tcp_port: int
+) -> None:
     config = Config(port=0, sys_interval_s=0, admin_port=unused_tcp_port)
     async with broker_on_fake(config) as broker:
         port = broker.admin_port
@@ -218,7 +233,9 @@ async def test_the_admin_endpoint_tells_health_and_counters(broker_on_fake, unus
         await asyncio.open_connection("127.0.0.1", port)
 
 
-async def test_connections_are_lines_of_the_log(broker_on_fake, caplog):
+async def test_connections_are_lines_of_the_log(
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "tidemq")
     async with broker_on_fake(QUIET) as broker:
         assert broker.engine.report_connections
@@ -232,7 +249,9 @@ async def test_connections_are_lines_of_the_log(broker_on_fake, caplog):
     ]
 
 
-async def test_many_connections_are_no_flood_of_lines(broker_on_fake, caplog, monkeypatch):
+async def test_many_connections_are_no_flood_of_lines(
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fault_log, "PAUSE_S", 0.5)
     caplog.set_level(logging.INFO, "tidemq")
     async with broker_on_fake(Config(fault_lines_max=5, sys_interval_s=0, store="memory")) as broker:
@@ -244,9 +263,11 @@ async def test_many_connections_are_no_flood_of_lines(broker_on_fake, caplog, mo
     assert any(each.endswith("more (at least) who came or went were not logged") for each in caplog.messages)
 
 
-async def test_where_an_authenticator_must_know_reports_go_on(broker_on_fake, caplog):
+async def test_where_an_authenticator_must_know_reports_go_on(
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture
+) -> None:
     class Everybody:
-        def authenticate(self, request):
+        def authenticate(self, request: ConnectRequest) -> Verdict:
             return Verdict()
 
     caplog.set_level(logging.INFO, "tidemq")
@@ -257,7 +278,9 @@ async def test_where_an_authenticator_must_know_reports_go_on(broker_on_fake, ca
         assert broker.engine.report_connections
 
 
-async def test_what_the_engine_leaves_behind_is_an_error(broker_on_fake, caplog):
+async def test_what_the_engine_leaves_behind_is_an_error(
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture
+) -> None:
     async with broker_on_fake(QUIET):
         pass
     assert not caplog.records
@@ -266,7 +289,9 @@ async def test_what_the_engine_leaves_behind_is_an_error(broker_on_fake, caplog)
     assert caplog.messages == ["the engine left objects behind: {'live_messages': 2}"]
 
 
-async def test_each_fault_is_one_line(broker_on_fake, caplog):
+async def test_each_fault_is_one_line(
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture
+) -> None:
     async with broker_on_fake(QUIET) as broker:
         broker.engine.say(Disconnected(1, "c\n1", "10.0.0.1:5", 0x81, 5), Disconnected(2, "c2", "p", 0, 0))
         await until(lambda: caplog.records, "a line")
@@ -275,7 +300,9 @@ async def test_each_fault_is_one_line(broker_on_fake, caplog):
     assert r"client 'c\n1' (10.0.0.1:5, listener 'default')" in record.message
 
 
-async def test_what_is_dropped_is_logged_with_the_client(broker_on_fake, caplog):
+async def test_what_is_dropped_is_logged_with_the_client(
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture
+) -> None:
     async with broker_on_fake(QUIET) as broker:
         broker.engine.say(Dropped("c\n1", "dropped_queue_full", 7), Dropped("", "dropped_retained_full", 1))
         await until(lambda: len(caplog.records) == 2, "two lines")
@@ -285,7 +312,7 @@ async def test_what_is_dropped_is_logged_with_the_client(broker_on_fake, caplog)
     ]
 
 
-def test_lines_on_dropped_messages_are_bounded_too(caplog):
+def test_lines_on_dropped_messages_are_bounded_too(caplog: pytest.LogCaptureFixture) -> None:
     log = DropLog(1)
     for now_s in (1.0, 1.1, 2.0):
         log.log(Dropped("c", "dropped_queue_full", 1), now_s)
@@ -293,12 +320,12 @@ def test_lines_on_dropped_messages_are_bounded_too(caplog):
     assert len(caplog.messages) == 3
 
 
-def test_the_counters_page_marks_what_is_logged():
+def test_the_counters_page_marks_what_is_logged() -> None:
     text = (Path(__file__).parents[2] / "docs/counters.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|.* † \|$", text, re.MULTILINE)) == DROPS.keys()
 
 
-def test_fault_lines_are_bounded_a_second_and_the_rest_counted(caplog):
+def test_fault_lines_are_bounded_a_second_and_the_rest_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     log = FaultLog(2)
     for now_s in (1.0, 1.1, 1.2, 1.3, 2.0):
@@ -307,7 +334,7 @@ def test_fault_lines_are_bounded_a_second_and_the_rest_counted(caplog):
     assert "2 more faults" in caplog.records[2].message
 
 
-def test_every_name_of_the_package_is_there():
+def test_every_name_of_the_package_is_there() -> None:
     """All that a plugin or a provider has to name, too."""
     assert {"Access", "AclRule", "ConnectRequest", "PublishRequest", "Verdict"} < set(tidemq.__all__)
     for name in tidemq.__all__:

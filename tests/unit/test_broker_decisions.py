@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
-from waiting import LATE_S
+from unit.conftest import BrokerOnFake
+from waiting import LATE_S, until
 
+from tidemq import Access
 from tidemq.broker import Verdict, hookimpl
 from tidemq.config import Config
 from tidemq.engine.events import (
@@ -20,39 +23,45 @@ from tidemq.engine.events import (
 )
 from tidemq.errors import ConfigError, UsageError
 
-QUIET = {"host": "127.0.0.1", "port": 0, "sys_interval_s": 0}
+QUIET: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "sys_interval_s": 0}
 
 
-def connect(connection=1, *, username=None, password=None, will=None, method=None, data=None):
+def connect(
+    connection: int = 1,
+    *,
+    username: str | None = None,
+    password: bytes | None = None,
+    will: Any = None,
+    method: str | None = None,
+    data: bytes | None = None,
+) -> ConnectRequest:
     return ConnectRequest(
         connection, f"c{connection}", username, password, "p", 5, True, 60, will, method, data
     )
 
 
-def subscribe(*filters, connection=1):
+def subscribe(*filters: str, connection: int = 1) -> SubscribeRequest:
     return SubscribeRequest(connection, "c1", "ann", tuple((topic_filter, 1) for topic_filter in filters))
 
 
-def publish(topic, connection=1):
+def publish(topic: str, connection: int = 1) -> PublishRequest:
     return PublishRequest(connection, "c1", "ann", topic, b"x", 1, True)
 
 
-async def answers(broker, count):
+async def answers(broker: Any, count: int) -> list[tuple[Any, ...]]:
     """Waits for so many answers and takes them."""
-    for _ in range(400):
-        if len(broker.engine.answers) >= count:
-            break
-        await asyncio.sleep(0.005)
+    await until(lambda: len(broker.engine.answers) >= count, f"{count} answers")
+    taken: list[tuple[Any, ...]]
     taken, broker.engine.answers = broker.engine.answers, []
     assert len(taken) == count, taken
     return taken
 
 
 class Authoriser:
-    def __init__(self):
-        self.seen = []
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
 
-    def authorise(self, access):
+    def authorise(self, access: Access) -> bool:
         self.seen.append(access)
         return not access.topic.startswith("secret")
 
@@ -71,7 +80,9 @@ STATIC = Config(**QUIET, authenticator="static", authenticator_options={"users":
         ("none", b"", 0),
     ],
 )
-async def test_static_users_and_passwords(broker_on_fake, username, password, reason):
+async def test_static_users_and_passwords(
+    broker_on_fake: type[BrokerOnFake], username: str | None, password: bytes | None, reason: int
+) -> None:
     async with broker_on_fake(STATIC) as broker:
         assert broker.engine.listeners[0].asks
         assert not broker.engine.ask_publish
@@ -80,16 +91,16 @@ async def test_static_users_and_passwords(broker_on_fake, username, password, re
 
 
 @pytest.mark.parametrize("options", [{}, {"users": 3}, {"users": {"a": 1}}, {"users": {}, "usrs": {}}])
-async def test_wrong_options_of_static_are_refused(broker_on_fake, options):
+async def test_wrong_options_of_static_are_refused(broker_on_fake: type[BrokerOnFake], options: Any) -> None:
     with pytest.raises(ConfigError, match="options of static"):
         await broker_on_fake(Config(authenticator="static", authenticator_options=options)).start()
 
 
-async def test_a_slow_authenticator_delays_no_other_client(broker_on_fake):
+async def test_a_slow_authenticator_delays_no_other_client(broker_on_fake: type[BrokerOnFake]) -> None:
     release = asyncio.Event()
 
     class Slow:
-        async def authenticate(self, request):
+        async def authenticate(self, request: ConnectRequest) -> Verdict:
             if request.connection == 1:
                 await release.wait()
             return Verdict(client_id=f"as-{request.client_id}", reason_string="welcome")
@@ -101,12 +112,12 @@ async def test_a_slow_authenticator_delays_no_other_client(broker_on_fake):
         assert (await answers(broker, 1))[0][:3] == ("connect", 1, 0)
 
 
-async def test_what_is_late_is_refused_and_counted(broker_on_fake):
+async def test_what_is_late_is_refused_and_counted(broker_on_fake: type[BrokerOnFake]) -> None:
     class Never:
-        async def authenticate(self, request):
+        async def authenticate(self, request: ConnectRequest) -> None:
             await asyncio.Event().wait()
 
-        async def authorise(self, access):
+        async def authorise(self, access: Access) -> None:
             await asyncio.Event().wait()
 
     config = Config(**QUIET, decision_s=0.05)
@@ -120,9 +131,11 @@ async def test_what_is_late_is_refused_and_counted(broker_on_fake):
         assert broker.counters()["decisions_late"] == 2
 
 
-async def test_what_fails_is_refused_and_logged(broker_on_fake, caplog):
+async def test_what_fails_is_refused_and_logged(
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken:
-        def authorise(self, access):
+        def authorise(self, access: Access) -> None:
             raise RuntimeError("no database")
 
     async with broker_on_fake(Config(**QUIET), authoriser=Broken()) as broker:
@@ -135,9 +148,11 @@ async def test_what_fails_is_refused_and_logged(broker_on_fake, caplog):
     assert caplog.text.count("no database") >= 3
 
 
-async def test_what_fails_again_and_again_does_not_fill_the_log(broker_on_fake, caplog):
+async def test_what_fails_again_and_again_does_not_fill_the_log(
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken:
-        def authenticate(self, request):
+        def authenticate(self, request: ConnectRequest) -> None:
             raise RuntimeError("no database")
 
     async with broker_on_fake(Config(**QUIET, fault_lines_max=3), authenticator=Broken()) as broker:
@@ -150,12 +165,12 @@ async def test_what_fails_again_and_again_does_not_fill_the_log(broker_on_fake, 
         assert broker.counters()["decisions_failed"] == 100
 
 
-async def test_decisions_at_a_time_and_waiting_are_bounded(broker_on_fake):
+async def test_decisions_at_a_time_and_waiting_are_bounded(broker_on_fake: type[BrokerOnFake]) -> None:
     release = asyncio.Event()
     running = []
 
     class Counting:
-        async def authenticate(self, request):
+        async def authenticate(self, request: ConnectRequest) -> Verdict:
             running.append(request.connection)
             await release.wait()
             return Verdict()
@@ -170,11 +185,11 @@ async def test_decisions_at_a_time_and_waiting_are_bounded(broker_on_fake):
         assert sorted(answer[1] for answer in await answers(broker, 3)) == [1, 2, 3]
 
 
-async def test_stopping_cancels_what_is_undecided(broker_on_fake):
+async def test_stopping_cancels_what_is_undecided(broker_on_fake: type[BrokerOnFake]) -> None:
     cancelled = []
 
     class Never:
-        async def authenticate(self, request):
+        async def authenticate(self, request: ConnectRequest) -> None:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -189,7 +204,9 @@ async def test_stopping_cancels_what_is_undecided(broker_on_fake):
     assert cancelled == [1]
 
 
-async def test_an_authoriser_decides_filter_by_filter_topic_and_will(broker_on_fake):
+async def test_an_authoriser_decides_filter_by_filter_topic_and_will(
+    broker_on_fake: type[BrokerOnFake],
+) -> None:
     authoriser = Authoriser()
     async with broker_on_fake(Config(**QUIET), authoriser=authoriser) as broker:
         engine = broker.engine
@@ -217,13 +234,13 @@ async def test_an_authoriser_decides_filter_by_filter_topic_and_will(broker_on_f
 class ChallengeResponse:
     """Two rounds: hello, then the sum."""
 
-    def __init__(self):
-        self.began = []
+    def __init__(self) -> None:
+        self.began: list[Any] = []
 
-    def authenticate(self, request):
+    def authenticate(self, request: ConnectRequest) -> Verdict:
         return Verdict()
 
-    async def converse(self, request, challenge):
+    async def converse(self, request: Any, challenge: Any) -> Verdict:
         self.began.append(request)
         if request.auth_method != "SUM":
             return Verdict(0x8C)
@@ -233,14 +250,16 @@ class ChallengeResponse:
         return Verdict(auth_data=b"done")
 
 
-def auth(data, reason=0x18):
+def auth(data: bytes | None, reason: int = 0x18) -> AuthRequest:
     return AuthRequest(1, "c1", reason, "SUM", data)
 
 
 @pytest.mark.parametrize(
     ("reply", "last"), [(b"3", ("auth", 1, 0, b"done")), (b"4", ("auth", 1, 0x87, None))]
 )
-async def test_enhanced_authentication_goes_to_and_fro(broker_on_fake, reply, last):
+async def test_enhanced_authentication_goes_to_and_fro(
+    broker_on_fake: type[BrokerOnFake], reply: bytes, last: tuple[Any, ...]
+) -> None:
     async with broker_on_fake(Config(**QUIET), authenticator=ChallengeResponse()) as broker:
         broker.engine.say(connect(method="SUM", data=b"x"))
         assert await answers(broker, 1) == [("connect", 1, 0x18, "c1", b"hello", "")]
@@ -250,7 +269,7 @@ async def test_enhanced_authentication_goes_to_and_fro(broker_on_fake, reply, la
         assert await answers(broker, 1) == [last]
 
 
-async def test_a_client_may_authenticate_again(broker_on_fake):
+async def test_a_client_may_authenticate_again(broker_on_fake: type[BrokerOnFake]) -> None:
     authenticator = ChallengeResponse()
     async with broker_on_fake(Config(**QUIET), authenticator=authenticator) as broker:
         broker.engine.say(auth(b"", reason=0x19))
@@ -262,7 +281,9 @@ async def test_a_client_may_authenticate_again(broker_on_fake):
         assert authenticator.began == [auth(b"", reason=0x19)]
 
 
-async def test_an_unknown_method_and_an_auth_that_nobody_waits_for_are_refused(broker_on_fake):
+async def test_an_unknown_method_and_an_auth_that_nobody_waits_for_are_refused(
+    broker_on_fake: type[BrokerOnFake],
+) -> None:
     async with broker_on_fake(Config(**QUIET), authenticator=ChallengeResponse()) as broker:
         broker.engine.say(connect(method="OTHER"))
         assert (await answers(broker, 1))[0][2] == 0x8C
@@ -273,7 +294,9 @@ async def test_an_unknown_method_and_an_auth_that_nobody_waits_for_are_refused(b
         assert (await answers(broker, 1))[0][2] == 0x8C
 
 
-async def test_a_client_that_does_not_answer_a_challenge_holds_no_slot(broker_on_fake):
+async def test_a_client_that_does_not_answer_a_challenge_holds_no_slot(
+    broker_on_fake: type[BrokerOnFake],
+) -> None:
     config = Config(**QUIET, decisions_max=1, decision_s=0.3)
     async with broker_on_fake(config, authenticator=ChallengeResponse()) as broker:
         broker.engine.say(connect(1, method="SUM"))
@@ -283,7 +306,7 @@ async def test_a_client_that_does_not_answer_a_challenge_holds_no_slot(broker_on
         assert await answers(broker, 1) == [("auth", 1, 0x88, None)]
 
 
-async def test_an_exchange_ends_when_its_client_goes(broker_on_fake):
+async def test_an_exchange_ends_when_its_client_goes(broker_on_fake: type[BrokerOnFake]) -> None:
     async with broker_on_fake(Config(**QUIET), authenticator=ChallengeResponse()) as broker:
         broker.engine.say(connect(1, method="SUM"))
         await answers(broker, 1)
@@ -294,32 +317,32 @@ async def test_an_exchange_ends_when_its_client_goes(broker_on_fake):
 
 
 class Plugin:
-    def __init__(self):
-        self.seen = []
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
 
     @hookimpl
-    def connect(self, event):
+    def connect(self, event: Any) -> None:
         self.seen.append(("connect", event.client_id))
 
     @hookimpl
-    async def authorise(self, access):
+    async def authorise(self, access: Access) -> bool:
         await asyncio.sleep(0)
         return not access.topic.startswith("hidden")
 
     @hookimpl
-    async def subscribe(self, request):
+    async def subscribe(self, request: Any) -> None:
         self.seen.append(("subscribe", request.filters))
 
     @hookimpl
-    def publish(self, request):
+    def publish(self, request: Any) -> None:
         self.seen.append(("publish", request.topic))
 
     @hookimpl
-    async def disconnect(self, event):
+    async def disconnect(self, event: Any) -> None:
         self.seen.append(("disconnect", event.client_id))
 
 
-async def test_hooks_are_told_and_may_veto(broker_on_fake):
+async def test_hooks_are_told_and_may_veto(broker_on_fake: type[BrokerOnFake]) -> None:
     plugin = Plugin()
     async with broker_on_fake(Config(**QUIET), plugins=[plugin], authoriser=Authoriser()) as broker:
         engine = broker.engine
@@ -338,10 +361,10 @@ async def test_hooks_are_told_and_may_veto(broker_on_fake):
     ]  # fmt: skip
 
 
-async def test_the_engine_is_asked_only_what_a_plugin_wants(broker_on_fake):
+async def test_the_engine_is_asked_only_what_a_plugin_wants(broker_on_fake: type[BrokerOnFake]) -> None:
     class OnPublish:
         @hookimpl
-        def publish(self, request):
+        def publish(self, request: Any) -> None:
             raise RuntimeError("hook broke")
 
     async with broker_on_fake(Config(**QUIET), plugins=[OnPublish()]) as broker:
@@ -352,18 +375,20 @@ async def test_the_engine_is_asked_only_what_a_plugin_wants(broker_on_fake):
         assert await answers(broker, 1) == [("publish", 1, 0)]  # a hook that is only told can't refuse
 
 
-async def test_a_plugin_that_fails_hides_nothing_from_the_others(broker_on_fake, caplog):
+async def test_a_plugin_that_fails_hides_nothing_from_the_others(
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture
+) -> None:
     class Fails(Plugin):
         @hookimpl
-        def connect(self, event):
+        def connect(self, event: Any) -> None:
             raise RuntimeError("connect broke")
 
         @hookimpl
-        async def disconnect(self, event):
+        async def disconnect(self, event: Any) -> None:
             raise RuntimeError("disconnect broke")
 
         @hookimpl
-        def publish(self):
+        def publish(self) -> None:  # type: ignore[override]
             raise RuntimeError("publish broke")
 
     first, last = Plugin(), Plugin()
@@ -380,14 +405,16 @@ async def test_a_plugin_that_fails_hides_nothing_from_the_others(broker_on_fake,
 
 
 @pytest.mark.parametrize("veto", [0, "", "no", 1, Verdict(0x87)])
-async def test_an_answer_that_is_none_allows_nothing(broker_on_fake, veto):
+async def test_an_answer_that_is_none_allows_nothing(
+    broker_on_fake: type[BrokerOnFake], veto: Verdict | int | str
+) -> None:
     class Odd:
         @hookimpl
-        def authorise(self, access):
+        def authorise(self, access: Access) -> Any:
             return veto
 
     class OddAuthoriser:
-        def authorise(self, access):
+        def authorise(self, access: Access) -> Any:
             return veto
 
     for settings in ({"plugins": [Odd()]}, {"authoriser": OddAuthoriser()}):
@@ -396,10 +423,10 @@ async def test_an_answer_that_is_none_allows_nothing(broker_on_fake, veto):
             assert await answers(broker, 1) == [("publish", 1, 0x83)]
 
 
-async def test_who_has_no_opinion_vetoes_nothing(broker_on_fake):
+async def test_who_has_no_opinion_vetoes_nothing(broker_on_fake: type[BrokerOnFake]) -> None:
     class Silent:
         @hookimpl
-        def authorise(self):
+        def authorise(self) -> Any:
             return None
 
     async with broker_on_fake(Config(**QUIET), plugins=[Silent()]) as broker:
@@ -407,20 +434,20 @@ async def test_who_has_no_opinion_vetoes_nothing(broker_on_fake):
         assert await answers(broker, 1) == [("publish", 1, 0)]
 
 
-async def test_a_wrapper_is_refused(broker_on_fake):
+async def test_a_wrapper_is_refused(broker_on_fake: type[BrokerOnFake]) -> None:
     class Wraps:
         @hookimpl(wrapper=True)
-        def publish(self, request):
+        def publish(self, request: Any) -> Any:
             return (yield)
 
     with pytest.raises(UsageError, match="wrapper"):
         broker_on_fake(Config(), plugins=[Wraps()])
 
 
-async def test_a_plugin_with_an_unknown_hook_is_refused(broker_on_fake):
+async def test_a_plugin_with_an_unknown_hook_is_refused(broker_on_fake: type[BrokerOnFake]) -> None:
     class Misspelt:
         @hookimpl
-        def conect(self, event): ...
+        def conect(self, event: Any) -> None: ...
 
     with pytest.raises(UsageError, match="conect"):
         broker_on_fake(Config(), plugins=[Misspelt()])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import runpy
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from waiting import WAIT_S
 
 from tidemq import Broker, Config, hookimpl
 from tidemq.broker import Verdict
+from tidemq.engine.events import ConnectRequest
 from tidemq.store import MemoryStore
 from tidemq.wire import (
     Auth,
@@ -19,6 +22,7 @@ from tidemq.wire import (
     Connect,
     Decoder,
     Disconnect,
+    Packet,
     Properties,
     Puback,
     Publish,
@@ -35,15 +39,17 @@ QUIET = Config(host="127.0.0.1", port=0, sys_interval_s=0, reactors=2, store="me
 class Client:
     """Sends packets and reads them, and nothing else."""
 
-    def __init__(self, reader, writer, version):
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: Literal[3, 4, 5]
+    ) -> None:
         self._reader, self._writer, self._decoder = reader, writer, Decoder(version)
 
-    async def ask(self, packet):
+    async def ask(self, packet: Packet) -> Any:
         """Sends a packet and gives the next that comes."""
         self._writer.write(encode(packet, self._decoder.version))
         return await self.read()
 
-    async def read(self):
+    async def read(self) -> Any:
         async with asyncio.timeout(WAIT_S):
             while (packet := next(self._decoder, None)) is None:
                 data = await self._reader.read(4096)
@@ -54,22 +60,23 @@ class Client:
 
 
 @asynccontextmanager
-async def client(broker, version=5):
+async def client(broker: Broker, version: Literal[3, 4, 5] = 5) -> AsyncIterator[Client]:
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
     yield Client(reader, writer, version)
     writer.close()
 
 
 @asynccontextmanager
-async def running(config=QUIET, **options):
+async def running(config: Config = QUIET, **options: Any) -> AsyncIterator[Broker]:
     """A broker, and nothing left of it afterwards."""
     async with Broker(config, **options) as broker:
         engine = broker._engine
+        assert engine is not None
         yield broker
     assert not any(engine.live_objects().values()), engine.live_objects()
 
 
-async def test_a_session_its_queue_and_a_retained_message_go_from_broker_to_broker():
+async def test_a_session_its_queue_and_a_retained_message_go_from_broker_to_broker() -> None:
     store = MemoryStore()
     connect = Connect(version=5, client_id="c", clean_start=False, properties=Properties(session_expiry_s=60))
     async with running(store=store) as broker, client(broker) as c:
@@ -92,21 +99,21 @@ async def test_a_session_its_queue_and_a_retained_message_go_from_broker_to_brok
 class Sum:
     """Knows only the method SUM, which wants a sum."""
 
-    async def authenticate(self, request):
+    async def authenticate(self, request: ConnectRequest) -> Verdict:
         return Verdict(0x86, reason_string="use SUM")
 
-    async def converse(self, request, challenge):
+    async def converse(self, request: ConnectRequest, challenge: Any) -> Verdict:
         if request.auth_method != "SUM":
             return Verdict(0x8C)
         return Verdict(auth_data=b"well done") if await challenge(b"1+2") == b"3" else Verdict(0x87)
 
 
-def sum_of(data):
+def sum_of(data: bytes) -> Properties:
     return Properties(auth_method="SUM", auth_data=data)
 
 
 @pytest.mark.parametrize(("answer", "reason"), [(b"3", 0), (b"4", 0x87)])
-async def test_enhanced_authentication(answer, reason):
+async def test_enhanced_authentication(answer: bytes, reason: int) -> None:
     async with running(authenticator=Sum()) as broker, client(broker) as c:
         challenge = await c.ask(Connect(version=5, client_id="c", properties=sum_of(b"")))
         assert challenge == Auth(reason=0x18, properties=sum_of(b"1+2"))
@@ -120,10 +127,10 @@ async def test_enhanced_authentication(answer, reason):
             assert (await c.ask(Auth(reason=0x18, properties=sum_of(b"3")))).reason == 0
 
 
-async def test_an_authenticator_refuses_in_every_version():
+async def test_an_authenticator_refuses_in_every_version() -> None:
     async with running(authenticator=Sum()) as broker:
         for version, reason in ((3, 4), (4, 4), (5, 0x86)):
-            async with client(broker, version) as c:
+            async with client(broker, version) as c:  # type: ignore[arg-type]
                 assert (await c.ask(Connect(version=version, client_id="c"))).reason == reason
                 assert await c.read() is None
         async with client(broker) as c:
@@ -131,32 +138,32 @@ async def test_an_authenticator_refuses_in_every_version():
 
 
 class Watcher:
-    def __init__(self):
-        self.seen = []
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
 
     @hookimpl
-    def connect(self, event):
+    def connect(self, event: Any) -> None:
         self.seen.append(("connect", event.client_id, event.protocol_version))
 
     @hookimpl
-    async def authorise(self, access):
+    async def authorise(self, access: Any) -> Any:
         await asyncio.sleep(0)
         return not access.topic.startswith("private")
 
     @hookimpl
-    def subscribe(self, request):
+    def subscribe(self, request: Any) -> None:
         self.seen.append(("subscribe", request.filters))
 
     @hookimpl
-    async def publish(self, request):
+    async def publish(self, request: Any) -> None:
         self.seen.append(("publish", request.username, request.topic, request.payload))
 
     @hookimpl
-    def disconnect(self, event):
+    def disconnect(self, event: Any) -> None:
         self.seen.append(("disconnect", event.client_id))
 
 
-async def test_plugins_see_and_veto():
+async def test_plugins_see_and_veto() -> None:
     plugin = Watcher()
     async with running(plugins=[plugin]) as broker:
         async with client(broker) as c:
@@ -181,7 +188,7 @@ async def test_plugins_see_and_veto():
     ]
 
 
-async def test_disconnect_and_stop_say_why():
+async def test_disconnect_and_stop_say_why() -> None:
     async with running() as broker:
         async with client(broker) as c:
             await c.ask(Connect(version=5, client_id="c"))
@@ -195,7 +202,9 @@ async def test_disconnect_and_stop_say_why():
             await stopping
 
 
-def test_the_example_of_an_embedded_broker(capsys, tmp_path, monkeypatch):
+def test_the_example_of_an_embedded_broker(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)  # where its store goes
     runpy.run_path(str(Path(__file__).parents[2] / "examples" / "embed.py"))
     assert capsys.readouterr().out.splitlines()[1] == "sensors/kitchen 21.5"

@@ -11,8 +11,11 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
+from unit.conftest import BrokerOnFake
 from unit.keeper_double import Store
 from waiting import WAIT_S, until
 
@@ -26,20 +29,20 @@ QUIET = Config(host="127.0.0.1", port=0, sys_interval_s=0)
 class SlowStore(Store):
     """Its opening, and its closing, wait until the test lets them go."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.let_open = threading.Event()
         self.let_close = threading.Event()
         self.let_close.set()
-        self.calls = []
+        self.calls: list[Any] = []
 
-    def open(self):
+    def open(self) -> list[str]:
         self.calls.append("open")
         assert self.let_open.wait(WAIT_S)
         self.calls.append("opened")
         return super().open()
 
-    def close(self):
+    def close(self) -> None:
         self.calls.append("close")
         assert self.let_close.wait(WAIT_S)
         self.calls.append("closed")
@@ -47,27 +50,27 @@ class SlowStore(Store):
 
 
 @pytest.fixture
-def store():
+def store() -> SlowStore:
     return SlowStore()
 
 
 @pytest.fixture
-def broker(store):
+def broker(store: Any) -> Broker:
     return Broker(Config(host="127.0.0.1", port=0, sys_interval_s=0, reactors=1), store=store)
 
 
-async def started(broker, store):
+async def started(broker: Broker, store: Any) -> Broker:
     store.let_open.set()
     await broker.start()
     return broker
 
 
-def soon(loop, event):
+def soon(loop: asyncio.AbstractEventLoop, event: threading.Event) -> None:
     """Lets the store go on from the event loop: it can only be so if the loop goes on meanwhile."""
     loop.call_later(0.02, event.set)
 
 
-async def test_the_loop_goes_on_while_the_store_is_loaded_and_closed(broker, store):
+async def test_the_loop_goes_on_while_the_store_is_loaded_and_closed(broker: Broker, store: Any) -> None:
     loop = asyncio.get_running_loop()
     soon(loop, store.let_open)
     await broker.start()
@@ -77,7 +80,7 @@ async def test_the_loop_goes_on_while_the_store_is_loaded_and_closed(broker, sto
     assert store.calls == ["open", "opened", "close", "closed"]
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing_behind(broker, store):
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(broker: Broker, store: Any) -> None:
     starting = asyncio.create_task(broker.start())
     await until(lambda: store.calls)
     starting.cancel()
@@ -95,7 +98,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(broker, store):
         await broker.start()
 
 
-async def test_nothing_can_be_asked_of_a_broker_that_is_starting(broker, store):
+async def test_nothing_can_be_asked_of_a_broker_that_is_starting(broker: Broker, store: Any) -> None:
     starting = asyncio.create_task(broker.start())
     await until(lambda: store.calls)
     for call in (broker.publish("a"), broker.disconnect("c"), broker.start()):
@@ -110,7 +113,7 @@ async def test_nothing_can_be_asked_of_a_broker_that_is_starting(broker, store):
     await broker.stop()
 
 
-async def test_a_stop_while_it_starts_stops_what_was_started(broker, store):
+async def test_a_stop_while_it_starts_stops_what_was_started(broker: Broker, store: Any) -> None:
     starting = asyncio.create_task(broker.start())
     await until(lambda: store.calls)
     stopping = asyncio.create_task(broker.stop())
@@ -122,7 +125,7 @@ async def test_a_stop_while_it_starts_stops_what_was_started(broker, store):
     assert store.calls[-1] == "closed"
 
 
-async def test_a_stop_that_is_cancelled_goes_on_and_can_be_awaited_again(broker, store):
+async def test_a_stop_that_is_cancelled_goes_on_and_can_be_awaited_again(broker: Broker, store: Any) -> None:
     await started(broker, store)
     store.let_close.clear()
     stopping = asyncio.create_task(broker.stop())
@@ -140,7 +143,9 @@ async def test_a_stop_that_is_cancelled_goes_on_and_can_be_awaited_again(broker,
 
 
 @pytest.mark.parametrize("pauses", range(6))
-async def test_a_stop_that_is_cancelled_anywhere_can_be_done_again(broker, store, pauses):
+async def test_a_stop_that_is_cancelled_anywhere_can_be_done_again(
+    broker: Broker, store: Any, pauses: int
+) -> None:
     await started(broker, store)
     async with broker.subscribe("a") as messages:
         stopping = asyncio.create_task(broker.stop())
@@ -155,12 +160,14 @@ async def test_a_stop_that_is_cancelled_anywhere_can_be_done_again(broker, store
     assert store.calls[-1] == "closed"
 
 
-async def test_the_task_that_stops_it_may_be_ended_from_outside_and_the_next_stop_finishes(broker, store):
+async def test_the_task_that_stops_it_may_be_ended_from_outside_and_the_next_stop_finishes(
+    broker: Broker, store: Any
+) -> None:
     """As asyncio.run does with all tasks."""
     await started(broker, store)
     stopping = asyncio.create_task(broker.stop())
     await until(lambda: broker._stopping is not None)
-    broker._stopping.cancel()
+    broker._stopping.cancel()  # type: ignore[union-attr]
     with suppress(asyncio.CancelledError):
         await stopping
     await broker.stop()
@@ -168,12 +175,12 @@ async def test_the_task_that_stops_it_may_be_ended_from_outside_and_the_next_sto
 
 
 async def test_a_reload_that_is_cancelled_or_asked_for_twice_at_once_leaves_the_next_one_whole(
-    broker_on_fake,
-):
+    broker_on_fake: type[BrokerOnFake],
+) -> None:
     reads = []
     let_go = asyncio.Event()
 
-    async def act():
+    async def act() -> None:
         reads.append("begun")
         await let_go.wait()
         reads.append("done")
@@ -191,7 +198,7 @@ async def test_a_reload_that_is_cancelled_or_asked_for_twice_at_once_leaves_the_
         assert reads == ["begun", *["begun", "done"] * 3]
 
 
-async def test_publish_disconnect_and_subscribe_have_no_half_way(broker_on_fake):
+async def test_publish_disconnect_and_subscribe_have_no_half_way(broker_on_fake: type[BrokerOnFake]) -> None:
     """They have no place to be cancelled at: the engine has all of it, or the caller has the error."""
     async with broker_on_fake(QUIET) as broker:
         calls = (broker.publish("a"), broker.disconnect("c"))
@@ -209,7 +216,7 @@ async def test_publish_disconnect_and_subscribe_have_no_half_way(broker_on_fake)
             assert (await anext(messages)).payload == b"1"
 
 
-async def ask_health(broker):
+async def ask_health(broker: Broker) -> tuple[int, dict[str, Any]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.admin_port)
     writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -218,32 +225,36 @@ async def ask_health(broker):
 
 
 @pytest.fixture
-def watched(store, unused_tcp_port):
+def watched(store: Any, unused_tcp_port: int) -> Broker:
     store.let_open.set()
     config = Config(host="127.0.0.1", port=0, sys_interval_s=0, reactors=1, admin_port=unused_tcp_port)
     return Broker(config, store=store)
 
 
-async def test_health_says_that_the_store_refuses_and_that_it_takes_writes_again(watched, store):
+async def test_health_says_that_the_store_refuses_and_that_it_takes_writes_again(
+    watched: Broker, store: Any
+) -> None:
     async with watched as broker:
         assert await ask_health(broker) == (200, {"status": "ok"})
         store.failures = [StoreError("no room")] * 1_000_000
         await broker.publish("a", b"1", qos=1, retain=True)
-        await until(lambda: broker._keeper.failure)
+        await until(lambda: broker._keeper.failure)  # type: ignore[union-attr]
         status, body = await ask_health(broker)
         assert status == 503
         assert body == {"status": "failing", "problems": ["nothing can be stored"]}
         store.failures = []
-        await until(lambda: not broker._keeper.failure)
+        await until(lambda: not broker._keeper.failure)  # type: ignore[union-attr]
         assert await ask_health(broker) == (200, {"status": "ok"})
 
 
-async def test_a_keeper_that_dies_says_why_ends_the_wait_for_it_and_fails_the_health(watched, store, caplog):
+async def test_a_keeper_that_dies_says_why_ends_the_wait_for_it_and_fails_the_health(
+    watched: Broker, store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async with watched as broker:
         waiting = asyncio.create_task(broker.wait_failed())
         await asyncio.sleep(0)
         assert not waiting.done()
-        broker._keeper._tend = fail
+        broker._keeper._tend = fail  # type: ignore[method-assign, union-attr]
         async with asyncio.timeout(WAIT_S):
             reason = await waiting
         assert "MemoryError" in reason
@@ -252,12 +263,12 @@ async def test_a_keeper_that_dies_says_why_ends_the_wait_for_it_and_fails_the_he
         assert status == 503
         assert body["problems"] == ["the keeper has died"]
         with pytest.raises(StoreError, match="keeper"):
-            await asyncio.wrap_future(broker._keeper.ask(int))
+            await asyncio.wrap_future(broker._keeper.ask(int))  # type: ignore[union-attr]
     assert any(each.levelno == logging.CRITICAL and "keeper" in each.message for each in caplog.records)
     assert store.calls[-1] == "closed"
 
 
-def fail():
+def fail() -> None:
     raise MemoryError("no memory")
 
 
@@ -274,7 +285,7 @@ raise SystemExit(run_broker(None, {"port": 0, "data": Path("data"), "reactors": 
 """
 
 
-def test_a_process_whose_keeper_dies_ends_with_the_reason(tmp_path):
+def test_a_process_whose_keeper_dies_ends_with_the_reason(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", DYING], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

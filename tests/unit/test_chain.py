@@ -129,7 +129,7 @@ async def test_a_file_then_a_webhook_then_anybody(tmp_path: Path) -> None:
 async def test_a_real_mistake_in_a_chain_is_an_error_of_that_client_alone() -> None:
     members = [{"authenticator": "static", "users": {"ann": "pw"}}]
     async with broker_with("chain", {"of": members}) as broker:
-        broker._decisions._authenticators["default"]._members.append(Member(RuntimeError("boom")))
+        broker._decisions._authenticators["default"]._members.append(Member(RuntimeError("boom")))  # type: ignore[union-attr]
         assert await enters(broker, "bob", "pw") == 0x83
         assert await enters(broker, "ann", "pw") == 0
         assert broker.counters()["decisions_failed"] == 1

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import WAIT_S
@@ -24,10 +26,10 @@ from tidemq.testing.ports import free_port
 class Tidemq:
     """Runs the command as a process of its own, against one server."""
 
-    def __init__(self, port):
+    def __init__(self, port: int) -> None:
         self.port = port
 
-    def start(self, command, *arguments, **options):
+    def start(self, command: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
         line = [sys.executable, "-c", "from tidemq.cli import main; main()", command, *arguments]
         if command != "serve":
             line += ["-h", "127.0.0.1", "-p", str(self.port)]
@@ -35,41 +37,45 @@ class Tidemq:
             line += ["--store", "memory"]
         return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
-    def run(self, command, *arguments, stdin=b""):
+    def run(self, command: str, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
         """Exit code, stdout, stderr."""
         process = self.start(command, *arguments, stdin=subprocess.PIPE)
         out, err = process.communicate(stdin, timeout=WAIT_S)
         return process.returncode, out, err.decode()
 
-    def subscribe(self, *arguments):
-        """A subscriber whose subscription stands; `said`: what it has told of until then."""
+    def subscribe(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A subscriber whose subscription stands; `self.said`: what it has told of until then."""
         process = self.start("sub", "-d", *arguments)
-        process.said = b""
+        assert process.stderr is not None
+        self.said = b""
         for line in process.stderr:
-            process.said += line
+            self.said += line
             if b"received Suback" in line:
                 return process
         pytest.fail(f"no SUBACK: {process.communicate()}")
 
 
-def end(process):
+def end(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
     """Exit code, stdout."""
     out, _ = process.communicate(timeout=WAIT_S)
     return process.returncode, out
 
 
-def start_tidemq(tmp_path):
+def start_tidemq(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
     process = Tidemq(0).start("serve", "--host", "127.0.0.1", "--port", "0")
+    assert process.stdout is not None
+    assert process.stderr is not None
     ready = process.stdout.readline().decode()
     match = re.search(r"is ready on 127\.0\.0\.1:(\d+)", ready)
     assert match, (ready, process.stderr.read())
     return process, int(match[1])
 
 
-def start_mosquitto(tmp_path):
+def start_mosquitto(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
     port = free_port()
     (tmp_path / "conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
     process = subprocess.Popen(["mosquitto", "-c", tmp_path / "conf"], stderr=subprocess.PIPE)
+    assert process.stderr is not None
     for line in process.stderr:
         if b"running" in line:
             return process, port
@@ -77,7 +83,7 @@ def start_mosquitto(tmp_path):
 
 
 @pytest.fixture(scope="module", params=[start_tidemq, start_mosquitto], ids=["tidemq", "mosquitto"])
-def tidemq(request, tmp_path_factory):
+def tidemq(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidemq]:
     if request.param is start_mosquitto:
         request.getfixturevalue("install")("mosquitto", "mosquitto")
     process, port = request.param(tmp_path_factory.mktemp("server"))
@@ -91,21 +97,21 @@ VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 
 @VERSIONS
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
-def test_a_message_arrives_at_every_qos_and_version(tidemq, version, qos):
+def test_a_message_arrives_at_every_qos_and_version(tidemq: Tidemq, version: str, qos: str) -> None:
     sub = tidemq.subscribe("-t", "a/+", "-q", qos, "-V", version, "-v", "-C", "2", "-W", "60")
     for message in ("one", "zwei ü"):
         assert tidemq.run("pub", "-t", "a/b", "-m", message, "-q", qos, "-V", version) == (0, b"", "")
     assert end(sub) == (0, "a/b one\na/b zwei ü\n".encode())
 
 
-def test_pub_l_sends_lines_as_they_come_and_the_last_without_an_end(tidemq):
+def test_pub_l_sends_lines_as_they_come_and_the_last_without_an_end(tidemq: Tidemq) -> None:
     lines = b"".join(b"%d\n" % number for number in range(500)) + b"end"
     sub = tidemq.subscribe("-t", "l", "-q", "2", "-C", "501", "-W", "60")
     assert tidemq.run("pub", "-t", "l", "-l", "-q", "2", stdin=lines)[0] == 0
     assert end(sub) == (0, lines + b"\n")
 
 
-def test_pub_s_f_n_and_repeat(tidemq, tmp_path):
+def test_pub_s_f_n_and_repeat(tidemq: Tidemq, tmp_path: Path) -> None:
     sub = tidemq.subscribe("-t", "p", "-C", "5", "-W", "60")
     (tmp_path / "f").write_bytes(b"file\0\xff")
     for arguments, stdin in ((["-s"], b"a\nb"), (["-f", str(tmp_path / "f")], b""), (["-n"], b"")):
@@ -114,7 +120,7 @@ def test_pub_s_f_n_and_repeat(tidemq, tmp_path):
     assert end(sub) == (0, b"a\nb\nfile\0\xff\n\nr\nr\n")
 
 
-def test_retained_messages_and_the_flags_that_choose_them(tidemq):
+def test_retained_messages_and_the_flags_that_choose_them(tidemq: Tidemq) -> None:
     assert tidemq.run("pub", "-t", "r/1", "-m", "kept", "-r")[0] == 0
     assert tidemq.run("sub", "-t", "r/#", "-C", "1", "-N", "-W", "60") == (0, b"kept", "")
     fresh = tidemq.subscribe("-t", "r/#", "-R", "-C", "1", "-W", "60")
@@ -126,7 +132,7 @@ def test_retained_messages_and_the_flags_that_choose_them(tidemq):
     assert tidemq.run("sub", "-t", "r/#", "-W", "0.5") == (27, b"", "Timed out\n")
 
 
-def test_a_kept_session_has_what_came_meanwhile_until_it_is_unsubscribed(tidemq):
+def test_a_kept_session_has_what_came_meanwhile_until_it_is_unsubscribed(tidemq: Tidemq) -> None:
     keep = ["-i", "keeper", "-c", "-q", "1"]
     assert tidemq.run("sub", "-t", "k", *keep, "-E")[0] == 0
     assert tidemq.run("pub", "-t", "k", "-m", "meanwhile", "-q", "1")[0] == 0
@@ -136,7 +142,7 @@ def test_a_kept_session_has_what_came_meanwhile_until_it_is_unsubscribed(tidemq)
     assert tidemq.run("sub", "-t", "other", *keep, "-W", "0.5")[:2] == (27, b"")
 
 
-def test_a_will_comes_when_its_client_is_killed_and_not_when_it_leaves(tidemq):
+def test_a_will_comes_when_its_client_is_killed_and_not_when_it_leaves(tidemq: Tidemq) -> None:
     sub = tidemq.subscribe("-t", "gone/#", "-v", "-C", "1", "-W", "60")
     will = ["--will-payload", "dead", "--will-qos", "1", "--will-retain"]
     leaves = tidemq.subscribe("-t", "x", "--will-topic", "gone/left", *will)
@@ -149,24 +155,24 @@ def test_a_will_comes_when_its_client_is_killed_and_not_when_it_leaves(tidemq):
     assert tidemq.run("sub", "-t", "gone/#", "-v", "-C", "1", "-W", "60")[1] == b"gone/killed dead\n"
 
 
-def test_properties_of_mqtt_5(tidemq):
+def test_properties_of_mqtt_5(tidemq: Tidemq) -> None:
     sub = tidemq.subscribe("-t", "p", "-V", "5", "-C", "1", "-W", "60", "-x", "60", "-i", "x")
     given = ["-D", "publish", "user-property", "k", "v", "-D", "publish", "content-type", "text/plain"]
     assert tidemq.run("pub", "-t", "p", "-m", "m", "-V", "5", *given)[0] == 0
     out, err = sub.communicate(timeout=WAIT_S)
     assert (sub.returncode, out) == (0, b"m\n")
-    assert b"session_expiry_s=60" in sub.said
+    assert b"session_expiry_s=60" in tidemq.said
     assert re.search(rb"received Publish\(.*content_type='text/plain'.*\('k', 'v'\)", err)
 
 
-def test_keep_alive_is_kept(tidemq):
+def test_keep_alive_is_kept(tidemq: Tidemq) -> None:
     sub = tidemq.subscribe("-t", "a", "-k", "1", "-C", "1", "-W", "60")
     time.sleep(2.5)
     assert tidemq.run("pub", "-t", "a", "-m", "still here")[0] == 0
     assert end(sub) == (0, b"still here\n")
 
 
-def flood_subscriber(door, seen):
+def flood_subscriber(door: Any, seen: Any) -> None:
     """A server that always has one more message for its client; notes what else than CONNECT it gets."""
     server, _ = door.accept()
     server.recv(4096)
@@ -184,8 +190,8 @@ def flood_subscriber(door, seen):
         server.close()
 
 
-def test_a_steady_stream_leaves_time_for_pings_and_ends_in_time():
-    seen = []
+def test_a_steady_stream_leaves_time_for_pings_and_ends_in_time() -> None:
+    seen: list[Any] = []
     with socket.create_server(("127.0.0.1", 0)) as door:
         server = threading.Thread(target=flood_subscriber, args=(door, seen), daemon=True)
         server.start()
@@ -199,7 +205,7 @@ def test_a_steady_stream_leaves_time_for_pings_and_ends_in_time():
     assert seen[0] == b"\xc0\x00"
 
 
-def test_a_publisher_that_is_interrupted_says_so():
+def test_a_publisher_that_is_interrupted_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         pub = Tidemq(door.getsockname()[1]).start("pub", "-t", "a", "-m", "x", "-q", "1")
         server, _ = door.accept()
@@ -209,8 +215,9 @@ def test_a_publisher_that_is_interrupted_says_so():
         server.close()
 
 
-def test_a_reader_that_leaves_ends_the_subscriber(tidemq):
+def test_a_reader_that_leaves_ends_the_subscriber(tidemq: Tidemq) -> None:
     sub = tidemq.subscribe("-t", "a", "-W", "60")
+    assert sub.stdout is not None
     sub.stdout.close()
     assert tidemq.run("pub", "-t", "a", "-m", "x")[0] == 0
     assert sub.wait(WAIT_S) == 0
@@ -244,7 +251,7 @@ def test_a_reader_that_leaves_ends_the_subscriber(tidemq):
         (["sub"], "with -t or in -L"),
     ],
 )
-def test_wrong_usage_exits_with_1_and_says_why(arguments, text):
+def test_wrong_usage_exits_with_1_and_says_why(arguments: list[str], text: str) -> None:
     code, out, err = Tidemq(1).run(*arguments)
     assert (code, out) == (1, b"")
     assert text in err
@@ -254,7 +261,7 @@ def test_wrong_usage_exits_with_1_and_says_why(arguments, text):
     "arguments",
     [["serve", "--prot", "1"], ["serve", "--port", "x"], ["acl", "check"], ["nothing"], ["--nothing"]],
 )
-def test_wrong_usage_of_the_broker_s_commands_exits_with_2(arguments):
+def test_wrong_usage_of_the_broker_s_commands_exits_with_2(arguments: list[str]) -> None:
     """systemd starts no broker again that has ended with 2."""
     command = [sys.executable, "-c", "from tidemq.cli import main; main()", *arguments]
     done = subprocess.run(command, capture_output=True, timeout=WAIT_S)
@@ -262,14 +269,14 @@ def test_wrong_usage_of_the_broker_s_commands_exits_with_2(arguments):
     assert done.stderr.startswith(b"Error: ")
 
 
-def test_the_version_is_said():
+def test_the_version_is_said() -> None:
     command = [sys.executable, "-c", "from tidemq.cli import main; main()", "--version"]
     said = subprocess.run(command, capture_output=True, timeout=WAIT_S, check=True).stdout
     assert said.decode() == f"tidemq {tidemq_package.__version__}\n"
     assert tidemq_package.__version__ == version("tidemq")
 
 
-def test_a_url_names_server_topic_and_user(tidemq):
+def test_a_url_names_server_topic_and_user(tidemq: Tidemq) -> None:
     url = f"mqtt://ann:p%40w@127.0.0.1:{tidemq.port}/url/#"
     command = [sys.executable, "-c", "from tidemq.cli import main; main()"]
     sub = subprocess.Popen(
@@ -277,6 +284,7 @@ def test_a_url_names_server_topic_and_user(tidemq):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+    assert sub.stderr is not None
     for line in sub.stderr:
         if b"received Suback" in line:
             break
@@ -286,14 +294,14 @@ def test_a_url_names_server_topic_and_user(tidemq):
     assert end(sub) == (0, b"url/a\nmore\n")
 
 
-def test_what_is_left_out_is_not_printed_and_not_counted(tidemq):
+def test_what_is_left_out_is_not_printed_and_not_counted(tidemq: Tidemq) -> None:
     sub = tidemq.subscribe("-t", "o/#", "-T", "o/+/x", "-T", "o/no", "-C", "2", "-W", "60", "-v")
     for topic in ("o/1/x", "o/1", "o/no", "o/2/x/y"):
         assert tidemq.run("pub", "-t", topic, "-m", topic, "-q", "1")[0] == 0
     assert end(sub) == (0, b"o/1 o/1\no/2/x/y o/2/x/y\n")
 
 
-def test_retained_messages_are_removed(tidemq):
+def test_retained_messages_are_removed(tidemq: Tidemq) -> None:
     for topic in ("rm/1", "rm/2"):
         assert tidemq.run("pub", "-t", topic, "-m", topic, "-r", "-q", "1")[0] == 0
     arguments = ["-t", "rm/#", "-T", "rm/2", "--remove-retained", "--retained-only", "-W", "1"]
@@ -302,7 +310,7 @@ def test_retained_messages_are_removed(tidemq):
     assert tidemq.run("sub", *arguments[:2], *arguments[4:])[1] == b"rm/2\n"
 
 
-def test_messages_are_repeated_after_a_time(tidemq):
+def test_messages_are_repeated_after_a_time(tidemq: Tidemq) -> None:
     sub = tidemq.subscribe("-t", "again", "-C", "3", "-W", "60")
     began = time.monotonic()
     arguments = ["-t", "again", "-m", "x", "--repeat", "3", "--repeat-delay", "0.2", "-q", "1", "-M", "1"]
@@ -311,27 +319,28 @@ def test_messages_are_repeated_after_a_time(tidemq):
     assert end(sub) == (0, b"x\nx\nx\n")
 
 
-def test_a_server_that_is_not_there():
+def test_a_server_that_is_not_there() -> None:
     assert Tidemq(1).run("pub", "-t", "a", "-m", "b") == (1, b"", "Error: Connection refused\n")
     assert Tidemq(1).run("sub", "-t", "a", "--quiet") == (1, b"", "")
 
 
 @pytest.mark.parametrize("arguments", [["pub", "-m", "b"], ["sub"]])
-def test_a_name_that_no_host_has(arguments):
+def test_a_name_that_no_host_has(arguments: list[str]) -> None:
     command = [sys.executable, "-c", "from tidemq.cli import main; main()", *arguments, "-t", "a"]
     done = subprocess.run([*command, "-h", "x" * 64], capture_output=True, text=True, timeout=WAIT_S)
     assert (done.returncode, done.stderr) == (1, f"Error: '{'x' * 64}' is not the name of a host\n")
 
 
-def serve_with_static_users(tmp_path):
+def serve_with_static_users(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
     (tmp_path / "tidemq.toml").write_text(
         'host = "127.0.0.1"\nport = 0\nauthenticator = "static"\n[authenticator_options.users]\nann = "pw"\n'
     )
     process = Tidemq(0).start("serve", "--config", str(tmp_path / "tidemq.toml"))
+    assert process.stdout is not None
     return process, int(process.stdout.readline().rsplit(b":", 1)[1])
 
 
-def test_a_refused_client_exits_with_the_server_s_code(tmp_path):
+def test_a_refused_client_exits_with_the_server_s_code(tmp_path: Path) -> None:
     process, port = serve_with_static_users(tmp_path)
     try:
         tidemq = Tidemq(port)
@@ -346,7 +355,7 @@ def test_a_refused_client_exits_with_the_server_s_code(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serve_ends_with_0_on_a_signal(tmp_path, number):
+def test_serve_ends_with_0_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     process, port = start_tidemq(tmp_path)
     assert Tidemq(port).run("pub", "-t", "a", "-m", "b")[0] == 0
     process.send_signal(number)
@@ -358,7 +367,7 @@ def waited_s(process: int) -> float:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
 
 
-def test_serve_is_ready_within_a_second(tmp_path):
+def test_serve_is_ready_within_a_second(tmp_path: Path) -> None:
     """Of CPU, and not much later by the clock, but for the time in which others have the cores."""
     fastest_s = cheapest_s = 9.0
     for _ in range(3):
@@ -372,7 +381,7 @@ def test_serve_is_ready_within_a_second(tmp_path):
     assert fastest_s < 4
 
 
-def test_serve_refuses_a_wrong_configuration_and_a_port_that_is_taken(tidemq, tmp_path):
+def test_serve_refuses_a_wrong_configuration_and_a_port_that_is_taken(tidemq: Tidemq, tmp_path: Path) -> None:
     code, _, err = Tidemq(0).run("serve", "--log-level", "loud")
     assert code == 2
     assert err.startswith("tidemq: flag --log-level: log_level: 'loud' is refused; accepted: 'debug', ")

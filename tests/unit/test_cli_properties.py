@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tidemq.cli.property_flags import join_properties, parse_properties
@@ -9,19 +11,19 @@ from tidemq.errors import UsageError
 from tidemq.wire import Properties
 
 
-def parse(*arguments):
+def parse(*arguments: str) -> dict[str, Properties]:
     joined = join_properties(arguments)
     return parse_properties(
         [joined[i + 1] for i, part in enumerate(joined) if part == "-D"], ("connect", "publish")
     )
 
 
-def test_values_are_joined_to_their_flag_and_others_stay():
+def test_values_are_joined_to_their_flag_and_others_stay() -> None:
     joined = join_properties(["pub", "-D", "publish", "content-type", "x", "-m", "y", "--property", "a"])
     assert joined == ["pub", "-D", "publish\x1fcontent-type\x1fx", "-m", "y", "--property", "a"]
 
 
-def test_properties_go_to_their_command_and_user_properties_stay_in_order():
+def test_properties_go_to_their_command_and_user_properties_stay_in_order() -> None:
     parsed = parse(
         *("-D", "publish", "user-property", "a", "1"),
         *("-D", "publish", "user-property", "a", "2"),
@@ -44,7 +46,7 @@ def test_properties_go_to_their_command_and_user_properties_stay_in_order():
         (("publish", "message-expiry-interval", "x"), "'x'; accepted: a number"),
     ],
 )
-def test_what_is_not_well_formed_is_refused(arguments, text):
+def test_what_is_not_well_formed_is_refused(arguments: Any, text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse("-D", *arguments)
     assert text in str(caught.value)

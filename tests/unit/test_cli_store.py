@@ -25,6 +25,12 @@ COMMAND = [sys.executable, "-c", "from tidemq.cli import main; main()", "store"]
 COUNT = len(GOOD) + 1  # the row with the format
 
 
+def matched(pattern: str, text: str) -> re.Match[str]:
+    found = re.fullmatch(pattern, text)
+    assert found, text
+    return found
+
+
 def run(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=WAIT_S)
 
@@ -44,17 +50,17 @@ def content(path: Path) -> list[tuple[str, bytes, bytes]]:
 
 
 @pytest.fixture(params=ENGINES)
-def data(request, tmp_path) -> Path:
+def data(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return fill(tmp_path / "data", request.param)
 
 
-def test_check_of_a_clean_store(data):
+def test_check_of_a_clean_store(data: Path) -> None:
     done = run("check", "--data", data)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode() == f"{COUNT} rows, 0 corrupt, 0 leftovers\n"
 
 
-def test_check_names_leftovers_and_corrupt_rows(tmp_path):
+def test_check_names_leftovers_and_corrupt_rows(tmp_path: Path) -> None:
     leftover = ("payload", make_id(4), message())
     done = run("check", "--data", fill(tmp_path / "a", "rocksdb", leftover))
     assert done.returncode == 0
@@ -66,7 +72,7 @@ def test_check_names_leftovers_and_corrupt_rows(tmp_path):
     assert b"corrupt: shared 78: its key has 1 bytes, not 8\n" in done.stdout
 
 
-def test_check_finds_a_damaged_block(tmp_path):
+def test_check_finds_a_damaged_block(tmp_path: Path) -> None:
     data = fill(tmp_path / "data", "rocksdb")
     table = max((data / "rocksdb").glob("*.sst"), key=lambda path: path.stat().st_size)
     text = bytearray(table.read_bytes())
@@ -78,11 +84,11 @@ def test_check_finds_a_damaged_block(tmp_path):
     assert table.read_bytes() == text
 
 
-def test_check_reads_the_messages_of_streams_to_their_beginning(tmp_path):
+def test_check_reads_the_messages_of_streams_to_their_beginning(tmp_path: Path) -> None:
     data = tmp_path / "data"
 
     async def fill_stream() -> None:
-        config = Config(port=0, data=data, store="sqlite", streams=[StreamConfig(name="s", filters=["#"])])
+        config = Config(port=0, data=data, store="sqlite", streams=(StreamConfig(name="s", filters=("#",)),))
         async with Broker(config) as broker, Client(f"mqtt://127.0.0.1:{broker.port}") as client:
             for number in range(20):
                 await client.publish("t", b"%d" % number, qos=1)
@@ -109,7 +115,7 @@ def test_check_reads_the_messages_of_streams_to_their_beginning(tmp_path):
 
 
 @pytest.mark.parametrize("command", [["check"], ["stats"], ["dump", "-"]])
-def test_what_cannot_be_opened_exits_with_2_and_is_not_made(tmp_path, command):
+def test_what_cannot_be_opened_exits_with_2_and_is_not_made(tmp_path: Path, command: list[str]) -> None:
     done = run(*command, "--data", tmp_path / "none")
     assert (done.returncode, done.stdout) == (2, b"")
     assert f"there is no store in {tmp_path}/none" in done.stderr.decode()
@@ -119,7 +125,7 @@ def test_what_cannot_be_opened_exits_with_2_and_is_not_made(tmp_path, command):
     assert not list((tmp_path / "empty").iterdir())
 
 
-def test_a_directory_in_use_is_refused(data, tmp_path):
+def test_a_directory_in_use_is_refused(data: Path, tmp_path: Path) -> None:
     store = open_existing(data)
     (tmp_path / "file").write_bytes(b"")
     new = tmp_path / "new"
@@ -131,23 +137,24 @@ def test_a_directory_in_use_is_refused(data, tmp_path):
     store.close()
 
 
-def test_stats(data):
+def test_stats(data: Path) -> None:
     done = run("stats", "--data", data, "--queues", 1)
     assert (done.returncode, done.stderr) == (0, b"")
     lines = done.stdout.decode().splitlines()
     assert re.fullmatch(r"family +rows +bytes", lines[0])
-    sizes = dict(re.fullmatch(r"(\w+) +(\d+) +\d+", line).groups() for line in lines[1:12])
+    found = [matched(r"(\w+) +(\d+) +\d+", line) for line in lines[1:12]]
+    sizes = {each[1]: each[2] for each in found}
     assert (sizes["queue"], sizes["payload"], sizes["stream"]) == ("3", "2", "0")
-    assert int(re.fullmatch(r"on disk +(\d+)", lines[12])[1]) > 0
+    assert int(matched(r"on disk +(\d+)", lines[12])[1]) > 0
     assert lines[13] == "queues: 2"
     assert lines[14].split() == ["1", "idle", "1", "in", "flight", "200", "bytes", "client"]
-    age_s = re.fullmatch(r"oldest message: 1970-01-01 00:00:02 UTC, (\d+) s ago", lines[15])[1]
+    age_s = matched(r"oldest message: 1970-01-01 00:00:02 UTC, (\d+) s ago", lines[15])[1]
     assert 0 <= time.time() - int(age_s) < 60
     assert len(lines) == 16
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_dump_is_restored_by_either_engine(data, tmp_path, engine):
+def test_a_dump_is_restored_by_either_engine(data: Path, tmp_path: Path, engine: str) -> None:
     file = tmp_path / "file"
     done = run("dump", file, "--data", data)
     assert (done.returncode, done.stderr.decode()) == (0, f"{COUNT} rows\n")
@@ -158,14 +165,14 @@ def test_a_dump_is_restored_by_either_engine(data, tmp_path, engine):
     assert run("dump", file, "--data", data).returncode == 2  # it is there already
 
 
-def test_a_dump_goes_through_a_pipe(tmp_path):
+def test_a_dump_goes_through_a_pipe(tmp_path: Path) -> None:
     data = fill(tmp_path / "data", "rocksdb")
     done = run("dump", "-", "--data", data)
     assert run("restore", "-", "--data", tmp_path / "new", stdin=done.stdout).returncode == 0
     assert content(tmp_path / "new") == content(data)
 
 
-def test_restore_refuses_directories_with_something_in_them_and_broken_files(tmp_path):
+def test_restore_refuses_directories_with_something_in_them_and_broken_files(tmp_path: Path) -> None:
     data = fill(tmp_path / "data", "sqlite")
     text = run("dump", "-", "--data", data).stdout
     before = content(data)
@@ -185,7 +192,7 @@ def test_restore_refuses_directories_with_something_in_them_and_broken_files(tmp
     assert b"accepted: rocksdb, sqlite" in done.stderr
 
 
-def test_migrate_copies_to_the_other_engine(data, tmp_path):
+def test_migrate_copies_to_the_other_engine(data: Path, tmp_path: Path) -> None:
     engine = ENGINES[1 - ENGINES.index((data / "engine").read_text())]
     before = content(data)
     done = run("migrate", "--data", data, "--to", tmp_path / "new", "--store", engine)

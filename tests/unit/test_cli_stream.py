@@ -87,11 +87,12 @@ def test_what_cannot_be_done_is_one_line(broker: Broker, tmp_path: Path) -> None
         assert said.startswith("tidemq: ")
         assert text in said
     assert broker.stream("create", "x", "a")[0] == 0
-    for words, text in (
+    wrong: list[tuple[tuple[str, ...], str]] = [
         (("export", "x", str(tmp_path / "x.csv")), "has to end in .parquet or .arrow"),
         (("export", "x", str(tmp_path / "x.arrow")), "there is no message"),
         (("tail", "x", "--start", "noon"), "no place to begin"),
-    ):
-        code, _, said = broker.stream(*words)
+    ]
+    for more, text in wrong:
+        code, _, said = broker.stream(*more)
         assert code == 1
         assert text in said

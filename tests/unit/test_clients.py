@@ -180,7 +180,8 @@ async def test_the_engine_is_told_what_is_left_of_an_answer(broker_on_fake: Any)
         broker.engine.say(publish("a", "another"))
         await answers(broker, 1)
         assert broker.engine.ttls_s[3] > third
-    for other in ({"decision_cache_s": 0}, {"decision_cache_max": 0}):
+    others: list[dict[str, Any]] = [{"decision_cache_s": 0}, {"decision_cache_max": 0}]
+    for other in others:
         async with broker_on_fake(Config(**QUIET, **other), authoriser=authoriser) as broker:
             broker.engine.say(publish("a"))
             await answers(broker, 1)
@@ -426,7 +427,8 @@ async def test_on_a_real_broker_over_two_reactors() -> None:
 
     class Owner:
         def authorise(self, access: Any) -> bool:
-            return access.topic == f"of/{access.username}" and access.groups == (access.client_id,)
+            found: bool = access.topic == f"of/{access.username}" and access.groups == (access.client_id,)
+            return found
 
     class Names:
         def authenticate(self, given: Any) -> Verdict:

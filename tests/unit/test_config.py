@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
@@ -19,15 +20,15 @@ from tidemq.limits import Limits
 
 
 @pytest.fixture(autouse=True)
-def _no_environment(monkeypatch):
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("TIDEMQ_"):
             monkeypatch.delenv(name)
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(text):
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
         path = tmp_path / "tidemq.toml"
         path.write_text(text)
         return path
@@ -35,19 +36,21 @@ def write(tmp_path):
     return write
 
 
-def test_defaults_are_those_of_the_models():
+def test_defaults_are_those_of_the_models() -> None:
     config = load_config()
     assert config == Config()
     assert (config.port, config.reactors, config.store, config.limits) == (1883, 0, "rocksdb", Limits())
 
 
-def test_every_limit_has_a_range_that_holds_its_default():
+def test_every_limit_has_a_range_that_holds_its_default() -> None:
     assert LIMIT_RANGES.keys() == {field.name for field in dataclasses.fields(Limits)}
     for name, (low, high) in LIMIT_RANGES.items():
         assert low <= getattr(Limits(), name) <= high, name
 
 
-def test_flag_goes_before_environment_before_file_before_default(monkeypatch, write):
+def test_flag_goes_before_environment_before_file_before_default(
+    monkeypatch: pytest.MonkeyPatch, write: Callable[[str], Path]
+) -> None:
     path = write('port = 1\nreactors = 1\nhost = "file"\n[limits]\ninflight_max = 1\nreceive_max = 1\n')
     monkeypatch.setenv("TIDEMQ_PORT", "2")
     monkeypatch.setenv("TIDEMQ_REACTORS", "2")
@@ -58,7 +61,9 @@ def test_flag_goes_before_environment_before_file_before_default(monkeypatch, wr
     assert config.limits.packet_bytes_max == Limits().packet_bytes_max
 
 
-def test_tables_come_from_the_file_and_as_json_from_the_environment(monkeypatch, write):
+def test_tables_come_from_the_file_and_as_json_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, write: Callable[[str], Path]
+) -> None:
     path = write('authenticator = "static"\n[authenticator_options.users]\nann = "secret"\n')
     monkeypatch.setenv("TIDEMQ_LISTENERS", '[{"host": "::1", "port": 5}]')
     config = load_config(path)
@@ -69,10 +74,13 @@ def test_tables_come_from_the_file_and_as_json_from_the_environment(monkeypatch,
 SCALARS = {int: (True, "1", 1.5, None), float: (True, "1", None), bool: (1, "true", None)}
 
 
-def options_of(name):
+def options_of(name: str) -> type[Any]:
     """Of a provider of the broker's, which may need `tidemq[auth]`."""
     module, _, model = name.partition(".")
-    return getattr(pytest.importorskip(f"tidemq.broker.authenticators.{module}", exc_type=ImportError), model)
+    found: type[Any] = getattr(
+        pytest.importorskip(f"tidemq.broker.authenticators.{module}", exc_type=ImportError), model
+    )
+    return found
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,7 @@ def options_of(name):
         (AnonymousOptions, {}),
     ],
 )
-def test_a_number_is_a_number_and_a_bool_a_bool(model, given):
+def test_a_number_is_a_number_and_a_bool_a_bool(model: Any, given: Any) -> None:
     """For every key of every table; text and bools pass for numbers nowhere."""
     if isinstance(model, str):
         model = options_of(model)
@@ -103,13 +111,15 @@ def test_a_number_is_a_number_and_a_bool_a_bool(model, given):
 
 
 @pytest.mark.parametrize("name", LIMIT_RANGES)
-def test_a_limit_is_a_number(name):
+def test_a_limit_is_a_number(name: str) -> None:
     for value in (True, str(LIMIT_RANGES[name][1]), float(LIMIT_RANGES[name][1]), None):
         with pytest.raises(ValidationError):
             Config.model_validate({"limits": {name: value}})
 
 
-def test_what_the_environment_says_is_text_and_read_as_its_key_wants(monkeypatch, write):
+def test_what_the_environment_says_is_text_and_read_as_its_key_wants(
+    monkeypatch: pytest.MonkeyPatch, write: Callable[[str], Path]
+) -> None:
     monkeypatch.setenv("TIDEMQ_PORT", "25901")
     monkeypatch.setenv("TIDEMQ_PLAIN", "false")
     monkeypatch.setenv("TIDEMQ_DECISION_S", "2.5")
@@ -128,7 +138,7 @@ def test_what_the_environment_says_is_text_and_read_as_its_key_wants(monkeypatch
         read_options("webhook", webhook, load_config().authenticator_options)
 
 
-def test_a_program_s_config_reads_no_environment(monkeypatch):
+def test_a_program_s_config_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMQ_PORT", "2")
     assert Config(limits=Limits(inflight_max=5)).port == 1883
     with pytest.raises(ValidationError):
@@ -157,7 +167,9 @@ def test_a_program_s_config_reads_no_environment(monkeypatch):
         ),
     ],
 )
-def test_a_wrong_file_is_refused_with_file_key_and_accepted_values(write, text, key, parts):
+def test_a_wrong_file_is_refused_with_file_key_and_accepted_values(
+    write: Callable[[str], Path], text: str, key: str, parts: list[str]
+) -> None:
     path = write(text)
     with pytest.raises(ConfigError) as caught:
         load_config(path)
@@ -181,7 +193,9 @@ def test_a_wrong_file_is_refused_with_file_key_and_accepted_values(write, text, 
         ("TIDEMQ_LISTENERS", "[{", ["listeners", "accepted: JSON"]),
     ],
 )
-def test_a_wrong_environment_is_refused(monkeypatch, name, value, parts):
+def test_a_wrong_environment_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, parts: list[str]
+) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError) as caught:
         load_config()
@@ -189,17 +203,17 @@ def test_a_wrong_environment_is_refused(monkeypatch, name, value, parts):
         assert part in str(caught.value)
 
 
-def test_a_wrong_flag_is_refused_as_a_flag(write):
+def test_a_wrong_flag_is_refused_as_a_flag(write: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigError, match="flag --admin-port: admin_port: -1 is refused"):
         load_config(write("admin_port = 5"), {"admin_port": -1})
 
 
-def test_variables_of_build_and_tests_are_not_the_broker_s(monkeypatch):
+def test_variables_of_build_and_tests_are_not_the_broker_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMQ_BUILD", "thread")
     monkeypatch.setenv("TIDEMQ_TEST_SEED", "1")
     assert load_config() == Config()
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load_config(tmp_path / "none.toml")

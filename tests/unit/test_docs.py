@@ -62,7 +62,7 @@ def serve_flags() -> dict[str, str]:
     return {parameter.name: parameter.opts[0] for parameter in commands["serve"].params}
 
 
-def test_every_key_is_documented_with_its_default_flag_and_variable():
+def test_every_key_is_documented_with_its_default_flag_and_variable() -> None:
     documented = {bare(row[0]): row for row in table_rows("docs/configuration.md", "Keys")}
     assert documented.keys() == Config.model_fields.keys() - {"limits"}
     flags = serve_flags()
@@ -72,7 +72,7 @@ def test_every_key_is_documented_with_its_default_flag_and_variable():
         assert variable.split()[0] == f"`TIDEMQ_{key.upper()}`", key
 
 
-def test_documented_ranges_of_keys_are_accepted_to_their_ends_and_no_further():
+def test_documented_ranges_of_keys_are_accepted_to_their_ends_and_no_further() -> None:
     for key, _, accepted, *_ in table_rows("docs/configuration.md", "Keys"):
         if not (found := re.fullmatch(r"(\d+) to (\d+)", accepted)):
             continue
@@ -84,7 +84,7 @@ def test_documented_ranges_of_keys_are_accepted_to_their_ends_and_no_further():
                 Config.model_validate({name: wrong})
 
 
-def test_a_stream_has_the_documented_keys_and_defaults():
+def test_a_stream_has_the_documented_keys_and_defaults() -> None:
     documented = {bare(row[0]): bare(row[1]) for row in table_rows("docs/configuration.md", "Streams")}
     fields = StreamConfig.model_fields
     assert documented.keys() == fields.keys()
@@ -95,7 +95,9 @@ def test_a_stream_has_the_documented_keys_and_defaults():
 @pytest.mark.parametrize(
     ("heading", "model"), [("Listeners", Listener), ("TLS", TlsConfig), ("WebSocket", WebSocketConfig)]
 )
-def test_a_listener_has_the_documented_keys_and_defaults(heading, model):
+def test_a_listener_has_the_documented_keys_and_defaults(
+    heading: str, model: type[Listener] | type[TlsConfig] | type[WebSocketConfig]
+) -> None:
     documented = {bare(row[0]): bare(row[1]) for row in table_rows("docs/configuration.md", heading)}
     assert documented.keys() == model.model_fields.keys()
     for key, default in documented.items():
@@ -103,11 +105,11 @@ def test_a_listener_has_the_documented_keys_and_defaults(heading, model):
         assert default == ("" if field.is_required() else json.dumps(field.default)), key
 
 
-def test_a_listener_has_the_defaults_of_the_plain_one():
+def test_a_listener_has_the_defaults_of_the_plain_one() -> None:
     assert Listener() == Listener(host=Config().host, port=Config().port)
 
 
-def test_every_limit_is_documented_with_its_default_and_range():
+def test_every_limit_is_documented_with_its_default_and_range() -> None:
     documented = {bare(row[0]): row for row in table_rows("docs/configuration.md", "Limits")}
     assert list(documented) == [field.name for field in dataclasses.fields(Limits)]
     for field in dataclasses.fields(Limits):
@@ -117,7 +119,7 @@ def test_every_limit_is_documented_with_its_default_and_range():
         assert accepted == f"{low} to {high}", field.name
 
 
-def test_the_files_shown_are_accepted(tmp_path):
+def test_the_files_shown_are_accepted(tmp_path: Path) -> None:
     pages = (ROOT / "docs/configuration.md", ROOT / "docs/security.md")
     shown = re.findall(r"```toml\n(.*?)```", "".join(page.read_text() for page in pages), re.DOTALL)
     assert shown
@@ -127,7 +129,7 @@ def test_the_files_shown_are_accepted(tmp_path):
         assert load_config(path) != Config()
 
 
-def test_every_counter_is_documented():
+def test_every_counter_is_documented() -> None:
     text = (ROOT / "docs/counters.md").read_text()
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     sources = [path.read_text() for path in (ROOT / "src/tidemq/broker").rglob("*.py")]
@@ -151,7 +153,7 @@ def programs() -> list[str]:
 
 
 @pytest.mark.parametrize("program", programs() if PAGES else [], ids=lambda _: "program")
-def test_programs_in_the_pages_run(program, tmp_path):
+def test_programs_in_the_pages_run(program: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", program]
     if "\ndef test_" in program:
         path = tmp_path / "test_page.py"
@@ -165,7 +167,7 @@ def test_programs_in_the_pages_run(program, tmp_path):
 @pytest.mark.parametrize(
     "part", ["wire", "net", "engine", "broker", "stream", "store", "bench", "pipeline", "testing"]
 )
-def test_every_module_has_its_place_in_the_architecture(part):
+def test_every_module_has_its_place_in_the_architecture(part: str) -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     section = text.split("\n## Modules\n")[1].split("\n## ")[0]
     modules = {
@@ -174,7 +176,7 @@ def test_every_module_has_its_place_in_the_architecture(part):
     assert modules - {"__init__"} <= set(re.findall(r"`(\w+)`", section))
 
 
-def test_the_tests_of_the_threat_model_exist():
+def test_the_tests_of_the_threat_model_exist() -> None:
     text = (ROOT / "THREAT_MODEL.md").read_text()
     rows = [
         line for line in text.splitlines() if line.startswith("|") and not line.startswith(("|---", "| what"))
@@ -190,7 +192,7 @@ def test_the_tests_of_the_threat_model_exist():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if re.match(r"[a-z]+:", target):
             continue

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterator
 
 import pytest
+from unit.trees_kit import group_of, walk_of
 
 from tidemq.engine.allocation import count_live_blocks
-from tidemq.engine.retained import RetainedIndexView, RetainedWalkView
+from tidemq.engine.retained import RetainedIndexView
 from tidemq.engine.subscription_view import SubscriptionIndexView
 from tidemq.limits import Limits
 from tidemq.wire.topics import topic_filter_ways
@@ -83,7 +85,7 @@ MATCHES = [
 
 
 @pytest.fixture(autouse=True)
-def _nothing_leaks():
+def _nothing_leaks() -> Iterator[None]:
     """Everything that a test's indexes allocated is given back."""
     before = count_live_blocks()
     yield
@@ -97,21 +99,21 @@ def sessions(index: SubscriptionIndexView, topic: str | bytes) -> list[int]:
 
 
 @pytest.mark.parametrize(("filter", "topic", "matches"), MATCHES)
-def test_subscription_matches(filter, topic, matches):
+def test_subscription_matches(filter: str, topic: str, matches: bool) -> None:
     index = SubscriptionIndexView()
     index.put(filter.encode(), 7)
     assert sessions(index, topic) == ([7] if matches else [])
 
 
 @pytest.mark.parametrize(("filter", "topic", "matches"), [row for row in MATCHES if row[1]])
-def test_retained_matches(filter, topic, matches):
+def test_retained_matches(filter: str, topic: str, matches: bool) -> None:
     index = RetainedIndexView()
     index.put(topic.encode(), 7)
-    assert RetainedWalkView(index, filter.encode()).next_slice(10) == ([7] if matches else [])
+    assert walk_of(index, filter.encode()).next_slice(10) == ([7] if matches else [])
 
 
 @pytest.mark.parametrize("topic", sorted({row[1] for row in MATCHES if row[1]}))
-def test_all_filters_together(topic):
+def test_all_filters_together(topic: str) -> None:
     index = SubscriptionIndexView()
     filters = sorted({row[0] for row in MATCHES})
     for number, filter in enumerate(filters, 1):
@@ -122,14 +124,14 @@ def test_all_filters_together(topic):
         assert (number in found) == matches, filters[number - 1]
 
 
-def test_overlapping_subscriptions_are_all_reported():
+def test_overlapping_subscriptions_are_all_reported() -> None:
     index = SubscriptionIndexView()
     for filter in (b"a/b", b"a/+", b"a/#", b"+/b", b"+/+", b"#", b"+/#"):
         index.put(filter, 1, options=2)
     assert index.match(b"a/b")[0] == [(1, 2, 0, 0)] * 7
 
 
-def test_put_replaces_by_filter_and_session():
+def test_put_replaces_by_filter_and_session() -> None:
     index = SubscriptionIndexView()
     assert not index.put(b"a", 1, options=1, subscription_id=5, reactor=3)
     assert index.put(b"a", 1, options=2, subscription_id=6, reactor=4)
@@ -138,7 +140,7 @@ def test_put_replaces_by_filter_and_session():
     assert len(index) == 2
 
 
-def test_remove_takes_one_session_only():
+def test_remove_takes_one_session_only() -> None:
     index = SubscriptionIndexView()
     index.put(b"a/+", 1)
     index.put(b"a/+", 2)
@@ -151,18 +153,18 @@ def test_remove_takes_one_session_only():
     assert len(index) == 0
 
 
-def test_group_ids_do_not_come_again_after_32_bits():
-    index = SubscriptionIndexView(last_group_id=0xFFFFFFFE)
+def test_group_ids_do_not_come_again_after_32_bits() -> None:
+    index = SubscriptionIndexView(last_group_id=0xFFFFFFFE)  # type: ignore[call-arg]
     for number in (1, 2, 3):
         index.put(b"t", number, group=b"g%d" % number)
     ids = index.match(b"t")[1]
     assert sorted(ids) == [0xFFFFFFFF, 0x100000000, 0x100000001]
-    assert [index.group(each)[2] for each in sorted(ids)] == [[1], [2], [3]]
+    assert [group_of(index, each)[2] for each in sorted(ids)] == [[1], [2], [3]]
     index.remove(b"t", 2, group=b"g2")
     assert index.group(0x100000000) is None
 
 
-def test_a_group_counts_its_members_that_are_stored_and_online():
+def test_a_group_counts_its_members_that_are_stored_and_online() -> None:
     stored, online = 0x40, 0x80
     index = SubscriptionIndexView()
     index.put(b"t", 1, group=b"g", options=1 | online, reactor=0)
@@ -180,7 +182,7 @@ def test_a_group_counts_its_members_that_are_stored_and_online():
     assert index.online(number) == (0, [0, 0, 1])
 
 
-def test_nodes_go_with_their_last_subscription():
+def test_nodes_go_with_their_last_subscription() -> None:
     index = SubscriptionIndexView()
     bare = index.node_count()
     filters = [b"a/b/c", b"a/b", b"a/+/#", b"+/+/+", b"#", b"/", b"x" * 100 + b"/y"]
@@ -193,7 +195,7 @@ def test_nodes_go_with_their_last_subscription():
     assert index.node_count() == bare
 
 
-def test_wildcard_children_are_found_in_any_order_of_coming_and_going():
+def test_wildcard_children_are_found_in_any_order_of_coming_and_going() -> None:
     for order in ([b"a/#", b"a/+", b"a/b"], [b"a/b", b"a/+", b"a/#"], [b"a/+", b"a/#", b"a/b"]):
         index = SubscriptionIndexView()
         for number, filter in enumerate(order, 1):
@@ -204,9 +206,9 @@ def test_wildcard_children_are_found_in_any_order_of_coming_and_going():
             assert sessions(index, "a/b") == list(range(number + 1, 4))
 
 
-def test_version_moves_with_every_change_of_a_result():
+def test_version_moves_with_every_change_of_a_result() -> None:
     index = SubscriptionIndexView()
-    changes = [
+    changes: list[Callable[[], object]] = [
         lambda: index.put(b"a", 1),
         lambda: index.put(b"a", 1, options=1),
         lambda: index.put(b"a", 1, options=1, subscription_id=9),
@@ -223,7 +225,7 @@ def test_version_moves_with_every_change_of_a_result():
         assert index.version() > before
 
 
-def test_version_stands_still_without_change():
+def test_version_stands_still_without_change() -> None:
     index = SubscriptionIndexView()
     index.put(b"a", 1, options=1)
     before = index.version()
@@ -238,9 +240,9 @@ def test_version_stands_still_without_change():
 @pytest.mark.parametrize(
     ("filter", "topic"), [(filter, topic) for filter, topic, matches in MATCHES if matches]
 )
-def test_a_change_voids_what_is_known_of_each_topic_under_its_filter(filter, topic):
+def test_a_change_voids_what_is_known_of_each_topic_under_its_filter(filter: str, topic: str) -> None:
     index = SubscriptionIndexView()
-    for change in (index.put, lambda *which: index.put(*which, options=1), index.remove):
+    for change in (index.put, lambda *which: index.put(*which, options=1), index.remove):  # type: ignore[misc]
         before = index.version()
         assert index.holds(topic.encode(), before)
         change(filter.encode(), 1)
@@ -250,7 +252,7 @@ def test_a_change_voids_what_is_known_of_each_topic_under_its_filter(filter, top
 @pytest.mark.parametrize(
     "filter", ["t/{}", "u/{}/#", "t/+/{}", "+/{}", "{}/+", "+/{}/{}/+/+", "{}/#", "t/5/v/{}/#", "$SYS/{}/#"]
 )
-def test_a_change_of_other_filters_voids_nothing_but_by_chance(filter):
+def test_a_change_of_other_filters_voids_nothing_but_by_chance(filter: str) -> None:
     """Two filters share a mark with probability 1/4096, and a topic has ten."""
     index = SubscriptionIndexView()
     voided = 0
@@ -262,7 +264,7 @@ def test_a_change_of_other_filters_voids_nothing_but_by_chance(filter):
 
 
 @pytest.mark.parametrize("depth", [4, 64])
-def test_all_filters_that_are_allowed_keep_every_look_up_short(depth):
+def test_all_filters_that_are_allowed_keep_every_look_up_short(depth: int) -> None:
     """Those of all strangers together: a filter for each place that `+` may have before each level."""
     index = SubscriptionIndexView()
     ways_max = Limits().wildcard_ways_max
@@ -278,7 +280,7 @@ def test_all_filters_that_are_allowed_keep_every_look_up_short(depth):
         assert visits == 2 + 4 + 8 + 16 + 1  # nothing is refused that is not deep
 
 
-def test_shared_group_lives_as_long_as_its_members():
+def test_shared_group_lives_as_long_as_its_members() -> None:
     index = SubscriptionIndexView()
     index.put(b"a/+", 1, group=b"g")
     index.put(b"a/+", 2, group=b"g")
@@ -297,16 +299,16 @@ def test_shared_group_lives_as_long_as_its_members():
     assert index.match(b"a/b")[1] != [group]
 
 
-def test_shared_groups_are_told_apart_by_name_and_filter():
+def test_shared_groups_are_told_apart_by_name_and_filter() -> None:
     index = SubscriptionIndexView()
     for group, filter in ((b"g", b"a/b"), (b"h", b"a/b"), (b"g", b"a/+"), (b"g", b"a"), (b"a", b"b")):
         index.put(filter, 1, group=group)
-    names = {index.group(group)[:2] for group in index.match(b"a/b")[1]}
+    names = {group_of(index, group)[:2] for group in index.match(b"a/b")[1]}
     assert names == {(b"g", b"a/b"), (b"h", b"a/b"), (b"g", b"a/+")}
     assert len(index) == 5
 
 
-def test_shared_subscription_of_reserved_topics():
+def test_shared_subscription_of_reserved_topics() -> None:
     index = SubscriptionIndexView()
     index.put(b"#", 1, group=b"g")
     assert index.match(b"$SYS/a") == ([], [])
@@ -314,7 +316,7 @@ def test_shared_subscription_of_reserved_topics():
 
 @pytest.mark.parametrize("group", [b"", b"g"])
 @pytest.mark.parametrize("leaving", ["first in first out", "last in first out"])
-def test_many_sessions_on_one_filter(group, leaving):
+def test_many_sessions_on_one_filter(group: bytes, leaving: str) -> None:
     """100,000 sessions come and go. Quadratic work here would take minutes, and the test would time out."""
     index = SubscriptionIndexView()
     count = 100_000
@@ -324,7 +326,7 @@ def test_many_sessions_on_one_filter(group, leaving):
     assert all(index.put(b"news/#", number, group=group) for number in numbers[::1000])
     assert len(index) == count
     if group:
-        assert sorted(index.group(index.match(b"news")[1][0])[2]) == numbers
+        assert sorted(group_of(index, index.match(b"news")[1][0])[2]) == numbers
     else:
         assert sessions(index, "news") == numbers
     for number in numbers if leaving == "first in first out" else reversed(numbers):
@@ -333,7 +335,7 @@ def test_many_sessions_on_one_filter(group, leaving):
     assert index.match(b"news") == ([], [])
 
 
-def test_set_keeps_its_members_through_every_size():
+def test_set_keeps_its_members_through_every_size() -> None:
     index = SubscriptionIndexView()
     members: list[int] = []
     for number in range(1, 300):
@@ -345,7 +347,7 @@ def test_set_keeps_its_members_through_every_size():
         assert sessions(index, "a") == members
 
 
-def test_table_keeps_every_edge_through_growth_and_removal():
+def test_table_keeps_every_edge_through_growth_and_removal() -> None:
     """Many more filters than one segment of the table holds, then every other one removed."""
     index = SubscriptionIndexView()
     filters = [b"site/%d/device/%d" % (number % 97, number) for number in range(40_000)]
@@ -358,7 +360,7 @@ def test_table_keeps_every_edge_through_growth_and_removal():
         assert sessions(index, filter) == ([] if number % 2 else [number])
 
 
-def test_deepest_filter_and_topic():
+def test_deepest_filter_and_topic() -> None:
     """65,535 levels neither overflow the stack nor blow up."""
     index = SubscriptionIndexView()
     deepest = b"/" * 65_534
@@ -368,14 +370,14 @@ def test_deepest_filter_and_topic():
     assert sessions(index, deepest) == [1, 3]
     retained = RetainedIndexView()
     retained.put(deepest, 5)
-    walk = RetainedWalkView(retained, b"/".join([b"+"] * 1_000) + b"/#")
+    walk = walk_of(retained, b"/".join([b"+"] * 1_000) + b"/#")
     found: list[int] = []
     while walk.more:
         found += walk.next_slice(100)
     assert found == [5]
 
 
-def test_many_wildcards_do_not_multiply():
+def test_many_wildcards_do_not_multiply() -> None:
     """A topic of 40 levels under 40 filters of pluses visits each stored prefix once, not 2 ** 40 of them."""
     index = SubscriptionIndexView()
     for depth in range(1, 41):
@@ -384,7 +386,7 @@ def test_many_wildcards_do_not_multiply():
     assert sessions(index, "/".join(["a"] * 40)) == [*range(1, 41), 140]
 
 
-def test_retained_put_find_remove():
+def test_retained_put_find_remove() -> None:
     index = RetainedIndexView()
     assert index.put(b"a/b", 1) == 0
     assert index.put(b"a/b", 2) == 1
@@ -415,12 +417,12 @@ def test_retained_put_find_remove():
         (b"no/such/#", set()),
     ],
 )
-def test_walk_in_slices(filter, expected, slice_max):
+def test_walk_in_slices(filter: bytes, expected: set[int], slice_max: int) -> None:
     index = RetainedIndexView()
     topics = [b"a", b"a/b", b"a/c", b"a/b/c", b"x/b", b"/x", b"$SYS", b"$SYS/x", b"$SYS/x/y"]
     for message, topic in enumerate(topics, 1):
         index.put(topic, message)
-    walk = RetainedWalkView(index, filter)
+    walk = walk_of(index, filter)
     found: list[int] = []
     while walk.more:
         messages = walk.next_slice(slice_max)
@@ -430,12 +432,12 @@ def test_walk_in_slices(filter, expected, slice_max):
     assert sorted(found) == sorted(expected)
 
 
-def test_walk_is_bounded_where_nothing_matches():
+def test_walk_is_bounded_where_nothing_matches() -> None:
     """A slice ends after a bounded number of topics, though none of them is reported."""
     index = RetainedIndexView()
     for number in range(1_000):
         index.put(b"%d/a" % number, number + 1)
-    walk = RetainedWalkView(index, b"+/b")
+    walk = walk_of(index, b"+/b")
     assert walk.next_slice(10) == []
     assert walk.more
     slices = 1
@@ -445,13 +447,13 @@ def test_walk_is_bounded_where_nothing_matches():
     assert slices > 10
 
 
-def test_walk_goes_on_when_its_place_is_removed():
+def test_walk_goes_on_when_its_place_is_removed() -> None:
     """Whatever is removed between slices, what stays is reported once and what went never."""
     for removed_after in range(6):
         index = RetainedIndexView()
         for number in range(1, 7):
             index.put(b"a/%d/x" % number, number)
-        walk = RetainedWalkView(index, b"a/+/x")
+        walk = walk_of(index, b"a/+/x")
         found = [message for _ in range(removed_after) for message in walk.next_slice(1)]
         gone = {2, 3, 5}
         for number in gone:
@@ -462,11 +464,11 @@ def test_walk_goes_on_when_its_place_is_removed():
         assert sorted(found) == sorted({1, 4, 6} | reported_before)
 
 
-def test_walk_ends_when_the_tree_is_emptied():
+def test_walk_ends_when_the_tree_is_emptied() -> None:
     index = RetainedIndexView()
     for number in range(1, 100):
         index.put(b"a/b/c/%d" % number, number)
-    walks = [RetainedWalkView(index, filter) for filter in (b"#", b"a/b/#", b"a/+/c/+")]
+    walks = [walk_of(index, filter) for filter in (b"#", b"a/b/#", b"a/+/c/+")]
     for walk in walks:
         assert walk.next_slice(10)
     for number in range(1, 100):
@@ -477,23 +479,25 @@ def test_walk_ends_when_the_tree_is_emptied():
     assert not any(walk.more for walk in walks)
 
 
-def test_walk_in_a_reference_cycle_is_collected():
+def test_walk_in_a_reference_cycle_is_collected() -> None:
     index = RetainedIndexView()
     for message in range(1, 10):
         index.put(b"a/%d" % message, message)
-    cycle: list[object] = [RetainedWalkView(index, b"#")]
-    cycle[0].next_slice(2)
+    walk = walk_of(index, b"#")
+    walk.next_slice(2)
+    cycle: list[object] = [walk]
+    del walk
     cycle.append(cycle)
     del cycle
     gc.collect()
     assert index.remove(b"a/1") == 1
 
 
-def test_abandoned_walk_leaves_nothing_behind():
+def test_abandoned_walk_leaves_nothing_behind() -> None:
     index = RetainedIndexView()
     index.put(b"a", 1)
     index.put(b"b", 2)
-    walk = RetainedWalkView(index, b"#")
+    walk = walk_of(index, b"#")
     walk.next_slice(1)
     del walk
     assert index.remove(b"a") == 1

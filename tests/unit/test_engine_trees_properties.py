@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from unit.trees_kit import group_of, walk_of
 
 from tidemq.engine.allocation import count_live_blocks
-from tidemq.engine.retained import RetainedIndexView, RetainedWalkView
+from tidemq.engine.retained import RetainedIndexView
 from tidemq.engine.subscription_view import SubscriptionIndexView
 
 LEVEL = st.sampled_from(["", "a", "b", "$", "$a", "a-level-that-no-node-holds-inline", "é"])
@@ -45,7 +47,7 @@ def matches(filter: str, topic: str) -> bool:
 
 
 @given(st.lists(FILTERS, max_size=40), st.lists(TOPICS, max_size=10))
-def test_match_finds_what_brute_force_finds(filters, topics):
+def test_match_finds_what_brute_force_finds(filters: list[str], topics: list[str]) -> None:
     index = SubscriptionIndexView()
     for number, filter in enumerate(filters, 1):
         index.put(filter.encode(), number)
@@ -55,12 +57,12 @@ def test_match_finds_what_brute_force_finds(filters, topics):
 
 
 @given(st.sets(TOPICS, max_size=40), FILTERS, st.integers(1, 8))
-def test_walk_finds_what_brute_force_finds(topics, filter, slice_max):
+def test_walk_finds_what_brute_force_finds(topics: set[str], filter: str, slice_max: int) -> None:
     index = RetainedIndexView()
     names = sorted(topics)
     for number, topic in enumerate(names):
         index.put(topic.encode(), number + 1)
-    walk = RetainedWalkView(index, filter.encode())
+    walk = walk_of(index, filter.encode())
     found: list[int] = []
     while walk.more:
         found += walk.next_slice(slice_max)
@@ -79,7 +81,7 @@ class SubscriptionHistory(RuleBasedStateMachine):
         self.known: dict[str, tuple[int, object]] = {}
 
     @rule(filter=FILTERS, group=GROUPS, session=SESSIONS, options=st.integers(0, 63), ident=st.integers(0, 2))
-    def put(self, filter, group, session, options, ident):
+    def put(self, filter: str, group: str, session: int, options: int, ident: int) -> None:
         key, value = (filter, group, session), (options, ident, session % 3)
         version = self.index.version()
         existed = self.index.put(filter.encode(), session, group.encode(), options, ident, session % 3)
@@ -89,7 +91,7 @@ class SubscriptionHistory(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
-    def remove_existing(self, data):
+    def remove_existing(self, data: st.DataObject) -> None:
         filter, group, session = key = data.draw(st.sampled_from(sorted(self.model)))
         version = self.index.version()
         assert self.index.remove(filter.encode(), session, group.encode())
@@ -97,12 +99,12 @@ class SubscriptionHistory(RuleBasedStateMachine):
         del self.model[key]
 
     @rule(filter=FILTERS, group=GROUPS, session=SESSIONS)
-    def remove_any(self, filter, group, session):
+    def remove_any(self, filter: str, group: str, session: int) -> None:
         existed = self.index.remove(filter.encode(), session, group.encode())
         assert existed == (self.model.pop((filter, group, session), None) is not None)
 
     @rule(topic=TOPICS)
-    def match(self, topic):
+    def match(self, topic: str) -> None:
         version, before = self.known.get(topic, (-1, None))
         plain, groups = self.index.match(topic.encode())
         if version >= 0 and self.index.holds(topic.encode(), version):
@@ -113,17 +115,17 @@ class SubscriptionHistory(RuleBasedStateMachine):
             for (filter, group, session), value in self.model.items()
             if not group and matches(filter, topic)
         )
-        members = Counter()
+        members: Counter[Any] = Counter()
         for group_id in groups:
-            name, filter_bytes, sessions = self.index.group(group_id)
+            name, filter_bytes, sessions = group_of(self.index, group_id)
             members.update((filter_bytes.decode(), name.decode(), session) for session in sessions)
         assert members == Counter(key for key in self.model if key[1] and matches(key[0], topic))
 
     @invariant()
-    def count_is_right(self):
+    def count_is_right(self) -> None:
         assert len(self.index) == len(self.model)
 
-    def teardown(self):
+    def teardown(self) -> None:
         for filter, group, session in self.model:
             assert self.index.remove(filter.encode(), session, group.encode())
         assert self.index.node_count() == self.nodes
@@ -138,34 +140,34 @@ class RetainedHistory(RuleBasedStateMachine):
         super().__init__()
         self.index = RetainedIndexView()
         self.model: dict[str, int] = {}
-        self.walks: list[dict] = []
+        self.walks: list[dict[str, Any]] = []
         self.number = 0
 
     @rule(topic=TOPICS)
-    def put(self, topic):
+    def put(self, topic: str) -> None:
         self.number += 1
         assert self.index.put(topic.encode(), self.number) == self.model.get(topic, 0)
         self.model[topic] = self.number
 
     @rule(topic=TOPICS)
-    def remove_any(self, topic):
+    def remove_any(self, topic: str) -> None:
         self.forget(topic)
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
-    def remove_existing(self, data):
+    def remove_existing(self, data: st.DataObject) -> None:
         self.forget(data.draw(st.sampled_from(sorted(self.model))))
 
-    def forget(self, topic):
+    def forget(self, topic: str) -> None:
         assert self.index.remove(topic.encode()) == self.model.pop(topic, 0)
         for walk in self.walks:
             walk["stayed"].discard(topic)
 
     @rule(filter=FILTERS)
-    def open_walk(self, filter):
+    def open_walk(self, filter: str) -> None:
         self.walks.append(
             {
-                "view": RetainedWalkView(self.index, filter.encode()),
+                "view": walk_of(self.index, filter.encode()),
                 "filter": filter,
                 "stayed": {topic for topic in self.model if matches(filter, topic)},
                 "reported": Counter(),
@@ -174,10 +176,10 @@ class RetainedHistory(RuleBasedStateMachine):
 
     @precondition(lambda self: self.walks)
     @rule(data=st.data(), slice_max=st.integers(1, 3))
-    def continue_walk(self, data, slice_max):
+    def continue_walk(self, data: st.DataObject, slice_max: int) -> None:
         self.advance(data.draw(st.integers(0, len(self.walks) - 1)), slice_max)
 
-    def advance(self, number, slice_max):
+    def advance(self, number: int, slice_max: int) -> None:
         """One slice: what it reports is retained now and matches; when it ends, all that stayed came once."""
         walk = self.walks[number]
         topics = {message: topic for topic, message in self.model.items()}
@@ -189,12 +191,12 @@ class RetainedHistory(RuleBasedStateMachine):
             del self.walks[number]
 
     @invariant()
-    def content_is_right(self):
+    def content_is_right(self) -> None:
         assert len(self.index) == len(self.model)
         for topic, message in self.model.items():
             assert self.index.find(topic.encode()) == message
 
-    def teardown(self):
+    def teardown(self) -> None:
         while self.walks:
             self.advance(0, 2)
         for topic in list(self.model):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
-from tidemq.engine.retained import RetainedIndexView, RetainedWalkView
+from unit.trees_kit import walk_of
+
+from tidemq.engine.retained import RetainedIndexView
 from tidemq.engine.subscription_view import SubscriptionIndexView
 
 
-def run_beside(work, *others):
+def run_beside(work: Callable[[], object], *others: Callable[[], object]) -> None:
     """Runs ``work`` while each of ``others`` runs over and over in a thread."""
     done = threading.Event()
     start = threading.Barrier(len(others) + 1)
     errors: list[BaseException] = []
 
-    def repeat(other):
+    def repeat(other: Callable[[], object]) -> None:
         start.wait()
         try:
             other()
@@ -36,7 +39,7 @@ def run_beside(work, *others):
     assert not errors, errors
 
 
-def test_matches_while_subscriptions_change():
+def test_matches_while_subscriptions_change() -> None:
     index = SubscriptionIndexView()
     topics = [b"site/%d/device/%d" % (number % 7, number) for number in range(500)]
     for topic in topics:  # these stay: each topic matches two of them
@@ -44,12 +47,12 @@ def test_matches_while_subscriptions_change():
     index.put(b"site/+/device/#", 2)
     fewest, most = [], []
 
-    def read():
+    def read() -> None:
         _, low, high, _ = index.match_all(topics, 4)
         fewest.append(low)
         most.append(high)
 
-    def write():
+    def write() -> None:
         for _ in range(30):
             for number, topic in enumerate(topics):
                 index.put(topic, 3)
@@ -66,14 +69,14 @@ def test_matches_while_subscriptions_change():
     assert index.match_all(topics)[:3] == (1000, 2, 2)
 
 
-def test_walks_while_messages_come_and_go():
+def test_walks_while_messages_come_and_go() -> None:
     index = RetainedIndexView()
     stay = {number * 2 + 1 for number in range(300)}
     for message in stay:
         index.put(b"a/%d/x" % message, message)
 
-    def walk():
-        view = RetainedWalkView(index, b"a/+/x")
+    def walk() -> None:
+        view = walk_of(index, b"a/+/x")
         found: list[int] = []
         while view.more:
             found += view.next_slice(7)
@@ -81,7 +84,7 @@ def test_walks_while_messages_come_and_go():
         assert len(kept) == len(stay)
         assert set(kept) == stay
 
-    def write():
+    def write() -> None:
         for _ in range(60):
             for message in range(2, 600, 2):
                 index.put(b"a/%d/x" % message, message)

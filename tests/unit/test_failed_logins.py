@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from unit.conftest import BrokerOnFake
 from waiting import until
 
 from tidemq import Broker, Config
@@ -28,7 +29,7 @@ HERE, THERE = "192.0.2.1:1000", "198.51.100.7:2000"
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now_s = [1000.0]
-    monkeypatch.setattr(failed_logins.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(failed_logins.time, "monotonic", lambda: now_s[0])  # type: ignore[attr-defined]
     return now_s
 
 
@@ -153,7 +154,7 @@ class Wrong:
         return Verdict() if request.password == b"right" else Verdict(0x86)
 
 
-async def test_a_delayed_answer_holds_no_place(broker_on_fake) -> None:
+async def test_a_delayed_answer_holds_no_place(broker_on_fake: type[BrokerOnFake]) -> None:
     """With one place for decisions and one more to wait, others are decided while refusals are kept back;
     beyond the bound of what is kept back they are given at once; the end of the broker drops them."""
     config = Config(
@@ -181,7 +182,7 @@ async def test_a_delayed_answer_holds_no_place(broker_on_fake) -> None:
     assert len(broker.engine.answers) == 2
 
 
-async def test_a_delayed_answer_comes(broker_on_fake) -> None:
+async def test_a_delayed_answer_comes(broker_on_fake: type[BrokerOnFake]) -> None:
     config = Config(host="127.0.0.1", port=0, sys_interval_s=0, failed_login_delay_s=0.02)
     async with broker_on_fake(config, authenticator=Wrong()) as broker:
         begun_s = asyncio.get_running_loop().time()
@@ -253,7 +254,7 @@ async def test_a_storm_of_false_passwords_is_mostly_not_looked_at(
     assert counters["logins_failed"] == len(false)
 
 
-async def test_a_login_under_another_name_forgives_nothing(broker_on_fake) -> None:
+async def test_a_login_under_another_name_forgives_nothing(broker_on_fake: type[BrokerOnFake]) -> None:
     """Who logs in by a token or certificate may write any user name into CONNECT: it was not asked for."""
 
     class Either(Wrong):
@@ -288,7 +289,9 @@ async def test_a_login_under_another_name_forgives_nothing(broker_on_fake) -> No
     assert reasons[-1] == 0x9F
 
 
-async def test_exchanges_that_all_end_at_once_are_not_all_told_what_they_have_guessed(broker_on_fake) -> None:
+async def test_exchanges_that_all_end_at_once_are_not_all_told_what_they_have_guessed(
+    broker_on_fake: type[BrokerOnFake],
+) -> None:
     """They had begun before the first of them failed; the right one among the rest is not told."""
 
     class Asks(Wrong):
@@ -321,7 +324,7 @@ async def test_exchanges_that_all_end_at_once_are_not_all_told_what_they_have_gu
         assert counters["logins_failed"] == reasons.count(0x86) == 10 - counters["logins_refused"]
 
 
-async def test_exchanges_that_nobody_goes_on_with_shut_nobody_out(broker_on_fake) -> None:
+async def test_exchanges_that_nobody_goes_on_with_shut_nobody_out(broker_on_fake: type[BrokerOnFake]) -> None:
     """They hold no place of decisions; beyond what may wait, the oldest goes, and no newcomer."""
 
     class Asks(Wrong):

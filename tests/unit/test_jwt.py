@@ -65,7 +65,7 @@ def jwks(*keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def token(key: Any = EC, algorithm: str = "ES256", kid: str | None = None, **claims: Any) -> bytes:
-    given = {"sub": "ann", "exp": int(time.time()) + 60, **claims}
+    given: dict[str, Any] = {"sub": "ann", "exp": int(time.time()) + 60, **claims}
     payload = {name: value for name, value in given.items() if value is not ...}
     return jwt.encode(payload, key, algorithm, headers={"kid": kid} if kid else None).encode()
 
@@ -85,7 +85,7 @@ def provider(tmp_path: Path) -> Any:
 
     def make(key: Any = EC, **options: Any) -> JwtAuthenticator:
         (tmp_path / "key.pem").write_bytes(pem(key))
-        given = {"algorithms": ["ES256"], "public_key_file": tmp_path / "key.pem", **options}
+        given: dict[str, Any] = {"algorithms": ["ES256"], "public_key_file": tmp_path / "key.pem", **options}
         return make_jwt(Config(), given)
 
     return make
@@ -171,7 +171,7 @@ async def test_claims_become_a_verdict(provider: Any) -> None:
 
 async def test_issuer_and_audience(provider: Any) -> None:
     strict = provider(issuer="https://us", audience=["mqtt", "iot"])
-    good = {"iss": "https://us", "aud": ["web", "iot"]}
+    good: dict[str, Any] = {"iss": "https://us", "aud": ["web", "iot"]}
     assert (await judge(strict, token(**good))).reason == 0
     assert await judge(strict, token(**good | {"iss": "https://them"})) == UNKNOWN
     assert await judge(strict, token(**good | {"iss": ...})) == UNKNOWN
@@ -219,7 +219,12 @@ async def test_a_set_of_keys_in_a_file_and_what_does_not_count_in_it(
     monkeypatch.setattr(watched_files, "CHECK_S", 0.0)
     file = tmp_path / "jwks.json"
     secret = {"kty": "oct", "k": base64.urlsafe_b64encode(SECRET).decode(), "kid": "s", "alg": "HS256"}
-    odd = [{}, {"kty": "EC"}, {"kty": "RSA", "n": 1}, {"kty": "EC", "crv": "P-999", "kid": "x"}]
+    odd: list[dict[str, Any]] = [
+        {},
+        {"kty": "EC"},
+        {"kty": "RSA", "n": 1},
+        {"kty": "EC", "crv": "P-999", "kid": "x"},
+    ]
     other_use = jwk(OTHER, kid="o", use="enc")
     ours = jwk(EC, kid="a")
     file.write_text(
@@ -476,7 +481,7 @@ async def test_the_rules_of_a_token_hold_for_its_client(options: dict[str, Any])
     ]
     async with broker_with("jwt", options) as broker:
         url = f"mqtt://127.0.0.1:{broker.port}"
-        given = {"client_id": "pump", "username": "u", "password": token(acl=rules)}
+        given: dict[str, Any] = {"client_id": "pump", "username": "u", "password": token(acl=rules)}
         async with Client(url, **given) as client:
             await client.publish("plant/pump/state", b"x", qos=1)
             await client.subscribe("plant/pump/#", qos=1)

@@ -8,8 +8,10 @@ import logging
 import struct
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,27 +28,27 @@ BROKEN = StoreError("the store cannot be written: Input/output error")
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch):
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.001)
     monkeypatch.setattr(module, "SWEEP_S", 0.005)
 
 
 @pytest.fixture
-def store():
+def store() -> Store:
     return Store()
 
 
 @pytest.fixture
-def access():
+def access() -> Access:
     return Access()
 
 
 @pytest.fixture
-def start(store, access):
+def start(store: Any, access: Any) -> Iterator[Callable[..., Keeper]]:
     """Starts a keeper, which is finished after the test."""
     started = []
 
-    def begin(**settings):
+    def begin(**settings: Any) -> Keeper:
         keeper = Keeper(store, access, **settings)
         keeper.start()
         started.append(keeper)
@@ -58,25 +60,26 @@ def start(store, access):
             keeper.finish()
 
 
-def told(access):
+def told(access: Any) -> Any:
     """The next thing that the engine is told."""
     return access.answers.get(timeout=WAIT_S)
 
 
-def do(access, *args, **named):
+def do(access: Any, *args: tuple[Any, ...], **named: Any) -> int:
     """Gives a piece of work and waits for its answer; the reason."""
     done = work(*args, **named)
     access.works.put(done)
     answered, reason = told(access)
     assert answered is done
-    return reason
+    found: int = reason
+    return found
 
 
-def message_id(number):
+def message_id(number: int) -> bytes:
     return struct.pack(">QQ", number * 64, 7)
 
 
-def queue_row(number, at, *, status=1, flags=0, expires=0):
+def queue_row(number: int, at: int, *, status: int = 1, flags: int = 0, expires: int = 0) -> Any:
     """A row of a queue and its payload, as writes."""
     key = struct.pack(">QB", number, status) + message_id(at)
     writes = [
@@ -91,7 +94,7 @@ def queue_row(number, at, *, status=1, flags=0, expires=0):
 # --- loading -----------------------------------------------------------------------------------------
 
 
-def test_everything_is_loaded_sessions_first(store, access):
+def test_everything_is_loaded_sessions_first(store: Any, access: Any) -> None:
     store.write(
         [
             ("meta", b"clock", struct.pack(">Q", 640)),
@@ -123,20 +126,21 @@ def test_everything_is_loaded_sessions_first(store, access):
     assert access.told[0] == ("open", int.from_bytes(store.get("meta", b"incarnation")), 640)
 
 
-def test_the_incarnation_is_drawn_once(store, access):
+def test_the_incarnation_is_drawn_once(store: Any, access: Any) -> None:
     for _ in range(2):
         Keeper(store, access).load()
     first, second = (each[1] for each in access.told if each[0] == "open")
     assert first == second
-    other = Access()
-    Keeper(Store(), other).load()
+    other: Any = Access()
+    another: Any = Store()
+    Keeper(another, other).load()
     assert other.told[0][1] != first
 
 
-def test_the_engine_is_told_whether_the_last_one_ended_well(store):
+def test_the_engine_is_told_whether_the_last_one_ended_well(store: Any) -> None:
     ends = []
     for finished in (False, True, False, False):
-        access = Access()
+        access: Any = Access()
         keeper = Keeper(store, access)
         keeper.load()
         ends.append(access.told[-1])
@@ -147,7 +151,9 @@ def test_the_engine_is_told_whether_the_last_one_ended_well(store):
 
 
 @pytest.mark.parametrize("family", ["session", "subscription", "received", "retained", "queue"])
-def test_a_row_that_cannot_be_read_is_removed_and_reported(store, access, caplog, family):
+def test_a_row_that_cannot_be_read_is_removed_and_reported(
+    store: Any, access: Any, caplog: pytest.LogCaptureFixture, family: str
+) -> None:
     good, bad = queue_row(1, 1)[0][1], queue_row(1, 2)[0][1]
     store.write([(family, good, b"good"), (family, bad, b"bad")], sync=True)
     access.unreadable.add(bad)
@@ -159,7 +165,7 @@ def test_a_row_that_cannot_be_read_is_removed_and_reported(store, access, caplog
     assert bad.hex() in caplog.text
 
 
-def test_what_a_member_of_a_shared_group_had_taken_is_idle_again(store, access):
+def test_what_a_member_of_a_shared_group_had_taken_is_idle_again(store: Any, access: Any) -> None:
     """With its order, its retain flag and its subscription identifiers, and without a place in an outbox."""
     key = struct.pack(">QB", 8, 2) + message_id(1)
     value = struct.pack(">BBIqQI", 9, 1, 100, 1234, 77, 5)
@@ -169,7 +175,7 @@ def test_what_a_member_of_a_shared_group_had_taken_is_idle_again(store, access):
     assert store.rows("queue") == {idle: struct.pack(">BBIqQI", 9, 1, 100, 1234, 0, 5)}
 
 
-def test_a_shared_queue_whose_group_is_gone_is_forgotten(store, access):
+def test_a_shared_queue_whose_group_is_gone_is_forgotten(store: Any, access: Any) -> None:
     keys = [struct.pack(">Q", number) for number in (8, 9)]
     store.write([("shared", key, b"$share/g/t") for key in keys], sync=True)
     access.unreadable.add(keys[1])
@@ -177,7 +183,7 @@ def test_a_shared_queue_whose_group_is_gone_is_forgotten(store, access):
     assert list(store.rows("shared")) == keys[:1]
 
 
-def test_a_message_in_flight_without_its_payload_is_removed(store, access):
+def test_a_message_in_flight_without_its_payload_is_removed(store: Any, access: Any) -> None:
     store.write(queue_row(1, 1, status=2)[:1], sync=True)
     keeper = Keeper(store, access)
     keeper.load()
@@ -185,7 +191,7 @@ def test_a_message_in_flight_without_its_payload_is_removed(store, access):
     assert keeper.counts["store_corrupt_rows"] == 1
 
 
-def test_queues_without_a_session_are_purged(store, access, start):
+def test_queues_without_a_session_are_purged(store: Any, access: Any, start: Callable[..., Keeper]) -> None:
     store.write([*queue_row(9, 1), *queue_row(1, 2), ("received", struct.pack(">QH", 9, 1), b"")], sync=True)
     keeper = Keeper(store, access)
     keeper.load()
@@ -199,7 +205,7 @@ def test_queues_without_a_session_are_purged(store, access, start):
 # --- writing -----------------------------------------------------------------------------------------
 
 
-def test_work_is_answered_when_it_is_written(store, access, start):
+def test_work_is_answered_when_it_is_written(store: Any, access: Any, start: Callable[..., Keeper]) -> None:
     keeper = start()
     assert do(access, ("session", b"a", b"1"), ("session", b"b", b"2")) == 0
     assert store.rows("session") == {b"a": b"1", b"b": b"2"}
@@ -207,7 +213,9 @@ def test_work_is_answered_when_it_is_written(store, access, start):
 
 
 @pytest.mark.parametrize(("durability", "sync"), [("sync", True), ("interval", False), ("os", False)])
-def test_durability(store, access, start, durability, sync):
+def test_durability(
+    store: Any, access: Any, start: Callable[..., Keeper], durability: str, sync: bool
+) -> None:
     keeper = start(durability=durability, interval_s=0.002)
     do(access, ("session", b"a", b"1"))
     assert next(each for each in store.syncs if each != "sync") is sync  # one of the interval may come first
@@ -220,7 +228,9 @@ def test_durability(store, access, start, durability, sync):
     assert store.syncs[-1] is True
 
 
-def test_references_are_counted_and_the_last_takes_the_payload_along(store, access, start):
+def test_references_are_counted_and_the_last_takes_the_payload_along(
+    store: Any, access: Any, start: Callable[..., Keeper]
+) -> None:
     start()
     one, two = message_id(1), message_id(2)
     payloads = [("payload", one, b"1"), ("payload", two, b"2")]
@@ -234,7 +244,9 @@ def test_references_are_counted_and_the_last_takes_the_payload_along(store, acce
     assert not store.rows("payload")
 
 
-def test_references_are_counted_on_from_what_the_store_has(store, access, start):
+def test_references_are_counted_on_from_what_the_store_has(
+    store: Any, access: Any, start: Callable[..., Keeper]
+) -> None:
     one = message_id(1)
     store.write([("payload", one, b"1"), ("reference", one, struct.pack(">I", 3))], sync=True)
     start()
@@ -251,11 +263,11 @@ CHANGES = st.lists(
 
 @settings(max_examples=50)
 @given(CHANGES, st.sets(st.integers(0, 7)), st.booleans())
-def test_counts_are_right_whatever_fails(batches, failing, applied):
+def test_counts_are_right_whatever_fails(batches: list[Any], failing: Any, applied: Any) -> None:
     """Counts follow the changes, those of batches that failed too: what is removed stays removed."""
     store, access = Store(), Access()
     store.applied = applied
-    keeper = Keeper(store, access)
+    keeper = Keeper(store, access)  # type: ignore[arg-type]
     keeper.start()
     ids = [message_id(number) for number in range(4)]
     do(access, *[("payload", each, b"p") for each in ids], references=[(each, 10) for each in ids])
@@ -285,8 +297,13 @@ def test_counts_are_right_whatever_fails(batches, failing, applied):
 @pytest.mark.parametrize("failure", [BROKEN, StoreFullError("No space left on device")])
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_failed_batch_is_refused_and_its_rest_comes_before_the_next(
-    store, access, start, caplog, failure, applied
-):
+    store: Any,
+    access: Any,
+    start: Callable[..., Keeper],
+    caplog: pytest.LogCaptureFixture,
+    failure: StoreError | StoreFullError,
+    applied: bool,
+) -> None:
     keeper = start()
     store.applied = applied
     failed = work(("payload", b"new", b"1"), ("session", b"s", b"1"))
@@ -308,7 +325,9 @@ def test_a_failed_batch_is_refused_and_its_rest_comes_before_the_next(
 
 
 @pytest.mark.parametrize("outdated", [False, True])
-def test_what_a_publisher_sent_after_what_failed_fails_too(store, access, start, outdated):
+def test_what_a_publisher_sent_after_what_failed_fails_too(
+    store: Any, access: Any, start: Callable[..., Keeper], outdated: bool
+) -> None:
     """The store would take it. Outdated: its reactor did not know of the failure."""
     keeper = start()
     first = work(("payload", b"first", b"1"), adds=True)
@@ -331,7 +350,9 @@ def test_what_a_publisher_sent_after_what_failed_fails_too(store, access, start,
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_is_left_is_written_in_the_end_or_the_end_is_not_clean(store, access, start, monkeypatch, fails):
+def test_what_is_left_is_written_in_the_end_or_the_end_is_not_clean(
+    store: Any, access: Any, start: Callable[..., Keeper], monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.2)  # so that the next try is the last
     keeper = start()
     failed = work(("session", b"s", None))
@@ -345,7 +366,9 @@ def test_what_is_left_is_written_in_the_end_or_the_end_is_not_clean(store, acces
     assert (store.get("meta", b"clean") is None) == fails
 
 
-def test_a_failure_is_logged_now_and_then_only(store, access, start, caplog):
+def test_a_failure_is_logged_now_and_then_only(
+    store: Any, access: Any, start: Callable[..., Keeper], caplog: pytest.LogCaptureFixture
+) -> None:
     keeper = start()
     store.failures = [BROKEN] * 1000
     with caplog.at_level(logging.ERROR, "tidemq"):
@@ -359,7 +382,7 @@ def test_a_failure_is_logged_now_and_then_only(store, access, start, caplog):
 # --- queues ------------------------------------------------------------------------------------------
 
 
-def test_a_window_is_read_behind_an_id(store, access, start):
+def test_a_window_is_read_behind_an_id(store: Any, access: Any, start: Callable[..., Keeper]) -> None:
     keeper = start()
     rows = [queue_row(1, at) for at in range(1, 8)]
     do(access, *[write for row in rows for write in row], *queue_row(1, 9, status=2), *queue_row(2, 10))
@@ -372,7 +395,9 @@ def test_a_window_is_read_behind_an_id(store, access, start):
     assert keeper.counts["store_rows_read"] == 5
 
 
-def test_a_window_has_a_limit_in_bytes(store, access, start, monkeypatch):
+def test_a_window_has_a_limit_in_bytes(
+    store: Any, access: Any, start: Callable[..., Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queue_rows, "READ_BYTES", 350)
     start()
     do(access, *[write for at in range(1, 10) for write in queue_row(1, at)])  # of 100 bytes each
@@ -382,7 +407,7 @@ def test_a_window_has_a_limit_in_bytes(store, access, start, monkeypatch):
     assert more
 
 
-def test_a_row_without_its_payload_is_removed(store, access, start):
+def test_a_row_without_its_payload_is_removed(store: Any, access: Any, start: Callable[..., Keeper]) -> None:
     keeper = start()
     do(access, *queue_row(1, 1), queue_row(1, 2)[0])
     do(access, reads=[(0, 1, bytes(16), 10)])
@@ -391,7 +416,9 @@ def test_a_row_without_its_payload_is_removed(store, access, start):
     assert keeper.counts["store_corrupt_rows"] == 1
 
 
-def test_a_read_that_fails_is_answered_with_nothing_and_logged_now_and_then(store, access, start, caplog):
+def test_a_read_that_fails_is_answered_with_nothing_and_logged_now_and_then(
+    store: Any, access: Any, start: Callable[..., Keeper], caplog: pytest.LogCaptureFixture
+) -> None:
     keeper = start()
     do(access, *queue_row(1, 1))
     store.read_failure = StoreError("the store cannot be read")
@@ -402,7 +429,7 @@ def test_a_read_that_fails_is_answered_with_nothing_and_logged_now_and_then(stor
     assert caplog.text.count("a queue cannot be read") == 1
 
 
-def test_the_oldest_rows_are_trimmed(store, access, start):
+def test_the_oldest_rows_are_trimmed(store: Any, access: Any, start: Callable[..., Keeper]) -> None:
     start()
     for at in range(1, 6):
         do(access, *queue_row(1, at, flags=4, expires=1 << 50), references=[(message_id(at), 1)])
@@ -415,7 +442,7 @@ def test_the_oldest_rows_are_trimmed(store, access, start):
     assert [key[16:] for key in store.rows("expiry")] == left
 
 
-def test_a_trim_that_fails_is_done_later(store, access, start):
+def test_a_trim_that_fails_is_done_later(store: Any, access: Any, start: Callable[..., Keeper]) -> None:
     start()
     for at in range(1, 4):
         do(access, *queue_row(1, at, flags=4), references=[(message_id(at), 1)])
@@ -431,7 +458,9 @@ def test_a_trim_that_fails_is_done_later(store, access, start):
     assert list(store.rows("payload")) == list(store.rows("reference")) == [message_id(3)]
 
 
-def test_a_queue_is_purged_bit_by_bit_between_other_work(store, access, start, monkeypatch):
+def test_a_queue_is_purged_bit_by_bit_between_other_work(
+    store: Any, access: Any, start: Callable[..., Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "PURGE_ROWS", 2)
     start()
     for at in range(1, 10):
@@ -447,7 +476,9 @@ def test_a_queue_is_purged_bit_by_bit_between_other_work(store, access, start, m
     assert set(store.rows("payload")) == {*stays, message_id(100)}
 
 
-def test_a_purge_that_fails_counts_nothing_twice(store, access, start):
+def test_a_purge_that_fails_counts_nothing_twice(
+    store: Any, access: Any, start: Callable[..., Keeper]
+) -> None:
     start()
     for at in range(1, 4):
         do(access, *queue_row(1, at, flags=4), references=[(message_id(at), 2)])
@@ -459,7 +490,9 @@ def test_a_purge_that_fails_counts_nothing_twice(store, access, start):
     assert len(store.rows("payload")) == 3
 
 
-def test_what_has_expired_is_removed_once_whichever_way_it_goes(store, access, start):
+def test_what_has_expired_is_removed_once_whichever_way_it_goes(
+    store: Any, access: Any, start: Callable[..., Keeper]
+) -> None:
     """A row that a queue's owner had removed when the report of its end came is no reference any more."""
     start()
     for queue in (1, 2, 3):
@@ -479,7 +512,9 @@ def test_what_has_expired_is_removed_once_whichever_way_it_goes(store, access, s
 # --- now and then ------------------------------------------------------------------------------------
 
 
-def test_what_has_expired_is_reported_and_what_refers_to_nothing_goes(store, access, start):
+def test_what_has_expired_is_reported_and_what_refers_to_nothing_goes(
+    store: Any, access: Any, start: Callable[..., Keeper]
+) -> None:
     past, future = int(time.time() * 1000) - 5, int(time.time() * 1000) + 1_000_000
     rows = [queue_row(1, 1, expires=past), queue_row(1, 2, expires=future), queue_row(2, 3, expires=past)]
     store.write([write for row in rows for write in row], sync=True)
@@ -492,7 +527,9 @@ def test_what_has_expired_is_reported_and_what_refers_to_nothing_goes(store, acc
     assert access.answers.empty()  # not twice, however long their removal takes
 
 
-def test_the_size_of_the_store_is_watched(store, access, start, caplog):
+def test_the_size_of_the_store_is_watched(
+    store: Any, access: Any, start: Callable[..., Keeper], caplog: pytest.LogCaptureFixture
+) -> None:
     store.size = 101
     with caplog.at_level(logging.WARNING, "tidemq"):
         start(bytes_max=100)
@@ -502,7 +539,9 @@ def test_the_size_of_the_store_is_watched(store, access, start, caplog):
     assert "store_bytes_max" in caplog.text
 
 
-def test_what_is_asked_and_cancelled_costs_nobody_anything(start, access, store, caplog):
+def test_what_is_asked_and_cancelled_costs_nobody_anything(
+    start: Callable[..., Keeper], access: Any, store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     keeper = start()
     begun, go_on = threading.Event(), threading.Event()
 
@@ -524,7 +563,9 @@ def test_what_is_asked_and_cancelled_costs_nobody_anything(start, access, store,
     assert not caplog.records
 
 
-def test_a_defect_after_a_commit_takes_nothing_back(start, access, store, monkeypatch):
+def test_a_defect_after_a_commit_takes_nothing_back(
+    start: Callable[..., Keeper], access: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keeper = start()
     monkeypatch.setattr(keeper, "_tend", defect)
     assert do(access, ("queue", b"k", b"v"), adds=True) == 0
@@ -536,22 +577,24 @@ def defect() -> None:
     raise ValueError("a defect")
 
 
-def test_what_is_asked_of_a_keeper_that_has_ended_is_refused(start, access):
+def test_what_is_asked_of_a_keeper_that_has_ended_is_refused(
+    start: Callable[..., Keeper], access: Any
+) -> None:
     keeper = start()
     keeper.finish()
     with pytest.raises(StoreError, match="ended"):
         keeper.ask(int).result(WAIT_S)
 
 
-def test_a_keeper_that_dies_answers_whoever_asked(start, access):
+def test_a_keeper_that_dies_answers_whoever_asked(start: Callable[..., Keeper], access: Any) -> None:
     deaths: SimpleQueue[str] = SimpleQueue()
     keeper = start(on_death=deaths.put)
     monkey = MemoryError("no memory")
 
-    def die():
+    def die() -> None:
         raise monkey
 
-    keeper._tend = die
+    keeper._tend = die  # type: ignore[method-assign]
     asked = [keeper.ask(int) for _ in range(3)]
     assert "MemoryError" in deaths.get(timeout=WAIT_S)
     for each in asked:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from unit.keeper_double import Access as EngineSide
@@ -23,7 +24,7 @@ ERROR = OSError(5, "Input/output error")
 class Kept:
     """Streams that note among the store's syncs when theirs were, or fail."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Any) -> None:
         self.store = store
         self.failures = 0
 
@@ -47,27 +48,27 @@ def store() -> Store:
 
 
 @pytest.fixture
-def kept(store: Store) -> Kept:
+def kept(store: Any) -> Kept:
     return Kept(store)
 
 
 @pytest.fixture(params=["sync", "interval", "os"])
-def keeper(request: pytest.FixtureRequest, store: Store, kept: Kept) -> Iterator[Keeper]:
-    keeper = Keeper(store, EngineSide(), durability=request.param, interval_s=3600, streams=kept)
+def keeper(request: pytest.FixtureRequest, store: Any, kept: Kept) -> Iterator[Keeper]:
+    keeper = Keeper(store, EngineSide(), durability=request.param, interval_s=3600, streams=kept)  # type: ignore[arg-type]
     keeper.start()
     yield keeper
     if keeper._thread.is_alive():
         keeper.finish()
 
 
-def test_a_clean_end_syncs_streams_and_then_the_store(keeper: Keeper, store: Store) -> None:
+def test_a_clean_end_syncs_streams_and_then_the_store(keeper: Keeper, store: Any) -> None:
     keeper.finish()
     assert store.syncs == ["streams", True]
     assert store.get("meta", b"clean") is not None
 
 
 def test_an_end_without_what_the_streams_have_is_not_clean(
-    keeper: Keeper, store: Store, kept: Kept, caplog: pytest.LogCaptureFixture
+    keeper: Keeper, store: Any, kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept.failures = 1
     keeper._leave([("session", b"left", b"1")])
@@ -78,9 +79,9 @@ def test_an_end_without_what_the_streams_have_is_not_clean(
     assert "the stream s cannot be synced" in caplog.text
 
 
-def test_the_store_is_not_synced_before_the_streams_are(store: Store, kept: Kept) -> None:
+def test_the_store_is_not_synced_before_the_streams_are(store: Any, kept: Kept) -> None:
     access = EngineSide()
-    keeper = Keeper(store, access, durability="interval", interval_s=0.001, streams=kept)
+    keeper = Keeper(store, access, durability="interval", interval_s=0.001, streams=kept)  # type: ignore[arg-type]
     kept.failures = 2
     keeper.start()
     deadline = time.monotonic() + 20
@@ -93,10 +94,10 @@ def test_the_store_is_not_synced_before_the_streams_are(store: Store, kept: Kept
 
 
 def test_a_stream_that_cannot_be_synced_keeps_no_other_from_it(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_batches(monkeypatch)
-    streams = Streams(store, Access(), tmp_path)
+    streams = Streams(store, Access(), tmp_path)  # type: ignore[arg-type]
     for name in "abc":
         streams.declare(StreamConfig(name=name, filters=("#",)))
         streams.all[name].log.write([batch(0, [b"x"], 0)])

@@ -275,7 +275,7 @@ def cert(tmp_path: Path) -> tuple[str, ssl.SSLContext]:
 @pytest.mark.parametrize("size", [1, 1 << 20])
 def test_tls_after_the_header(cert: tuple[str, ssl.SSLContext], size: int) -> None:
     path, context = cert
-    stream = Stream(ServerScheme(tls=ServerTls(path), proxy_protocol=True))
+    stream = Stream(ServerScheme(tls=ServerTls(path, ""), proxy_protocol=True))
     to, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(to, back, server_hostname="localhost")
     out = block(PROXY, TCP4, addresses("192.0.2.7", 5))
@@ -292,6 +292,6 @@ def test_tls_after_the_header(cert: tuple[str, ssl.SSLContext], size: int) -> No
 
 
 def test_a_fault_after_the_header_is_another_s(cert: tuple[str, ssl.SSLContext]) -> None:
-    stream = Stream(ServerScheme(tls=ServerTls(cert[0]), proxy_protocol=True))
+    stream = Stream(ServerScheme(tls=ServerTls(cert[0], ""), proxy_protocol=True))
     stream.receive(b"PROXY UNKNOWN\r\n\x10\x0c\x00\x04MQTT")
     assert stream.text.startswith("TLS failed: ")

@@ -108,7 +108,7 @@ def test_our_own_client(tmp_path: Path, secure: bool, size: int) -> None:
         issued = authority.issue_cert("localhost")
         issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "localhost.pem")
         near_tls = TlsContext(cafile=str(tmp_path / "ca.pem"))
-        far_tls = ServerTls(str(tmp_path / "localhost.pem"))
+        far_tls = ServerTls(str(tmp_path / "localhost.pem"), "")
     near = Stream(Scheme(tls=near_tls, server_name="localhost", host="localhost", resource="/mqtt"))
     far = Stream(ServerScheme(tls=far_tls, websocket=WebSocketTerms()))
     heard = {near: b"", far: b""}

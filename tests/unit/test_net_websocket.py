@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -103,7 +104,7 @@ def frames_in(data: bytes, masked: bool) -> list[tuple[int, bytes]]:
     return found
 
 
-def rarely(value: object, usual: object) -> st.SearchStrategy[object]:
+def rarely(value: Any, usual: Any) -> st.SearchStrategy[Any]:
     return st.integers(0, 20).map(lambda drawn: value if drawn == 20 else usual)
 
 

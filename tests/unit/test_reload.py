@@ -10,6 +10,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from unit.conftest import BrokerOnFake
 from waiting import WAIT_S
 
 from tidemq import Broker, Config
@@ -77,7 +78,7 @@ async def test_passwords_are_read_again_at_once_and_wrong_ones_leave_the_old(
 
 
 async def test_one_part_that_fails_keeps_no_other_from_being_read(
-    broker_on_fake, caplog: pytest.LogCaptureFixture
+    broker_on_fake: type[BrokerOnFake], caplog: pytest.LogCaptureFixture
 ) -> None:
     done: list[str] = []
 
@@ -94,6 +95,6 @@ async def test_one_part_that_fails_keeps_no_other_from_being_read(
         for name, act in (("a", fails), ("b", refuses), ("c", works)):
             broker.on_reload(name, act)
         wrong = {"a": "it failed with ValueError", "b": "the file is empty", "c": ""}
-        assert await asyncio.gather(broker.reload(), broker.reload()) == [wrong, wrong]
+        assert list(await asyncio.gather(broker.reload(), broker.reload())) == [wrong, wrong]
     assert done == ["works", "works"]
     assert "reload: b: the file is empty; what was read before goes on to count" in caplog.text

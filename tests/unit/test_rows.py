@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Sequence
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
@@ -23,50 +25,74 @@ BYTES = st.binary(max_size=80)
 class Loading:
     """An engine that is being loaded; closed at the end, nothing of it may be left."""
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.engine = Engine(Limits(), reactors=2)
         self.access = StoreAccess(self.engine)
         self.access.open(7, 0, as_of_ms=time.time_ns() // 1_000_000)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.engine.close()
         left = {name: value for name, value in self.engine.live_objects().items() if value}
         assert not left
 
-    def load_queue(self, key, value, payload):
+    def load_queue(self, key: bytes, value: bytes, payload: bytes) -> bool:
         """A row of a queue as the keeper loads it; whether it is in memory now."""
         inflight = self.access.load_queue([(key, value)], set(), [], [])
         return bool(inflight) and self.access.load_inflight(*inflight[0], payload)
 
 
-def message(topic=b"t", payload=b"p", properties=b"", qos=1, retain=0, expires=0):
+def message(
+    topic: bytes = b"t",
+    payload: bytes = b"p",
+    properties: bytes = b"",
+    qos: int = 1,
+    retain: int = 0,
+    expires: int = 0,
+) -> bytes:
     head = struct.pack(">BBqIII", qos, retain, expires, len(topic), len(properties), len(payload))
     return head + topic + properties + payload
 
 
-def session(number=1, expiry=100, ends=0, due=0, delay=0, will_expiry=-1, will=b""):
+def session(
+    number: int = 1,
+    expiry: int = 100,
+    ends: int = 0,
+    due: int = 0,
+    delay: int = 0,
+    will_expiry: int = -1,
+    will: bytes = b"",
+) -> bytes:
     return struct.pack(">QIqqIqI", number, expiry, ends, due, delay, will_expiry, len(will)) + will
 
 
-def queue_key(number=1, status=2, at=ID):
+def queue_key(number: int = 1, status: int = 2, at: bytes = ID) -> bytes:
     return struct.pack(">QB", number, status) + at
 
 
-def queue_value(flags=8, qos=1, size=100, expires=0, sequence=0, ids=()):
+def queue_value(
+    flags: int = 8,
+    qos: int = 1,
+    size: int = 100,
+    expires: int = 0,
+    sequence: int = 0,
+    ids: Sequence[int] = (),
+) -> bytes:
     return struct.pack(f">BBIqQ{len(ids)}I", flags, qos, size, expires, sequence, *ids)
 
 
-def test_these_rows_follow_the_documented_layouts():
+def test_these_rows_follow_the_documented_layouts() -> None:
     """Those of this file, which the engine takes below."""
     assert parse_message(message()).topic == "t"
-    assert parse_session(b"c", session(will=message())).will.payload == b"p"
+    will = parse_session(b"c", session(will=message())).will
+    assert will is not None
+    assert will.payload == b"p"
     assert parse_queue(queue_key(), queue_value(ids=(1, 2))).subscription_ids == (1, 2)
     assert parse_received(struct.pack(">QH", 1, 5), b"").packet_id == 5
     assert parse_subscription(b"\x00\x01ct", b"\x01\x00\x00\x00\x00").topic_filter == "t"
 
 
-def test_rows_that_follow_the_layouts_are_taken():
+def test_rows_that_follow_the_layouts_are_taken() -> None:
     with Loading() as loading:
         access = loading.access
         assert access.load_session(b"c", session(1, will=message()))
@@ -93,12 +119,12 @@ def test_rows_that_follow_the_layouts_are_taken():
     ],
     ids=["empty", "short", "long", "number 0", "short will", "no topic", "QoS 3", "no message"],
 )
-def test_a_session_that_does_not_is_refused(value):
+def test_a_session_that_does_not_is_refused(value: bytes) -> None:
     with Loading() as loading:
         assert not loading.access.load_session(b"c", value)
 
 
-def test_two_sessions_with_one_number_or_one_name_are_not_both_taken():
+def test_two_sessions_with_one_number_or_one_name_are_not_both_taken() -> None:
     with Loading() as loading:
         assert loading.access.load_session(b"c", session(1))
         assert not loading.access.load_session(b"d", session(1, will=message()))
@@ -119,7 +145,7 @@ def test_two_sessions_with_one_number_or_one_name_are_not_both_taken():
     ],
     ids=["empty", "no message", "short", "long", "longer topic", "another topic", "QoS 3", "no topic"],
 )
-def test_a_retained_message_that_does_not_is_refused(topic, value):
+def test_a_retained_message_that_does_not_is_refused(topic: bytes, value: bytes) -> None:
     with Loading() as loading:
         assert not loading.access.load_retained(topic, value)
 
@@ -153,7 +179,7 @@ def test_a_retained_message_that_does_not_is_refused(topic, value):
         "no UTF-8",
     ],
 )
-def test_a_subscription_that_does_not_is_refused(key, value):
+def test_a_subscription_that_does_not_is_refused(key: bytes, value: bytes) -> None:
     with Loading() as loading:
         assert loading.access.load_session(b"c", session())
         assert not loading.access.load_subscription(key, value)
@@ -186,13 +212,13 @@ def test_a_subscription_that_does_not_is_refused(key, value):
         "empty payload",
     ],
 )
-def test_a_row_of_a_queue_that_does_not_is_refused(key, value, payload):
+def test_a_row_of_a_queue_that_does_not_is_refused(key: bytes, value: bytes, payload: bytes) -> None:
     with Loading() as loading:
         assert loading.access.load_session(b"c", session())
         assert not loading.load_queue(key, value, payload)
 
 
-def test_rows_in_flight_too_far_from_each_other_or_at_one_place_are_refused():
+def test_rows_in_flight_too_far_from_each_other_or_at_one_place_are_refused() -> None:
     """One outbox has 65,535 places."""
     with Loading() as loading:
         loading.access.load_session(b"c", session())
@@ -217,25 +243,27 @@ def test_rows_in_flight_too_far_from_each_other_or_at_one_place_are_refused():
     ],
     ids=["short", "long", "not shared", "no filter", "a group without members", "a number in use"],
 )
-def test_a_shared_queue_that_does_not_is_refused(key, value):
+def test_a_shared_queue_that_does_not_is_refused(key: bytes, value: bytes) -> None:
     with Loading() as loading:
         assert loading.access.load_session(b"c", session(1))
         assert loading.access.load_subscription(b"\x00\x01c$share/g/t", b"\x01\x00\x00\x00\x00")
         assert not loading.access.load_shared(key, value)
 
 
-def test_rows_without_a_session_are_orphans():
+def test_rows_without_a_session_are_orphans() -> None:
     with Loading() as loading:
-        orphans, held, corrupt = set(), [], []
+        orphans: set[Any] = set()
+        held: list[Any] = []
+        corrupt: list[Any] = []
         assert not loading.access.load_queue([(queue_key(9), queue_value())], orphans, held, corrupt)
         assert (orphans, held, corrupt) == ({9}, [], [])
 
 
-def mutated(row):
+def mutated(row: bytes) -> st.SearchStrategy[bytes]:
     """The row with some bytes changed, or cut."""
     changes = st.lists(st.tuples(st.integers(0, len(row) - 1), st.integers(0, 255)), max_size=4)
 
-    def apply(changes_and_end):
+    def apply(changes_and_end: tuple[list[tuple[int, int]], int | None]) -> bytes:
         changes, end = changes_and_end
         text = bytearray(row)
         for at, byte in changes:
@@ -262,7 +290,7 @@ ROWS = st.one_of(
 
 
 @given(st.lists(ROWS, max_size=8))
-def test_no_bytes_harm_the_engine(rows):
+def test_no_bytes_harm_the_engine(rows: list[tuple[str, bytes, Any]]) -> None:
     with Loading() as loading:
         access = loading.access
         access.load_session(b"c", session(1))

@@ -9,8 +9,9 @@ import asyncio
 import base64
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -99,7 +100,7 @@ def answer(client: Client, peer: ScramClient) -> None:
     client.send(auth(0x18, auth_method=METHOD, auth_data=peer.get_client_final().encode()))
 
 
-async def threaded(work, *arguments, **named):
+async def threaded(work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     return await asyncio.to_thread(work, *arguments, **named)
 
 
@@ -301,7 +302,8 @@ async def test_only_the_same_user_authenticates_again(file: Path, username: str,
     async def challenge(data: bytes | None) -> bytes:
         assert data is not None
         peer.set_server_first(data.decode())
-        return peer.get_client_final().encode()
+        found: bytes = peer.get_client_final().encode()
+        return found
 
     first = peer.get_client_first().encode()
     verdict = await provider.converse(AuthRequest(1, "c", 0x19, METHOD, first, username=username), challenge)

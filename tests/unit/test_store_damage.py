@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def fill(store: Store, generation: int, family: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def snapshot(tmp_path_factory) -> Path:
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a RocksDB store as a crash leaves them."""
     folder = tmp_path_factory.mktemp("damage")
     store = RocksDBStore(folder / "data")
@@ -49,7 +50,7 @@ def snapshot(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def data(snapshot, tmp_path) -> Path:
+def data(snapshot: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(snapshot, tmp_path / "data"))
 
 
@@ -102,7 +103,9 @@ DAMAGES: list[tuple[str, Callable[[Path], None], tuple[int, int, int]]] = [
 
 
 @pytest.mark.parametrize(("pattern", "damage", "expected"), DAMAGES)
-def test_a_damaged_file_costs_its_rows_at_most(data, pattern, damage, expected):
+def test_a_damaged_file_costs_its_rows_at_most(
+    data: Path, pattern: str, damage: Callable[..., Any], expected: tuple[int, ...]
+) -> None:
     damage(find(data, pattern))
     store = RocksDBStore(data)
     lines = store.open()
@@ -117,7 +120,9 @@ def test_a_damaged_file_costs_its_rows_at_most(data, pattern, damage, expected):
 
 
 @pytest.mark.parametrize(("pattern", "damage", "expected"), DAMAGES)
-def test_a_strict_store_refuses_a_damaged_file_and_changes_nothing(data, pattern, damage, expected):
+def test_a_strict_store_refuses_a_damaged_file_and_changes_nothing(
+    data: Path, pattern: str, damage: Callable[..., Any], expected: tuple[int, ...]
+) -> None:
     damage(find(data, pattern))
     for _ in range(2):
         with pytest.raises(StoreError):
@@ -129,7 +134,7 @@ def test_a_strict_store_refuses_a_damaged_file_and_changes_nothing(data, pattern
     store.close()
 
 
-def test_what_is_set_aside_is_kept(data):
+def test_what_is_set_aside_is_kept(data: Path) -> None:
     table = find(data, "*.sst")
     zero(table)
     text = table.read_bytes()
@@ -143,7 +148,7 @@ def test_what_is_set_aside_is_kept(data):
     assert not table.exists()
 
 
-def test_all_files_damaged_give_an_empty_store(data):
+def test_all_files_damaged_give_an_empty_store(data: Path) -> None:
     for path in (data / "rocksdb").iterdir():
         path.write_bytes(b"garbage")
     store = RocksDBStore(data)
@@ -155,7 +160,9 @@ def test_all_files_damaged_give_an_empty_store(data):
 
 @pytest.mark.parametrize("pattern", ["MANIFEST-*", "*.log"])
 @pytest.mark.parametrize("kind", [5, 8])
-def test_a_record_that_rocksdb_would_read_without_end_is_only_damaged(data, pattern, kind):
+def test_a_record_that_rocksdb_would_read_without_end_is_only_damaged(
+    data: Path, pattern: str, kind: int
+) -> None:
     """The type of a recycled log's record, behind the first record, keeps RocksDB 9.8 busy for ever."""
     path = find(data, pattern)
     text = bytearray(path.read_bytes())
@@ -173,7 +180,7 @@ def test_a_record_that_rocksdb_would_read_without_end_is_only_damaged(data, patt
     assert text in [path.read_bytes() for path in (data / "corrupt").iterdir()]
 
 
-def test_a_rebuilding_that_a_crash_interrupted_is_finished(data):
+def test_a_rebuilding_that_a_crash_interrupted_is_finished(data: Path) -> None:
     files = data / "rocksdb"
     find(data, "MANIFEST-*").unlink()
     (files / "held").mkdir()
@@ -185,7 +192,7 @@ def test_a_rebuilding_that_a_crash_interrupted_is_finished(data):
     store.close()
 
 
-def test_without_manifest_and_families_the_log_is_set_aside(data):
+def test_without_manifest_and_families_the_log_is_set_aside(data: Path) -> None:
     log = find(data, "*.log").read_bytes()
     find(data, "MANIFEST-*").unlink()
     (data / "families").write_text("garbage")
@@ -197,7 +204,7 @@ def test_without_manifest_and_families_the_log_is_set_aside(data):
     assert log in [path.read_bytes() for path in (data / "corrupt").iterdir()]
 
 
-def test_a_manifest_is_made_anew_twice(data):
+def test_a_manifest_is_made_anew_twice(data: Path) -> None:
     """The second time the families are not in the order in which they were made."""
     for index in range(3):
         find(data, "MANIFEST-*").unlink()
@@ -205,7 +212,7 @@ def test_a_manifest_is_made_anew_twice(data):
         assert store.open()
         assert count(store) == (*WHOLE[:2], WHOLE[2] + index)
         store.write([("retained", b"new%d" % index, b"1")], sync=True)
-        store._database.cancel_all_background(True)  # no file may go while it is copied
+        store._database.cancel_all_background(True)  # type: ignore[union-attr]  # no file may go while it is copied
         shutil.copytree(data, copy := data.with_name(f"copy{index}"))
         store.close()
         data = copy
@@ -220,7 +227,7 @@ def damage_block(data: Path, *, strict: bool = False) -> RocksDBStore:
 
 
 KEYS = [b"0-%05d" % row for row in range(ROWS)]
-READS: list[Callable[[Store], list]] = [
+READS: list[Callable[[Store], list[Any]]] = [
     lambda store: list(store.scan("queue", b"0")),
     lambda store: [value for value in store.get_many("queue", KEYS) if value],
     lambda store: [value for value in [store.get("queue", key) for key in KEYS] if value],
@@ -228,7 +235,9 @@ READS: list[Callable[[Store], list]] = [
 
 
 @pytest.mark.parametrize("read", READS)
-def test_a_read_that_meets_a_damaged_block_sets_its_table_aside(data, read, caplog):
+def test_a_read_that_meets_a_damaged_block_sets_its_table_aside(
+    data: Path, read: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     store = damage_block(data)
     assert len(read(store)) < ROWS
     assert "'queue' is damaged" in caplog.text
@@ -241,7 +250,7 @@ def test_a_read_that_meets_a_damaged_block_sets_its_table_aside(data, read, capl
 
 
 @pytest.mark.parametrize("read", READS)
-def test_in_a_strict_store_such_a_read_fails_and_no_other(data, read):
+def test_in_a_strict_store_such_a_read_fails_and_no_other(data: Path, read: Callable[..., Any]) -> None:
     store = damage_block(data, strict=True)
     with pytest.raises(StoreError, match=r"cannot be read: Corruption: .*\.sst") as held:
         read(store)
@@ -257,7 +266,9 @@ def test_in_a_strict_store_such_a_read_fails_and_no_other(data, read):
     store.close()
 
 
-def test_a_compaction_that_meets_damage_is_mended_by_the_next_write(data, caplog):
+def test_a_compaction_that_meets_damage_is_mended_by_the_next_write(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = damage_block(data)
 
     def write_until_compacted() -> None:
@@ -275,7 +286,7 @@ def test_a_compaction_that_meets_damage_is_mended_by_the_next_write(data, caplog
     store.close()
 
 
-def test_edits_of_a_manifest_that_span_blocks_are_read_back(tmp_path, snapshot):
+def test_edits_of_a_manifest_that_span_blocks_are_read_back(tmp_path: Path, snapshot: Path) -> None:
     path = tmp_path / "MANIFEST"
     original = parse_manifest(find(snapshot, "MANIFEST-*").read_bytes())
     assert len(original.tables) == GENERATIONS
@@ -302,12 +313,14 @@ def fill_sqlite(path: Path) -> SQLiteStore:
 
 
 @pytest.fixture
-def sqlite_data(tmp_path) -> Path:
+def sqlite_data(tmp_path: Path) -> Path:
     fill_sqlite(tmp_path / "data")
     return tmp_path / "data"
 
 
-def test_a_damaged_page_of_sqlite_costs_that_page(sqlite_data, caplog):
+def test_a_damaged_page_of_sqlite_costs_that_page(
+    sqlite_data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = sqlite_data / "sqlite/tidemq.db"
     text = bytearray(path.read_bytes())
     middle = text.index(b"0-%05d" % (ROWS // 2)) // 4096 * 4096
@@ -329,7 +342,7 @@ def test_a_damaged_page_of_sqlite_costs_that_page(sqlite_data, caplog):
     store.close()
 
 
-def test_a_sqlite_file_that_is_none_is_set_aside_unless_strict(sqlite_data):
+def test_a_sqlite_file_that_is_none_is_set_aside_unless_strict(sqlite_data: Path) -> None:
     path = sqlite_data / "sqlite/tidemq.db"
     path.write_bytes(b"x" * 8192)
     with pytest.raises(StoreError, match="not a database"):
@@ -345,7 +358,9 @@ def test_a_sqlite_file_that_is_none_is_set_aside_unless_strict(sqlite_data):
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_sqlite_file_whose_replacement_a_crash_interrupted_is_replaced(sqlite_data, moved):
+def test_a_sqlite_file_whose_replacement_a_crash_interrupted_is_replaced(
+    sqlite_data: Path, moved: bool
+) -> None:
     files = sqlite_data / "sqlite"
     shutil.copy(files / "tidemq.db", files / "mended.db")
     (files / "tidemq.db").write_bytes(b"x" * 8192)

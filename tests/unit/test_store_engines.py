@@ -7,8 +7,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,20 +22,21 @@ from tidemq.store import FAMILIES, FORMAT, MemoryStore, Store
 from tidemq.store.rocksdb import make_rocksdb_store
 from tidemq.store.sqlite import make_sqlite_store
 
-MAKERS = {"rocksdb": make_rocksdb_store, "sqlite": make_sqlite_store}
+MAKERS: dict[str, Callable[..., Store]] = {"rocksdb": make_rocksdb_store, "sqlite": make_sqlite_store}
 
 
-def make_store(engine: str, path: Path, **keys: object) -> Store:
+def make_store(engine: str, path: Path, **keys: Any) -> Store:
     return MAKERS[engine](Config(data=path, **keys), {})
 
 
 @pytest.fixture(params=MAKERS)
-def engine(request) -> str:
-    return request.param
+def engine(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
 
 
 @pytest.fixture
-def store(engine, tmp_path) -> Iterator[Store]:
+def store(engine: str, tmp_path: Path) -> Iterator[Store]:
     store = make_store(engine, tmp_path / "data")
     assert store.open() == []
     yield store
@@ -52,7 +54,7 @@ STEP = st.one_of(
 )
 
 
-def run_steps(store: Store, steps: list[tuple]) -> None:
+def run_steps(store: Store, steps: list[tuple[Any, ...]]) -> None:
     model = MemoryStore()
     model.open()
     for name, *arguments in steps:
@@ -78,7 +80,7 @@ def run_steps(store: Store, steps: list[tuple]) -> None:
 @given(steps=st.lists(STEP, max_size=20))
 @settings(max_examples=25)
 @pytest.mark.parametrize("engine", MAKERS)
-def test_it_agrees_with_the_memory_store(engine, steps):
+def test_it_agrees_with_the_memory_store(engine: str, steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as path:
         store = make_store(engine, Path(path))
         store.open()
@@ -86,7 +88,7 @@ def test_it_agrees_with_the_memory_store(engine, steps):
         store.close()
 
 
-def test_a_scan_of_many_pages_is_whole_and_stays_in_its_prefix(store):
+def test_a_scan_of_many_pages_is_whole_and_stays_in_its_prefix(store: Store) -> None:
     rows = [(b"a%06d" % index, b"x" * (index % 50)) for index in range(3000)]
     big = [(b"b%03d" % index, bytes(300_000)) for index in range(10)]
     neighbours = [(b"\xff", b"1"), (b"\xff\xff", b"2"), (b"\xff\xffa", b"3")]
@@ -100,7 +102,7 @@ def test_a_scan_of_many_pages_is_whole_and_stays_in_its_prefix(store):
     assert list(store.scan("queue", b"a", b"b")) == []
 
 
-def test_rows_that_are_deleted_behind_a_scan_do_not_disturb_it(store):
+def test_rows_that_are_deleted_behind_a_scan_do_not_disturb_it(store: Store) -> None:
     keys = [b"%06d" % index for index in range(2000)]
     store.write([("queue", key, b"") for key in keys], sync=False)
     seen = []
@@ -111,13 +113,13 @@ def test_rows_that_are_deleted_behind_a_scan_do_not_disturb_it(store):
     assert list(store.scan("queue")) == []
 
 
-def test_a_later_write_of_a_batch_counts(store):
+def test_a_later_write_of_a_batch_counts(store: Store) -> None:
     batch = [("meta", b"a", b"1"), ("meta", b"a", None), ("meta", b"b", None), ("meta", b"b", b"2")]
     store.write(batch, sync=True)
     assert store.get_many("meta", [b"a", b"b"]) == [None, b"2"]
 
 
-def test_a_batch_with_an_unknown_family_changes_nothing(store):
+def test_a_batch_with_an_unknown_family_changes_nothing(store: Store) -> None:
     with pytest.raises(KeyError):
         store.write([("queue", b"a", b"1"), ("quue", b"a", b"1")], sync=True)
     assert store.get("queue", b"a") is None
@@ -126,26 +128,27 @@ def test_a_batch_with_an_unknown_family_changes_nothing(store):
             read()
 
 
-def test_it_is_used_from_one_thread_after_another(store):
+def test_it_is_used_from_one_thread_after_another(store: Store) -> None:
     thread = threading.Thread(target=lambda: store.write([("queue", b"a", b"1")], sync=True))
     thread.start()
     thread.join()
     assert store.get("queue", b"a") == b"1"
 
 
-def test_a_closed_store_says_so_and_opens_again(store):
+def test_a_closed_store_says_so_and_opens_again(store: Store) -> None:
     store.write([("queue", b"a", b"1")], sync=False)
     store.close()
     store.close()
-    scans = [lambda: store.get("queue", b"a"), lambda: list(store.scan("queue"))]
-    for use in (lambda: store.write([], sync=True), store.sync, store.compact, *scans):
+    uses: list[Callable[[], object]] = [lambda: store.write([], sync=True), store.sync, store.compact]
+    uses += [lambda: store.get("queue", b"a"), lambda: list(store.scan("queue"))]
+    for use in uses:
         with pytest.raises(StoreError, match="not open"):
             use()
     assert store.open() == []
     assert store.get("queue", b"a") == b"1"
 
 
-def test_what_was_written_survives_kill_9(engine, tmp_path):
+def test_what_was_written_survives_kill_9(engine: str, tmp_path: Path) -> None:
     path = tmp_path / "data"
     program = f"""
 import os, signal
@@ -165,26 +168,30 @@ os.kill(os.getpid(), signal.SIGKILL)
     store.close()
 
 
-def test_the_directory_is_the_owner_s_alone(engine, store, tmp_path):
+def test_the_directory_is_the_owner_s_alone(engine: str, store: Store, tmp_path: Path) -> None:
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "data/engine").read_text() == engine
     assert store.size_bytes() > 0
 
 
-def test_a_directory_in_use_is_refused_with_the_user_s_process(engine, store, tmp_path):
+def test_a_directory_in_use_is_refused_with_the_user_s_process(
+    engine: str, store: Store, tmp_path: Path
+) -> None:
     with pytest.raises(StoreError, match=rf"{tmp_path}/data is in use by process {os.getpid()}$"):
         make_store(engine, tmp_path / "data").open()
     assert list(store.scan("meta")) == [(b"format", FORMAT)]
 
 
-def test_an_open_store_is_not_opened_again_and_stays_locked(store, engine, tmp_path):
+def test_an_open_store_is_not_opened_again_and_stays_locked(
+    store: Store, engine: str, tmp_path: Path
+) -> None:
     with pytest.raises(StoreError, match="open already"):
         store.open()
     with pytest.raises(StoreError, match="in use"):
         make_store(engine, tmp_path / "data").open()
 
 
-def test_another_engine_s_directory_is_refused(engine, store, tmp_path):
+def test_another_engine_s_directory_is_refused(engine: str, store: Store, tmp_path: Path) -> None:
     store.close()
     other = make_store("sqlite" if engine == "rocksdb" else "rocksdb", tmp_path / "data")
     for _ in range(2):
@@ -194,7 +201,7 @@ def test_another_engine_s_directory_is_refused(engine, store, tmp_path):
     assert store.open() == []
 
 
-def test_another_format_is_refused_and_left_as_it_is(engine, store):
+def test_another_format_is_refused_and_left_as_it_is(engine: str, store: Store) -> None:
     store.write([("meta", b"format", b"3")], sync=True)
     store.close()
     for _ in range(2):
@@ -202,7 +209,7 @@ def test_another_format_is_refused_and_left_as_it_is(engine, store):
             store.open()
 
 
-def test_a_directory_that_cannot_be_made_is_a_store_error(engine, tmp_path):
+def test_a_directory_that_cannot_be_made_is_a_store_error(engine: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be used"):
         make_store(engine, tmp_path / "file/data").open()

@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,12 +23,13 @@ SMALL_MIB, LARGE_MIB = 24, 100
 
 
 @pytest.fixture(params=["rocksdb", "sqlite"])
-def make(request):
-    return {"rocksdb": make_rocksdb_store, "sqlite": make_sqlite_store}[request.param]
+def make(request: pytest.FixtureRequest) -> Callable[..., Store]:
+    makers: dict[str, Callable[..., Store]] = {"rocksdb": make_rocksdb_store, "sqlite": make_sqlite_store}
+    return makers[request.param]
 
 
 @pytest.fixture
-def disk(tmp_path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, with little room."""
     path = tmp_path / "disk"
     path.mkdir()
@@ -57,7 +58,7 @@ def fill(store: Store) -> int:
     raise AssertionError("the store took more than its disk")
 
 
-def test_a_full_disk_is_said_read_and_overcome(make, disk):
+def test_a_full_disk_is_said_read_and_overcome(make: Callable[..., Store], disk: Path) -> None:
     store = make(Config(data=disk / "data"), {})
     store.open()
     number = fill(store)
@@ -75,7 +76,7 @@ def test_a_full_disk_is_said_read_and_overcome(make, disk):
     store.close()
 
 
-def test_a_disk_that_is_full_at_the_start_is_said(make, disk):
+def test_a_disk_that_is_full_at_the_start_is_said(make: Callable[..., Store], disk: Path) -> None:
     (disk / "ballast").write_bytes(bytes((SMALL_MIB << 20) - 4096))
     with pytest.raises(StoreFullError):
         make(Config(data=disk / "data"), {}).open()
@@ -85,7 +86,9 @@ def test_a_disk_that_is_full_at_the_start_is_said(make, disk):
     store.close()
 
 
-def test_a_disk_that_cannot_be_forced_is_said_and_overcome(make, tmp_path, monkeypatch):
+def test_a_disk_that_cannot_be_forced_is_said_and_overcome(
+    make: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """fdatasync fails once: RocksDB is not told, so the store must not take what it wrote for durable."""
 
     def fail(_descriptor: int) -> None:
@@ -116,7 +119,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_without_room_for_a_copy_of_it_a_damaged_file_is_still_read(tmp_path):
+def test_without_room_for_a_copy_of_it_a_damaged_file_is_still_read(tmp_path: Path) -> None:
     store = make_sqlite_store(Config(data=tmp_path), {})
     store.open()
     for number in range(40):
@@ -146,12 +149,14 @@ def test_without_room_for_a_copy_of_it_a_damaged_file_is_still_read(tmp_path):
     store.close()
 
 
-def test_a_stalled_rocksdb_is_waited_for_without_the_gil(tmp_path, monkeypatch):
+def test_a_stalled_rocksdb_is_waited_for_without_the_gil(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """RocksDB refuses writes while flushing is behind; the batch goes in when it takes them again."""
     monkeypatch.setattr("tidemq.store.rocksdb.MEMTABLE_BYTES", 64 << 10)  # each write fills one
     waited: list[float] = []
     sleep = time.sleep
-    monkeypatch.setattr("tidemq.store.rocksdb.time.sleep", lambda s: (waited.append(s), sleep(s)))
+    monkeypatch.setattr("tidemq.store.rocksdb.time.sleep", lambda s: (waited.append(s), sleep(s)))  # type: ignore[func-returns-value]
     store = RocksDBStore(tmp_path / "data")
     store.open()
     value = os.urandom(1 << 20)
@@ -164,7 +169,9 @@ def test_a_stalled_rocksdb_is_waited_for_without_the_gil(tmp_path, monkeypatch):
     store.close()
 
 
-def test_after_a_synced_write_every_log_is_on_the_disk_whole(tmp_path, monkeypatch):
+def test_after_a_synced_write_every_log_is_on_the_disk_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also those that are no longer written, when RocksDB has begun another since the last synced write."""
     forced: dict[int, int] = {}  # inode -> bytes
     names: set[str] = set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -51,14 +53,14 @@ GOOD = [
 ]
 
 
-def make_store(*more, without=()) -> MemoryStore:
+def make_store(*more: Any, without: Any = ()) -> MemoryStore:
     store = MemoryStore()
     store.open()
     store.write([*GOOD, *more, *((family, key, None) for family, key in without)], sync=True)
     return store
 
 
-def test_a_whole_store_is_clean():
+def test_a_whole_store_is_clean() -> None:
     findings = check_store(make_store())
     assert (findings.rows, findings.corrupt, findings.corrupt_rows) == (len(GOOD) + 1, [], 0)
     assert not findings.leftovers
@@ -81,13 +83,13 @@ LEFTOVERS = [
 
 
 @pytest.mark.parametrize(("kind", "more", "without"), LEFTOVERS)
-def test_a_leftover_is_told_by_its_kind(kind, more, without):
+def test_a_leftover_is_told_by_its_kind(kind: str, more: Any, without: Any) -> None:
     findings = check_store(make_store(*more, without=without))
     assert findings.leftovers == {kind: 1}
     assert findings.corrupt == []
 
 
-def test_corrupt_rows_are_named_and_the_others_checked():
+def test_corrupt_rows_are_named_and_the_others_checked() -> None:
     findings = check_store(make_store(("queue", b"short", b""), ("payload", make_id(4), b"\0" * 22)))
     assert findings.corrupt_rows == 2
     assert findings.corrupt == [
@@ -97,9 +99,9 @@ def test_corrupt_rows_are_named_and_the_others_checked():
     assert findings.leftovers == {"payload without entry": 1}
 
 
-def test_a_family_that_cannot_be_read_is_corrupt_and_makes_no_false_leftovers():
+def test_a_family_that_cannot_be_read_is_corrupt_and_makes_no_false_leftovers() -> None:
     class Damaged(MemoryStore):
-        def scan(self, family, prefix=b"", after=b""):
+        def scan(self, family: str, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
             yield from super().scan(family, prefix, after)
             if family == "payload":
                 raise StoreError("block checksum mismatch")
@@ -113,7 +115,7 @@ def test_a_family_that_cannot_be_read_is_corrupt_and_makes_no_false_leftovers():
     assert not findings.leftovers
 
 
-def test_stats_count_rows_bytes_and_queues():
+def test_stats_count_rows_bytes_and_queues() -> None:
     stats = measure_store(make_store(("queue", queue_key(8, 1, 3), queue_value())), 2)
     assert stats.families["received"] == FamilySize(1, 10)
     assert stats.families["queue"] == FamilySize(4, 4 * (25 + 22))
@@ -125,7 +127,7 @@ def test_stats_count_rows_bytes_and_queues():
     assert stats.oldest_ns == 2 * SECOND_NS & ~0x3F
 
 
-def test_stats_of_an_empty_store():
+def test_stats_of_an_empty_store() -> None:
     store = MemoryStore()
     stats = measure_store(store, 5)
     assert (stats.queue_count, stats.queues, stats.oldest_ns) == (0, [], None)

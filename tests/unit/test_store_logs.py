@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,25 +44,25 @@ def crash(store: Store, data: Path, copy: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=STORES)
-def engine(request) -> str:
+def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def snapshot(engine, tmp_path_factory) -> Path:
+def snapshot(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log with all rows synced."""
     folder = tmp_path_factory.mktemp("log")
     store = STORES[engine](folder / "data")
     store.open()
     if isinstance(store, SQLiteStore):
-        store._database.execute("PRAGMA wal_autocheckpoint=0")
+        store._database.execute("PRAGMA wal_autocheckpoint=0")  # type: ignore[union-attr]
     for index in range(BATCHES):
         put(store, index, sync=True)
     return crash(store, folder / "data", folder / "copy")
 
 
 @pytest.fixture
-def data(snapshot, tmp_path) -> Path:
+def data(snapshot: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(snapshot, tmp_path / "data"))
 
 
@@ -113,7 +114,9 @@ DAMAGES = [flip_a_bit, flip_near_the_end, zero_the_end, zero_the_middle, zero_al
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_rows_that_a_log_has_lost_are_said_counted_and_refused_by_a_strict_store(data, engine, damage):
+def test_rows_that_a_log_has_lost_are_said_counted_and_refused_by_a_strict_store(
+    data: Path, engine: str, damage: Callable[..., Any]
+) -> None:
     change(log_of(data), damage)
     text = log_of(data).read_bytes()
     for _ in range(2):  # it changes nothing
@@ -141,7 +144,9 @@ def test_rows_that_a_log_has_lost_are_said_counted_and_refused_by_a_strict_store
     strict.close()
 
 
-async def test_a_broker_says_so_counts_it_and_serves_or_strictly_does_not_start(data, engine, caplog):
+async def test_a_broker_says_so_counts_it_and_serves_or_strictly_does_not_start(
+    data: Path, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
     change(log_of(data), cut)
     config = Config(host="127.0.0.1", port=0, sys_interval_s=0, reactors=1, store=engine, data=data)
     with pytest.raises(StoreError, match="are lost"):
@@ -152,7 +157,7 @@ async def test_a_broker_says_so_counts_it_and_serves_or_strictly_does_not_start(
     assert any("write-ahead log" in line and "is damaged" in line for line in caplog.messages)
 
 
-def test_a_log_that_is_missing_is_noticed(data, engine):
+def test_a_log_that_is_missing_is_noticed(data: Path, engine: str) -> None:
     log_of(data).unlink()
     with pytest.raises(StoreError, match="log"):
         STORES[engine](data, strict=True).open()
@@ -165,7 +170,7 @@ def test_a_log_that_is_missing_is_noticed(data, engine):
 
 
 @pytest.fixture(scope="module")
-def unsynced(engine, tmp_path_factory) -> tuple[Path, int]:
+def unsynced(engine: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A log with a part that nobody was told of, and where that begins."""
     folder = tmp_path_factory.mktemp("tail")
     store = STORES[engine](folder / "data")
@@ -180,7 +185,9 @@ def unsynced(engine, tmp_path_factory) -> tuple[Path, int]:
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("kept", [0, 0.1, 0.5, 0.99])
-def test_what_was_written_and_not_synced_may_be_cut_off_anywhere(unsynced, tmp_path, engine, kept, strict):
+def test_what_was_written_and_not_synced_may_be_cut_off_anywhere(
+    unsynced: tuple[Path, int], tmp_path: Path, engine: str, kept: float, strict: bool
+) -> None:
     source, synced = unsynced
     data = Path(shutil.copytree(source, tmp_path / "data"))
     log = log_of(data)
@@ -193,7 +200,9 @@ def test_what_was_written_and_not_synced_may_be_cut_off_anywhere(unsynced, tmp_p
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_last_write_that_is_unreadable_is_cut_there(unsynced, tmp_path, engine, strict):
+def test_a_last_write_that_is_unreadable_is_cut_there(
+    unsynced: tuple[Path, int], tmp_path: Path, engine: str, strict: bool
+) -> None:
     source, _ = unsynced
     data = Path(shutil.copytree(source, tmp_path / "data"))
     change(log_of(data), flip_near_the_end)
@@ -206,8 +215,8 @@ def test_a_last_write_that_is_unreadable_is_cut_there(unsynced, tmp_path, engine
 
 
 def test_whole_writes_behind_a_break_are_said_though_they_may_never_have_been_acknowledged(
-    unsynced, tmp_path, engine
-):
+    unsynced: tuple[Path, int], tmp_path: Path, engine: str
+) -> None:
     source, synced = unsynced
     data = Path(shutil.copytree(source, tmp_path / "data"))
     change(log_of(data), lambda text: text.__setitem__(synced + 100, text[synced + 100] ^ 4))
@@ -221,14 +230,14 @@ def test_whole_writes_behind_a_break_are_said_though_they_may_never_have_been_ac
     store.close()
 
 
-def test_without_a_note_what_is_behind_a_break_is_still_noticed(data, engine):
+def test_without_a_note_what_is_behind_a_break_is_still_noticed(data: Path, engine: str) -> None:
     (data / engine / "synced").unlink()
     change(log_of(data), flip_a_bit)
     with pytest.raises(StoreError, match="acknowledged is not known"):
         STORES[engine](data, strict=True).open()
 
 
-def test_a_note_that_cannot_be_read_is_said(data, engine):
+def test_a_note_that_cannot_be_read_is_said(data: Path, engine: str) -> None:
     (data / engine / "synced").write_bytes(b"garbage" * 1000)
     with pytest.raises(StoreError, match="it is not known how far the log was on the disk"):
         STORES[engine](data, strict=True).open()
@@ -239,7 +248,7 @@ def test_a_note_that_cannot_be_read_is_said(data, engine):
     assert STORES[engine](data, strict=True).open() == []
 
 
-def test_a_store_that_crashes_again_and_again_says_nothing(tmp_path, engine):
+def test_a_store_that_crashes_again_and_again_says_nothing(tmp_path: Path, engine: str) -> None:
     """Logs come and go: with flushes and checkpoints between, and with starts that write nothing."""
     data = tmp_path / "data"
     chance = random.Random(1)
@@ -253,9 +262,9 @@ def test_a_store_that_crashes_again_and_again_says_nothing(tmp_path, engine):
             if chance.random() < 0.1 and isinstance(store, RocksDBStore):
                 store._families["retained"].flush()
             elif chance.random() < 0.1 and isinstance(store, SQLiteStore):
-                store._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                store._database.execute("PRAGMA wal_checkpoint(PASSIVE)")  # type: ignore[union-attr]
         if isinstance(store, RocksDBStore):
-            store._database.cancel_all_background(True)  # no file may go while it is copied
+            store._database.cancel_all_background(True)  # type: ignore[union-attr]  # no file may go while it is copied
         data = crash(store, data, tmp_path / f"life{life}")
     store = STORES[engine](data, strict=True)
     assert store.open() == []
@@ -277,7 +286,7 @@ def write_two_logs(data: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> i
         rows += 1
     store._families["payload"].flush()
     store.write([("session", b"behind", b"1")], sync=False)
-    store._database.cancel_all_background(True)
+    store._database.cancel_all_background(True)  # type: ignore[union-attr]
     crash(store, data, copy)
     return rows
 
@@ -303,8 +312,8 @@ OLDER_DAMAGES = [
 
 @pytest.mark.parametrize(("damage", "said"), OLDER_DAMAGES)
 def test_an_older_log_whose_end_is_missing_is_said_though_nothing_was_synced(
-    tmp_path, monkeypatch, damage, said
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[..., Any], said: str
+) -> None:
     data = tmp_path / "copy"
     rows = write_two_logs(tmp_path / "data", data, monkeypatch)
     (data / "rocksdb/synced").unlink()  # the row of the format was synced
@@ -327,13 +336,13 @@ def test_an_older_log_whose_end_is_missing_is_said_though_nothing_was_synced(
         strict.close()
 
 
-def test_sqlite_puts_no_old_pages_in_the_place_of_newer_ones(tmp_path):
+def test_sqlite_puts_no_old_pages_in_the_place_of_newer_ones(tmp_path: Path) -> None:
     """All of the log is in the file; a bit in it would have an older part of it read again."""
     store = SQLiteStore(tmp_path / "data")
     store.open()
     for index in range(30):
         put(store, index, sync=True)
-    store._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    store._database.execute("PRAGMA wal_checkpoint(PASSIVE)")  # type: ignore[union-attr]
     store._note_written(synced=False)
     data = crash(store, tmp_path / "data", tmp_path / "copy")
     change(log_of(data), flip_a_bit)
@@ -348,13 +357,13 @@ def test_sqlite_puts_no_old_pages_in_the_place_of_newer_ones(tmp_path):
 
 
 @pytest.fixture
-def copied(tmp_path) -> Path:
+def copied(tmp_path: Path) -> Path:
     """Of a log that was never synced as a whole, all is in the file; and then it was killed."""
     store = SQLiteStore(tmp_path / "data")
     store.open()
     for index in range(30):
         put(store, index, sync=False)
-    store._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    store._database.execute("PRAGMA wal_checkpoint(PASSIVE)")  # type: ignore[union-attr]
     store._note_written(synced=False)
     return crash(store, tmp_path / "data", tmp_path / "copy")
 
@@ -362,8 +371,8 @@ def copied(tmp_path) -> Path:
 @pytest.mark.parametrize("starts", [0, 2])
 @pytest.mark.parametrize("damage", [flip_a_bit, zero_the_end, cut])
 def test_a_damaged_log_of_sqlite_that_is_in_the_file_is_dropped_though_it_was_not_synced(
-    copied, tmp_path, damage, starts
-):
+    copied: Path, tmp_path: Path, damage: Callable[..., Any], starts: int
+) -> None:
     """Also when SQLite has forgotten that it is in the file, as it does at a start after a crash."""
     for index in range(starts):
         store = SQLiteStore(copied, strict=True)
@@ -383,8 +392,8 @@ def test_a_damaged_log_of_sqlite_that_is_in_the_file_is_dropped_though_it_was_no
 @pytest.mark.parametrize("synced", [False, True])
 @pytest.mark.parametrize("early", [False, True])
 def test_of_a_log_of_sqlite_of_which_a_part_is_in_the_file_no_old_page_is_read(
-    copied, tmp_path, early, synced
-):
+    copied: Path, tmp_path: Path, early: bool, synced: bool
+) -> None:
     """Damage before the end of that part costs what is behind it; behind it, what is behind the damage."""
     store = SQLiteStore(copied)
     store.open()
@@ -402,11 +411,11 @@ def test_of_a_log_of_sqlite_of_which_a_part_is_in_the_file_no_old_page_is_read(
     assert len(left) == 30 * BATCH if early else 30 * BATCH < len(left) < 60 * BATCH
     assert store.counts["store_log_lost"] > 0
     assert ("acknowledged is not known" in line) is not synced
-    assert store._database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert store._database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]  # type: ignore[union-attr]
     store.close()
 
 
-def test_a_note_is_read_back_though_its_last_writing_was_cut_off(tmp_path):
+def test_a_note_is_read_back_though_its_last_writing_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "synced"
     note = SyncNote(path)
     assert note.read() == Synced()
@@ -424,13 +433,13 @@ def test_a_note_is_read_back_though_its_last_writing_was_cut_off(tmp_path):
     note.close()
 
 
-def test_crc32c_is_the_one_of_rfc_3720():
+def test_crc32c_is_the_one_of_rfc_3720() -> None:
     assert crc32c(bytes(32)) == 0x8A9136AA
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
     assert crc32c(b"56789", crc32c(b"1234")) == crc32c(b"123456789") == 0xE3069283
 
 
-def test_parts_of_a_log_are_found_behind_what_cannot_be_read(snapshot, engine):
+def test_parts_of_a_log_are_found_behind_what_cannot_be_read(snapshot: Path, engine: str) -> None:
     if engine != "rocksdb":
         return
     text = bytearray(log_of(snapshot).read_bytes())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +17,11 @@ WRITE = st.tuples(FAMILY, KEY, st.none() | st.binary(max_size=4))
 
 
 @given(st.lists(st.lists(WRITE, max_size=8), max_size=8), FAMILY, KEY, KEY)
-def test_scan_and_get_agree_with_a_dict(batches, family, prefix, after):
-    store, model = MemoryStore(), {}
+def test_scan_and_get_agree_with_a_dict(
+    batches: list[list[tuple[str, bytes, bytes | None]]], family: str, prefix: bytes, after: bytes
+) -> None:
+    store = MemoryStore()
+    model: dict[Any, Any] = {}
     for batch in batches:
         store.write(batch, sync=True)
         for name, key, value in batch:
@@ -31,14 +36,14 @@ def test_scan_and_get_agree_with_a_dict(batches, family, prefix, after):
         assert store.get_many(family, [after, prefix]) == [model.get((family, k)) for k in (after, prefix)]
 
 
-def test_a_batch_with_an_unknown_family_changes_nothing():
+def test_a_batch_with_an_unknown_family_changes_nothing() -> None:
     store = MemoryStore()
     with pytest.raises(KeyError):
         store.write([("queue", b"a", b"1"), ("quue", b"a", b"1")], sync=True)
     assert store.get("queue", b"a") is None
 
 
-def test_values_survive_close_and_open():
+def test_values_survive_close_and_open() -> None:
     store = MemoryStore()
     assert store.open() == []
     store.write([("session", b"c", b"1")], sync=True)
@@ -49,5 +54,5 @@ def test_values_survive_close_and_open():
     assert store.size_bytes() == 0
 
 
-def test_the_broker_s_store_of_that_name_is_none():
-    assert make_memory_store(Config(), {}) is None
+def test_the_broker_s_store_of_that_name_is_none() -> None:
+    assert make_memory_store(Config(), {}) is None  # type: ignore[func-returns-value]

@@ -7,11 +7,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
+from conftest import StartBroker
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from waiting import WAIT_S, wait_until
@@ -62,11 +66,9 @@ class Mosquitto:
 
     def receive_without_acknowledging(self, client_id: str, count: int, topic_filter: str = "") -> None:
         """Connects, gets messages, leaves: QoS 1 stays unacknowledged, of QoS 2 only PUBCOMP is missing."""
-        client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, client_id, clean_session=False, manual_ack=True
-        )
+        client = paho.Client(CallbackAPIVersion.VERSION2, client_id, clean_session=False, manual_ack=True)
         got: list[bytes] = []
-        client.on_message = lambda _client, _data, message: got.append(message.payload)
+        client.on_message = lambda _client, _data, message: got.append(bytes(message.payload))
         client.connect("127.0.0.1", self.port)
         if topic_filter:
             client.subscribe(topic_filter, 1)
@@ -77,7 +79,7 @@ class Mosquitto:
 
 
 @pytest.fixture
-def mosquitto(install, tmp_path):
+def mosquitto(install: Callable[[str, str], None], tmp_path: Path) -> Iterator[Mosquitto]:
     install("mosquitto", "mosquitto")
     install("mosquitto_sub", "mosquitto-clients")
     broker = Mosquitto(tmp_path)
@@ -86,19 +88,21 @@ def mosquitto(install, tmp_path):
     broker.process.wait()
 
 
-def import_file(file: Path, data: Path, *arguments: str) -> dict[str, list[object]]:
+def import_file(file: Path, data: Path, *arguments: str) -> dict[str, list[Any]]:
     """Runs the command; the rows of the store, parsed, by family."""
     done = subprocess.run([*COMMAND, str(file), "--data", str(data), *arguments], timeout=WAIT_S)
     assert done.returncode == 0
     store = open_existing(data)
     findings = check_store(store)
     assert (findings.corrupt, findings.leftovers) == ([], {})
-    rows = {family: [parse(*row) for row in store.scan(family)] for family, parse in PARSERS.items()}
+    rows: dict[str, list[Any]] = {
+        family: [parse(*row) for row in store.scan(family)] for family, parse in PARSERS.items()
+    }
     store.close()
     return rows
 
 
-def queues(rows: dict[str, list[object]]) -> dict[str, list[tuple[str, bytes, QueueEntry]]]:
+def queues(rows: dict[str, list[Any]]) -> dict[str, list[tuple[str, bytes, QueueEntry]]]:
     """What waits for whom: topic, payload and entry, in order."""
     clients = {each.queue: each.client_id for each in rows["session"]}
     found: dict[str, list[tuple[str, bytes, QueueEntry]]] = {name: [] for name in clients.values()}
@@ -111,7 +115,9 @@ def queues(rows: dict[str, list[object]]) -> dict[str, list[tuple[str, bytes, Qu
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "sqlite"])
-def test_sessions_subscriptions_queues_and_retained_messages(mosquitto, tmp_path, engine):
+def test_sessions_subscriptions_queues_and_retained_messages(
+    mosquitto: Mosquitto, tmp_path: Path, engine: str
+) -> None:
     mosquitto.publish("house/old", "kept", "-r")
     five = ("-V", "mqttv5", "-x", "1000")
     mosquitto.subscribe(
@@ -154,7 +160,9 @@ def test_sessions_subscriptions_queues_and_retained_messages(mosquitto, tmp_path
     assert len(rows["expiry"]) == 2
 
 
-def test_what_is_in_flight_keeps_its_packet_identifier_and_state(mosquitto, tmp_path):
+def test_what_is_in_flight_keeps_its_packet_identifier_and_state(
+    mosquitto: Mosquitto, tmp_path: Path
+) -> None:
     mosquitto.subscribe("client", "-q", "2", "-t", "a")
     for number in range(3):
         mosquitto.publish("a", str(number), "-q", str(1 + number % 2))
@@ -171,7 +179,9 @@ def test_what_is_in_flight_keeps_its_packet_identifier_and_state(mosquitto, tmp_
     assert [entry.sequence % 65535 + 1 for *_, entry in inflight] == [1, 2, 3]
 
 
-def test_a_retained_message_that_is_older_than_the_queue_keeps_its_place(mosquitto, tmp_path):
+def test_a_retained_message_that_is_older_than_the_queue_keeps_its_place(
+    mosquitto: Mosquitto, tmp_path: Path
+) -> None:
     """Mosquitto queues it behind newer ones, where its own id would put it before them."""
     mosquitto.publish("a/old", "old", "-r")
     mosquitto.subscribe("client", "-q", "1", "-t", "b/#")
@@ -187,7 +197,7 @@ def test_a_retained_message_that_is_older_than_the_queue_keeps_its_place(mosquit
     assert max(found, key=lambda each: each[2].id)[1] == b"last"
 
 
-def test_what_is_left_out_is_said(mosquitto, tmp_path):
+def test_what_is_left_out_is_said(mosquitto: Mosquitto, tmp_path: Path) -> None:
     with socket.create_connection(("127.0.0.1", mosquitto.port), WAIT_S) as connection:
         connection.sendall(bytes.fromhex("100d 00044d515454 04 00 003c 0001 78"))  # keeps its session
         assert connection.recv(4) == bytes.fromhex("20020000")
@@ -202,7 +212,7 @@ def test_what_is_left_out_is_said(mosquitto, tmp_path):
     ]
 
 
-def test_packet_identifiers_that_began_anew_stay_in_order(mosquitto):
+def test_packet_identifiers_that_began_anew_stay_in_order(mosquitto: Mosquitto) -> None:
     mosquitto.subscribe("client", "-q", "1", "-t", "a")
     for number in range(4):
         mosquitto.publish("a", str(number))
@@ -211,11 +221,13 @@ def test_packet_identifiers_that_began_anew_stay_in_order(mosquitto):
     given = iter((65534, 65535, 1, 2))
     state.deliveries = [replace(each, packet_id=next(given)) for each in state.deliveries]
     rows = [(key, value) for family, key, value in plan_rows(state) if family == "queue"]
-    sequences = [PARSERS["queue"](*row).sequence for row in rows]
+    sequences = [PARSERS["queue"](*row).sequence for row in rows]  # type: ignore[attr-defined]
     assert sequences == [65533, 65534, 65535, 65536]
 
 
-def test_properties_of_mqtt_5_reach_the_client_through_the_broker(mosquitto, tmp_path, start_broker):
+def test_properties_of_mqtt_5_reach_the_client_through_the_broker(
+    mosquitto: Mosquitto, tmp_path: Path, start_broker: StartBroker
+) -> None:
     properties = Properties(PacketTypes.CONNECT)
     properties.SessionExpiryInterval = 1000
     mosquitto.subscribe("client", "-q", "1", "-t", "a", "-V", "mqttv5", "-x", "1000")
@@ -225,7 +237,7 @@ def test_properties_of_mqtt_5_reach_the_client_through_the_broker(mosquitto, tmp
     import_file(mosquitto.file, tmp_path / "data")
     broker = start_broker(settings=f'store = "rocksdb"\ndata = "{tmp_path}/data"\n')
     got: list[paho.MQTTMessage] = []
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "client", protocol=paho.MQTTv5)
+    client = paho.Client(CallbackAPIVersion.VERSION2, "client", protocol=paho.MQTTv5)
     client.on_message = lambda _client, _data, message: got.append(message)
     client.connect("127.0.0.1", broker.port, clean_start=False, properties=properties)
     client.subscribe("b")
@@ -235,11 +247,12 @@ def test_properties_of_mqtt_5_reach_the_client_through_the_broker(mosquitto, tmp
     client.loop_stop()
     queued, kept = sorted(got, key=lambda message: message.topic)
     assert (queued.topic, queued.payload, queued.qos) == ("a", b"text", 1)
-    assert queued.properties.UserProperty == [("name", "value")]
+    assert queued.properties is not None
+    assert queued.properties.UserProperty == [("name", "value")]  # type: ignore[attr-defined]
     assert (kept.topic, kept.payload, kept.retain) == ("b", b"kept", True)
 
 
-def test_every_cut_and_what_is_no_file_of_mosquitto_s_is_refused(mosquitto):
+def test_every_cut_and_what_is_no_file_of_mosquitto_s_is_refused(mosquitto: Mosquitto) -> None:
     mosquitto.subscribe("client", "-q", "1", "-t", "a")
     mosquitto.publish("a", "x")
     text = mosquitto.stop()
@@ -257,7 +270,7 @@ def test_every_cut_and_what_is_no_file_of_mosquitto_s_is_refused(mosquitto):
         parse_mosquitto(text[:22] + b"\5" + text[23:])
 
 
-def test_subscriptions_that_the_rules_will_end_are_named(mosquitto, tmp_path):
+def test_subscriptions_that_the_rules_will_end_are_named(mosquitto: Mosquitto, tmp_path: Path) -> None:
     mosquitto.subscribe("c1", "-u", "ann", "-t", "plant/#", "-t", "free/#")
     mosquitto.subscribe("c2", "-u", "bob", "-t", "plant/#")
     mosquitto.subscribe("c3", "-t", "plant/#")

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ LARGE_KEYS = [make_row(number)[0] for number in range(SMALL, SMALL + LARGE)]
 
 
 @pytest.fixture(scope="module")
-def snapshot(tmp_path_factory) -> Path:
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two families with the same keys, some rows longer than a page, and pages that are not in use."""
     data = tmp_path_factory.mktemp("pages") / "data"
     store = SQLiteStore(data)
@@ -46,7 +47,7 @@ def snapshot(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def data(snapshot, tmp_path) -> Path:
+def data(snapshot: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(snapshot, tmp_path / "data"))
 
 
@@ -119,7 +120,7 @@ def check(data: Path, before: dict[str, Rows], lost: set[bytes]) -> None:
 
 @pytest.mark.parametrize("fill", FILLINGS)
 @pytest.mark.parametrize("family", ["queue", "retained"])
-def test_rows_between_two_damaged_pages_are_kept(data, family, fill):
+def test_rows_between_two_damaged_pages_are_kept(data: Path, family: str, fill: Callable[..., Any]) -> None:
     before = read_whole(data)
     leaves = pages_of(data, family, LEAF)
     lost = damage(data, [leaves[2], leaves[len(leaves) // 2], leaves[-3]], fill)
@@ -129,7 +130,7 @@ def test_rows_between_two_damaged_pages_are_kept(data, family, fill):
 
 @pytest.mark.parametrize("fill", FILLINGS)
 @pytest.mark.parametrize("which", [0, -1])
-def test_what_hangs_below_a_damaged_page_is_found(data, which, fill):
+def test_what_hangs_below_a_damaged_page_is_found(data: Path, which: int, fill: Callable[..., Any]) -> None:
     before = read_whole(data)
     interior = pages_of(data, "queue", INTERIOR)
     leaves = pages_of(data, "retained", LEAF)
@@ -137,7 +138,7 @@ def test_what_hangs_below_a_damaged_page_is_found(data, which, fill):
     check(data, before, damage(data, [interior[which], leaves[3]], fill))
 
 
-def test_a_row_whose_rest_is_on_a_damaged_page_is_lost_alone(data):
+def test_a_row_whose_rest_is_on_a_damaged_page_is_lost_alone(data: Path) -> None:
     before = read_whole(data)
     number = file_of(data).read_bytes().index(make_row(SMALL + 3)[0] * 400) // PAGE + 1
     lost = damage(data, [number])
@@ -145,7 +146,7 @@ def test_a_row_whose_rest_is_on_a_damaged_page_is_lost_alone(data):
     check(data, before, lost)
 
 
-def test_a_row_between_two_pages_whose_rest_is_damaged_is_lost_alone(data):
+def test_a_row_between_two_pages_whose_rest_is_damaged_is_lost_alone(data: Path) -> None:
     before = read_whole(data)
     text = file_of(data).read_bytes()
     page = pages_of(data, "queue", INTERIOR)[-1]
@@ -154,7 +155,7 @@ def test_a_row_between_two_pages_whose_rest_is_damaged_is_lost_alone(data):
     check(data, before, {key})
 
 
-def test_where_the_first_page_is_damaged_all_rows_are_kept(data):
+def test_where_the_first_page_is_damaged_all_rows_are_kept(data: Path) -> None:
     before = read_whole(data)
     damage(data, [1])
     with pytest.raises(StoreError, match="not a database"):
@@ -162,7 +163,7 @@ def test_where_the_first_page_is_damaged_all_rows_are_kept(data):
     check(data, before, set())
 
 
-def test_a_compacted_file_has_its_tables_where_they_are_looked_for(data):
+def test_a_compacted_file_has_its_tables_where_they_are_looked_for(data: Path) -> None:
     store = SQLiteStore(data)
     store.open()
     store.compact()
@@ -173,7 +174,7 @@ def test_a_compacted_file_has_its_tables_where_they_are_looked_for(data):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_leaves_are_damaged_no_other_row_is_lost(data, seed):
+def test_whatever_leaves_are_damaged_no_other_row_is_lost(data: Path, seed: int) -> None:
     chance = random.Random(seed)
     before = read_whole(data)
     leaves = pages_of(data, "queue", LEAF) + pages_of(data, "retained", LEAF)

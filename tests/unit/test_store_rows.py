@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -83,20 +84,20 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("family", "key", "value", "expected"), ROWS)
-def test_a_row_is_parsed(family, key, value, expected):
+def test_a_row_is_parsed(family: str, key: bytes, value: bytes, expected: Any) -> None:
     assert PARSERS[family](key, value) == expected
 
 
 @pytest.mark.parametrize(("family", "key", "value", "problem"), WRONG)
-def test_a_wrong_row_is_refused_with_the_reason(family, key, value, problem):
+def test_a_wrong_row_is_refused_with_the_reason(family: str, key: bytes, value: bytes, problem: str) -> None:
     with pytest.raises(StoreError, match=problem):
         PARSERS[family](key, value)
 
 
-def test_every_family_has_a_parser_and_a_row_here():
+def test_every_family_has_a_parser_and_a_row_here() -> None:
     assert tuple(PARSERS) == FAMILIES
     assert {row[0] for row in ROWS} == set(FAMILIES)
 
 
-def test_an_id_s_clock_is_without_the_reactor():
+def test_an_id_s_clock_is_without_the_reactor() -> None:
     assert id_clock_ns(ID) == 0x0102030405060740

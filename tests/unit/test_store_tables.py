@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +20,7 @@ IDS = struct.pack(">3I", 1, 2, 0xFFFFFFF)
 WILL = struct.pack(">QIqqIqI", 8, 60, 1, 2, 3, -1, len(message())) + message()
 
 
-def restored(folder) -> MemoryStore:
+def restored(folder: Path) -> MemoryStore:
     store = MemoryStore()
     store.open()
     fill_store(store, read_tables(folder))
@@ -27,7 +28,7 @@ def restored(folder) -> MemoryStore:
 
 
 @pytest.mark.parametrize("buckets", [1, 7])
-def test_all_rows_come_back(tmp_path, buckets):
+def test_all_rows_come_back(tmp_path: Path, buckets: int) -> None:
     more = [
         ("session", b"other", WILL),
         ("queue", queue_key(8, 2, 3), queue_value(flags=4) + IDS),
@@ -61,7 +62,7 @@ def test_all_rows_come_back(tmp_path, buckets):
     assert rows(new) == rows(store)
 
 
-def test_a_shared_subscription_of_several_queues_gets_one(tmp_path):
+def test_a_shared_subscription_of_several_queues_gets_one(tmp_path: Path) -> None:
     shards = [("shared", struct.pack(">Q", 12), b"$share/g/a"), ("queue", queue_key(12, 1, 2), queue_value())]
     write_tables(make_store(*shards), tmp_path / "dump")
     new = restored(tmp_path / "dump")
@@ -70,7 +71,7 @@ def test_a_shared_subscription_of_several_queues_gets_one(tmp_path):
     assert len(queues) == 2  # that, and the client's
 
 
-def test_what_nobody_has_is_left_out_and_counted(tmp_path):
+def test_what_nobody_has_is_left_out_and_counted(tmp_path: Path) -> None:
     lost = [
         ("queue", queue_key(99, 1, 3), queue_value()),
         ("received", struct.pack(">QH", 99, 1), b""),
@@ -80,14 +81,14 @@ def test_what_nobody_has_is_left_out_and_counted(tmp_path):
     assert len(list(restored(tmp_path / "dump").scan("queue"))) == 3
 
 
-def test_a_corrupt_row_is_named(tmp_path):
+def test_a_corrupt_row_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="corrupt: shared 78: its key has 1 bytes, not 8"):
         write_tables(make_store(("shared", b"x", b"")), tmp_path / "dump")
     with pytest.raises(StoreError, match=r"not complete: manifest\.json is missing"):
         list(read_tables(tmp_path / "dump"))
 
 
-def test_missing_rows_and_damaged_files_are_found(tmp_path):
+def test_missing_rows_and_damaged_files_are_found(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     write_tables(make_store(*META), folder, 1)
     path = table_path(folder, "entries", 0)
@@ -106,7 +107,7 @@ def test_missing_rows_and_damaged_files_are_found(tmp_path):
         list(read_tables(folder))
 
 
-def test_another_version_is_refused(tmp_path):
+def test_another_version_is_refused(tmp_path: Path) -> None:
     write_tables(make_store(), tmp_path / "dump", 1)
     manifest = tmp_path / "dump/manifest.json"
     manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 2'))

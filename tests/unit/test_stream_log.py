@@ -250,7 +250,7 @@ def test_an_offset_is_found_by_time_where_batches_overlap(log: StreamLog, restar
     in_order(log, OVERLAPPING)
     rows = [(key[1:], value) for _, key, value in (each.write("s") for each in log.extents)]
     if restarted:
-        log = opened(log.folder, *(read_extent(*row) for row in rows))
+        log = opened(log.folder, *(read_extent(*row) for row in rows))  # type: ignore[arg-type]
     for time_us in range(25):
         found = log.offset_at(time_us)
         assert found == lowest_offset(log, time_us)

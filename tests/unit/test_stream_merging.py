@@ -35,7 +35,7 @@ def store() -> Store:
 @pytest.fixture
 def kept(store: Store, tmp_path: Path) -> Streams:
     """Two streams, in five segments each, the last of which is written to."""
-    kept = Streams(store, Access(), tmp_path)
+    kept = Streams(store, Access(), tmp_path)  # type: ignore[arg-type]
     for name in "ab":
         kept.declare(StreamConfig(name=name, filters=("#",), retention_s=0, retention_bytes=0))
         log = kept.all[name].log

@@ -353,7 +353,7 @@ async def test_a_server_that_is_not_there_is_a_failure() -> None:
 async def test_a_slow_server_stalls_nobody_else_and_its_waiting_is_bounded() -> None:
     """Three clients wait for it at most, each for `timeout_s`; one whom the chain knows without it is let in
     meanwhile, though a single decision may be under way at a time."""
-    options = {
+    options: dict[str, Any] = {
         "of": [
             {"authenticator": "static", "users": {"ann": "pw"}},
             {"authenticator": "webhook", "timeout_s": 4, "questions_max": 3},

@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import gmqtt
+import gmqtt  # type: ignore[import-untyped]
 import pytest
 from gmqtt.mqtt import package as gmqtt_package
-from gmqtt.mqtt.property import Property as GmqttProperty
+from gmqtt.mqtt.property import Property as GmqttProperty  # type: ignore[import-untyped]
 from paho.mqtt import client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
+from paho.mqtt.reasoncodes import ReasonCode as PahoReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 from waiting import WAIT_S
 
@@ -78,7 +79,8 @@ PROPERTIES = [
 
 
 def ours(field: str, value: object) -> Properties:
-    return dataclasses.replace(NO_PROPERTIES, **{field: (value,) if field == "subscription_ids" else value})
+    changes: dict[str, Any] = {field: (value,) if field == "subscription_ids" else value}
+    return dataclasses.replace(NO_PROPERTIES, **changes)
 
 
 def paho_properties(packet_type: int, **values: object) -> PahoProperties:
@@ -321,7 +323,7 @@ def test_ping_and_disconnect_of_paho(version: int) -> None:
         server.send(Pingresp(), client)
         if version == 5:
             theirs = paho_properties(PacketTypes.DISCONNECT, SessionExpiryInterval=3)
-            client.disconnect(paho.ReasonCode(PacketTypes.DISCONNECT, identifier=4), theirs)
+            client.disconnect(PahoReasonCode(PacketTypes.DISCONNECT, identifier=4), theirs)
             properties = Properties(session_expiry_s=3)
             assert server.receive() == Disconnect(reason=4, properties=properties)
         else:

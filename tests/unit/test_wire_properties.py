@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -88,8 +90,13 @@ TABLE: list[tuple[PropertyId, str, object, str, tuple[str, ...]]] = [
 EVERYWHERE = (C, W, A, P, *ANSWERS, S, U, D, X)
 
 
+def with_value(field: str, value: Any) -> Properties:
+    changes: dict[str, Any] = {field: value}
+    return dataclasses.replace(NO_PROPERTIES, **changes)
+
+
 def packet_with(place: str, properties: Properties) -> Packet:
-    makers = {
+    makers: dict[str, Callable[[], Packet]] = {
         C: lambda: Connect(version=5, properties=properties),
         W: lambda: Connect(version=5, will=Will(topic="w", properties=properties)),
         A: lambda: Connack(properties=properties),
@@ -151,8 +158,8 @@ def test_table_has_every_property() -> None:
 
 
 @pytest.mark.parametrize(("field", "value", "block"), [row[1:4] for row in TABLE])
-def test_property_is_these_bytes(field: str, value: object, block: str) -> None:
-    properties = dataclasses.replace(NO_PROPERTIES, **{field: value})
+def test_property_is_these_bytes(field: str, value: Any, block: str) -> None:
+    properties = with_value(field, value)
     assert encode_properties(properties).hex() == bytes.fromhex(block).hex()
 
 
@@ -166,7 +173,7 @@ def test_property_stands_only_where_it_may(
         raw = raw_with(place, bytes.fromhex(block))
         assert fault_of(raw) == Fault.PROPERTY_MISPLACED
         return
-    fields = {"auth_method": "m", field: value} if field == "auth_data" else {field: value}
+    fields: dict[str, Any] = {"auth_method": "m", field: value} if field == "auth_data" else {field: value}
     expected = packet_with(place, dataclasses.replace(NO_PROPERTIES, **fields))
     assert decode(raw, 5) == (expected, len(raw))
     assert encode(expected, 5) == raw
@@ -250,7 +257,7 @@ def test_zero_and_empty_are_values_where_the_standard_lets_them(
 ) -> None:
     raw = raw_with(place, bytes.fromhex(block))
     assert decode(raw, 5) == (
-        packet_with(place, dataclasses.replace(NO_PROPERTIES, **{field: value})),
+        packet_with(place, with_value(field, value)),
         len(raw),
     )
 

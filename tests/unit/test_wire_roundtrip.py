@@ -115,7 +115,7 @@ CONNACK_REASONS = bytes.fromhex("00 80 81 82 83 84 85 86 87 88 89 8a 8c 90 95 97
 SUBACK_REASONS = bytes.fromhex("00 01 02 80 83 87 8f 91 97 9e a1 a2")
 
 
-def of(version: int, kind: type | None) -> st.SearchStrategy[Properties]:
+def of(version: int, kind: Any) -> st.SearchStrategy[Properties]:
     return st.just(NO_PROPERTIES) if version < 5 else PROPERTIES.get(kind, ANSWER)
 
 
@@ -187,8 +187,8 @@ def answers(version: int) -> st.SearchStrategy[Packet]:
 
 
 def others(version: int) -> st.SearchStrategy[Packet]:
-    simple = st.sampled_from([Pingreq(), Pingresp(), Disconnect()])
-    unsubscribe = st.builds(
+    simple: st.SearchStrategy[Packet] = st.sampled_from([Pingreq(), Pingresp(), Disconnect()])
+    unsubscribe: st.SearchStrategy[Packet] = st.builds(
         Unsubscribe,
         packet_id=packet_id,
         filters=st.lists(topic_filter, min_size=1, max_size=4).map(tuple),
