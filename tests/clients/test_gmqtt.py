@@ -9,7 +9,7 @@ import gmqtt  # type: ignore[import-untyped]
 import pytest
 from conformance.kit import Listening
 from conftest import RunningBroker
-from gmqtt.mqtt.constants import MQTTv50, MQTTv311
+from gmqtt.mqtt.constants import MQTTv50, MQTTv311  # type: ignore[import-untyped]
 from waiting import WAIT_S
 
 every_version = pytest.mark.parametrize("version", [MQTTv311, MQTTv50], ids=["3.1.1", "5.0"])

@@ -17,7 +17,7 @@ from clients.test_gmqtt import Client as GmqttClient
 from clients.test_mosquitto_clients import Sub, pub
 from clients.test_mqttjs import run as run_mqttjs
 from clients.test_paho import Client as PahoClient
-from gmqtt.mqtt.constants import MQTTv50, MQTTv311
+from gmqtt.mqtt.constants import MQTTv50, MQTTv311  # type: ignore[import-untyped]
 from listeners.conftest import Authority, BrokerAt, Files
 from listeners.test_listeners import exchange
 from listeners.test_tls import trusting

@@ -11,7 +11,7 @@ from typing import Any
 
 import gmqtt  # type: ignore[import-untyped]
 import pytest
-from gmqtt.mqtt import package as gmqtt_package
+from gmqtt.mqtt import package as gmqtt_package  # type: ignore[import-untyped]
 from gmqtt.mqtt.property import Property as GmqttProperty  # type: ignore[import-untyped]
 from paho.mqtt import client as paho
 from paho.mqtt.enums import CallbackAPIVersion
