@@ -60,9 +60,7 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # as a shell's background jobs begin, and all they start
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.option.collectonly:
         guard_this_process()

@@ -16,6 +16,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from pipeline.streaming import TIDEMQ, Streaming
 from pyspark.sql import SparkSession
+from waiting import WAIT_S
 
 from tidemq.client import ConnectError, sync
 from tidemq.pipeline.alerts import watching as module
@@ -64,7 +65,7 @@ class Receiver:
         self._client.connect("127.0.0.1", port)
         self._client.subscribe([("alerts/#", 1), ("gone/#", 1)])
         self._client.loop_start()
-        subscribed.get(timeout=60)
+        subscribed.get(timeout=WAIT_S)
 
     def until(self, topic: str, state: str) -> dict[str, Any]:
         """Waits for such an alert; it and those before it are in `came`."""
