@@ -13,7 +13,7 @@ MINUTES ?= 30
 PYTHONS ?= python3.12 python3.13
 STEPS_TESTS ?= tests/adversity tests/conformance tests/durable
 
-.PHONY: help setup build serve demo test test-long attack client-wheel wheel-test pythons format bench bench-engine bench-store bench-pipeline asan race steps fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-unit test-long attack client-wheel wheel-test pythons format bench bench-engine bench-store bench-pipeline asan race steps fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,10 @@ serve: setup ## run the broker on port 1883
 demo: setup ## devices, a stream, tables by Spark, an alarm, a plot: in a minute or two (Java 17 or newer)
 	$(BIN)/python examples/lake
 
+# two processes: these compute, and each has to find all tests first
+test-unit: setup ## the quick loop: modules by themselves and the source, in a minute
+	TIDEMQ_TEST_QUICK=1 $(BIN)/pytest -n 2 tests/unit tests/source
+
 test: setup ## run the tests, four files at a time, because most of them wait
 	$(BIN)/pytest -n 4
 
@@ -51,7 +55,11 @@ attack: setup ## 1,000 hostile connections for a minute beside a publisher and a
 client-wheel: setup ## build the wheel of the client alone, tidemq-client, into dist/
 	$(BIN)/python tools/client_distribution.py dist
 
-wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
+wheel-# two processes: these compute, and each has to find all tests first
+test-unit: setup ## the quick loop: modules by themselves and the source, in a minute
+	TIDEMQ_TEST_QUICK=1 $(BIN)/pytest -n 2 tests/unit tests/source
+
+test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
 	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel
 
 pythons: ## the same with other Pythons, each in an environment of its own (PYTHONS="python3.12 python3.13")

@@ -30,6 +30,7 @@ from tidemq.testing.ports import free_port
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance`
 
 from guard import guard_this_process
+from quick import examples
 from waiting import WAIT_S
 
 UNDER_TEST = os.environ.get("TIDEMQ_TEST_BROKER", "tidemq")
@@ -37,7 +38,7 @@ INSTALL_S = 300  # for a Debian package
 
 # Others may have the core meanwhile, so the clock says nothing about an example.
 hypothesis.settings.register_profile(
-    "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "tests", max_examples=examples(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("tests")
 
@@ -47,7 +48,7 @@ TOGETHER = {"pipeline": "a session", "spark": "clusters", "pipeline_crash": "clu
 # What takes longest begins first.
 FIRST = [
     *("pipeline/", "pipeline_crash/", "spark/", "steps/", "wheel/", "crash/test_crash.py"),
-    *("unit/test_cli.py", "unit/test_wire_roundtrip.py", "fuzz/"),
+    *("cli/test_cli.py", "unit/test_wire_roundtrip.py", "fuzz/"),
 ]
 
 

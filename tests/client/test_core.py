@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from tidemq.client.incoming import Incoming
 from tidemq.client.message import Message
@@ -62,7 +63,7 @@ packets = st.lists(
 
 
 @given(packets, st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_any_split_gives_the_same(sent: list[Packet], data: st.DataObject) -> None:
     core = Core()
     stream = b"".join(encode(each, 5) for each in sent)
@@ -88,7 +89,7 @@ def test_any_split_gives_the_same(sent: list[Packet], data: st.DataObject) -> No
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
     """And what is refused is refused again, not passed over."""
     core = Core()
@@ -135,7 +136,7 @@ def test_a_packet_of_megabytes() -> None:
 
 
 @given(st.lists(st.integers(0, 1 << 30), max_size=400), st.integers(1, 300))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_identifiers_in_use_are_never_given_twice(choices: list[int], window: int) -> None:
     """Whatever the order of acknowledgements; the window is kept and filled."""
     core = Core(inflight_max=window)

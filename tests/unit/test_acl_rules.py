@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from quick import examples
 from typer.testing import CliRunner
 
 from tidemq.broker.access.cuts import find_cuts
@@ -106,7 +107,7 @@ def judge(given_rules: list[AclRule], action: int, topic: str) -> int:
 
 
 @given(st.lists(rules(), max_size=5), st.sampled_from(TOPICS))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_message_is_judged_as_by_the_plain_model(drawn: list[AclRule], topic: str) -> None:
     found = judge(drawn, PUBLISH, topic)
     for qos, retain in itertools.product((0, 1, 2), (False, True)):
@@ -114,7 +115,7 @@ def test_a_message_is_judged_as_by_the_plain_model(drawn: list[AclRule], topic: 
 
 
 @given(st.lists(rules(), max_size=4), filters())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_an_allowed_filter_holds_no_topic_that_the_rules_refuse(drawn: list[AclRule], wanted: str) -> None:
     found = judge(drawn, SUBSCRIBE, wanted)
     if found & 7:
@@ -124,7 +125,7 @@ def test_an_allowed_filter_holds_no_topic_that_the_rules_refuse(drawn: list[AclR
 @given(filters(), filters())
 @example("/#", "+")
 @example("+", "/#")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_filter_is_refused_only_for_a_topic_in_it(one: str, wanted: str) -> None:
     """Of one rule the judgement is exact, but for `#` and `/#`: no topic is empty, so `+/#` and `/+/#` are as
     wide, and are not known to be.
@@ -139,7 +140,7 @@ def test_a_filter_is_refused_only_for_a_topic_in_it(one: str, wanted: str) -> No
 
 
 @given(st.lists(rules(), max_size=6), st.sampled_from(TOPICS), st.sampled_from((0, 1, 2)), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_the_rule_that_is_named_is_the_one_that_decides(
     drawn: list[AclRule], topic: str, qos: int, retain: bool
 ) -> None:

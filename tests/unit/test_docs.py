@@ -1,17 +1,14 @@
-"""The documentation names what the code has: every key, limit, flag and counter; its programs run."""
+"""The documentation names what the code has: every key, limit, flag and counter."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import typer
-from waiting import WAIT_S
 
 from tidemq.broker.authenticators.token_keys import JWKS_COUNTERS
 from tidemq.broker.authenticators.webhook import WEBHOOK_COUNTERS
@@ -144,24 +141,6 @@ def test_every_counter_is_documented() -> None:
     )
     assert len(documented) == len(set(documented))
     assert set(documented) == {*NAMES, "retained", "subscriptions", *control_plane, *named}
-
-
-def programs() -> list[str]:
-    """Whole programs in the pages, and the example that ends by itself."""
-    blocks = re.findall(r"```python\n(.*?)```", "".join(page.read_text() for page in PAGES), re.DOTALL)
-    return [*blocks, (ROOT / "examples/embed.py").read_text()]
-
-
-@pytest.mark.parametrize("program", programs() if PAGES else [], ids=lambda _: "program")
-def test_programs_in_the_pages_run(program: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", program]
-    if "\ndef test_" in program:
-        path = tmp_path / "test_page.py"
-        path.write_text(program)
-        command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:asyncio", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
 
 
 @pytest.mark.parametrize(

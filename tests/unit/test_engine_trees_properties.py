@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from quick import examples
 from unit.trees_kit import group_of, walk_of
 
 from tidemq.engine.allocation import count_live_blocks
@@ -205,6 +206,6 @@ class RetainedHistory(RuleBasedStateMachine):
 
 
 TestSubscriptionHistory = SubscriptionHistory.TestCase
-TestSubscriptionHistory.settings = settings(max_examples=100, stateful_step_count=40)
+TestSubscriptionHistory.settings = settings(max_examples=examples(100), stateful_step_count=40)
 TestRetainedHistory = RetainedHistory.TestCase
-TestRetainedHistory.settings = settings(max_examples=150, stateful_step_count=40)
+TestRetainedHistory.settings = settings(max_examples=examples(150), stateful_step_count=40)

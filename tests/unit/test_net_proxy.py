@@ -14,6 +14,7 @@ import trustme
 from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from tidemq.net.server_tls import ServerTls
 from tidemq.net.server_upgrade import WebSocketTerms
@@ -200,7 +201,7 @@ WORDS = st.tuples(
     words=WORDS, extra=st.sampled_from(["", "", "", "", " ", " x", "\t", "\u00e9"]), cut=st.integers(0, 120)
 )
 @example(words=("TCP4", "1.1.1.1", "1.1.1.1", "1", "1"), extra="", cut=3)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_lines_are_read_as_the_model_reads_them(words: tuple[str, ...], extra: str, cut: int) -> None:
     header = b"PROXY " + (" ".join(words) + extra).encode() + b"\r\n"
     stream = serving()
@@ -229,7 +230,7 @@ def test_lines_are_read_as_the_model_reads_them(words: tuple[str, ...], extra: s
     ),
     cuts=st.lists(st.integers(0, 300), max_size=4),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_blocks_are_read_as_the_model_reads_them(
     command: int, family: int, body: bytes, cuts: list[int]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import trustme
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 from websockets.client import ClientProtocol
 from websockets.frames import Frame
 from websockets.http11 import Response
@@ -327,7 +328,7 @@ def test_a_browser_s_headers_by_another_client() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_request_ends_in_one_way(data: st.DataObject) -> None:
     """However it is cut; with whole lines changed, and single bytes."""
     lines = request().split(b"\r\n")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from tidemq.net.websocket import WebSocketView
 
@@ -137,7 +138,7 @@ def streams(draw: st.DrawFn, serves: bool) -> bytes:
 
 @pytest.mark.parametrize("serves", [False, True])
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_frames_are_read_as_the_model_reads_them(serves: bool, data: st.DataObject) -> None:
     stream = data.draw(streams(serves))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))

@@ -24,10 +24,6 @@ from tidemq.errors import ConfigError, UsageError
 TIDEMQ = [sys.executable, "-c", "from tidemq.cli import main; main()"]
 
 
-def run_passwd(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*TIDEMQ, "passwd", *arguments], input=given, capture_output=True, text=True)
-
-
 async def enters(broker: Broker, user: str | None, password: str | None) -> bool:
     client = Client(f"mqtt://127.0.0.1:{broker.port}", username=user, password=password and password.encode())
     try:
@@ -127,29 +123,6 @@ def test_a_user_has_one_line(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_password_file(Path("/nowhere"))
-
-
-def test_the_command_adds_changes_and_removes(tmp_path: Path) -> None:
-    file = tmp_path / "passwd"
-    assert run_passwd(str(file), "ann", given="one\n").returncode == 0
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    file.write_text("# people\n" + file.read_text())
-    assert run_passwd(str(file), "bob", given="two\n").returncode == 0
-    assert run_passwd(str(file), "ann", given="three\n").returncode == 0
-    users = read_password_file(file).hashes
-    assert matches(users["ann"], b"three")
-    assert matches(users["bob"], b"two")
-    assert run_passwd(str(file), "--delete", "ann").returncode == 0
-    assert file.read_text().startswith("# people\nbob:$argon2id$")
-    assert [path.name for path in tmp_path.iterdir()] == ["passwd"]
-    for arguments, given, said in (
-        (("--delete", "ann"), "", "has no user 'ann'"),
-        (("carl",), "\n", "the password is empty"),
-        (("a:b",), "x\n", "cannot be"),
-    ):
-        done = run_passwd(str(file), *arguments, given=given)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert said in done.stderr
 
 
 async def test_the_broker_lets_in_who_is_in_the_file_and_reads_it_again(

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from conformance.kit import Client, refused
 from conformance.packets import AUTH, CONNACK, DISCONNECT, auth, connect
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 from scramp import ScramClient, ScramException
 
 from tidemq import Broker, Config
@@ -232,7 +231,7 @@ MESSAGES = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 ANN = Users({"ann": scram.hash_for_scram(b"secret", FEW)}, bytes(32))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(first=MESSAGES.map(str.encode) | st.binary(max_size=60), final=MESSAGES | st.text(max_size=60))
 def test_whatever_comes_it_is_refused_without_a_stumble(first: bytes, final: str) -> None:
     async def challenge(data: bytes | None) -> bytes:
@@ -472,24 +471,6 @@ def test_what_scram_cannot_take_is_refused(
     with pytest.raises(UsageError, match=said):
         change_password_file(tmp_path / "passwd", user, password, iterations)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_command_writes_a_line_for_scram(tmp_path: Path) -> None:
-    def passwd(*arguments: str, given: str = "secret\n") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from tidemq.cli import main; main()", "passwd", *arguments]
-        return subprocess.run(command, input=given, capture_output=True, text=True)
-
-    file = tmp_path / "passwd"
-    assert passwd(str(file), "ann", "--scram").returncode == 0
-    assert passwd(str(file), "carl", "--scram", "--iterations", "4096").returncode == 0
-    users = read_password_file(file)
-    assert [users.keys[name].iterations for name in ("ann", "carl")] == [600_000, 4096]
-    assert users.keys["ann"].salt != users.keys["carl"].salt
-    assert "secret" not in file.read_text()
-    assert file.read_text().count(":$key$") == 1
-    wrong = passwd(str(file), "ann", "--iterations", "4096")
-    assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert "--iterations goes with --scram" in wrong.stderr
 
 
 def test_scramps_client_refuses_a_broker_that_does_not_know_the_user(file: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 from waiting import WAIT_S
 
 from tidemq.config import Config
@@ -78,7 +79,7 @@ def run_steps(store: Store, steps: list[tuple[Any, ...]]) -> None:
 
 
 @given(steps=st.lists(STEP, max_size=20))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @pytest.mark.parametrize("engine", MAKERS)
 def test_it_agrees_with_the_memory_store(engine: str, steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as path:

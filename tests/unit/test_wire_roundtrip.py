@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from tidemq.errors import ProtocolError
 from tidemq.wire import (
@@ -212,7 +213,7 @@ versions = st.sampled_from([3, 4, 5])
 any_packet = versions.flatmap(lambda v: st.tuples(st.just(v), connects(v) | packets_after_connect(v)))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(any_packet)
 def test_packet_is_read_as_written(of_version: tuple[int, Packet]) -> None:
     version, packet = of_version
@@ -221,7 +222,7 @@ def test_packet_is_read_as_written(of_version: tuple[int, Packet]) -> None:
     assert decode(raw[:-1], version) is None
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(PROPERTIES[Publish])
 def test_block_of_properties_is_read_as_written(properties: Properties) -> None:
     assert decode_properties(encode_properties(properties)) == properties
@@ -237,7 +238,7 @@ def split_streams(draw: st.DrawFn) -> tuple[int, list[Packet], list[bytes]]:
     return version, packets, [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(split_streams())
 def test_any_split_of_a_stream_gives_the_same_packets(split: tuple[int, list[Packet], list[bytes]]) -> None:
     version, packets, pieces = split
@@ -250,7 +251,7 @@ def test_any_split_of_a_stream_gives_the_same_packets(split: tuple[int, list[Pac
     assert decoder.version == version
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(any_packet, st.data())
 def test_a_changed_packet_is_refused_or_means_what_it_says(
     of_version: tuple[int, Packet], data: st.DataObject

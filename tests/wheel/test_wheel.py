@@ -24,7 +24,7 @@ SHORT = [
     "clients/test_paho.py",
     "testing/test_fixtures.py",
 ]
-WHOLE = ["unit", "conformance", "clients", "adversity", "bench", "testing"]
+WHOLE = ["unit", "cli", "store", "conformance", "clients", "adversity", "bench", "testing"]
 ABOUT_THE_SOURCE = "--ignore=unit/test_docs.py"
 
 pytestmark = pytest.mark.timeout(2400)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from waiting import WAIT_S
 
+TESTS = Path(__file__).parents[1]
+
 # A broker from a thread that ends, and a process in a session of its own, whose parent ends.
 TEST = """
 import os, subprocess, sys, time
@@ -42,9 +44,7 @@ def is_running(process: int) -> bool:
 
 
 @contextmanager
-def running_tests(
-    root: Path, folder: Path, *options: str
-) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+def running_tests(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """A pytest in the midst of a test, and what belongs to it: who runs the test, the broker, the orphan."""
     test = folder / "test_endless.py"
     test.write_text(TEST)
@@ -61,7 +61,7 @@ def running_tests(
         str(test),
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment["PYTHONPATH"] = str(root / "tests")
+    environment["PYTHONPATH"] = str(TESTS)
     with (
         log.open("wb") as out,
         subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, env=environment) as process,
@@ -84,15 +84,15 @@ def wait_until_gone(processes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "xdist"])
-def test_nothing_is_left_of_a_killed_pytest(root: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    with running_tests(root, tmp_path, *options) as (pytest_itself, processes):
+def test_nothing_is_left_of_a_killed_pytest(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with running_tests(tmp_path, *options) as (pytest_itself, processes):
         assert all(map(is_running, processes))
         pytest_itself.kill()
         wait_until_gone([pytest_itself.pid, *processes])
 
 
-def test_nothing_is_left_of_a_killed_worker(root: Path, tmp_path: Path) -> None:
-    with running_tests(root, tmp_path, "-n", "1") as (pytest_itself, [worker, *processes]):
+def test_nothing_is_left_of_a_killed_worker(tmp_path: Path) -> None:
+    with running_tests(tmp_path, "-n", "1") as (pytest_itself, [worker, *processes]):
         assert worker != pytest_itself.pid
         os.kill(worker, 9)
         wait_until_gone([worker, *processes])
