@@ -45,9 +45,10 @@ test: setup ## run the tests, four files at a time, because most of them wait
 	$(BIN)/pytest -n 4
 
 # in two processes: the first Spark session of a process leaves its settings to all that come after it
-test-long: setup ## the tests that `make test` leaves out: benchmarks in small, Spark Connect (2 minutes)
+test-long: setup ## what `make test` leaves out: benchmarks in small, Spark Connect, all crashes of the pipeline (5 minutes)
 	$(BIN)/pytest -m long --ignore=tests/pipeline
 	$(BIN)/pytest -m long tests/pipeline
+	TIDEMQ_TEST_CRASH_KILLS=3 $(BIN)/pytest tests/pipeline_crash
 
 attack: setup ## 1,000 hostile connections for a minute beside a publisher and a subscriber that behave
 	$(BIN)/pytest -m long -s tests/adversity/test_attack.py

@@ -52,9 +52,10 @@ async def test_it_is_installed_alone_and_publishes(tmp_path: Path) -> None:
     assert parts == {"__init__.py", "errors.py", "limits.py", "py.typed", "wire", "client"}
     assert [name for name in names if name.startswith("tidemq/client/outgoing.") and name.endswith(".so")]
     environment = tmp_path / "environment"
-    run(sys.executable, "-m", "venv", environment, cwd=tmp_path)
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
     python = environment / "bin" / "python"
-    run(python, "-m", "pip", "install", "--no-index", "--disable-pip-version-check", wheel, cwd=tmp_path)
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    run(*pip, "install", "--no-index", wheel, cwd=tmp_path)
     async with Broker(Config(host="127.0.0.1", port=0, store="memory")) as broker:
         url = f"mqtt://127.0.0.1:{broker.port}"
         printed = await asyncio.to_thread(run, python, "-c", _PROGRAM, url, cwd=tmp_path)

@@ -77,12 +77,14 @@ def test_its_files(wheel: Path) -> None:
 def test_its_behaviour(wheel: Path, tmp_path: Path) -> None:
     whole = os.environ.get("TIDEMQ_TEST_WHEEL") == "whole"
     environment = tmp_path / "environment"
-    run(sys.executable, "-m", "venv", environment, cwd=tmp_path)
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
     python = environment / "bin" / "python"
     run(
-        python,
+        sys.executable,
         "-m",
         "pip",
+        "--python",
+        python,
         "install",
         "--quiet",
         "--disable-pip-version-check",
