@@ -13,7 +13,7 @@ MINUTES ?= 30
 PYTHONS ?= python3.12 python3.13
 STEPS_TESTS ?= tests/adversity tests/conformance tests/durable
 
-.PHONY: help setup build serve demo test test-unit test-long attack client-wheel wheel-test pythons format bench bench-engine bench-store bench-pipeline asan race steps fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel wheel-test pythons format bench bench-engine bench-store bench-pipeline asan race steps fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,9 @@ test-unit: setup ## the quick loop: modules by themselves and the source, in a m
 
 test: setup ## run the tests, four files at a time, because most of them wait
 	$(BIN)/pytest -n 4
+
+test-loaded: setup ## the same beside four processes that only compute: no test may depend on the clock
+	$(BIN)/python tools/busy.py 4 $(BIN)/pytest -n 4
 
 # in two processes: the first Spark session of a process leaves its settings to all that come after it
 test-long: setup ## what `make test` leaves out: benchmarks in small, Spark Connect, all crashes of the pipeline (5 minutes)
