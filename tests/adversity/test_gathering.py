@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from conformance.kit import connected
-from waiting import WAIT_S
+from waiting import WAIT_S, before_others
 
 from tidemq.bench.load.generator import Generator
 from tidemq.bench.peer.target import local_target
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 
 def test_one_by_one(start_engine: StartEngine) -> None:
-    engine = start_engine(1)
-    deadline = time.monotonic() + WAIT_S
-    while not engine.count("turns_gathered"):
-        assert time.monotonic() < deadline, "no turn has waited"
-        load = Workload(name="flood", messages=20_000, one_by_one=True)
-        generator = Generator(load, local_target(engine.port))
-        try:
-            generator.connect(timeout_s=20)
-            assert generator.run().intact
-        finally:
-            generator.close()
+    with before_others():
+        engine = start_engine(1)
+        deadline = time.monotonic() + WAIT_S
+        while not engine.count("turns_gathered"):
+            assert time.monotonic() < deadline, "no turn has waited"
+            load = Workload(name="flood", messages=20_000, one_by_one=True)
+            generator = Generator(load, local_target(engine.port))
+            try:
+                generator.connect(timeout_s=WAIT_S)
+                assert generator.run().intact
+            finally:
+                generator.close()
 
 
 def test_single_messages_are_not_waited_for(start_engine: StartEngine) -> None:
