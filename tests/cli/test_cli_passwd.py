@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidemq.broker.password_file import read_password_file
-from tidemq.broker.passwords import matches
+from tidemq.broker.authenticators.password_file import read_password_file
+from tidemq.broker.authenticators.password_hashes import matches
 
 TIDEMQ = [sys.executable, "-c", "from tidemq.cli import main; main()"]
 

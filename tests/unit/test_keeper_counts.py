@@ -10,7 +10,7 @@ from quick import examples
 from unit.keeper_double import Access, Store, work
 from unit.test_keeper import BROKEN, do, message_id, told
 
-from tidemq.broker.keeper import Keeper
+from tidemq.broker.durability.keeper import Keeper
 
 CHANGES = st.lists(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 1, -1])), max_size=5), max_size=8

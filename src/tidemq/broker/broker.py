@@ -535,7 +535,7 @@ class Broker:
         for event in self._running_engine().events():
             try:
                 self._handlers[type(event)](event)
-            except Exception:
+            except Exception:  # noqa: BLE001 - one event that fails must not end the others
                 _log.exception("event %s failed", type(event).__name__)
 
     def _on_connected(self, event: Connected) -> None:

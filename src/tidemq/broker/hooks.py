@@ -95,7 +95,7 @@ class Hooks:
     async def _tell(self, hook: pluggy.HookImpl, parameter: str, argument: object) -> None:
         try:
             await _call(hook, parameter, argument)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a plugin may raise anything
             if self._failures.take():  # strangers can cause it
                 _log.exception("hook %s of plugin %s failed", hook.function.__name__, hook.plugin_name)
 

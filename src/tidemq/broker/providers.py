@@ -197,5 +197,5 @@ async def close_provider(provider: object) -> None:
     try:
         async with asyncio.timeout(CLOSE_S):
             await close()
-    except Exception:
+    except Exception:  # noqa: BLE001 - a provider may raise anything
         _log.exception("%s did not close", type(provider).__name__)

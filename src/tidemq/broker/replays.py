@@ -230,7 +230,7 @@ class Replays:
                     if await self._deliver(client, b"", 0):
                         return
                 self._check_streams(client)
-        except Exception:  # of the files, of Arrow: the client is told by the end of its connection
+        except Exception:  # noqa: BLE001 - of files, of Arrow: the client sees its connection end
             self.counts["replays_failed"] += 1
             _log.exception("the replays of client %r end", client.client_id)
             self._engine.disconnect(client.client_id, IMPLEMENTATION_SPECIFIC_ERROR)

@@ -74,7 +74,7 @@ class Callbacks:
             result = callback(value)
             if result is not None and inspect.isawaitable(result):
                 await result
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is the program's callback
             context = {"message": f"a callback failed for {value!r}", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
             return False

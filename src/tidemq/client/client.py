@@ -198,7 +198,7 @@ class Client:
             error: Exception
             try:
                 connection = await self._open()
-            except Exception as failure:
+            except Exception as failure:  # noqa: BLE001 - whatever it is, the next attempt may do
                 error = failure
                 attempt += 1
                 returns = again and comes_back(settings, error)

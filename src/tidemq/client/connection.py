@@ -171,7 +171,7 @@ class Connection:
             if self._is_answering():
                 raise FalseServerError("the server accepted the client before it was answered")
             exchange.finish(properties.auth_data)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is raised to who waits for the answer
             self._fail(error)
             return False
         return True

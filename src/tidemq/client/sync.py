@@ -217,7 +217,7 @@ class Client:
         """False where it failed."""
         try:
             callback(value)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is the program's callback
             context = {"message": f"a callback failed for {value!r}", "exception": error}
             self._loop.report(context)
             return False

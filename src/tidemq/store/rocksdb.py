@@ -283,7 +283,7 @@ class RocksDBStore:
         for each in opened:
             try:
                 each.close()
-            except Exception as error:  # nothing is lost: what cannot be flushed is in the log
+            except Exception as error:  # noqa: BLE001 - what cannot be flushed is in the log
                 if self._failure is None:
                     log.warning("the store was not closed well: %s", error)
 

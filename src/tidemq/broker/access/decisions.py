@@ -291,7 +291,7 @@ class Decisions:
         except TimeoutError:
             self.counts["decisions_late"] += 1
             refuse(late)
-        except Exception:
+        except Exception:  # noqa: BLE001 - an authenticator may raise anything
             self.counts["decisions_failed"] += 1
             if self._failures.take():  # strangers can cause it
                 _log.exception("a decision failed, the client is refused")

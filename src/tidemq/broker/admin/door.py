@@ -52,7 +52,8 @@ class Door:
     async def _accept(self, bound: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            while len(self._server.connections) + len(self._entering) >= CONNECTIONS_MAX:
+            # no event tells that a connection has gone
+            while len(self._server.connections) + len(self._entering) >= CONNECTIONS_MAX:  # noqa: ASYNC110
                 await asyncio.sleep(_PAUSE_S)
             try:
                 connection, _ = await loop.sock_accept(bound)

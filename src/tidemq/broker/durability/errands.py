@@ -30,7 +30,7 @@ class Errands:
                 if self._ended is not None:
                     raise self._ended
                 result = act()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it is told to who asked
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -236,7 +236,7 @@ class Keeper:
         try:
             self._work()
             self._errands.end(StoreError("the keeper has ended"))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the thread has died: everybody is told
             reason = (
                 f"the keeper, which stores what is acknowledged, has died: {type(error).__name__}: {error}"
             )
@@ -252,7 +252,7 @@ class Keeper:
                 self._commit(work)
             except MemoryError:
                 raise
-            except Exception as error:  # nobody may wait for ever because of it
+            except Exception as error:  # noqa: BLE001 - nobody may wait for ever because of it
                 _log.exception("the keeper failed")
                 self._refuse(StoreError(str(error)))
                 self._discard_captured(work)
@@ -263,7 +263,7 @@ class Keeper:
                 self._tend()
             except MemoryError:
                 raise
-            except Exception:  # what was committed stays so
+            except Exception:  # noqa: BLE001 - what was committed stays so
                 _log.exception("the keeper failed")
         self._errands.answer()
         self._end()

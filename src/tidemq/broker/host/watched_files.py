@@ -87,7 +87,7 @@ class WatchedFiles(Generic[T]):
             await self.reload()
         except TideMQError as error:
             _log.error("%s; what was read before goes on to count", error)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a provider may raise anything
             _log.exception("%s cannot be read; what was read before goes on to count", names)
         else:
             _log.info("%s: a change was read", names)

@@ -51,7 +51,7 @@ def _decoded(payload: bytes | None, convert: Convert) -> dict[str, Any]:
     file = io.BytesIO(payload or b"")
     try:
         value = cbor2.CBORDecoder(file, read_size=1).decode()  # which reads no further than the value
-    except Exception as error:  # whatever a payload leads the library to, it must not end the job
+    except Exception as error:  # noqa: BLE001 - a payload must not end the job
         return {"decoded": None, "reason": f"not CBOR: {error}"}
     if file.read(1):
         return {"decoded": None, "reason": "not CBOR: something follows the first value"}

@@ -259,7 +259,7 @@ class Subscriber:
         self._task = self._loop.create_task(self._receive())
         try:
             self._loop.run_until_complete(self._task)
-        except (asyncio.CancelledError, Exception) as error:
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the driver is told when it asks
             self._error = error
             if not self._subscribed.done():
                 self._subscribed.set_exception(error)
