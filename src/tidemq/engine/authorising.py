@@ -12,14 +12,15 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.authorising import find_judgement, message_bit
+from cython.cimports.tidemq.engine.backlogs import end_backlog
 from cython.cimports.tidemq.engine.buckets import filters_in
+from cython.cimports.tidemq.engine.clock import clock_ns
 from cython.cimports.tidemq.engine.counters import C_REFUSED_NOT_AUTHORISED, C_SUBSCRIPTIONS_REVOKED
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.message import topic_of
 from cython.cimports.tidemq.engine.replaying import names_stream
 from cython.cimports.tidemq.engine.replies import span_of
 from cython.cimports.tidemq.engine.reports import connection_event, name_peer, post_report
-from cython.cimports.tidemq.engine.retention import end_backlog
 from cython.cimports.tidemq.engine.rules import (
     ACTION_PUBLISH,
     ACTION_SUBSCRIBE,
@@ -45,7 +46,6 @@ from cython.cimports.tidemq.engine.state import (
 )
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.system import AF_INET, AF_INET6, RELAXED, add_i64, inet_pton
-from cython.cimports.tidemq.engine.timers import clock_ns
 from cython.cimports.tidemq.engine.turning import Review
 from cython.cimports.tidemq.engine.wills import discard_will
 from cython.cimports.tidemq.wire.packets import next_filter

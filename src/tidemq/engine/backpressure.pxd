@@ -18,9 +18,6 @@ cdef void continue_strained(Reactor* r) noexcept nogil
 cdef void wait_for_inbox(Reactor* r, uint16_t target, uint64_t feeder) noexcept nogil
 cdef void hold_feeder(Reactor* r, uint64_t feeder) noexcept nogil
 cdef void check_flooding(Reactor* r) noexcept nogil
-cdef void check_memory(Reactor* r) noexcept nogil
-cdef void continue_overloaded(Reactor* r) noexcept nogil
-cdef bint refused_by_memory(Reactor* r, Connection* c) noexcept nogil
 
 # Inline, as what is done for every message and smaller than its call:
 
@@ -58,5 +55,3 @@ cdef void _recover(Reactor* r, Strain* strain) noexcept nogil
 cdef void _begin_wait(Reactor* r, Session* s) noexcept nogil
 cdef void _release_feeders(Reactor* r, Strain* strain) noexcept nogil
 cdef void _look_at(Reactor* r, Session* s) noexcept nogil
-cdef int64_t tree_bytes(Shared* shared) noexcept nogil
-cdef bint _may_go_on(Reactor* r, uint64_t publisher) noexcept nogil

@@ -6,6 +6,7 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import release
 from cython.cimports.tidemq.engine.authorising import bring_up_to_date, free_identity
+from cython.cimports.tidemq.engine.backlogs import suspend_backlog
 from cython.cimports.tidemq.engine.backpressure import stop_waiting
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_ACCEPTED,
@@ -26,7 +27,6 @@ from cython.cimports.tidemq.engine.rates import end_hold
 from cython.cimports.tidemq.engine.replaying import report_delivered
 from cython.cimports.tidemq.engine.replies import write_disconnect
 from cython.cimports.tidemq.engine.reports import connection_event, drop_packet, post_report
-from cython.cimports.tidemq.engine.retention import suspend_backlog
 from cython.cimports.tidemq.engine.rules import release_rules
 from cython.cimports.tidemq.engine.sessions import end_session, set_online, store_session
 from cython.cimports.tidemq.engine.state import (

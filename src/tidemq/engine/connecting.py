@@ -26,6 +26,7 @@ from cython.cimports.tidemq.engine.authorising import (
     review_subscriptions,
     take_names,
 )
+from cython.cimports.tidemq.engine.backlogs import resume_backlog
 from cython.cimports.tidemq.engine.closing import close_connection
 from cython.cimports.tidemq.engine.counters import (
     C_CONNECTIONS_MOVED,
@@ -63,7 +64,6 @@ from cython.cimports.tidemq.engine.reports import (
     post_event,
     post_report,
 )
-from cython.cimports.tidemq.engine.retention import resume_backlog
 from cython.cimports.tidemq.engine.sessions import (
     Found,
     assigned_client_id,

@@ -26,6 +26,7 @@ from cython.cimports.tidemq.engine.journal import (
     remove_row,
 )
 from cython.cimports.tidemq.engine.message import (
+    copy_identifiers,
     hold_message,
     message_bytes,
     open_passage,
@@ -33,13 +34,7 @@ from cython.cimports.tidemq.engine.message import (
     release_message,
 )
 from cython.cimports.tidemq.engine.offers import note_offer
-from cython.cimports.tidemq.engine.outbox import (
-    append_entry,
-    copy_identifiers,
-    entry_at,
-    forget_entry,
-    packet_id_of,
-)
+from cython.cimports.tidemq.engine.outbox import append_entry, entry_at, forget_entry, packet_id_of
 from cython.cimports.tidemq.engine.output import append_large, pending_output, reserve_output
 from cython.cimports.tidemq.engine.promises import promise_sending
 from cython.cimports.tidemq.engine.queueing import (

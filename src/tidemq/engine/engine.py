@@ -20,6 +20,7 @@ from cython.cimports.libcpp.memory import (
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.string_view import string_view
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.clock import clock_ms
 from cython.cimports.tidemq.engine.conversion import (
     event_of,
     free_event,
@@ -104,9 +105,6 @@ from cython.cimports.tidemq.engine.system import (
     pthread_mutex_unlock,
     read,
     store_i64,
-)
-from cython.cimports.tidemq.engine.timers import (
-    clock_ms,
 )
 from cython.cimports.tidemq.engine.wall_clock import read_wall_offset
 from cython.cimports.tidemq.net.exhaustion import end_when_exhausted

@@ -7,6 +7,7 @@ is tried again, and its promises wait for a section after it that is committed.
 import cython
 from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.tidemq.engine.agreement import accept_offer, close_offer, record_offers
+from cython.cimports.tidemq.engine.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.delivery import send_waiting
@@ -27,7 +28,6 @@ from cython.cimports.tidemq.engine.placement import go_home
 from cython.cimports.tidemq.engine.promises import mail_kept
 from cython.cimports.tidemq.engine.received import forget_received
 from cython.cimports.tidemq.engine.replies import refuse_late, span_of, write_ack
-from cython.cimports.tidemq.engine.retention import begin_backlog
 from cython.cimports.tidemq.engine.sessions import end_removals, subscription_turn
 from cython.cimports.tidemq.engine.state import (
     DONE,

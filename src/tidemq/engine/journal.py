@@ -19,8 +19,7 @@ from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.captured import CAPTURED_BYTES_MAX
 from cython.cimports.tidemq.engine.counters import MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.journal import NO_RECORD
-from cython.cimports.tidemq.engine.message import hold_message, release_message
-from cython.cimports.tidemq.engine.outbox import copy_identifiers
+from cython.cimports.tidemq.engine.message import copy_identifiers, hold_message, release_message
 from cython.cimports.tidemq.engine.state import (
     RECORD_ADD,
     RECORD_DELETE,

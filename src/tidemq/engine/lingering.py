@@ -10,7 +10,7 @@ import cython
 from cython.cimports.libc.errno import EAGAIN, EINTR, errno
 from cython.cimports.libc.stdint import uint8_t, uint64_t
 from cython.cimports.tidemq.engine.lingering import LINGER_MS, LINGERING_MAX
-from cython.cimports.tidemq.engine.listening import watch
+from cython.cimports.tidemq.engine.polling import watch
 from cython.cimports.tidemq.engine.state import Lingering
 from cython.cimports.tidemq.engine.steps import count_steps
 from cython.cimports.tidemq.engine.system import MSG_DONTWAIT, SHUT_WR, close, recv, shutdown

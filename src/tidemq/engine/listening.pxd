@@ -2,7 +2,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from tidemq.engine.state cimport Listener, Reactor
 
-cdef void watch(Reactor* r, int fd, uint64_t key, uint32_t options) noexcept nogil
 cdef void add_listening(Reactor* r, int fd, Listener* listener, bint alone) noexcept nogil
 # Whether the key of an epoll event is a listening socket's.
 cdef inline bint is_listening(uint64_t key) noexcept nogil:

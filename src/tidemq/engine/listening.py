@@ -10,21 +10,19 @@ from cython.cimports.tidemq.engine.counters import (
     C_REFUSED_ADDRESS,
 )
 from cython.cimports.tidemq.engine.guarding import address_of_socket, give_place, take_place
+from cython.cimports.tidemq.engine.polling import watch
 from cython.cimports.tidemq.engine.rates import charge_accept, may_accept_at
 from cython.cimports.tidemq.engine.state import TIMER_LISTENING, ListeningSocket, Shared
 from cython.cimports.tidemq.engine.system import (
     EFD_CLOEXEC,
-    EPOLL_CTL_ADD,
     EPOLL_CTL_DEL,
     EPOLLEXCLUSIVE,
-    EPOLLIN,
     RELAXED,
     SOCK_CLOEXEC,
     SOCK_NONBLOCK,
     accept4,
     close,
     epoll_ctl,
-    epoll_event,
     eventfd,
     load_i64,
     pthread_mutex_lock,
@@ -38,14 +36,6 @@ _ACCEPTS_MAX = cython.declare(cython.int, 64)  # of one listener in one turn
 _NOBODY = cython.declare(cython.int, -1)
 _NO_ROOM = cython.declare(cython.int, -2)
 _ROOM_MS = cython.declare(int64_t, 100)  # between two looks whether there is room again
-
-
-def watch(r, fd, key, options):
-    """Tells of what can be read there with the key's events."""
-    event: epoll_event
-    event.events = EPOLLIN | options
-    event.data.u64 = key
-    epoll_ctl(r.epoll, EPOLL_CTL_ADD, fd, cython.address(event))
 
 
 def add_listening(r, fd, listener, alone):

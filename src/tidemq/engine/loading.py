@@ -11,6 +11,7 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.allocation import obtain
+from cython.cimports.tidemq.engine.backlogs import keep_backlog
 from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES
 from cython.cimports.tidemq.engine.journal import NO_RECORD
 from cython.cimports.tidemq.engine.message import message_bytes, release_message, topic_of
@@ -18,7 +19,6 @@ from cython.cimports.tidemq.engine.outbox import append_entry
 from cython.cimports.tidemq.engine.queueing import make_stored, new_rows
 from cython.cimports.tidemq.engine.received import restore_received
 from cython.cimports.tidemq.engine.retained import put_retained
-from cython.cimports.tidemq.engine.retention import keep_backlog
 from cython.cimports.tidemq.engine.rows import (
     QUEUE_KEY_BYTES,
     QUEUE_VALUE_BYTES,

@@ -9,6 +9,5 @@ cdef Mail* send_message_mail(Reactor* r, uint16_t target, uint8_t kind, Message*
 cdef void send_number_mail(Reactor* r, uint16_t target, uint8_t kind, uint64_t number) noexcept nogil
 cdef void wake(Reactor* target) noexcept nogil
 cdef void post_outgoing(Reactor* r) noexcept nogil
-cdef void post_departing(Reactor* r) noexcept nogil
 cdef void post_directly(Reactor* target, const Mail* mail) noexcept nogil
 cdef void take_inbox(Reactor* r) noexcept nogil

@@ -10,7 +10,6 @@ from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.counters import C_MESSAGES_MAILED
-from cython.cimports.tidemq.engine.journal import give_section
 from cython.cimports.tidemq.engine.message import hold_message
 from cython.cimports.tidemq.engine.state import Letter, Mail, Reactor
 from cython.cimports.tidemq.engine.system import (
@@ -93,18 +92,6 @@ def post_outgoing(r):
         pthread_mutex_unlock(cython.address(target.inbox_lock))
         r.outgoing[index].clear()
         wake(target)
-
-
-def post_departing(r):
-    """Hands over the connections that go to other reactors; after `post_outgoing`, at the very end of the
-    turn.
-    """
-    index: cython.size_t
-    if r.departing.size() and r.section != cython.NULL and not r.section.captured.empty():
-        give_section(r)  # in streams their messages come before those of the connections' new places
-    for index in range(r.departing.size()):
-        post_directly(r.shared.reactors[r.departing[index].hops], cython.address(r.departing[index]))
-    r.departing.clear()
 
 
 def take_inbox(r):

@@ -74,3 +74,5 @@ cdef inline int64_t message_bytes(const Message* message) noexcept nogil:
 # One more holder.
 cdef inline void hold_message(Message* message) noexcept nogil:
     add_int(&message.references, 1, RELAXED)
+
+cdef uint32_t* copy_identifiers(const uint32_t* ids, uint32_t count) noexcept nogil

@@ -5,12 +5,14 @@ in the sum over all of them.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.allocation import obtain
-from cython.cimports.tidemq.engine.counters import LIVE_MESSAGES, MEMORY_MESSAGES
-from cython.cimports.tidemq.engine.message import Message, MessageId, Passage, hold_message, message_bytes
+from cython.cimports.tidemq.engine.counters import (
+    LIVE_MESSAGES,
+    MEMORY_MESSAGES,
+)
 from cython.cimports.tidemq.engine.system import ACQ_REL, add_int
 from cython.cimports.tidemq.wire.protocol import Span
 
@@ -154,3 +156,13 @@ def open_passage(passage, message):
     passage.id = message.id
     hold_message(message)
     passage.message = message
+
+
+def copy_identifiers(ids, count):
+    """Subscription identifiers as an entry keeps them: a count, then so many; free() it. NULL for none."""
+    if count == 0:
+        return cython.NULL
+    kept: cython.pointer[uint32_t] = cython.cast(cython.pointer[uint32_t], obtain((count + 1) * 4))
+    kept[0] = count
+    memcpy(kept + 1, ids, count * 4)
+    return kept

@@ -13,8 +13,7 @@ from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.message import hold_message, release_message
-from cython.cimports.tidemq.engine.outbox import copy_identifiers
+from cython.cimports.tidemq.engine.message import copy_identifiers, hold_message, release_message
 from cython.cimports.tidemq.engine.rows import append_u32, append_u64
 from cython.cimports.tidemq.engine.state import Offer, Taker
 from cython.cimports.tidemq.engine.steps import allow_receivers, count_steps

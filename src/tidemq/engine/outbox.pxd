@@ -5,7 +5,6 @@ from tidemq.engine.state cimport Entry, Outbox
 cdef Entry* append_entry(Outbox* box, int64_t* tally) noexcept nogil
 cdef Entry* prepend_entry(Outbox* box, int64_t* tally) noexcept nogil
 cdef Entry* find_entry(const Outbox* box, uint16_t packet_id) noexcept nogil
-cdef uint32_t* copy_identifiers(const uint32_t* ids, uint32_t count) noexcept nogil
 cdef uint64_t place_of(const Outbox* box, uint16_t packet_id) noexcept nogil
 cdef void forget_entry(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil
 cdef void release_payload(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil

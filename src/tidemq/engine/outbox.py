@@ -9,8 +9,8 @@ acknowledges one message gets at most so many after it.
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memcpy, memset
-from cython.cimports.tidemq.engine.allocation import allocate, obtain, release
+from cython.cimports.libc.string import memset
+from cython.cimports.tidemq.engine.allocation import allocate, release
 from cython.cimports.tidemq.engine.counters import LIVE_ENTRIES, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.message import message_bytes, release_message
 from cython.cimports.tidemq.engine.outbox import entry_at, packet_id_of
@@ -26,16 +26,6 @@ from cython.cimports.tidemq.engine.state import (
 
 _FIRST_CAPACITY = cython.declare(uint32_t, 4)  # of a ring; it doubles
 _KEPT_CAPACITY = cython.declare(uint32_t, 1024)  # an empty ring larger than this is given back
-
-
-def copy_identifiers(ids, count):
-    """Subscription identifiers as an entry keeps them: a count, then so many; free() it. NULL for none."""
-    if count == 0:
-        return cython.NULL
-    kept: cython.pointer[uint32_t] = cython.cast(cython.pointer[uint32_t], obtain((count + 1) * 4))
-    kept[0] = count
-    memcpy(kept + 1, ids, count * 4)
-    return kept
 
 
 def _grow(box, tally):

@@ -6,6 +6,7 @@ import cython
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.tidemq.engine.agreement import settle_offer
 from cython.cimports.tidemq.engine.authorising import bring_up_to_date, take_policy
+from cython.cimports.tidemq.engine.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.backpressure import pause_feeder, resume_feeder
 from cython.cimports.tidemq.engine.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.connecting import admit, answer_auth, answer_connect
@@ -20,7 +21,6 @@ from cython.cimports.tidemq.engine.publishing import answer_publish
 from cython.cimports.tidemq.engine.queueing import accept_rows, expire_rows, forget_rows, free_rows
 from cython.cimports.tidemq.engine.replaying import deliver_replayed
 from cython.cimports.tidemq.engine.replies import span_of
-from cython.cimports.tidemq.engine.retention import begin_backlog
 from cython.cimports.tidemq.engine.routing import deliver_mailed, deliver_to_group, route_message
 from cython.cimports.tidemq.engine.rules import Policy, release_policy
 from cython.cimports.tidemq.engine.sessions import (

@@ -7,7 +7,7 @@ from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.agreement import record_offers
 from cython.cimports.tidemq.engine.authorising import find_judgement, judge_topic, message_bit, remember
-from cython.cimports.tidemq.engine.backpressure import is_waited_for, refused_by_memory
+from cython.cimports.tidemq.engine.backpressure import is_waited_for
 from cython.cimports.tidemq.engine.cache import find_receivers
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_MEMORY,
@@ -28,6 +28,7 @@ from cython.cimports.tidemq.engine.journal import (
     remove_row,
 )
 from cython.cimports.tidemq.engine.ledger import is_owed, next_token
+from cython.cimports.tidemq.engine.memory_ceiling import refused_by_memory
 from cython.cimports.tidemq.engine.message import close_passage, empty_passage, passage_message
 from cython.cimports.tidemq.engine.outbox import find_entry, forget_entry, place_of, release_payload
 from cython.cimports.tidemq.engine.output import doom, touch

@@ -8,11 +8,10 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.allocation import obtain
 from cython.cimports.tidemq.engine.authorising import continue_review
+from cython.cimports.tidemq.engine.backlogs import continue_backlogs
 from cython.cimports.tidemq.engine.backpressure import (
     check_flooding,
-    check_memory,
     check_strained,
-    continue_overloaded,
     continue_released,
     continue_strained,
     free_released,
@@ -20,6 +19,7 @@ from cython.cimports.tidemq.engine.backpressure import (
     relieve,
 )
 from cython.cimports.tidemq.engine.cache import free_cache
+from cython.cimports.tidemq.engine.clock import clock_ms, clock_ns
 from cython.cimports.tidemq.engine.closing import (
     close_connection,
     remove_connection,
@@ -35,7 +35,9 @@ from cython.cimports.tidemq.engine.counters import (
     LIVE_BUFFERS,
     MEMORY_BUFFERS,
 )
+from cython.cimports.tidemq.engine.dating import continue_dating, follow_clock
 from cython.cimports.tidemq.engine.delivery import send_waiting
+from cython.cimports.tidemq.engine.departing import post_departing
 from cython.cimports.tidemq.engine.drops import check_drops, report_drops
 from cython.cimports.tidemq.engine.fulfilment import KEPT_A_TURN, keep_promises
 from cython.cimports.tidemq.engine.gathering import begin_gathering, gather, note_turn
@@ -44,12 +46,14 @@ from cython.cimports.tidemq.engine.handbacks import HANDBACK_SLICE, continue_han
 from cython.cimports.tidemq.engine.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.journal import free_section, free_spent, hand_over, is_late
 from cython.cimports.tidemq.engine.lingering import drain_lingering, end_lingering, is_lingering
-from cython.cimports.tidemq.engine.listening import accept_connections, is_listening, watch, watch_listening
-from cython.cimports.tidemq.engine.mail import post_departing, post_outgoing, take_inbox
+from cython.cimports.tidemq.engine.listening import accept_connections, is_listening, watch_listening
+from cython.cimports.tidemq.engine.mail import post_outgoing, take_inbox
+from cython.cimports.tidemq.engine.memory_ceiling import check_memory, continue_overloaded
 from cython.cimports.tidemq.engine.offers import free_offers
 from cython.cimports.tidemq.engine.outbox import entry_at, rewind_outbox
 from cython.cimports.tidemq.engine.output import doom, flush_output, pending_output, touch
 from cython.cimports.tidemq.engine.placement import work_out_load
+from cython.cimports.tidemq.engine.polling import watch
 from cython.cimports.tidemq.engine.postman import handle_mail
 from cython.cimports.tidemq.engine.promises import free_promises
 from cython.cimports.tidemq.engine.queueing import MARK_MS, mark_sent
@@ -57,7 +61,7 @@ from cython.cimports.tidemq.engine.rates import hold_is_over
 from cython.cimports.tidemq.engine.reading import begins_whole, parse_kept, read_connection
 from cython.cimports.tidemq.engine.replaying import report_delivered
 from cython.cimports.tidemq.engine.reports import new_event, post_event
-from cython.cimports.tidemq.engine.retention import continue_backlogs, end_sweep, sweep_retained
+from cython.cimports.tidemq.engine.retaining import end_sweep, sweep_retained
 from cython.cimports.tidemq.engine.rules import release_policy
 from cython.cimports.tidemq.engine.sessions import continue_ending
 from cython.cimports.tidemq.engine.shards import continue_groups, look_at_room, tend_shards
@@ -104,8 +108,7 @@ from cython.cimports.tidemq.engine.system import (
     store_i64,
     store_int,
 )
-from cython.cimports.tidemq.engine.timers import clock_ms, clock_ns, take_timer, time_connection
-from cython.cimports.tidemq.engine.wall_clock import continue_dating, follow_clock
+from cython.cimports.tidemq.engine.timers import take_timer, time_connection
 from cython.cimports.tidemq.engine.work import begin_work, is_enough
 from cython.cimports.tidemq.engine.wrapping import check_transport, has_ended
 from cython.cimports.tidemq.net.buffer import release

@@ -22,7 +22,7 @@ from cython.cimports.tidemq.engine.message import (
     passage_message,
 )
 from cython.cimports.tidemq.engine.promises import promise_kept
-from cython.cimports.tidemq.engine.retention import retain_passage
+from cython.cimports.tidemq.engine.retaining import retain_passage
 from cython.cimports.tidemq.engine.shards import shard_of
 from cython.cimports.tidemq.engine.state import (
     MAIL_GROUP,

@@ -8,6 +8,7 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.string_view import string_view
 from cython.cimports.tidemq.engine.allocation import release
+from cython.cimports.tidemq.engine.backlogs import free_backlog
 from cython.cimports.tidemq.engine.backpressure import end_strain
 from cython.cimports.tidemq.engine.counters import (
     C_DROPPED_NO_GROUP_MEMBER,
@@ -31,7 +32,7 @@ from cython.cimports.tidemq.engine.handbacks import dispose_outbox
 from cython.cimports.tidemq.engine.journal import ask_store, delete_value, put_value
 from cython.cimports.tidemq.engine.message import release_message
 from cython.cimports.tidemq.engine.replies import span_of
-from cython.cimports.tidemq.engine.retention import free_backlog, has_retained
+from cython.cimports.tidemq.engine.retaining import has_retained
 from cython.cimports.tidemq.engine.rows import (
     append_session,
     append_subscription,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.clock import clock_ns
 from cython.cimports.tidemq.engine.columns import CapturedRows, Columns, captured_rows
 from cython.cimports.tidemq.engine.dismantling import settle_all_mail
 from cython.cimports.tidemq.engine.engine import Engine
@@ -50,7 +51,6 @@ from cython.cimports.tidemq.engine.subscriptions import (
     unlock_exclusive,
 )
 from cython.cimports.tidemq.engine.system import RELAXED, pthread_mutex_lock, pthread_mutex_unlock, store_int
-from cython.cimports.tidemq.engine.timers import clock_ns
 from cython.cimports.tidemq.engine.wall_clock import raise_ids
 from cython.cimports.tidemq.wire.protocol import Span, span_of
 

@@ -4,6 +4,7 @@ import cython
 from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.authorising import judge_filter, judge_filters
+from cython.cimports.tidemq.engine.backlogs import begin_backlog, end_backlog
 from cython.cimports.tidemq.engine.counters import (
     C_REFUSED_NOT_AUTHORISED,
     C_REFUSED_STORE,
@@ -16,7 +17,6 @@ from cython.cimports.tidemq.engine.promises import promise_backlog, promise_pack
 from cython.cimports.tidemq.engine.replaying import asks_for_stream, names_stream, report_unsubscribed
 from cython.cimports.tidemq.engine.replies import append_packet, encode_reasons, span_of
 from cython.cimports.tidemq.engine.reports import connection_event, drop_packet, keep_packet, post_event
-from cython.cimports.tidemq.engine.retention import begin_backlog, end_backlog
 from cython.cimports.tidemq.engine.sessions import add_subscription, drop_subscription
 from cython.cimports.tidemq.engine.state import EVENT_SUBSCRIBE, Event
 from cython.cimports.tidemq.engine.steps import count_steps

@@ -6,8 +6,6 @@ cdef void add_timer(Reactor* r, int64_t due_ms, uint64_t key, uint8_t kind) noex
 cdef Timer take_timer(Reactor* r) noexcept nogil
 cdef void time_connection(Reactor* r, Connection* c, int64_t due_ms) noexcept nogil
 cdef void time_session(Reactor* r, Session* s) noexcept nogil
-cdef int64_t clock_ms() noexcept nogil
-cdef int64_t clock_ns() noexcept nogil
 
 # of this module alone
 cdef void _swap(Reactor* r, size_t a, size_t b) noexcept nogil

@@ -12,23 +12,10 @@ from cython.cimports.tidemq.engine.state import (
     TIMER_SESSION,
     Timer,
 )
-from cython.cimports.tidemq.engine.system import CLOCK_MONOTONIC, clock_gettime, timespec
 
 # A timer that is stale by then goes; one that is not is set again. So who connects and goes in a flood, each
 # time with a long keep alive, leaves timers of no longer than that.
 _LONGEST_MS = cython.declare(int64_t, 300000)
-
-
-def clock_ms():
-    """The monotonic clock in milliseconds."""
-    return clock_ns() // 1000000
-
-
-def clock_ns():
-    """The monotonic clock in nanoseconds."""
-    now: timespec
-    clock_gettime(CLOCK_MONOTONIC, cython.address(now))
-    return cython.cast(int64_t, now.tv_sec) * 1000000000 + now.tv_nsec
 
 
 def add_timer(r, due_ms, key, kind):

@@ -6,9 +6,5 @@ cdef int64_t read_wall_offset() noexcept nogil
 cdef int64_t wall_offset(const Shared* shared) noexcept nogil
 cdef int64_t id_offset(const Shared* shared) noexcept nogil
 cdef void raise_ids(Shared* shared, int64_t offset_ns) noexcept nogil
-cdef void follow_clock(Reactor* r) noexcept nogil
-cdef void continue_dating(Reactor* r) noexcept nogil
 
 # of this module alone
-cdef void _begin_dating(Reactor* r) noexcept nogil
-cdef void _date_next(Reactor* r) noexcept nogil

@@ -4,8 +4,6 @@ from libcpp.string cimport string
 from tidemq.engine.state cimport Backlog, Connection, Message, Passage, Reactor, Session
 from tidemq.wire.protocol cimport Span
 
-cdef void retain_passage(Reactor* r, Passage* p) noexcept nogil
-cdef bint has_retained(Reactor* r) noexcept nogil
 cdef void keep_backlog(Session* s, Span filter, uint8_t qos, uint32_t subscription_id) noexcept nogil
 cdef void begin_backlog(Reactor* r, Session* s, Span filter, uint8_t qos, uint32_t subscription_id) noexcept nogil
 cdef void continue_backlogs(Reactor* r) noexcept nogil
@@ -13,12 +11,8 @@ cdef void end_backlog(Reactor* r, Session* s, Span filter) noexcept nogil
 cdef void free_backlog(Session* s) noexcept nogil
 cdef void suspend_backlog(Session* s) noexcept nogil
 cdef void resume_backlog(Reactor* r, Session* s) noexcept nogil
-cdef void sweep_retained(Reactor* r) noexcept nogil
-cdef void end_sweep(Reactor* r) noexcept nogil
 
 # of this module alone
-cdef void _forget_expired(Reactor* r, Message* message) noexcept nogil
-cdef bint _is_over(Reactor* r, Message* message) noexcept nogil
 cdef void _schedule(Reactor* r, Connection* c) noexcept nogil
 cdef bint _send_slice(Reactor* r, Session* s, Backlog* backlog) noexcept nogil
 cdef void _open_backlog(Reactor* r, const string* filter, Backlog* backlog) noexcept nogil
