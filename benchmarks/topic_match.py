@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemq.engine.subscription_view import SubscriptionIndexView
+from tidemq.engine.index.subscription_view import SubscriptionIndexView
 
 SMALL = 1_000
 HOT_TOPICS = 1_000

@@ -10,7 +10,7 @@ import asyncio
 
 from tidemq import Broker, Config
 from tidemq.broker import Access, Verdict
-from tidemq.engine.events import ConnectRequest
+from tidemq.engine.door.events import ConnectRequest
 
 
 class Directory:

@@ -4,7 +4,7 @@ import asyncio
 
 from tidemq import Broker, Config, hookimpl
 from tidemq.broker import Access
-from tidemq.engine.events import Connected, Disconnected, PublishRequest, SubscribeRequest
+from tidemq.engine.door.events import Connected, Disconnected, PublishRequest, SubscribeRequest
 
 
 class Watcher:

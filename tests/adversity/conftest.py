@@ -11,7 +11,7 @@ from conformance.kit import Client
 from waiting import WAIT_S
 
 from tidemq.engine import Connected, Engine
-from tidemq.engine.listeners import ListenerSettings, tcp_sockets
+from tidemq.engine.door.listeners import ListenerSettings, tcp_sockets
 from tidemq.limits import Limits
 from tidemq.net.transport import ServerScheme
 

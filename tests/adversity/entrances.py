@@ -12,7 +12,7 @@ import trustme
 from adversity.doors import SERVER_NAMES, Door
 
 from tidemq.engine import Engine
-from tidemq.engine.listeners import ListenerRates, ListenerSettings, tcp_sockets
+from tidemq.engine.door.listeners import ListenerRates, ListenerSettings, tcp_sockets
 from tidemq.net.server_tls import ServerTls
 from tidemq.net.server_upgrade import WebSocketTerms
 from tidemq.net.transport import ServerScheme

@@ -45,8 +45,8 @@ from tidemq.engine import (
     StoreAccess,
     SubscribeRequest,
 )
-from tidemq.engine.listeners import ListenerRates
-from tidemq.engine.rule_row import CLIENT_MARK, PUBLISH, SUBSCRIBE, RuleRow
+from tidemq.engine.door.listeners import ListenerRates
+from tidemq.engine.door.rule_row import CLIENT_MARK, PUBLISH, SUBSCRIBE, RuleRow
 from tidemq.limits import Limits
 from tidemq.store import MemoryStore, Store
 from tidemq.store.rocksdb import make_rocksdb_store

@@ -111,7 +111,7 @@ LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 from tidemq.engine import Engine
-from tidemq.engine.listeners import tcp_sockets
+from tidemq.engine.door.listeners import tcp_sockets
 from tidemq.limits import Limits
 engine = Engine(Limits(), reactors=4)
 sockets = tcp_sockets("127.0.0.1", 0, 4)

@@ -9,8 +9,8 @@ from conformance.kit import Client, connected
 from conformance.packets import PING, PINGRESP, PUBACK, Will, publish, subscribe
 from conformance.packets import PUBLISH as PUBLISH_PACKET
 
-from tidemq.engine.events import PublishRequest
-from tidemq.engine.rule_row import PUBLISH, SUBSCRIBE, RuleRow
+from tidemq.engine.door.events import PublishRequest
+from tidemq.engine.door.rule_row import PUBLISH, SUBSCRIBE, RuleRow
 
 if TYPE_CHECKING:
     from adversity.conftest import EngineUnderTest, StartEngine

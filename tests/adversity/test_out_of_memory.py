@@ -21,7 +21,7 @@ LINE = "tidemq: out of memory: the process ends"
 PROGRAM = """\
 import sys
 from tidemq.engine import Engine
-from tidemq.engine.listeners import ListenerSettings, tcp_sockets
+from tidemq.engine.door.listeners import ListenerSettings, tcp_sockets
 from tidemq.limits import Limits
 engine = Engine(Limits(memory_bytes_max=1 << 40, subscriptions_max=1 << 30), reactors=1)
 sockets = tcp_sockets("127.0.0.1", 0, 1)

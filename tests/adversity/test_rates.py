@@ -14,7 +14,7 @@ from conformance.packets import CONNACK, PING, PUBACK, PUBLISH, connect, publish
 from waiting import LATE_S, WAIT_S
 
 from tidemq.engine import Engine
-from tidemq.engine.listeners import ListenerRates, ListenerSettings, tcp_sockets
+from tidemq.engine.door.listeners import ListenerRates, ListenerSettings, tcp_sockets
 from tidemq.limits import Limits
 from tidemq.net.transport import ServerScheme
 

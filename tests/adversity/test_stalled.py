@@ -15,7 +15,7 @@ from conformance.packets import AUTH, connect, publish
 from waiting import LATE_S, WAIT_S
 
 from tidemq.engine import ConnectRequest, Engine
-from tidemq.engine.listeners import ListenerSettings, tcp_sockets
+from tidemq.engine.door.listeners import ListenerSettings, tcp_sockets
 from tidemq.limits import Limits
 from tidemq.net.server_upgrade import WebSocketTerms
 from tidemq.net.transport import ServerScheme

@@ -7,8 +7,8 @@ from adversity.conftest import StartEngine
 from adversity.test_steps_index import COUNT, subscribe_all
 from conformance.kit import Client, connected, kept
 
-from tidemq.engine.events import Revoked
-from tidemq.engine.rule_row import PUBLISH, SUBSCRIBE, RuleRow
+from tidemq.engine.door.events import Revoked
+from tidemq.engine.door.rule_row import PUBLISH, SUBSCRIBE, RuleRow
 
 ALL = PUBLISH | SUBSCRIBE
 OPEN = RuleRow(True, ALL, b"open/#")

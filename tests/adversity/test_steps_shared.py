@@ -15,7 +15,7 @@ from adversity.conftest import EngineUnderTest, StartEngine
 from conformance.kit import Client, kept
 from conformance.packets import PUBLISH, publish
 
-from tidemq.engine.steps import counts_steps
+from tidemq.engine.base.steps import counts_steps
 
 FILTER = "$share/g/t"
 MANY = 100_000 if counts_steps() else 10_000

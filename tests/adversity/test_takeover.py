@@ -22,7 +22,7 @@ from conformance.packets import (
 )
 
 from tidemq.engine import Engine
-from tidemq.engine.listeners import ListenerSettings, tcp_sockets
+from tidemq.engine.door.listeners import ListenerSettings, tcp_sockets
 from tidemq.limits import Limits
 from tidemq.net.server_upgrade import WebSocketTerms
 from tidemq.net.transport import ServerScheme

@@ -19,7 +19,7 @@ from waiting import WAIT_S, wait_until
 from tidemq.broker.durability.keeper import Keeper
 from tidemq.config import Config, StreamConfig
 from tidemq.engine import Connected, Engine, Stopped, StoreAccess
-from tidemq.engine.listeners import tcp_sockets
+from tidemq.engine.door.listeners import tcp_sockets
 from tidemq.errors import StoreError
 from tidemq.limits import Limits
 from tidemq.store import FAMILIES, MemoryStore, Store, Write

@@ -20,7 +20,7 @@ from conformance.packets import PUBACK, PUBLISH, acknowledge, publish
 from waiting import WAIT_S, wait_until
 
 from tidemq.config import StreamConfig
-from tidemq.engine.steps import counts_steps
+from tidemq.engine.base.steps import counts_steps
 
 if TYPE_CHECKING:
     from durable.conftest import Servers

@@ -60,8 +60,8 @@ from tidemq.engine import (
     SubscribeRequest,
     rule_row,
 )
-from tidemq.engine.listeners import ListenerRates
-from tidemq.engine.rule_row import CLIENT_MARK, RuleRow
+from tidemq.engine.door.listeners import ListenerRates
+from tidemq.engine.door.rule_row import CLIENT_MARK, RuleRow
 from tidemq.limits import Limits
 
 CORPUS = Path(__file__).parent / "corpus" / "connection"

@@ -17,7 +17,7 @@ from tidemq.broker.authenticators.password_file import change_password_file
 from tidemq.client.errors import ServerRefusedError
 from tidemq.client.sync import Client
 from tidemq.config import Config, load_config
-from tidemq.engine.events import AuthRequest, ConnectRequest
+from tidemq.engine.door.events import AuthRequest, ConnectRequest
 from tidemq.errors import ConfigError
 
 SECRET = "fj39-secret-of-somebody"  # begins every secret of this file

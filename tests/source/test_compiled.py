@@ -12,15 +12,15 @@ from pathlib import Path
 
 # of the data plane, what only the control plane calls and what declares names
 NOT_COMPILED = {
-    "engine/rule_row.py",
+    "engine/door/rule_row.py",
     "wire/codes.py",
     "wire/control_packets.py",
     "wire/decoder.py",
     "wire/faults.py",
     "wire/payloads.py",
     "wire/filters.py",  # for programs and the control plane; the engine has its own
-    "engine/events.py",
-    "engine/listeners.py",
+    "engine/door/events.py",
+    "engine/door/listeners.py",
 }
 
 
@@ -65,12 +65,14 @@ def test_an_empty_passage_has_every_field(
     trees: dict[Path, ast.Module], declarations: dict[Path, str]
 ) -> None:
     struct = (
-        declarations[Path("engine/message.pxd")].partition("cdef struct Passage:\n")[2].partition("\n\n")[0]
+        declarations[Path("engine/base/message.pxd")]
+        .partition("cdef struct Passage:\n")[2]
+        .partition("\n\n")[0]
     )
     fields = {line.partition("#")[0].split()[-1] for line in struct.splitlines() if not line.startswith("#")}
     [function] = [
         node
-        for node in ast.walk(trees[Path("engine/message.py")])
+        for node in ast.walk(trees[Path("engine/base/message.py")])
         if isinstance(node, ast.FunctionDef) and node.name == "empty_passage"
     ]
     emptied = {

@@ -32,6 +32,18 @@ BELOW = {
 }
 # The rooms of a part: its folders, and the modules that stand before them, each a room of its own.
 ROOMS = {
+    "engine": {
+        "base": "",
+        "index": "base",
+        "state": "base index",
+        "link": "base index state",
+        "journal": "base state link",
+        "queues": "base index state link journal",
+        "clients": "base index state link journal queues",
+        "turn": "base index state link journal queues clients",
+        "door": "base index state link journal queues turn",
+        "__init__": "door",
+    },
     "broker": {
         "acl_rules": "",
         "completion": "",
@@ -220,14 +232,14 @@ SOURCE = """
 import tidemq.broker.hooks
 from tidemq import limits
 from tidemq.wire import codes
-from cython.cimports.tidemq.engine.state import Reactor
+from cython.cimports.tidemq.engine.state.state import Reactor
 from ..store import memory
 def later():
     from tidemq.cli.pub import pub
 """
 DECLARATIONS = """
 from tidemq.wire.protocol cimport Span
-cimport tidemq.engine.state
+cimport tidemq.engine.state.state
     from tidemq.store import x
 """
 

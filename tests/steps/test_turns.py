@@ -31,7 +31,7 @@ def variant(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 AT_THE_LIMIT = """
-from tidemq.engine.steps import try_turn
+from tidemq.engine.base.steps import try_turn
 
 try_turn(20_000)
 print("within the limit", flush=True)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tidemq import Broker, Config
 from tidemq.client import Client, ServerRefusedError
-from tidemq.engine.events import ConnectRequest
+from tidemq.engine.door.events import ConnectRequest
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

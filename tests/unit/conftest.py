@@ -11,9 +11,9 @@ import pytest
 
 from tidemq.broker import Broker
 from tidemq.config import Config
-from tidemq.engine.events import Event, Received, Stopped
-from tidemq.engine.listeners import ListenerSettings
-from tidemq.engine.rule_row import RuleRow
+from tidemq.engine.door.events import Event, Received, Stopped
+from tidemq.engine.door.listeners import ListenerSettings
+from tidemq.engine.door.rule_row import RuleRow
 from tidemq.limits import Limits
 
 

@@ -19,8 +19,8 @@ from tidemq.broker.access.file_formats import AclFormat, read_rules
 from tidemq.broker.access.judging import Client, decide
 from tidemq.broker.acl_rules import AclRule, rows_of
 from tidemq.cli import app
-from tidemq.engine.rule_book import judge_rows
-from tidemq.engine.rule_row import PUBLISH, SUBSCRIBE
+from tidemq.engine.door.rule_book import judge_rows
+from tidemq.engine.door.rule_row import PUBLISH, SUBSCRIBE
 from tidemq.errors import ConfigError
 
 LEVELS = ("", "a", "b", "$s", "zz")

@@ -15,7 +15,7 @@ from tidemq import Broker, Config, Listener
 from tidemq.broker.authenticators import builtin
 from tidemq.broker.authenticators.builtin import LocalOnly, make_anonymous
 from tidemq.client import Client, ServerRefusedError
-from tidemq.engine.events import ConnectRequest
+from tidemq.engine.door.events import ConnectRequest
 from tidemq.errors import ConfigError
 from tidemq.wire import Connack, Connect, Decoder, encode
 

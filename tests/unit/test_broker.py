@@ -20,7 +20,7 @@ from tidemq.broker import Verdict, fault_log
 from tidemq.broker.fault_log import DROPS, DropLog, FaultLog
 from tidemq.broker.sys_topics import plan_sys_messages
 from tidemq.config import Config, Listener
-from tidemq.engine.events import Connected, ConnectRequest, Disconnected, Dropped, Received
+from tidemq.engine.door.events import Connected, ConnectRequest, Disconnected, Dropped, Received
 from tidemq.errors import ConfigError, UsageError
 from tidemq.wire import Properties
 

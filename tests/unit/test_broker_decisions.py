@@ -13,7 +13,7 @@ from waiting import LATE_S, until
 from tidemq import Access
 from tidemq.broker import Verdict, hookimpl
 from tidemq.config import Config
-from tidemq.engine.events import (
+from tidemq.engine.door.events import (
     AuthRequest,
     Connected,
     ConnectRequest,

@@ -14,7 +14,7 @@ from waiting import WAIT_S
 
 from tidemq import Broker, Config, hookimpl
 from tidemq.broker import Verdict
-from tidemq.engine.events import ConnectRequest
+from tidemq.engine.door.events import ConnectRequest
 from tidemq.store import MemoryStore
 from tidemq.wire import (
     Auth,

@@ -18,7 +18,7 @@ from tidemq import Broker, Config, Limits, Listener, TideMQError
 from tidemq.broker import Verdict, hookimpl
 from tidemq.broker.access.connected_clients import WAIT_S, Clients
 from tidemq.client import Client, PublishError
-from tidemq.engine.events import AuthRequest, Connected, Disconnected, PublishRequest, SubscribeRequest
+from tidemq.engine.door.events import AuthRequest, Connected, Disconnected, PublishRequest, SubscribeRequest
 
 
 class Authenticator:

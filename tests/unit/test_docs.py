@@ -24,7 +24,7 @@ from tidemq.config import (
     WebSocketConfig,
     load_config,
 )
-from tidemq.engine.counters import NAMES
+from tidemq.engine.base.counters import NAMES
 from tidemq.limits import Limits
 from tidemq.store.interface import DAMAGE_COUNTERS
 from tidemq.stream.streams import STREAM_COUNTERS

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from unit.trees_kit import group_of, walk_of
 
-from tidemq.engine.allocation import count_live_blocks
-from tidemq.engine.retained import RetainedIndexView
-from tidemq.engine.subscription_view import SubscriptionIndexView
+from tidemq.engine.base.allocation import count_live_blocks
+from tidemq.engine.index.retained_index import RetainedIndexView
+from tidemq.engine.index.subscription_view import SubscriptionIndexView
 from tidemq.limits import Limits
 from tidemq.wire.topics import topic_filter_ways
 

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from quick import examples
 from unit.trees_kit import group_of, walk_of
 
-from tidemq.engine.allocation import count_live_blocks
-from tidemq.engine.retained import RetainedIndexView
-from tidemq.engine.subscription_view import SubscriptionIndexView
+from tidemq.engine.base.allocation import count_live_blocks
+from tidemq.engine.index.retained_index import RetainedIndexView
+from tidemq.engine.index.subscription_view import SubscriptionIndexView
 
 LEVEL = st.sampled_from(["", "a", "b", "$", "$a", "a-level-that-no-node-holds-inline", "é"])
 FILTER_LEVEL = st.one_of(LEVEL, st.just("+"))

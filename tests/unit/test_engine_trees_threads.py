@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from unit.trees_kit import walk_of
 
-from tidemq.engine.retained import RetainedIndexView
-from tidemq.engine.subscription_view import SubscriptionIndexView
+from tidemq.engine.index.retained_index import RetainedIndexView
+from tidemq.engine.index.subscription_view import SubscriptionIndexView
 
 
 def run_beside(work: Callable[[], object], *others: Callable[[], object]) -> None:

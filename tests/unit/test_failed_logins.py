@@ -20,7 +20,7 @@ from tidemq.broker.authenticators.password_file import change_password_file
 from tidemq.broker.authenticators.password_hashes import matches
 from tidemq.broker.providers import Challenge
 from tidemq.client import Client
-from tidemq.engine.events import AuthRequest, ConnectRequest
+from tidemq.engine.door.events import AuthRequest, ConnectRequest
 from tidemq.wire import Connack, Connect, Decoder, encode
 
 HERE, THERE = "192.0.2.1:1000", "198.51.100.7:2000"

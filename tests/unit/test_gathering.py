@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemq.engine.gathering import gathered
+from tidemq.engine.turn.gathering import gathered
 
 Turn = tuple[int, int, int, int]  # µs before it, µs that it takes, messages nobody waits for, all packets
 

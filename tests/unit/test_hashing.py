@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from adversity.collisions import colliding
 
-HEADER = Path(__file__).parents[2] / "src/tidemq/engine/hashing.pxd"
+HEADER = Path(__file__).parents[2] / "src/tidemq/engine/base/hashing.pxd"
 
 pytestmark = pytest.mark.skipif(
     not HEADER.exists() or shutil.which("g++") is None, reason="needs the source tree and g++"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemq.engine import Engine, StoreAccess
-from tidemq.engine.listeners import tcp_sockets
+from tidemq.engine.door.listeners import tcp_sockets
 from tidemq.limits import Limits
 from tidemq.store.rows import parse_message, parse_queue, parse_received, parse_session, parse_subscription
 

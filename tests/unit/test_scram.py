@@ -31,7 +31,7 @@ from tidemq.broker.authenticators.password_file import (
 )
 from tidemq.broker.authenticators.password_hashes import matches
 from tidemq.broker.host import watched_files
-from tidemq.engine.events import AuthRequest, ConnectRequest
+from tidemq.engine.door.events import AuthRequest, ConnectRequest
 from tidemq.errors import ConfigError, UsageError
 
 METHOD = "SCRAM-SHA-256"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidemq.engine.retained import RetainedIndexView, RetainedWalkView
-from tidemq.engine.subscription_view import SubscriptionIndexView
+from tidemq.engine.index.retained_index import RetainedIndexView, RetainedWalkView
+from tidemq.engine.index.subscription_view import SubscriptionIndexView
 
 
 def walk_of(index: RetainedIndexView, topic_filter: bytes) -> RetainedWalkView:

@@ -91,7 +91,9 @@ def test_its_behaviour(wheel: Path, tmp_path: Path) -> None:
         f"{wheel}[{'test' if whole else 'test-short'}]",
         cwd=tmp_path,
     )
-    place = run(python, "-c", "import tidemq.engine.reactor as m; print(m.__file__)", cwd=tmp_path).strip()
+    place = run(
+        python, "-c", "import tidemq.engine.turn.reactor as m; print(m.__file__)", cwd=tmp_path
+    ).strip()
     assert Path(place).is_relative_to(environment)
     assert place.endswith(".so")
     for folder in ("tests", "examples", "docs"):

@@ -12,7 +12,7 @@ from tidemq.broker.providers import (
     EnhancedAuthenticator,
     Verdict,
 )
-from tidemq.engine.events import (
+from tidemq.engine.door.events import (
     AuthRequest,
     Connected,
     ConnectRequest,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Literal
 
-from tidemq.engine.rule_row import CLIENT_MARK, PUBLISH, SUBSCRIBE, USER_MARK, RuleRow
+from tidemq.engine.door.rule_row import CLIENT_MARK, PUBLISH, SUBSCRIBE, USER_MARK, RuleRow
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

@@ -45,7 +45,7 @@ from tidemq.broker.reload import Act, Reloads
 from tidemq.broker.replays import Replays
 from tidemq.broker.sys_topics import publish_sys_topics
 from tidemq.config import REACTORS_MAX, Config, Listener, refused
-from tidemq.engine.events import (
+from tidemq.engine.door.events import (
     AuthRequest,
     Connected,
     ConnectRequest,

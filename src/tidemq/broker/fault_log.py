@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from tidemq.engine.events import Disconnected, Dropped
+from tidemq.engine.door.events import Disconnected, Dropped
 from tidemq.wire import fault_text
 
 if TYPE_CHECKING:

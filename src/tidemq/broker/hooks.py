@@ -16,7 +16,7 @@ import pluggy
 
 from tidemq.broker.fault_log import Lines
 from tidemq.broker.providers import Access
-from tidemq.engine.events import Connected, Disconnected, PublishRequest, SubscribeRequest
+from tidemq.engine.door.events import Connected, Disconnected, PublishRequest, SubscribeRequest
 from tidemq.errors import UsageError
 
 hookspec = pluggy.HookspecMarker("tidemq")

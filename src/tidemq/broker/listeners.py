@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tidemq.broker.host.watched_files import WatchedFiles
 from tidemq.config import LISTENER_RANGES, Config, Listener, TlsConfig, refused, unknown_name
-from tidemq.engine.listeners import ListenerRates, ListenerSettings, tcp_sockets, unix_socket
+from tidemq.engine.door.listeners import ListenerRates, ListenerSettings, tcp_sockets, unix_socket
 from tidemq.errors import ConfigError, UsageError
 from tidemq.net.server_tls import ServerTls
 from tidemq.net.server_upgrade import WebSocketTerms

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ValidationError
 
 from tidemq.broker.acl_rules import AclRule
 from tidemq.config import Config, read_text, refused, unknown_name
-from tidemq.engine.events import AuthRequest, ConnectRequest
+from tidemq.engine.door.events import AuthRequest, ConnectRequest
 from tidemq.errors import UsageError
 
 # reason codes that decisions answer with (5.0 section 2.4); below 5.0 the engine maps them

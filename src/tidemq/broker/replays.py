@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemq.broker.fault_log import Lines
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED, TOPIC_FILTER_INVALID
-from tidemq.engine.events import Delivered, SubscribeRequest, Unsubscribed
+from tidemq.engine.door.events import Delivered, SubscribeRequest, Unsubscribed
 from tidemq.errors import TideMQError
 from tidemq.stream import Stream, Streams
 from tidemq.stream.ranges import Cursor

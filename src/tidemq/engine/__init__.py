@@ -1,7 +1,7 @@
 """The data plane: reactors, sessions and messages behind one façade, `Engine`."""
 
-from tidemq.engine.engine import Engine
-from tidemq.engine.events import (
+from tidemq.engine.door.engine import Engine
+from tidemq.engine.door.events import (
     AuthRequest,
     Connected,
     ConnectRequest,
@@ -15,8 +15,8 @@ from tidemq.engine.events import (
     SubscribeRequest,
     Unsubscribed,
 )
-from tidemq.engine.store_access import StoreAccess
-from tidemq.engine.storing import StoreWork
+from tidemq.engine.door.keeper_access import StoreAccess
+from tidemq.engine.door.keeper_work import StoreWork
 
 __all__ = [
     "AuthRequest",

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from tidemq.broker import Broker, Message, Subscription, hookimpl
-from tidemq.engine.events import Connected, Disconnected, SubscribeRequest
+from tidemq.engine.door.events import Connected, Disconnected, SubscribeRequest
 from tidemq.testing.proxy import Link, Proxy
 from tidemq.wire.filters import matches
 

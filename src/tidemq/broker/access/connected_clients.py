@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemq.broker.providers import Verdict
-from tidemq.engine.events import AuthRequest, Connected, ConnectRequest, Disconnected
+from tidemq.engine.door.events import AuthRequest, Connected, ConnectRequest, Disconnected
 
 WAIT_S = 60.0  # for the report of a connection; the client has gone meanwhile
 

@@ -46,7 +46,7 @@ from tidemq.broker.providers import (
 )
 from tidemq.broker.replays import PREFIX, Replay, ReplayRefusedError, Replays
 from tidemq.config import Config
-from tidemq.engine.events import (
+from tidemq.engine.door.events import (
     AuthRequest,
     Connected,
     ConnectRequest,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tidemq.broker.acl_rules import ACTIONS, AclRule, Address, packed, rows_of
-from tidemq.engine.rule_row import RuleRow
+from tidemq.engine.door.rule_row import RuleRow
 
 Action = Literal["publish", "subscribe"]
 
@@ -64,7 +64,7 @@ def decide(
 
 
 def _judge(rows: Sequence[RuleRow], client: Client, action: Action, topic: str) -> int:
-    from tidemq.engine.rule_book import judge_rows  # late: it loads a part of the engine
+    from tidemq.engine.door.rule_book import judge_rows  # late: it loads a part of the engine
 
     return judge_rows(
         rows,

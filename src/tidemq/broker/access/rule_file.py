@@ -11,7 +11,7 @@ from tidemq.broker.access.cuts import find_cuts
 from tidemq.broker.access.file_formats import AclFormat, read_rules
 from tidemq.broker.acl_rules import AclRule, rows_of
 from tidemq.broker.host.watched_files import WatchedFiles
-from tidemq.engine.rule_row import RuleRow
+from tidemq.engine.door.rule_row import RuleRow
 from tidemq.errors import TideMQError
 
 WARNINGS_MAX = 10  # of one reading

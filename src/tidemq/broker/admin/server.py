@@ -15,7 +15,7 @@ from aiohttp.http import HttpProcessingError
 from tidemq.broker.admin.door import Door
 from tidemq.broker.admin.guard import Guard, Handler, is_loopback
 from tidemq.config import Config, refused
-from tidemq.engine.listeners import listening_at
+from tidemq.engine.door.listeners import listening_at
 
 _log = logging.getLogger("tidemq.admin")
 

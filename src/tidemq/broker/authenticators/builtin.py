@@ -19,7 +19,7 @@ from tidemq.broker.providers import (
     read_options,
 )
 from tidemq.config import Config
-from tidemq.engine.events import ConnectRequest
+from tidemq.engine.door.events import ConnectRequest
 
 REMOTE_REFUSED = (
     "without an authenticator only clients of this machine may connect: "

@@ -24,7 +24,7 @@ from tidemq.broker.providers import (
     read_options,
 )
 from tidemq.config import Config
-from tidemq.engine.events import ConnectRequest
+from tidemq.engine.door.events import ConnectRequest
 
 Identity = Literal["cn", "san_dns", "san_email", "san_uri", "fingerprint"]
 

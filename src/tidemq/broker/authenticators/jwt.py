@@ -52,7 +52,7 @@ from tidemq.broker.providers import (
     read_options,
 )
 from tidemq.config import Config
-from tidemq.engine.events import AuthRequest, ConnectRequest
+from tidemq.engine.door.events import AuthRequest, ConnectRequest
 
 METHOD = "JWT"  # of enhanced authentication
 TOKEN_BYTES_MAX = 32 << 10

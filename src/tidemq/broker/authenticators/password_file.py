@@ -45,7 +45,7 @@ from tidemq.broker.providers import (
     read_options,
 )
 from tidemq.config import Config, refused
-from tidemq.engine.events import AuthRequest, ConnectRequest
+from tidemq.engine.door.events import AuthRequest, ConnectRequest
 from tidemq.errors import UsageError
 
 REMEMBERED_MAX = 100_000  # passwords that were right

@@ -27,7 +27,7 @@ from tidemq.broker.providers import (
     Challenge,
     Verdict,
 )
-from tidemq.engine.events import AuthRequest, ConnectRequest
+from tidemq.engine.door.events import AuthRequest, ConnectRequest
 from tidemq.errors import UsageError
 
 METHOD = "SCRAM-SHA-256"

@@ -37,7 +37,7 @@ from tidemq.broker.providers import (
     read_options,
 )
 from tidemq.config import Config
-from tidemq.engine.events import ConnectRequest
+from tidemq.engine.door.events import ConnectRequest
 
 GROUPS_MAX = 1000
 SERVER_IN_TROUBLE = (408, 429)  # these of 4xx are not about the question (RFC 9110, RFC 6585)

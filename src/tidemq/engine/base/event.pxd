@@ -1,0 +1,39 @@
+"""What a reactor tells the control plane: layout only. See `reports`, which make them, and `events`, which take them."""
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libcpp cimport bool
+from libcpp.string cimport string
+
+from tidemq.engine.base.message cimport Message
+
+cdef enum:   # the kind of an Event
+    EVENT_CONNECT
+    EVENT_AUTH
+    EVENT_SUBSCRIBE
+    EVENT_UNSUBSCRIBE            # of what a stream keeps
+    EVENT_DELIVERED              # replayed messages are out; `flag`: the connection has gone instead
+    EVENT_PUBLISH
+    EVENT_CONNECTED
+    EVENT_DISCONNECTED
+    EVENT_RECEIVED
+    EVENT_REVOKED                # the rules ended subscriptions: `packet_bytes_max`: how many, `text`: one of them
+    EVENT_DROPPED                # `reason`: the counter; `packet_bytes_max`: how many; `client_id`: whose, if known
+    EVENT_STOPPED
+
+cdef cppclass Event:
+    uint8_t kind
+    uint64_t connection          # or the receiver's number
+    uint8_t reason
+    uint8_t fault
+    uint8_t version
+    bool flag                    # clean start, session present
+    bool has_username
+    uint16_t keep_alive_s
+    uint32_t packet_bytes_max
+    string client_id
+    string username
+    string peer
+    string packet                # the whole packet that a decision is about; events.py parses it again
+    string data                  # auth data, filters
+    string text                  # auth method, topic
+    string listener              # name of the one where a client came in that wants to be authenticated
+    Message* message

@@ -1,0 +1,1 @@
+"""What clients ask for: CONNECT, SUBSCRIBE, PUBLISH, their ends and their wills."""

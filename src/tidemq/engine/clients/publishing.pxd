@@ -1,0 +1,28 @@
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
+
+from tidemq.engine.index.rules cimport Judgement
+from tidemq.engine.state.state cimport CacheEntry, Connection, Entry, Passage, Reactor, Session
+from tidemq.wire.packets cimport Ack, Publish
+from tidemq.wire.protocol cimport Fault
+
+cdef void handle_publish(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size, const uint8_t* frame, uint32_t frame_size) noexcept nogil
+cdef void answer_publish(Reactor* r, Connection* c, uint8_t reason, uint64_t ttl_ms) noexcept nogil
+cdef void handle_ack(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil
+
+# of this module alone
+cdef Fault _resolve_alias(Reactor* r, Connection* c, Publish* publish) noexcept nogil
+cdef Fault _check_publish(Reactor* r, Connection* c, Publish* publish) noexcept nogil
+cdef Judgement* _answered(Reactor* r, Connection* c, CacheEntry* entry, Publish* publish) noexcept nogil
+cdef void _ask_publish(
+    Reactor* r, Connection* c, Publish* publish, uint8_t first, const uint8_t* body, uint32_t size,
+) noexcept nogil
+cdef void _deny_publish(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
+cdef void _refuse_publish(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
+cdef bint _refused_by_store(Reactor* r, Connection* c, Publish* publish, CacheEntry* entry) noexcept nogil
+cdef void _acknowledge(Reactor* r, Connection* c, Passage* p, uint16_t packet_id) noexcept nogil
+cdef void _accept_publish(
+    Reactor* r, Connection* c, Publish* publish, const uint8_t* frame, uint32_t frame_size, CacheEntry* entry,
+) noexcept nogil
+cdef void _handle_pubrel(Reactor* r, Connection* c, uint16_t packet_id) noexcept nogil
+cdef void _release_entry(Reactor* r, Connection* c, Entry* entry, uint16_t packet_id) noexcept nogil
+cdef bint _handle_pubrec(Reactor* r, Connection* c, Entry* entry, const Ack* ack) noexcept nogil

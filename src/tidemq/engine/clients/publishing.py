@@ -1,0 +1,434 @@
+"""PUBLISH as it comes from a client, and the acknowledgements of both directions."""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.base.counters import (
+    C_DROPPED_MEMORY,
+    C_MESSAGES_RECEIVED,
+    C_REFUSED_NOT_AUTHORISED,
+    C_REFUSED_STORE,
+)
+from cython.cimports.tidemq.engine.base.message import close_passage, empty_passage, passage_message
+from cython.cimports.tidemq.engine.base.system import RELAXED, load_int
+from cython.cimports.tidemq.engine.clients.authorising import (
+    find_judgement,
+    judge_topic,
+    message_bit,
+    remember,
+)
+from cython.cimports.tidemq.engine.clients.commit_results import settle_published
+from cython.cimports.tidemq.engine.clients.placement import consider_moving
+from cython.cimports.tidemq.engine.index.rules import Judgement
+from cython.cimports.tidemq.engine.journal.journal import (
+    STORE_FAILED,
+    is_committed,
+    last_section,
+    next_id,
+    note_released,
+    remove_row,
+)
+from cython.cimports.tidemq.engine.journal.ledger import is_owed, next_token
+from cython.cimports.tidemq.engine.link.backpressure import is_waited_for
+from cython.cimports.tidemq.engine.link.drops import note_drop
+from cython.cimports.tidemq.engine.link.output import doom, touch
+from cython.cimports.tidemq.engine.link.replies import span_of, write_ack
+from cython.cimports.tidemq.engine.link.reports import connection_event, drop_packet, keep_packet, post_event
+from cython.cimports.tidemq.engine.queues.agreement import record_offers
+from cython.cimports.tidemq.engine.queues.cache import find_receivers
+from cython.cimports.tidemq.engine.queues.delivery import send_waiting
+from cython.cimports.tidemq.engine.queues.memory_ceiling import refused_by_memory
+from cython.cimports.tidemq.engine.queues.outbox import find_entry, forget_entry, place_of, release_payload
+from cython.cimports.tidemq.engine.queues.promises import promise_ack, promise_published
+from cython.cimports.tidemq.engine.queues.queueing import request_rows
+from cython.cimports.tidemq.engine.queues.received_identifiers import (
+    forget_received,
+    is_received,
+    note_received,
+    store_received,
+)
+from cython.cimports.tidemq.engine.queues.routing import route
+from cython.cimports.tidemq.engine.queues.shards import look_at_room
+from cython.cimports.tidemq.engine.state.handles import handle_of
+from cython.cimports.tidemq.engine.state.state import (
+    EVENT_PUBLISH,
+    RELEASED,
+    ROW_NONE,
+    SENT,
+    CacheEntry,
+    Entry,
+    Event,
+    Passage,
+    Session,
+)
+from cython.cimports.tidemq.wire.packets import Ack, Publish, parse_ack, parse_publish
+from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
+from cython.cimports.tidemq.wire.protocol import (
+    FAULT_ACK_OF_OTHER_QOS,
+    FAULT_LIMIT,
+    FAULT_NONE,
+    FAULT_PROPERTY_VALUE,
+    FAULT_RECEIVE_MAXIMUM,
+    FAULT_STORE,
+    FAULT_TOPIC_ALIAS,
+    FAULT_TOPIC_EMPTY,
+    FAULT_TOPIC_LEVELS,
+    PROP_MESSAGE_EXPIRY,
+    PROP_TOPIC_ALIAS,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    RC_NO_MATCHING_SUBSCRIBERS,
+    RC_NOT_AUTHORIZED,
+    RC_PACKET_IDENTIFIER_NOT_FOUND,
+    RC_QUOTA_EXCEEDED,
+    RC_SUCCESS,
+    RC_TOPIC_NAME_INVALID,
+    Fault,
+    Span,
+    fault_reason,
+)
+from cython.cimports.tidemq.wire.topics import check_topic_levels
+
+
+def _resolve_alias(r, c, publish):
+    """Sets or uses a topic alias: afterwards the packet has its topic name (5.0 section 3.3.2.3.4)."""
+    alias: uint16_t = publish.properties.topic_alias
+    if alias > r.shared.limits.topic_alias_max:
+        return FAULT_TOPIC_ALIAS
+    if c.aliases_in == cython.NULL:
+        owner: unique_ptr[vector[string]] = make_unique[vector[string]]()
+        c.aliases_in = owner.release()
+        c.aliases_in.resize(r.shared.limits.topic_alias_max + 1)
+    known: cython.pointer[string] = cython.address(c.aliases_in[0][alias])
+    if publish.topic.size:
+        known.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
+    elif known.empty():
+        return FAULT_TOPIC_EMPTY
+    else:
+        publish.topic = span_of(known)
+    return FAULT_NONE
+
+
+def _check_publish(r, c, publish):
+    """What the packet alone does not show: who may send what, aliases, limits."""
+    if c.version == 5 and publish.properties.present:
+        if publish.properties.subscription_id_count:
+            return FAULT_PROPERTY_VALUE  # [MQTT-3.3.4-6]
+        if has_property(cython.address(publish.properties), PROP_TOPIC_ALIAS):
+            fault: Fault = _resolve_alias(r, c, publish)
+            if fault != FAULT_NONE:
+                return fault
+    if publish.topic.size > r.shared.limits.topic_bytes_max:
+        return FAULT_TOPIC_LEVELS
+    return check_topic_levels(cython.address(publish.topic), r.shared.limits.topic_levels_max)
+
+
+def handle_publish(r, c, first, body, size, frame, frame_size):
+    """A PUBLISH from a client, in its whole ``frame``: checked, decided on, routed, acknowledged."""
+    publish: Publish
+    fault: Fault = parse_publish(first, body, size, c.version, cython.address(publish))
+    if fault == FAULT_NONE:
+        fault = _check_publish(r, c, cython.address(publish))
+    if fault == FAULT_NONE and publish.qos == 2 and is_received(c.session, publish.packet_id):
+        # sent again, not a new message [MQTT-4.3.3-10]
+        if is_owed(r, c.session):  # it may be what it is owed the answer to
+            promise_published(r, c, cython.NULL, PUBREC, publish.packet_id, RC_SUCCESS, True)
+        else:
+            write_ack(r, c, PUBREC, publish.packet_id, RC_SUCCESS)
+        return
+    if (
+        fault == FAULT_NONE
+        and publish.qos == 2
+        and c.version == 5
+        and c.session.received_count >= r.shared.limits.receive_max
+    ):
+        fault = FAULT_RECEIVE_MAXIMUM  # [MQTT-3.3.4-7]
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    if refused_by_memory(r, c):
+        note_drop(r, c.session, C_DROPPED_MEMORY, 1)
+        _refuse_publish(r, c, cython.address(publish), RC_QUOTA_EXCEEDED)
+        return
+    entry: cython.pointer[CacheEntry] = cython.NULL
+    if publish.topic.data[0] == 0x24:  # "$": they are the server's own (4.7.2)
+        _deny_publish(r, c, cython.address(publish), RC_TOPIC_NAME_INVALID)
+        return
+    if c.rules != cython.NULL:
+        entry = find_receivers(r, cython.address(publish.topic))
+        if not judge_topic(c, entry) & message_bit(publish.qos, publish.retain):
+            _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
+            return
+    if r.shared.ask_publish:
+        if entry == cython.NULL:
+            entry = find_receivers(r, cython.address(publish.topic))
+        known: cython.pointer[Judgement] = _answered(r, c, entry, cython.address(publish))
+        if known == cython.NULL:
+            _ask_publish(r, c, cython.address(publish), first, body, size)
+            return
+        if not known.allowed & message_bit(publish.qos, publish.retain):
+            _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
+            return
+    _accept_publish(r, c, cython.address(publish), frame, frame_size, entry)
+
+
+def _answered(r, c, entry, publish):
+    """What the authoriser has said to this client on such a message and topic, while it holds, or NULL."""
+    if c.asker_number == 0:
+        return cython.NULL
+    known: cython.pointer[Judgement] = find_judgement(entry, c.asker_number)
+    if known == cython.NULL or known.until_ms <= r.now_ms:
+        return cython.NULL
+    return known if known.known & message_bit(publish.qos, publish.retain) else cython.NULL
+
+
+def _ask_publish(r, c, publish, first, body, size):
+    """Lets the control plane decide on a message; nothing more is read until it has."""
+    c.asked = True
+    touch(r, c)
+    c.pending_packet = keep_packet(r, first, body, size)
+    event: cython.pointer[Event] = connection_event(r, c, EVENT_PUBLISH)
+    event.text.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
+    event.data.assign(cython.cast(cython.p_char, publish.payload.data), publish.payload.size)
+    event.reason = publish.qos
+    event.flag = publish.retain
+    post_event(r.shared, event)
+
+
+def _deny_publish(r, c, publish, reason):
+    """The client may not publish this: 5.0 is told so; 3.x cannot be, and the message is acknowledged and
+    dropped (3.1.1 section 3.3.5).
+    """
+    r.tally[C_REFUSED_NOT_AUTHORISED] += 1
+    if publish.qos == 0:
+        return
+    packet_type: uint8_t = PUBACK if publish.qos == 1 else PUBREC
+    if c.version < 5:
+        reason = RC_SUCCESS
+        if publish.qos == 2:
+            note_received(c.session, publish.packet_id)
+    if is_owed(r, c.session):
+        promise_published(r, c, cython.NULL, packet_type, publish.packet_id, reason, False)
+    else:
+        write_ack(r, c, packet_type, publish.packet_id, reason)
+
+
+def _refuse_publish(r, c, publish, reason):
+    """There is no room for the message: 5.0 is told so, 3.x cannot be and is disconnected rather than lied
+    to. So is who repeats a message of QoS 2: its first copy may be in the store, known by the identifier that
+    the answer would set free.
+    """
+    if publish.qos == 0:
+        return
+    packet_type: uint8_t = PUBACK if publish.qos == 1 else PUBREC
+    if c.version < 5 or (publish.dup and publish.qos == 2 and c.session.stored != cython.NULL):
+        doom(r, c, reason, FAULT_STORE if reason == STORE_FAILED else FAULT_LIMIT)
+    elif is_owed(r, c.session):
+        promise_published(r, c, cython.NULL, packet_type, publish.packet_id, reason, False)
+    else:
+        write_ack(r, c, packet_type, publish.packet_id, reason)
+
+
+def _refused_by_store(r, c, publish, entry):
+    """Refuses a message that would have to be stored while the store takes nothing."""
+    reason: cython.int = load_int(cython.address(r.shared.store_refuses), RELAXED)
+    if reason == 0 or publish.qos == 0:
+        return False
+    if not publish.retain:
+        if entry == cython.NULL:
+            entry = find_receivers(r, cython.address(publish.topic))
+        if not entry.stored:
+            return False
+    r.tally[C_REFUSED_STORE] += 1
+    _refuse_publish(r, c, publish, cython.cast(uint8_t, reason))
+    return True
+
+
+def answer_publish(r, c, reason, ttl_ms):
+    """The control plane has decided on the PUBLISH that waits; for so long it wants to say the same of others
+    like it.
+    """
+    publish: Publish
+    if not c.asked or c.pending_packet == cython.NULL:
+        return
+    kept: cython.pointer[string] = c.pending_packet
+    packet: cython.pointer[cython.const[uint8_t]] = span_of(kept).data
+    if packet[0] >> 4 != PUBLISH:
+        return  # an answer to something else
+    c.pending_packet = cython.NULL
+    c.asked = False
+    r.resumed.push_back(handle_of(r, c))
+    parse_publish(
+        packet[0], packet + 1, cython.cast(uint32_t, kept.size() - 1), c.version, cython.address(publish)
+    )
+    _check_publish(r, c, cython.address(publish))  # finds the topic of an alias again
+    entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(publish.topic))
+    message: uint8_t = message_bit(publish.qos, publish.retain)
+    if ttl_ms:
+        remember(r, c, entry, message, reason == RC_SUCCESS, cython.cast(int64_t, ttl_ms))
+    if c.rules != cython.NULL and not judge_topic(c, entry) & message:
+        reason = RC_NOT_AUTHORIZED  # the rules have changed while it waited
+    if reason == RC_SUCCESS:
+        _accept_publish(r, c, cython.address(publish), cython.NULL, 0, entry)
+    else:
+        _deny_publish(r, c, cython.address(publish), reason)
+    drop_packet(r, kept)
+
+
+def _acknowledge(r, c, p, packet_id):
+    """PUBACK or PUBREC: now where nobody keeps the message and nothing before it waits, else when all have
+    kept it.
+    """
+    packet_type: uint8_t = PUBACK if p.qos == 1 else PUBREC
+    reason: uint8_t = RC_SUCCESS
+    if p.refused:
+        reason = p.refused
+    elif p.receivers == 0 and c.version == 5:
+        reason = RC_NO_MATCHING_SUBSCRIBERS
+    if p.qos == 2:
+        note_received(c.session, packet_id)
+        if c.session.stored != cython.NULL and (p.kept or p.answers) and not p.offered:
+            store_received(r, c.session, packet_id)
+            p.kept = True
+    if p.offered and (p.kept or p.answers or p.places):
+        passage_message(p, r.tally)
+        promise_published(r, c, p, packet_type, packet_id, reason, False)
+        if p.answers == 0:
+            record_offers(r, c.session)
+    elif p.kept or p.answers or is_owed(r, c.session):
+        p.offered = False
+        promise_published(r, c, p, packet_type, packet_id, reason, False)
+    else:
+        settle_published(r, c, c.session, packet_type, packet_id, reason)
+
+
+def _accept_publish(r, c, publish, frame, frame_size, entry):
+    """Routes a message that is allowed, and acknowledges it. ``entry``: of its topic, or NULL."""
+    passage: Passage
+    forwarded: string
+    if _refused_by_store(r, c, publish, entry):
+        return
+    empty_passage(cython.address(passage))
+    passage.topic = publish.topic
+    passage.payload = publish.payload
+    passage.qos = publish.qos
+    passage.retain = publish.retain
+    passage.publisher = c.session.number
+    passage.feeder = handle_of(r, c)
+    if c.version == 5 and publish.properties.present:
+        raw: Span = publish.properties.raw
+        forwarded.resize(raw.size)
+        forwarded.resize(copy_forwarded(raw, cython.cast(cython.pointer[uint8_t], forwarded.data())))
+        passage.properties = span_of(cython.address(forwarded))
+        if has_property(cython.address(publish.properties), PROP_MESSAGE_EXPIRY):
+            passage.expires_ms = r.now_ms + cython.cast(int64_t, publish.properties.message_expiry_s) * 1000
+            if passage.expires_ms == r.now_ms:
+                passage.expires_ms = 1  # already over; 0 would mean never
+    elif publish.qos == 0:
+        passage.frame = frame
+        passage.frame_size = frame_size
+        passage.frame_is_5 = c.version == 5
+    if publish.retain or (r.shared.durable and publish.qos):
+        passage.id = next_id(r)
+    if publish.qos:
+        passage.token = next_token(r)
+        passage.dup = publish.dup
+        passage.packet_id = publish.packet_id
+        if r.shared.durable:
+            # only a client whose session is stored can send it again after a crash
+            passage.offered = publish.qos == 2 and c.session.stored != cython.NULL
+    passage.entry = entry
+    r.tally[C_MESSAGES_RECEIVED] += 1
+    r.unasked += publish.qos == 0 and c.session.subscriptions == cython.NULL
+    route(r, cython.address(passage))
+    if publish.qos:
+        _acknowledge(r, c, cython.address(passage), publish.packet_id)
+    close_passage(cython.address(passage), r.tally)
+    if passage.only_reactors:
+        consider_moving(r, c, passage.only_reactors)
+    else:
+        c.away = 0
+
+
+def _handle_pubrel(r, c, packet_id):
+    """PUBREL ends a QoS 2 message from the client [MQTT-4.3.3-11].
+
+    PUBCOMP lets the client use the identifier for another message: the store must not know it any more.
+    """
+    known: cython.bint = is_received(c.session, packet_id)
+    stored: cython.bint = forget_received(r, c.session, packet_id)
+    if not stored and not known and c.session.stored != cython.NULL:
+        stored = last_section(r) > r.committed  # said again while the store still has to forget it
+    if stored:
+        promise_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS)
+    else:
+        write_ack(r, c, PUBCOMP, packet_id, RC_SUCCESS if known else RC_PACKET_IDENTIFIER_NOT_FOUND)
+
+
+def _release_entry(r, c, entry, packet_id):
+    """PUBREC has come: PUBREL follows [MQTT-4.3.3-4]. Where the entry is stored, the store has to know before
+    the client does, for it forgets the identifier then; and the message stays, since it names the row.
+    """
+    s: cython.pointer[Session] = c.session
+    if entry.state == SENT:
+        entry.state = RELEASED
+        if entry.row == ROW_NONE:
+            release_payload(cython.address(s.outbox), entry, r.tally)
+        else:
+            note_released(r, s, entry, place_of(cython.address(s.outbox), packet_id))
+    if is_committed(r, entry):
+        write_ack(r, c, PUBREL, packet_id, RC_SUCCESS)
+    else:
+        promise_ack(r, c, PUBREL, packet_id, RC_SUCCESS)
+
+
+def _handle_pubrec(r, c, entry, ack):
+    """Whether it ends the message, as one with a reason from 0x80 on does: no PUBREL follows that."""
+    known: cython.bint = entry != cython.NULL and (entry.state == SENT or entry.state == RELEASED)
+    if ack.reason >= 0x80:
+        return known
+    if known:
+        _release_entry(r, c, entry, ack.packet_id)
+    else:
+        write_ack(r, c, PUBREL, ack.packet_id, RC_PACKET_IDENTIFIER_NOT_FOUND)
+    return False
+
+
+def handle_ack(r, c, first, body, size):
+    """PUBACK, PUBREC, PUBREL, PUBCOMP. One that fits no message is answered, or means nothing: its message
+    may be of an earlier connection. One for a message of another QoS breaks the protocol
+    [3.1.1 MQTT-4.8.0-1].
+    """
+    ack: Ack
+    fault: Fault = parse_ack(first, body, size, c.version, cython.address(ack))
+    kind: uint8_t = first >> 4
+    if fault == FAULT_NONE and kind == PUBREL:
+        _handle_pubrel(r, c, ack.packet_id)
+        return
+    s: cython.pointer[Session] = c.session
+    entry: cython.pointer[Entry] = find_entry(cython.address(s.outbox), ack.packet_id)
+    if fault == FAULT_NONE and entry != cython.NULL and (entry.qos == 1) != (kind == PUBACK):
+        if entry.state == SENT or entry.state == RELEASED:
+            fault = FAULT_ACK_OF_OTHER_QOS
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    if kind == PUBREC:
+        if not _handle_pubrec(r, c, entry, cython.address(ack)):
+            return
+    elif entry == cython.NULL or entry.state != (SENT if kind == PUBACK else RELEASED):
+        return
+    remove_row(r, s, entry)
+    forget_entry(cython.address(s.outbox), entry, r.tally)
+    if is_waited_for(s) or s.backlog != cython.NULL:
+        touch(r, c)  # it may be below its mark now
+    if s.outbox.next < s.outbox.tail:
+        send_waiting(r, s)
+    else:
+        request_rows(r, s)
+    look_at_room(r, s)

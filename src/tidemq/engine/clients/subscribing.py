@@ -1,0 +1,202 @@
+"""SUBSCRIBE and UNSUBSCRIBE."""
+
+import cython
+from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.counters import (
+    C_REFUSED_NOT_AUTHORISED,
+    C_REFUSED_STORE,
+    C_REFUSED_SUBSCRIPTIONS,
+)
+from cython.cimports.tidemq.engine.base.steps import count_steps
+from cython.cimports.tidemq.engine.clients.authorising import judge_filter, judge_filters
+from cython.cimports.tidemq.engine.clients.replaying import asks_for_stream, names_stream, report_unsubscribed
+from cython.cimports.tidemq.engine.journal.journal import STORE_FAILED, store_fails
+from cython.cimports.tidemq.engine.link.output import doom, touch
+from cython.cimports.tidemq.engine.link.replies import append_packet, encode_reasons, span_of
+from cython.cimports.tidemq.engine.link.reports import connection_event, drop_packet, keep_packet, post_event
+from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog, end_backlog
+from cython.cimports.tidemq.engine.queues.promises import promise_backlog, promise_packet
+from cython.cimports.tidemq.engine.queues.sessions import add_subscription, drop_subscription
+from cython.cimports.tidemq.engine.state.handles import handle_of
+from cython.cimports.tidemq.engine.state.state import EVENT_SUBSCRIBE, Event
+from cython.cimports.tidemq.wire.packets import Subscribe, next_filter, parse_subscribe, parse_unsubscribe
+from cython.cimports.tidemq.wire.properties import has_property
+from cython.cimports.tidemq.wire.protocol import (
+    FAULT_NONE,
+    FAULT_STORE,
+    PROP_SUBSCRIPTION_ID,
+    RC_NO_SUBSCRIPTION_EXISTED,
+    RC_QUOTA_EXCEEDED,
+    RC_SUCCESS,
+    RC_TOPIC_FILTER_INVALID,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    Fault,
+    Span,
+    fault_reason,
+)
+from cython.cimports.tidemq.wire.topics import split_shared, wildcard_ways
+
+_FILTERS_MAX = cython.declare(uint32_t, 16_384)  # of one SUBSCRIBE, where a client may not hold more
+
+
+def handle_subscribe(r, c, first, body, size):
+    """A SUBSCRIBE from a client: applied at once, or after the control plane has decided on each filter."""
+    packet: Subscribe
+    fault: Fault = parse_subscribe(
+        first, body, size, c.version, r.shared.limits.topic_levels_max, cython.address(packet)
+    )
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    if r.shared.ask_subscribe or asks_for_stream(packet.filters):
+        c.asked = True
+        touch(r, c)
+        c.pending_packet = keep_packet(r, first, body, size)
+        event: cython.pointer[Event] = connection_event(r, c, EVENT_SUBSCRIBE)
+        event.packet = c.pending_packet[0]
+        event.packet_bytes_max = c.packet_bytes_max
+        event.data = judge_filters(c, packet.filters)
+        post_event(r.shared, event)
+        return
+    _apply_subscribe(r, c, cython.address(packet), cython.NULL)
+
+
+def answer_subscribe(r, c, reasons):
+    """The control plane's reason for each filter: 0 allows it; one that it left out is refused."""
+    packet: Subscribe
+    if not c.asked or c.pending_packet == cython.NULL:
+        return
+    kept: cython.pointer[string] = c.pending_packet
+    data: cython.pointer[cython.const[uint8_t]] = span_of(kept).data
+    if data[0] >> 4 != SUBSCRIBE:
+        return  # an answer to something else
+    c.pending_packet = cython.NULL
+    c.asked = False
+    r.resumed.push_back(handle_of(r, c))
+    parse_subscribe(
+        data[0],
+        data + 1,
+        cython.cast(uint32_t, kept.size() - 1),
+        c.version,
+        r.shared.limits.topic_levels_max,
+        cython.address(packet),
+    )
+    _apply_subscribe(r, c, cython.address(packet), reasons)
+    drop_packet(r, kept)
+
+
+def _apply_one(r, c, filter, options, subscription_id, fails, wants_retained):
+    """Subscribes to one filter; returns its reason code and whether its retained messages are to be sent.
+
+    ``fails``: it would have to be stored, and the store takes nothing.
+    """
+    wants_retained[0] = False
+    if filter.size > r.shared.limits.topic_bytes_max:
+        return RC_TOPIC_FILTER_INVALID
+    if names_stream(filter):
+        c.replays = True
+        return RC_SUCCESS  # at QoS 0; the control plane sends what there is
+    if wildcard_ways(split_shared(filter).filter) > r.shared.limits.wildcard_ways_max:
+        r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
+        return RC_TOPIC_FILTER_INVALID
+    if fails:
+        r.tally[C_REFUSED_STORE] += 1
+        return STORE_FAILED
+    reason: uint8_t = add_subscription(r, c.session, filter, options, subscription_id, wants_retained)
+    if wants_retained[0]:
+        end_backlog(r, c.session, filter)  # it begins anew
+    return reason
+
+
+def _answer(r, c, packet_type, packet_id, reasons, stored):
+    """SUBACK or UNSUBACK; ``stored``: once the store has what it says."""
+    packet: string
+    encode_reasons(c.version, packet_type, packet_id, reasons, cython.address(packet))
+    if stored and packet.size() <= c.packet_bytes_max:
+        promise_packet(r, c, cython.address(packet))
+    else:
+        append_packet(r, c, cython.address(packet))
+
+
+def _apply_subscribe(r, c, packet, decisions):
+    """Subscribes, answers with SUBACK in the filters' order, then sends what is retained [MQTT-3.8.4-6]."""
+    subscription_id: uint32_t = 0
+    reasons: string
+    wanted: string
+    filter: Span
+    options: uint8_t
+    if c.version == 5 and has_property(cython.address(packet.properties), PROP_SUBSCRIPTION_ID):
+        subscription_id = packet.properties.subscription_id
+    rest: Span = packet.filters
+    index: uint32_t = 0
+    retained: cython.bint
+    stored: cython.bint = c.session.stored != cython.NULL
+    fails: cython.bint = stored and store_fails(r)
+    while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
+        reason: uint8_t = RC_SUCCESS
+        retained = False
+        if decisions != cython.NULL:
+            reason = decisions[0][index] if index < decisions.size() else 0x87
+        if reason < 0x80:
+            reason = judge_filter(c, filter, cython.address(options))
+        if reason >= 0x80:
+            r.tally[C_REFUSED_NOT_AUTHORISED] += 1
+        elif index >= max(r.shared.limits.subscriptions_max, _FILTERS_MAX):
+            reason = RC_QUOTA_EXCEEDED
+            r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
+        else:
+            reason = _apply_one(r, c, filter, options, subscription_id, fails, cython.address(retained))
+        reasons.push_back(cython.cast(cython.char, reason))
+        wanted.push_back(retained)
+        index += 1
+        count_steps(1)
+    _answer(r, c, SUBACK, packet.packet_id, cython.address(reasons), stored and not fails)
+    rest = packet.filters
+    index = 0
+    while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
+        if wanted[index] and stored:
+            promise_backlog(r, c, filter, reasons[index] & 3, subscription_id)
+        elif wanted[index]:
+            begin_backlog(r, c.session, filter, reasons[index] & 3, subscription_id)
+        index += 1
+
+
+def _drop_one(r, c, filter, fails):
+    """Unsubscribes from one filter; returns its reason code. ``fails`` as for `_apply_one`."""
+    if c.replays and names_stream(filter):
+        report_unsubscribed(r, c, filter)
+        return RC_SUCCESS
+    if fails:
+        r.tally[C_REFUSED_STORE] += 1
+        return STORE_FAILED
+    end_backlog(r, c.session, filter)
+    return RC_SUCCESS if drop_subscription(r, c.session, filter) else RC_NO_SUBSCRIPTION_EXISTED
+
+
+def handle_unsubscribe(r, c, first, body, size):
+    """An UNSUBSCRIBE: filters are compared as they were written [MQTT-3.10.4-1]. Where the store takes
+    nothing it is refused; 3.x knows no refusal, and is disconnected.
+    """
+    packet: Subscribe
+    filter: Span
+    options: uint8_t
+    reasons: string
+    fault: Fault = parse_unsubscribe(
+        first, body, size, c.version, r.shared.limits.topic_levels_max, cython.address(packet)
+    )
+    if fault != FAULT_NONE:
+        doom(r, c, fault_reason(fault), fault)
+        return
+    stored: cython.bint = c.session.stored != cython.NULL
+    fails: cython.bint = stored and store_fails(r)
+    if fails and c.version < 5:
+        r.tally[C_REFUSED_STORE] += 1
+        doom(r, c, STORE_FAILED, FAULT_STORE)
+        return
+    rest: Span = packet.filters
+    while next_filter(cython.address(rest), False, cython.address(filter), cython.address(options)):
+        reasons.push_back(_drop_one(r, c, filter, fails))
+    _answer(r, c, UNSUBACK, packet.packet_id, cython.address(reasons), stored and not fails)

@@ -1,0 +1,19 @@
+from tidemq.engine.state.state cimport Mail, Shared
+
+cdef class Engine:
+    cdef Shared* shared
+    cdef bint started
+    cdef bint stopped
+    cdef bint closed
+    cdef unsigned int running        # reactors that have not told their end yet
+    cdef unsigned long long next_receiver
+    cdef object threads
+    cdef object sockets
+    cdef object limits
+    cdef object schemes              # of the listeners, by number
+    cdef object final_counters
+    cdef object _answer(self, object connection, Mail* mail)
+    cdef object _check_open(self)
+    cdef object _check_topic(self, object text, object qos, object check)
+    cdef object _free(self)
+    cdef object _publish_tally(self)

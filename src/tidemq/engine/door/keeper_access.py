@@ -1,0 +1,262 @@
+"""The engine's side towards a store: what is loaded before the start, what is to be written while it runs.
+
+One thread works for the store: it takes work, does it, and answers. The store itself is the control plane's;
+here are only bytes.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.base.clock import clock_ns
+from cython.cimports.tidemq.engine.base.system import (
+    RELAXED,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    store_int,
+)
+from cython.cimports.tidemq.engine.door.columns import CapturedRows, Columns, captured_rows
+from cython.cimports.tidemq.engine.door.dismantling import settle_all_mail
+from cython.cimports.tidemq.engine.door.engine import Engine
+from cython.cimports.tidemq.engine.door.keeper_work import (
+    StoreWork,
+    answer_work,
+    close_journal,
+    poke_journal,
+    rest_of_work,
+    wait_for_work,
+)
+from cython.cimports.tidemq.engine.door.restoring import (
+    doubt_sessions,
+    load_inflight,
+    load_queue_rows,
+    load_received,
+    load_retained,
+    load_session,
+    load_shared,
+    load_subscription,
+    make_rows,
+    make_sizes,
+)
+from cython.cimports.tidemq.engine.index.subscribers import PLAIN, STREAM_REACTOR, Subscription
+from cython.cimports.tidemq.engine.index.subscriptions import (
+    lock_exclusive,
+    put_subscription,
+    remove_subscription,
+    unlock_exclusive,
+)
+from cython.cimports.tidemq.engine.journal.journal import give_section, open_journal
+from cython.cimports.tidemq.engine.link.mail import new_mail, post_directly
+from cython.cimports.tidemq.engine.state.state import (
+    MAIL_EXPIRED,
+    MAIL_REMOVED,
+    MAIL_ROWS,
+    Mail,
+    Shared,
+    StoredRows,
+)
+from cython.cimports.tidemq.engine.state.wall_clock import raise_ids
+from cython.cimports.tidemq.wire.protocol import Span, span_of
+
+from tidemq.errors import UsageError
+from tidemq.wire.topics import topic_filter_fault
+
+_STREAMS_MAX = cython.declare(cython.uint, 64)
+
+
+@cython.cclass
+class StoreAccess:
+    """What a store does for an engine. Made before the engine starts, closed after its reactors ended."""
+
+    def __cinit__(self, engine: Engine) -> None:
+        self.engine = engine
+        owner: unique_ptr[Columns] = make_unique[Columns]()
+        self.columns = owner.release()
+
+    def __dealloc__(self) -> None:
+        del self.columns
+
+    def _check(self):
+        if self.engine.started or self.engine.closed:
+            raise UsageError("a store is loaded before the engine starts")
+
+    def open(self, incarnation: int, clock: int, *, as_of_ms: int) -> None:
+        """From now on the engine keeps a journal. ``incarnation``: of this server, 64 bits; ``clock``: the
+        highest that an id was ever given, in ns of the wall clock. What is loaded has the time left that it
+        has at ``as_of_ms``, of the wall clock; dates are those of the clock from the first turn on.
+        """
+        self._check()
+        index: cython.size_t
+        shared: cython.pointer[Shared] = self.engine.shared
+        shared.durable = True
+        shared.incarnation = incarnation
+        shared.highest_clock = clock
+        shared.wall_offset_ns = cython.cast(int64_t, as_of_ms) * 1000000 - clock_ns()
+        raise_ids(shared, cython.cast(int64_t, clock) - clock_ns())
+        for index in range(shared.reactors.size()):
+            shared.reactors[index].clock = cython.cast(uint64_t, clock) // 64 * 64
+
+    def load_session(self, client_id: bytes, value: bytes) -> bool:
+        """Sessions come first. Like all ``load_*``: False when the row cannot be read."""
+        self._check()
+        return load_session(self.engine.shared, client_id, value)
+
+    def load_subscription(self, key: bytes, value: bytes) -> bool:
+        """A subscription of a session."""
+        self._check()
+        return load_subscription(self.engine.shared, key, value)
+
+    def load_received(self, key: bytes) -> bool | None:
+        """A QoS 2 message of a session that waits for its PUBREL. False: there is no such session; None: the
+        key cannot be read.
+        """
+        self._check()
+        if len(key) != 10:
+            return None
+        return load_received(self.engine.shared, key)
+
+    def load_shared(self, key: bytes, value: bytes) -> bool:
+        """A shared group's queue; after the subscriptions. False: its group is gone, or it cannot be read."""
+        self._check()
+        return load_shared(self.engine.shared, key, value)
+
+    def load_retained(self, topic: bytes, value: bytes) -> bool:
+        """A retained message."""
+        self._check()
+        return load_retained(self.engine.shared, topic, value)
+
+    def load_queue(self, rows, orphans: set, held: list, corrupt: list) -> list:
+        """Pairs of key and value, all of them. Returns those in flight, which ``load_inflight`` takes with
+        their payloads; ``orphans`` gets queues without a session, ``held`` rows in flight of shared groups,
+        which are to become idle, ``corrupt`` keys that cannot be read.
+        """
+        self._check()
+        return load_queue_rows(self.engine.shared, rows, orphans, held, corrupt)
+
+    def load_inflight(self, key: bytes, value: bytes, payload: bytes) -> bool:
+        """A message that was in flight; in the order that ``load_queue`` gave."""
+        self._check()
+        return load_inflight(self.engine.shared, key, value, payload)
+
+    def loaded(self, *, crashed: bool) -> None:
+        """All is loaded: what changes from now on is recorded. ``crashed``: the last broker did not end well,
+        so what it sent last is known as sent to the client alone.
+        """
+        self._check()
+        index: cython.size_t
+        if crashed:
+            doubt_sessions(self.engine.shared)
+        for index in range(self.engine.shared.reactors.size()):
+            open_journal(self.engine.shared.reactors[index])
+
+    def take_work(self, timeout_s: float) -> StoreWork | None:
+        """What there is to be done for the reactors, after at most ``timeout_s``; None: nothing will come."""
+        return wait_for_work(self.engine.shared, timeout_s)
+
+    def poke(self) -> None:
+        """Ends the wait of ``take_work``, with nothing where there is nothing; from any thread."""
+        poke_journal(self.engine.shared)
+
+    def answer(self, work: StoreWork, reason: int = 0) -> None:
+        """The work's writes are durable, or with a reason code of 0x80 and above they are not."""
+        answer_work(work, reason)
+
+    def rest_of(self, work: StoreWork) -> StoreWork:
+        """What of a failed work is to be done before the next; asked for before it is answered."""
+        return rest_of_work(work)
+
+    def captured_rows(self, work: StoreWork, stream: int, first_offset: int) -> CapturedRows:
+        """The messages of the work for a stream; good until the work is answered, or this is called again."""
+        return captured_rows(
+            self.columns, cython.address(work.sections), stream, first_offset, self.engine.shared.incarnation
+        )
+
+    def add_stream(self, filters) -> int:
+        """From now on messages on these filters are captured for a stream, whose number is returned.
+
+        UsageError for a malformed filter, or when 64 streams have been added since the start.
+        """
+        self._check_stream_filters(filters)
+        if self.stream_count == _STREAMS_MAX:
+            raise UsageError(
+                f"{_STREAMS_MAX} streams have been added since the start, which is as many as can be"
+            )
+        number: cython.uint = self.stream_count
+        self.stream_count += 1
+        self.change_stream(number, [], filters)
+        return number
+
+    def change_stream(self, stream: int, removed, added) -> None:
+        """Filters that a stream has no more, and others that it has from now on."""
+        self._check_stream_filters(added)
+        shared: cython.pointer[Shared] = self.engine.shared
+        subscription: Subscription
+        mark: cython.p_void = cython.address(self.stream_marks[stream])
+        subscription = Subscription(mark, stream, STREAM_REACTOR, 0, PLAIN)
+        kept: list = [text.encode() for text in removed]
+        wanted: list = [text.encode() for text in added]
+        lock_exclusive(shared.subscriptions)
+        for text in kept:
+            remove_subscription(shared.subscriptions, span_of(text), Span(cython.NULL, 0), mark)
+        for text in wanted:
+            put_subscription(shared.subscriptions, span_of(text), Span(cython.NULL, 0), subscription)
+        unlock_exclusive(shared.subscriptions)
+
+    def _check_stream_filters(self, filters):
+        for text in filters:
+            self.engine._check_topic(text, 0, topic_filter_fault)
+            if text.startswith("$share/"):
+                raise UsageError(f"{text!r}: a stream takes no shared subscription")
+
+    def deliver_rows(self, reactor: int, queue: int, rows, more: bool) -> list:
+        """Answers a read with key, value and payload of each row. Returns the keys of those that cannot be
+        read.
+        """
+        corrupt: list = []
+        made: cython.pointer[StoredRows] = make_rows(self.engine.shared, rows, corrupt)
+        made.more = more
+        self._mail_rows(reactor, MAIL_ROWS, queue, made)
+        return corrupt
+
+    def expire(self, queue: int, rows) -> None:
+        """Idle rows whose time is over, each of key, value and payload. Which of them are to go, if they are
+        still there, the queue's owner says in ``StoreWork.expired``.
+        """
+        reactor: cython.int = self._owner_of(queue)
+        if reactor >= 0:
+            self._mail_rows(reactor, MAIL_EXPIRED, queue, make_rows(self.engine.shared, rows, []))
+
+    def removed(self, queue: int, sizes) -> None:
+        """Rows of ``StoreWork.expired`` that were there, and go: the bytes of each one's message."""
+        reactor: cython.int = self._owner_of(queue)
+        if reactor >= 0:
+            self._mail_rows(reactor, MAIL_REMOVED, queue, make_sizes(sizes))
+
+    def _owner_of(self, number):
+        """The reactor that has the queue; -1: none."""
+        shared: cython.pointer[Shared] = self.engine.shared
+        pthread_mutex_lock(cython.address(shared.registry_lock))
+        known: cython.bint = shared.queue_owners.count(number)
+        reactor: cython.int = shared.queue_owners[number] if known else -1
+        pthread_mutex_unlock(cython.address(shared.registry_lock))
+        return reactor
+
+    def _mail_rows(self, reactor, kind, queue, rows):
+        mail: Mail = new_mail(kind)
+        mail.number = queue
+        mail.pointer = rows
+        post_directly(self.engine.shared.reactors[reactor], cython.address(mail))
+
+    def refuse(self, reason: int) -> None:
+        """From now on a message that would have to be stored is refused with this reason code; 0: no more."""
+        store_int(cython.address(self.engine.shared.store_refuses), reason, RELAXED)
+
+    def close(self) -> None:
+        """The reactors have ended: all that they recorded can be taken, then no more comes."""
+        index: cython.size_t
+        shared: cython.pointer[Shared] = self.engine.shared
+        settle_all_mail(shared)
+        for index in range(shared.reactors.size()):
+            give_section(shared.reactors[index])
+        close_journal(shared)

@@ -1,0 +1,362 @@
+"""The store's side of the journal: sections become batches of writes, and what was read becomes rows.
+
+Runs on the thread that works for the store, with the GIL; a Python object is made for each write, but only
+for what could not be taken back before the store had time for it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.message import hold_message, release_message, topic_of
+from cython.cimports.tidemq.engine.base.system import (
+    CLOCK_MONOTONIC,
+    RELAXED,
+    SEQ_CST,
+    clock_gettime,
+    load_int,
+    pthread_cond_init,
+    pthread_cond_signal,
+    pthread_cond_timedwait,
+    pthread_condattr_init,
+    pthread_condattr_setclock,
+    pthread_condattr_t,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    store_int,
+    timespec,
+)
+from cython.cimports.tidemq.engine.index.retained_index import find_retained
+from cython.cimports.tidemq.engine.index.retained_index import lock_shared as lock_retained
+from cython.cimports.tidemq.engine.index.retained_index import unlock_shared as unlock_retained
+from cython.cimports.tidemq.engine.journal.rows import (
+    append_id,
+    append_message,
+    append_queue_key,
+    append_queue_value,
+    append_u64,
+    wall_ms,
+)
+from cython.cimports.tidemq.engine.link.mail import new_mail, post_directly, wake
+from cython.cimports.tidemq.engine.state.state import (
+    FAMILY_RECEIVED,
+    MAIL_COMMITTED,
+    MAIL_FAILED,
+    RECORD_ADD,
+    RECORD_DELETE,
+    RECORD_EXPIRE,
+    RECORD_PURGE,
+    RECORD_PUT,
+    RECORD_READ,
+    RECORD_RELEASE,
+    RECORD_REMOVE,
+    RECORD_RETAIN,
+    RECORD_RETURN,
+    RECORD_SEND,
+    RECORD_TRIM,
+    ROW_IDLE,
+    ROW_INFLIGHT,
+    Mail,
+    Message,
+    Record,
+    Section,
+    Shared,
+)
+from cython.cimports.tidemq.wire.protocol import bytes_of
+
+_FAMILIES = ("session", "subscription", "received", "shared")  # in the order of FAMILY_*
+
+
+def init_journal(shared):
+    """Makes the journal's lock and condition."""
+    attributes: pthread_condattr_t
+    pthread_mutex_init(cython.address(shared.journal_lock), cython.NULL)
+    pthread_condattr_init(cython.address(attributes))
+    pthread_condattr_setclock(cython.address(attributes), CLOCK_MONOTONIC)
+    pthread_cond_init(cython.address(shared.journal_ready), cython.address(attributes))
+
+
+@cython.cclass
+class StoreWork:
+    """What the reactors want of the store, in order: first ``writes``, as one batch, then the rest.
+
+    ``writes``: family, key, value or None. ``references``: message id and by how much the count of its
+    references changes, for payloads that have such a count. ``reads``: who asks, queue, id after which,
+    how many rows.
+    ``trims``: the same, for rows that go. ``expired``: keys of rows that go if they are still there.
+    ``purges``: how the keys of a queue's rows begin that go, all or those of a status.
+    ``adds``: there are new messages of clients in it. ``outdated``: some may be of publishers whose earlier
+    messages were in a batch that failed, which their reactor did not know yet. ``streams``: a bit mask of
+    those that it has messages for, which ``StoreAccess.captured_rows`` gives.
+    """
+
+    def __cinit__(self) -> None:
+        self.adds = False
+        self.outdated = False
+        self.streams = 0
+        self.writes = []
+        self.references = []
+        self.reads = []
+        self.trims = []
+        self.expired = []
+        self.purges = []
+
+
+def _wait(shared, timeout_ns):
+    """Waits until a section is handed over, the journal is closed or poked, or time is over. Says that the
+    store is idle, and reminds the reactors that have something.
+    """
+    until: timespec
+    index: cython.size_t
+    clock_gettime(CLOCK_MONOTONIC, cython.address(until))
+    nanoseconds: int64_t = until.tv_nsec + timeout_ns
+    until.tv_sec += nanoseconds // 1000000000
+    until.tv_nsec = nanoseconds % 1000000000
+    pthread_mutex_lock(cython.address(shared.journal_lock))
+    idle: cython.bint = not (shared.journal.size() or shared.journal_closed or shared.journal_poked)
+    if idle:
+        store_int(cython.address(shared.journal_idle), 1, SEQ_CST)
+    pthread_mutex_unlock(cython.address(shared.journal_lock))
+    if not idle:
+        return
+    for index in range(shared.reactors.size()):
+        if load_int(cython.address(shared.reactors[index].unhanded), SEQ_CST):
+            wake(shared.reactors[index])
+    pthread_mutex_lock(cython.address(shared.journal_lock))
+    while not (shared.journal.size() or shared.journal_closed or shared.journal_poked):
+        if pthread_cond_timedwait(
+            cython.address(shared.journal_ready),
+            cython.address(shared.journal_lock),
+            cython.address(until),
+        ):
+            break
+    store_int(cython.address(shared.journal_idle), 0, RELAXED)
+    pthread_mutex_unlock(cython.address(shared.journal_lock))
+
+
+def wait_for_work(shared, timeout_s):
+    """The sections handed over since the last time, after at most ``timeout_s``; it may be none.
+
+    None: the journal is closed and all of it was taken.
+    """
+    work = StoreWork()
+    index: cython.size_t
+    closed: cython.bint
+    timeout_ns: int64_t = cython.cast(int64_t, timeout_s * 1e9)
+    work.shared = shared
+    with cython.nogil:
+        _wait(shared, timeout_ns)
+        pthread_mutex_lock(cython.address(shared.journal_lock))
+        work.sections.swap(shared.journal)
+        closed = shared.journal_closed
+        shared.journal_poked = False
+        pthread_mutex_unlock(cython.address(shared.journal_lock))
+    if work.sections.empty() and closed:
+        return None
+    before: uint64_t = shared.highest_clock
+    for index in range(work.sections.size()):
+        shared.highest_clock = max(shared.highest_clock, _convert_section(work, work.sections[index]))
+    if shared.highest_clock != before:
+        work.writes.append(("meta", b"clock", struct.pack(">Q", shared.highest_clock)))
+    return work
+
+
+def _purged(record):
+    """How the keys of the rows that go begin."""
+    text: string
+    append_u64(cython.address(text), record.queue)
+    if record.status:
+        text.push_back(record.status)
+    return text
+
+
+def _queue_key(record, status):
+    key: string
+    append_queue_key(record.queue, status, cython.address(record.id), cython.address(key))
+    return key
+
+
+def _queue_value(shared, record, released):
+    value: string
+    append_queue_value(shared, record, released, cython.address(value))
+    return value
+
+
+def _expiry_key(shared, record):
+    key: string
+    append_u64(cython.address(key), wall_ms(shared, record.message.expires_ms))
+    append_u64(cython.address(key), record.queue)
+    append_id(cython.address(key), cython.address(record.id))
+    return key
+
+
+def _id_bytes(id):
+    text: string
+    append_id(cython.address(text), id)
+    return text
+
+
+def _message_value(shared, message):
+    value: string
+    append_message(shared, message, cython.address(value))
+    return value
+
+
+def _convert_section(work, section):
+    """Appends a section's records; returns the highest clock of the new ids in it."""
+    index: cython.size_t
+    highest: uint64_t = 0
+    before: cython.pointer[Message] = cython.NULL
+    late: cython.bint = section.failures < work.shared.failures
+    work.streams |= section.captured_streams
+    if section.captured_waits:
+        work.adds = True
+        work.outdated = work.outdated or late
+    for index in range(section.records.size()):
+        record: cython.pointer[Record] = cython.address(section.records[index])
+        if record.kind == RECORD_ADD:
+            _convert_added(work, record, record.message == before)
+            before = record.message
+            highest = max(highest, record.id.clock)
+            if not record.moved and record.message.feeder:
+                work.adds = True
+                work.outdated = work.outdated or late
+        elif record.kind == RECORD_PURGE:
+            work.purges.append(_purged(record))
+        elif record.kind == RECORD_READ:
+            work.reads.append(
+                (section.reactor, record.queue, _id_bytes(cython.address(record.id)), record.sequence)
+            )
+        elif record.kind == RECORD_TRIM:
+            work.trims.append((record.queue, _id_bytes(cython.address(record.id)), record.sequence))
+        elif record.kind == RECORD_EXPIRE:
+            work.expired.append(_queue_key(record, ROW_IDLE))
+        else:
+            _convert_change(work.shared, record, work.writes, work.references)
+    return highest
+
+
+def _convert_added(work, record, again):
+    """A new row; the payload comes with the first of several rows of one message."""
+    shared: cython.pointer[Shared] = work.shared
+    if not again:
+        work.writes.append(
+            ("payload", _id_bytes(cython.address(record.id)), _message_value(shared, record.message))
+        )
+    if record.message.counted:
+        work.references.append((_id_bytes(cython.address(record.id)), 1))
+    work.writes.append(("queue", _queue_key(record, record.status), _queue_value(shared, record, False)))
+    if record.message.expires_ms:
+        work.writes.append(("expiry", _expiry_key(shared, record), b""))
+
+
+def _text(text):
+    kept: string = text[0]
+    return kept
+
+
+def _convert_change(shared, record, writes, references):
+    if record.kind == RECORD_SEND:
+        writes.append(("queue", _queue_key(record, ROW_IDLE), None))
+        writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, False)))
+    elif record.kind == RECORD_RETURN:
+        writes.append(("queue", _queue_key(record, ROW_INFLIGHT), None))
+        writes.append(("queue", _queue_key(record, ROW_IDLE), _queue_value(shared, record, False)))
+    elif record.kind == RECORD_RELEASE:
+        writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, True)))
+    elif record.kind == RECORD_REMOVE:
+        _convert_removed(shared, record, writes, references)
+    elif record.kind == RECORD_RETAIN:
+        writes.append(_retained_write(shared, record.message))
+    elif record.kind == RECORD_PUT:
+        writes.append((_FAMILIES[record.status], _text(record.key), _text(record.value)))
+    elif record.kind == RECORD_DELETE:
+        writes.append((_FAMILIES[record.status], _text(record.key), None))
+
+
+def _convert_removed(shared, record, writes, references):
+    writes.append(("queue", _queue_key(record, record.status), None))
+    if record.message.counted:
+        references.append((_id_bytes(cython.address(record.id)), -1))
+    else:
+        writes.append(("payload", _id_bytes(cython.address(record.id)), None))
+    if record.message.expires_ms:
+        writes.append(("expiry", _expiry_key(shared, record), None))
+
+
+def _retained_write(shared, changed):
+    """What is retained for the topic of ``changed`` at this moment."""
+    lock_retained(shared.retained)
+    message: cython.pointer[Message] = cython.cast(
+        cython.pointer[Message], find_retained(shared.retained, topic_of(changed))
+    )
+    if message != cython.NULL:
+        hold_message(message)
+    unlock_retained(shared.retained)
+    topic = bytes_of(topic_of(changed))
+    if message == cython.NULL:
+        return ("retained", topic, None)
+    value = _id_bytes(cython.address(message.id)) + _message_value(shared, message)
+    release_message(message, shared.tally)
+    return ("retained", topic, value)
+
+
+def rest_of_work(work):
+    """Of a batch that failed, what has to be tried again, before anything later: all but the new messages,
+    which are undone. What may have been written of them all the same is deleted.
+    """
+    index: cython.size_t
+    each: cython.size_t
+    rest = StoreWork()
+    rest.shared = work.shared
+    for each in range(work.sections.size()):
+        section: cython.pointer[Section] = work.sections[each]
+        for index in range(section.records.size()):
+            record: cython.pointer[Record] = cython.address(section.records[index])
+            if record.kind == RECORD_ADD and record.moved:
+                _convert_added(rest, record, False)
+            elif record.kind == RECORD_ADD:
+                _convert_removed(work.shared, record, rest.writes, [])
+            elif record.kind == RECORD_PUT and record.status == FAMILY_RECEIVED:
+                rest.writes.append(("received", _text(record.key), None))  # it belongs to a new message
+            else:
+                _convert_change(work.shared, record, rest.writes, rest.references)
+    return rest
+
+
+def answer_work(work, reason):
+    """Tells the reactors that their sections are committed, or with ``reason`` that they are not."""
+    index: cython.size_t
+    mail: Mail
+    for index in range(work.sections.size()):
+        mail = new_mail(MAIL_COMMITTED)
+        mail.pointer = work.sections[index]
+        mail.reason = reason
+        post_directly(work.shared.reactors[work.sections[index].reactor], cython.address(mail))
+    work.sections.clear()
+    if reason:
+        work.shared.failures += 1
+        mail = new_mail(MAIL_FAILED)
+        mail.number = work.shared.failures
+        for index in range(work.shared.reactors.size()):
+            post_directly(work.shared.reactors[index], cython.address(mail))
+
+
+def poke_journal(shared):
+    """Ends the wait of the store's thread."""
+    pthread_mutex_lock(cython.address(shared.journal_lock))
+    shared.journal_poked = True
+    pthread_cond_signal(cython.address(shared.journal_ready))
+    pthread_mutex_unlock(cython.address(shared.journal_lock))
+
+
+def close_journal(shared):
+    """The reactors have ended: what they had not handed over is taken now, and nothing more comes."""
+    pthread_mutex_lock(cython.address(shared.journal_lock))
+    shared.journal_closed = True
+    pthread_cond_signal(cython.address(shared.journal_ready))
+    pthread_mutex_unlock(cython.address(shared.journal_lock))

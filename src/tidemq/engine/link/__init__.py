@@ -1,0 +1,1 @@
+"""What joins a reactor to sockets, to other reactors and to time."""

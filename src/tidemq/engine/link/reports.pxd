@@ -1,0 +1,20 @@
+from libc.stdint cimport uint32_t, uint64_t, uint8_t
+from libcpp.string cimport string
+
+from tidemq.engine.state.state cimport Connection, Event, Message, Reactor, Shared
+
+cdef Event* new_event(uint8_t kind, uint64_t connection) noexcept nogil
+cdef void post_event(Shared* shared, Event* event) noexcept nogil
+cdef void post_report(Reactor* r, Event* event) noexcept nogil
+cdef void set_peer(Connection* c, const char* text) noexcept nogil
+cdef void name_peer(Connection* c) noexcept nogil
+cdef Event* connection_event(Reactor* r, Connection* c, uint8_t kind) noexcept nogil
+cdef void report_received(Reactor* r, uint64_t receiver, Message* message) noexcept nogil
+cdef bint is_local(Connection* c) noexcept nogil
+# A copy of a packet, first byte and body, for as long as a decision about it takes: `drop_packet`, also of NULL.
+cdef string* keep_packet(Reactor* r, uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil
+cdef void drop_packet(Reactor* r, string* kept) noexcept nogil
+
+# of this module alone
+cdef bint _is_full(Shared* shared) noexcept nogil
+cdef void _name_process(Connection* c) noexcept nogil

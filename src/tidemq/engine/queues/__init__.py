@@ -1,0 +1,1 @@
+"""Messages on their way to sessions: routing, delivery, outboxes, shared groups, retained messages."""

@@ -1,0 +1,16 @@
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
+from libcpp.string cimport string
+
+from tidemq.engine.state.state cimport Promise, Reactor, Session
+
+cdef void accept_offer(Reactor* r, Promise* promise, const string* takers, uint16_t reactor) noexcept nogil
+cdef void record_offers(Reactor* r, Session* s) noexcept nogil
+cdef void close_offer(Reactor* r, Promise* promise) noexcept nogil
+cdef void settle_offer(Reactor* r, uint64_t clock, uint8_t reason) noexcept nogil
+
+# of this module alone
+cdef void _add_takers(Promise* promise, const string* takers) noexcept nogil
+cdef void _record_takers(Reactor* r, Promise* promise) noexcept nogil
+cdef void _capture_offer(Reactor* r, Promise* promise) noexcept nogil
+cdef void _record_offer(Reactor* r, Session* publisher, Promise* promise) noexcept nogil
+cdef bint _record_will(Reactor* r, Session* s, Promise* promise, uint32_t slot) noexcept nogil

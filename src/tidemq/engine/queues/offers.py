@@ -1,0 +1,86 @@
+"""QoS 2 messages of a stored session with stored receivers on several reactors.
+
+That the message came, and everybody's row of it, must be committed at once: rows without the note that it
+came would be delivered twice when the publisher sends it again, the note without a row would lose it. So only
+the publisher's reactor writes. It offers the message to the others; each says who of its own takes it, and
+keeps it apart; the publisher's reactor writes all rows and the note into one section; and when that is
+committed, everybody puts it into the queues. What a receiver takes at QoS 1 its own reactor writes, before it
+answers: of that a second copy does no harm.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint32_t
+from cython.cimports.libc.stdlib import free
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.message import copy_identifiers, hold_message, release_message
+from cython.cimports.tidemq.engine.base.steps import allow_receivers, count_steps
+from cython.cimports.tidemq.engine.journal.rows import append_u32, append_u64
+from cython.cimports.tidemq.engine.state.state import Offer, Taker
+from cython.operator import dereference, preincrement
+
+
+def note_offer(r, s, message, qos, retain, ids, ids_count):
+    """A session of this reactor will take the message."""
+    offer: cython.pointer[Offer] = cython.address(r.offers[message.id.clock])
+    if offer.message == cython.NULL:
+        hold_message(message)
+        offer.message = message
+    taker: Taker
+    taker.queue = s.number
+    taker.qos = qos
+    taker.retain = retain
+    taker.subscription_ids = copy_identifiers(ids, ids_count)
+    offer.takers.push_back(taker)
+    s.stored.offered += 1
+
+
+def describe_offer(r, clock):
+    """Who takes it here and was not told of yet, for the publisher's reactor; NULL where nobody does."""
+    index: cython.size_t
+    each: uint32_t
+    if not r.offers.count(clock) or r.offers[clock].told == r.offers[clock].takers.size():
+        return cython.NULL
+    owner: unique_ptr[string] = make_unique[string]()
+    takers: cython.pointer[string] = owner.release()
+    offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+    allow_receivers(offer.takers.size() - offer.told)
+    for index in range(offer.told, offer.takers.size()):
+        count_steps(1)
+        taker: Taker = offer.takers[index]
+        append_u64(takers, taker.queue)
+        takers.push_back(cython.cast(cython.char, taker.qos))
+        takers.push_back(1 if taker.retain else 0)
+        count: uint32_t = taker.subscription_ids[0] if taker.subscription_ids != cython.NULL else 0
+        append_u32(takers, count)
+        for each in range(count):
+            append_u32(takers, taker.subscription_ids[each + 1])
+    offer.told = offer.takers.size()
+    return takers
+
+
+def is_offered(r, s, clock):
+    """Whether a row of the session's queue is of an offer of which it is not known here yet that it is
+    committed.
+    """
+    index: cython.size_t
+    if s.stored.offered == 0 or not r.offers.count(clock):
+        return False
+    offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+    for index in range(offer.takers.size()):
+        count_steps(1)
+        if offer.takers[index].queue == s.number:
+            return True
+    return False
+
+
+def free_offers(r):
+    """Forgets what was never decided: the reactor has ended."""
+    index: cython.size_t
+    item = r.offers.begin()
+    while item != r.offers.end():
+        for index in range(dereference(item).second.takers.size()):
+            free(dereference(item).second.takers[index].subscription_ids)
+        release_message(dereference(item).second.message, r.tally)
+        preincrement(item)
+    r.offers.clear()

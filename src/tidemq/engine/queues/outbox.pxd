@@ -1,0 +1,27 @@
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+
+from tidemq.engine.state.state cimport Entry, Outbox
+
+cdef Entry* append_entry(Outbox* box, int64_t* tally) noexcept nogil
+cdef Entry* prepend_entry(Outbox* box, int64_t* tally) noexcept nogil
+cdef Entry* find_entry(const Outbox* box, uint16_t packet_id) noexcept nogil
+cdef uint64_t place_of(const Outbox* box, uint16_t packet_id) noexcept nogil
+cdef void forget_entry(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil
+cdef void release_payload(Outbox* box, Entry* entry, int64_t* tally) noexcept nogil
+cdef void trim_outbox(Outbox* box) noexcept nogil
+cdef void rewind_outbox(Outbox* box) noexcept nogil
+cdef void free_outbox(Outbox* box, int64_t* tally) noexcept nogil
+
+# Inline, as what is done for every message and smaller than its call:
+
+# The entry of a sequence number in [head, tail).
+cdef inline Entry* entry_at(const Outbox* box, uint64_t sequence) noexcept nogil:
+    return &box.entries[sequence & (box.capacity - 1)]
+
+# The packet identifier of a place: 1 to 65,535.
+cdef inline uint16_t packet_id_of(uint64_t sequence) noexcept nogil:
+    return <uint16_t>(sequence % 65535 + 1)
+
+# of this module alone
+cdef void _grow(Outbox* box, int64_t* tally) noexcept nogil
+cdef Entry* _new_entry(Outbox* box, uint64_t place, int64_t* tally) noexcept nogil

@@ -1,0 +1,15 @@
+from libc.stdint cimport uint16_t, uint32_t
+from libcpp.string cimport string
+
+from tidemq.engine.state.state cimport Reactor, Session
+
+cdef bint is_received(Session* s, uint16_t packet_id) noexcept nogil
+cdef void note_received(Session* s, uint16_t packet_id) noexcept nogil
+cdef void store_received(Reactor* r, Session* s, uint16_t packet_id) noexcept nogil
+cdef bint forget_received(Reactor* r, Session* s, uint16_t packet_id) noexcept nogil
+cdef void restore_received(Session* s, uint16_t packet_id) noexcept nogil
+
+# of this module alone
+cdef bint _has_bit(Session* s, uint32_t bit) noexcept nogil
+cdef string _key(Session* s, uint16_t packet_id) noexcept nogil
+cdef bint _forget_stored(Reactor* r, Session* s, uint16_t packet_id) noexcept nogil

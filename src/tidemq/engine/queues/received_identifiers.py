@@ -1,0 +1,78 @@
+"""QoS 2 messages from a client that wait for their PUBREL: a bit per packet identifier.
+
+Where the session is stored a second bit says that the store has been told: one that nobody keeps need not be
+remembered beyond the broker's life.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.allocation import allocate
+from cython.cimports.tidemq.engine.journal.journal import delete_value, put_value
+from cython.cimports.tidemq.engine.journal.rows import append_u16, append_u64
+from cython.cimports.tidemq.engine.state.state import FAMILY_RECEIVED
+
+_STORED = cython.declare(uint32_t, 65536)  # where the second bits begin
+
+
+def _has_bit(s, bit):
+    return s.received != cython.NULL and s.received[bit >> 6] >> (bit & 63) & 1
+
+
+def is_received(s, packet_id):
+    """Whether a QoS 2 message with this identifier waits for its PUBREL."""
+    return _has_bit(s, packet_id)
+
+
+def note_received(s, packet_id):
+    """A QoS 2 message has come and waits for its PUBREL. The bits, 8 KiB or twice that, stay while the client
+    is connected.
+    """
+    if _has_bit(s, packet_id):
+        return
+    if s.received == cython.NULL:
+        size: cython.size_t = 8192 if s.stored == cython.NULL else 16384
+        s.received = cython.cast(cython.pointer[uint64_t], allocate(size))
+    s.received[packet_id >> 6] |= cython.cast(uint64_t, 1) << (packet_id & 63)
+    s.received_count += 1
+
+
+def _key(s, packet_id):
+    key: string
+    append_u64(cython.address(key), s.number)
+    append_u16(cython.address(key), packet_id)
+    return key
+
+
+def restore_received(s, packet_id):
+    """What the store remembers from before the start."""
+    bit: uint32_t = _STORED + packet_id
+    note_received(s, packet_id)
+    s.received[bit >> 6] |= cython.cast(uint64_t, 1) << (bit & 63)
+
+
+def store_received(r, s, packet_id):
+    """Remembers it in the section that holds the message itself."""
+    key: string = _key(s, packet_id)
+    nothing: string
+    restore_received(s, packet_id)
+    put_value(r, FAMILY_RECEIVED, cython.address(key), cython.address(nothing))
+
+
+def forget_received(r, s, packet_id):
+    """PUBREL has come, or the message was refused. True: the store has to forget it too before it is said."""
+    if not _has_bit(s, packet_id):
+        return False
+    s.received[packet_id >> 6] &= ~(cython.cast(uint64_t, 1) << (packet_id & 63))
+    s.received_count -= 1
+    return s.stored != cython.NULL and _forget_stored(r, s, packet_id)
+
+
+def _forget_stored(r, s, packet_id):
+    bit: uint32_t = _STORED + packet_id
+    if not _has_bit(s, bit):
+        return False
+    s.received[bit >> 6] &= ~(cython.cast(uint64_t, 1) << (bit & 63))
+    key: string = _key(s, packet_id)
+    delete_value(r, FAMILY_RECEIVED, cython.address(key))
+    return True

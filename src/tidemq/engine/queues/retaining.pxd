@@ -1,0 +1,8 @@
+from tidemq.engine.state.state cimport Message, Passage, Reactor
+
+cdef void retain_passage(Reactor* r, Passage* p) noexcept nogil
+cdef bint has_retained(Reactor* r) noexcept nogil
+cdef void sweep_retained(Reactor* r) noexcept nogil
+cdef void end_sweep(Reactor* r) noexcept nogil
+cdef void forget_expired(Reactor* r, Message* message) noexcept nogil
+cdef bint is_over(Reactor* r, Message* message) noexcept nogil

@@ -1,0 +1,18 @@
+from libc.stdint cimport uint16_t, uint64_t, uint8_t
+
+from tidemq.engine.state.state cimport CacheEntry, Connection, Group, LocalGroup, Membership, Message, Passage, Reactor, Session
+
+cdef void route(Reactor* r, Passage* p) noexcept nogil
+cdef void route_message(Reactor* r, Message* message) noexcept nogil
+cdef void deliver_mailed(Reactor* r, Message* message, uint64_t token, bint offered) noexcept nogil
+cdef void deliver_to_group(
+    Reactor* r, Message* message, uint64_t group, uint64_t token, bint offered
+) noexcept nogil
+
+# of this module alone
+cdef void _deliver_plain(Reactor* r, Passage* p, CacheEntry* entry) noexcept nogil
+cdef Membership* _choose_here(Reactor* r, LocalGroup* group, uint8_t qos) noexcept nogil
+cdef uint16_t _choose_reactor(Reactor* r, Group* group) noexcept nogil
+cdef void _mail_to_group(Reactor* r, Passage* p, Group* group) noexcept nogil
+cdef void _deliver_to_group(Reactor* r, Passage* p, Group* group) noexcept nogil
+cdef void _deliver_here(Reactor* r, Passage* p, Group* group, Membership* member) noexcept nogil

@@ -1,0 +1,1 @@
+"""Layout of what the data plane holds, by owner, and the smallest looks at it."""

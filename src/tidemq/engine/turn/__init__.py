@@ -1,0 +1,1 @@
+"""A reactor's turn, from epoll to the last write."""

@@ -1,0 +1,3 @@
+from tidemq.engine.state.state cimport Reactor
+
+cdef void post_departing(Reactor* r) noexcept nogil
