@@ -2,6 +2,8 @@
 
 ``TIDEMQ_BUILD`` names another build: ``address`` or ``thread`` for that sanitizer (``make asan``, ``make
 race``), ``steps`` with the steps of turns counted (``make steps``), ``symbols`` with what profilers want.
+``TIDEMQ_SYSTEM`` is the full path of a header that takes the place of the operating system's calls, see
+``engine/base/system.h``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
 BUILD = os.environ.get("TIDEMQ_BUILD", "")
-VARIANT = "-" + BUILD if BUILD else ""
+SYSTEM = os.environ.get("TIDEMQ_SYSTEM", "")
+VARIANT = ("-" + BUILD if BUILD else "") + ("-system" if SYSTEM else "")
 TRANSLATED = Path("build", "cython" + VARIANT)  # the C++ files
 PLACES = {"build_lib": f"build/lib{VARIANT}", "build_temp": f"build/objects{VARIANT}"}
 
@@ -34,6 +37,8 @@ SANITIZERS = [f"-fsanitize={BUILD}", "-fno-omit-frame-pointer"] if BUILD not in 
 
 compile_args = ["-std=c++17", "-fno-strict-aliasing", "-Wno-unused-function"]
 compile_args += FLAGS.get(BUILD, ["-O1", "-g", *SANITIZERS])
+if SYSTEM:
+    compile_args.append(f'-DTIDEMQ_SYSTEM="{SYSTEM}"')
 link_args = SANITIZERS or (["-s"] if BUILD == "" else [])
 
 
@@ -45,6 +50,7 @@ def compiled_modules() -> list[Extension]:
             ".".join(path.relative_to(SOURCE).with_suffix("").parts),
             [str(path)],
             language="c++",
+            include_dirs=[str(SOURCE / "tidemq/engine/base")],  # system.h
             extra_compile_args=compile_args,
             extra_link_args=link_args,
         )

@@ -54,7 +54,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_its_files(wheel: Path) -> None:
     source = ROOT / "src"
-    python = [path for end in ("*.py", "*.pyi", "*.pxd", "py.typed") for path in source.rglob(end)]
+    python = [path for end in ("*.py", "*.pyi", "*.pxd", "*.h", "py.typed") for path in source.rglob(end)]
     wanted = {str(path.relative_to(source)) for path in python}
     compiled = {
         str(path.relative_to(source).with_suffix(""))

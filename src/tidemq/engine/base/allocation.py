@@ -6,7 +6,8 @@ Running out of memory ends the process, see `net/exhaustion.pxd`.
 import cython
 from cython.cimports.libc.stdint import int64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
-from cython.cimports.posix.mman import (
+from cython.cimports.tidemq.engine.base.allocation import HUGE_PAGE_BYTES
+from cython.cimports.tidemq.engine.base.system import (
     MADV_HUGEPAGE,
     MAP_ANONYMOUS,
     MAP_FAILED,
@@ -14,12 +15,13 @@ from cython.cimports.posix.mman import (
     MAP_PRIVATE,
     PROT_READ,
     PROT_WRITE,
+    RELAXED,
+    add_i64,
+    load_i64,
     madvise,
     mmap,
     munmap,
 )
-from cython.cimports.tidemq.engine.base.allocation import HUGE_PAGE_BYTES
-from cython.cimports.tidemq.engine.base.system import RELAXED, add_i64, load_i64
 from cython.cimports.tidemq.net.exhaustion import out_of_memory
 
 _live_blocks = cython.declare(int64_t, 0)

@@ -1,8 +1,32 @@
-"""The operating system's calls that the engine uses, and the compiler's atomic operations."""
+"""The operating system's calls that the engine uses, and the compiler's atomic operations.
+
+Nothing else of the engine calls the system (`tests/source/test_system.py`). `system.h` is what is included for them; a
+build may put another header in its place."""
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp cimport bool
 
-cdef extern from "<sys/epoll.h>" nogil:
+cdef extern from "system.h" nogil:  # <errno.h>
+    int errno
+    int EAGAIN
+    int EINTR
+    int EMFILE
+    int ENFILE
+    int ENOBUFS
+    int ENOMEM
+
+cdef extern from "system.h" nogil:  # <sys/mman.h>
+    void* mmap(void* address, size_t size, int protection, int flags, int fd, int64_t offset)
+    int munmap(void* address, size_t size)
+    int madvise(void* address, size_t size, int advice)
+    void* MAP_FAILED
+    int MADV_HUGEPAGE
+    int MAP_ANONYMOUS
+    int MAP_NORESERVE
+    int MAP_PRIVATE
+    int PROT_READ
+    int PROT_WRITE
+
+cdef extern from "system.h" nogil:  # <sys/epoll.h>
     ctypedef union epoll_data_t:
         uint64_t u64
     cdef struct epoll_event:
@@ -21,17 +45,17 @@ cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLHUP
     uint32_t EPOLLEXCLUSIVE
 
-cdef extern from "<sys/eventfd.h>" nogil:
+cdef extern from "system.h" nogil:  # <sys/eventfd.h>
     int eventfd(unsigned int initval, int flags)
     int EFD_NONBLOCK
     int EFD_CLOEXEC
 
-cdef extern from "<sys/uio.h>" nogil:
+cdef extern from "system.h" nogil:  # <sys/uio.h>
     cdef struct iovec:
         void* iov_base
         size_t iov_len
 
-cdef extern from "<sys/socket.h>" nogil:
+cdef extern from "system.h" nogil:  # <sys/socket.h>
     ctypedef unsigned int socklen_t
     cdef struct sockaddr:
         pass
@@ -61,52 +85,53 @@ cdef extern from "<sys/socket.h>" nogil:
     int AF_INET6
     int AF_UNIX
 
-cdef extern from "<sys/prctl.h>" nogil:
+cdef extern from "system.h" nogil:  # <sys/prctl.h>
     int prctl(int option, unsigned long value)
     int PR_SET_TIMERSLACK
 
-cdef extern from "<sys/ioctl.h>" nogil:
+cdef extern from "system.h" nogil:  # <sys/ioctl.h>
     int ioctl(int fd, unsigned long request, int* value)
 
-cdef extern from "<linux/sockios.h>" nogil:
+cdef extern from "system.h" nogil:  # <linux/sockios.h>
     unsigned long SIOCOUTQ
 
-cdef extern from "<netinet/in.h>" nogil:
+cdef extern from "system.h" nogil:  # <netinet/in.h>
     int IPPROTO_TCP
 
-cdef extern from "<netinet/tcp.h>" nogil:
+cdef extern from "system.h" nogil:  # <netinet/tcp.h>
     int TCP_NODELAY
 
-cdef extern from "<arpa/inet.h>" nogil:
+cdef extern from "system.h" nogil:  # <arpa/inet.h>
     int inet_pton(int family, const char* text, void* address)
 
-cdef extern from "<netdb.h>" nogil:
+cdef extern from "system.h" nogil:  # <netdb.h>
     int getnameinfo(const sockaddr* address, socklen_t size, char* host, socklen_t host_size,
                     char* service, socklen_t service_size, int flags)
     int NI_NUMERICHOST
     int NI_NUMERICSERV
 
-cdef extern from "<unistd.h>" nogil:
+cdef extern from "system.h" nogil:  # <unistd.h>
     int close(int fd)
     ssize_t read(int fd, void* buffer, size_t size)
     ssize_t write(int fd, const void* buffer, size_t size)
 
-cdef extern from "<execinfo.h>" nogil:
+cdef extern from "system.h" nogil:  # <execinfo.h>
     int backtrace(void** frames, int size)
     void backtrace_symbols_fd(void* const* frames, int size, int fd)
 
-cdef extern from "<sys/random.h>" nogil:
+cdef extern from "system.h" nogil:  # <sys/random.h>
     ssize_t getrandom(void* buffer, size_t size, unsigned int flags)
 
-cdef extern from "<time.h>" nogil:
+cdef extern from "system.h" nogil:  # <time.h>
     cdef struct timespec:
         long tv_sec
         long tv_nsec
     int clock_gettime(int clock, timespec* result)
+    int nanosleep(const timespec* wait, timespec* left)
     int CLOCK_MONOTONIC
     int CLOCK_REALTIME
 
-cdef extern from "<pthread.h>" nogil:
+cdef extern from "system.h" nogil:  # <pthread.h>
     ctypedef struct pthread_mutex_t:
         pass
     int pthread_mutex_init(pthread_mutex_t* mutex, const void* attributes)

@@ -3,9 +3,6 @@ from libcpp.vector cimport vector
 
 from tidemq.wire.protocol cimport Span
 
-cdef extern from "<sys/random.h>" nogil:
-    ssize_t getrandom(void* out, size_t size, unsigned int flags)
-
 cdef extern from * nogil:
     """
     #include <string.h>

@@ -27,6 +27,7 @@ from cython.cimports.tidemq.engine.base.allocation import (
     release,
     unmap_pages,
 )
+from cython.cimports.tidemq.engine.base.system import getrandom
 from cython.cimports.tidemq.engine.index.levels import (
     CHUNK_BITS,
     CHUNK_BYTES,
@@ -46,7 +47,6 @@ from cython.cimports.tidemq.engine.index.levels import (
     LevelReader,
     LevelTree,
     fold_multiply,
-    getrandom,
     load_u32,
     load_u64,
 )

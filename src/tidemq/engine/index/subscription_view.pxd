@@ -10,5 +10,4 @@ cdef struct Tally:                     # of a benchmark's matches
     uint64_t most
 
 # of this module alone
-cdef uint64_t now_ns() noexcept nogil
 cdef void match_spans(SubscriptionIndex* index, vector[Span]* topics, Tally* tally) noexcept nogil

@@ -3,7 +3,7 @@
 import cython
 from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t
 from cython.cimports.libcpp.vector import vector
-from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime, timespec
+from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.index.marks import (
     MARKS_OF_TOPIC,
     marks_of_topic,
@@ -32,13 +32,6 @@ from cython.cimports.tidemq.engine.index.subscriptions import (
     unlock_shared,
 )
 from cython.cimports.tidemq.wire.protocol import Span, bytes_of, span_of
-
-
-def now_ns():
-    """A clock that only goes forward."""
-    now = cython.declare(timespec)
-    clock_gettime(CLOCK_MONOTONIC, cython.address(now))
-    return cython.cast(uint64_t, now.tv_sec) * 1_000_000_000 + now.tv_nsec
 
 
 def match_spans(index, topics, tally):
@@ -199,9 +192,9 @@ class SubscriptionIndexView:
             spans.push_back(topic)
             topic.data += topic.size
         with cython.nogil:
-            began = now_ns()
+            began = clock_ns()
             while rounds_left > 0:
                 match_spans(self.index, cython.address(spans), cython.address(tally))
                 rounds_left -= 1
-            began = now_ns() - began
+            began = clock_ns() - began
         return tally.total, tally.fewest, tally.most, began

@@ -1,8 +1,8 @@
 """Promises to publishers: each publisher's in its own order, and nobody's behind another's.
 
 They lie in slots, and those to one session are linked, oldest first: only the first of them may be kept,
-and then the next is looked at (``commit_results``). So what one waits for, another reactor above all, holds up
-nobody but its own publisher, and what is done for one costs the same however many others wait.
+and then the next is looked at (``commit_results``). So what one waits for, another reactor above all, holds
+up nobody but its own publisher, and what is done for one costs the same however many others wait.
 
 A slot is looked at when its section is committed (``due``), when the one before it has been kept, and
 whenever it was found to wait for nothing any more (``ready``). To look in vain does no harm, so nobody is

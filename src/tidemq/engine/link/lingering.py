@@ -7,10 +7,18 @@ at most.
 """
 
 import cython
-from cython.cimports.libc.errno import EAGAIN, EINTR, errno
 from cython.cimports.libc.stdint import uint8_t, uint64_t
 from cython.cimports.tidemq.engine.base.steps import count_steps
-from cython.cimports.tidemq.engine.base.system import MSG_DONTWAIT, SHUT_WR, close, recv, shutdown
+from cython.cimports.tidemq.engine.base.system import (
+    EAGAIN,
+    EINTR,
+    MSG_DONTWAIT,
+    SHUT_WR,
+    close,
+    errno,
+    recv,
+    shutdown,
+)
 from cython.cimports.tidemq.engine.link.lingering import LINGER_MS, LINGERING_MAX
 from cython.cimports.tidemq.engine.link.polling import watch
 from cython.cimports.tidemq.engine.state.state import Lingering

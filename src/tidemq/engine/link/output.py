@@ -6,7 +6,6 @@ connection holds none.
 """
 
 import cython
-from cython.cimports.libc.errno import EAGAIN, EINTR, errno
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy, memmove, memset
@@ -19,8 +18,11 @@ from cython.cimports.tidemq.engine.base.counters import (
 )
 from cython.cimports.tidemq.engine.base.message import hold_message, payload_of, release_message
 from cython.cimports.tidemq.engine.base.system import (
+    EAGAIN,
+    EINTR,
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
+    errno,
     iovec,
     msghdr,
     send,

@@ -6,7 +6,6 @@ waits there is MQTT as it is, and one record holds what a turn has gathered.
 """
 
 import cython
-from cython.cimports.libc.errno import EAGAIN, EINTR, errno
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.tidemq.engine.base.counters import (
@@ -21,8 +20,11 @@ from cython.cimports.tidemq.engine.base.counters import (
 from cython.cimports.tidemq.engine.base.guarding import address_of_bytes, take_place
 from cython.cimports.tidemq.engine.base.message import payload_of
 from cython.cimports.tidemq.engine.base.system import (
+    EAGAIN,
+    EINTR,
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
+    errno,
     pthread_mutex_lock,
     pthread_mutex_unlock,
     recv,

@@ -14,9 +14,8 @@ nothing waits below 200,000 messages a second.
 import cython
 from cython.cimports.libc.stdint import int64_t
 from cython.cimports.libc.string import memset
-from cython.cimports.posix.time import nanosleep, timespec
 from cython.cimports.tidemq.engine.base.counters import C_PACKETS_RECEIVED, C_TURNS, C_TURNS_GATHERED
-from cython.cimports.tidemq.engine.base.system import PR_SET_TIMERSLACK, prctl
+from cython.cimports.tidemq.engine.base.system import PR_SET_TIMERSLACK, nanosleep, prctl, timespec
 from cython.cimports.tidemq.engine.state.state import Gathering
 
 _WAIT_NS = cython.declare(int64_t, 80000)

@@ -1,7 +1,6 @@
 """Listening sockets: what comes in is counted, refused beyond the limits, or becomes a connection."""
 
 import cython
-from cython.cimports.libc.errno import EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.tidemq.engine.base.counters import (
     C_CONNECTIONS_REFUSED,
@@ -11,6 +10,10 @@ from cython.cimports.tidemq.engine.base.counters import (
 from cython.cimports.tidemq.engine.base.guarding import address_of_socket, give_place, take_place
 from cython.cimports.tidemq.engine.base.system import (
     EFD_CLOEXEC,
+    EMFILE,
+    ENFILE,
+    ENOBUFS,
+    ENOMEM,
     EPOLL_CTL_DEL,
     EPOLLEXCLUSIVE,
     RELAXED,
@@ -19,6 +22,7 @@ from cython.cimports.tidemq.engine.base.system import (
     accept4,
     close,
     epoll_ctl,
+    errno,
     eventfd,
     load_i64,
     pthread_mutex_lock,

@@ -6,7 +6,6 @@ read into directly.
 """
 
 import cython
-from cython.cimports.libc.errno import EAGAIN, EINTR, errno
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
@@ -18,7 +17,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     MEMORY_BUFFERS,
 )
 from cython.cimports.tidemq.engine.base.steps import allow_steps
-from cython.cimports.tidemq.engine.base.system import MSG_DONTWAIT, recv
+from cython.cimports.tidemq.engine.base.system import EAGAIN, EINTR, MSG_DONTWAIT, errno, recv
 from cython.cimports.tidemq.engine.clients.authorising import bring_up_to_date
 from cython.cimports.tidemq.engine.clients.connecting import handle_auth, handle_connect
 from cython.cimports.tidemq.engine.clients.publishing import handle_ack, handle_publish
