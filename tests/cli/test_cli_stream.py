@@ -90,7 +90,7 @@ def test_what_cannot_be_done_is_one_line(broker: Broker, tmp_path: Path) -> None
     wrong: list[tuple[tuple[str, ...], str]] = [
         (("export", "x", str(tmp_path / "x.csv")), "has to end in .parquet or .arrow"),
         (("export", "x", str(tmp_path / "x.arrow")), "there is no message"),
-        (("tail", "x", "--start", "noon"), "no place to begin"),
+        (("tail", "x", "--start", "noon"), "not a valid start"),
     ]
     for more, text in wrong:
         code, _, said = broker.stream(*more)

@@ -91,7 +91,7 @@ def test_user_and_password_of_a_url() -> None:
         ("unix://", "no file"),
         ("unix://host/file", "no file"),
         ("unix:///a%00b", "no file"),
-        ("mqtt://[::1", "is no URL"),
+        ("mqtt://[::1", "is not a URL"),
         (f"mqtt://{'x' * 64}.example", "no name of a host"),
         (f"mqtt://{'abc.' * 80}example", "no name of a host"),
         ("wss://a..example", "no name of a host"),

@@ -90,7 +90,7 @@ async def test_every_way_of_publishing_takes_it(
         ("mqtt://host", {"proxy": f"socks5://{'u' * 256}@proxy"}, "255 bytes"),
         ("mqtt://host", {"proxy": f"socks5://u:{'%C3%BC' * 128}@proxy"}, "255 bytes"),
         ("mqtts://host", {"tls_server_name": "x" * 64}, "no name of a host"),
-        ("unix:///socket", {"proxy": "http://proxy"}, "no proxy to a Unix socket"),
+        ("unix:///socket", {"proxy": "http://proxy"}, "a proxy cannot be used with a Unix socket"),
     ],
 )
 def test_what_does_not_go_together_is_refused(url: str, options: Any, text: str) -> None:

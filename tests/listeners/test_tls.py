@@ -260,7 +260,7 @@ async def test_certificates_are_read_again_and_nobody_is_dropped(
 
         await until(has_changed, "another certificate")
         files.cert.write_text("nonsense")
-        await until(lambda: "goes on to count" in caplog.text)
+        await until(lambda: "stays in force" in caplog.text)
         assert await served() != before
         await stays.publish("stays", b"here", qos=1)
         assert (await anext(messages)).payload == b"here"

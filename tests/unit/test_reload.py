@@ -97,4 +97,4 @@ async def test_one_part_that_fails_keeps_no_other_from_being_read(
         wrong = {"a": "it failed with ValueError", "b": "the file is empty", "c": ""}
         assert list(await asyncio.gather(broker.reload(), broker.reload())) == [wrong, wrong]
     assert done == ["works", "works"]
-    assert "reload: b: the file is empty; what was read before goes on to count" in caplog.text
+    assert "reload: b: the file is empty; the old content stays in force" in caplog.text

@@ -44,7 +44,7 @@ async def test_whatever_goes_wrong_the_next_change_is_read(
     assert not watching.done()
     watching.cancel()
     assert used == ["last"]
-    assert caplog.text.count("what was read before goes on to count") == 2
+    assert caplog.text.count("the old content stays in force") == 2
 
 
 async def test_one_that_began_to_read_earlier_does_not_end_later(tmp_path: Path) -> None:

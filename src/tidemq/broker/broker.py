@@ -370,7 +370,7 @@ class Broker:
 
     async def reload(self) -> dict[str, str]:
         """Reads again what can change while it runs: passwords, rules, certificates, tokens. What is wrong by
-        then is logged, and what was read before goes on to count. Gives for each part what was wrong; empty:
+        then is logged, and the old content stays in force. Gives for each part what was wrong; empty:
         nothing.
         """
         return await self._reloads.run()

@@ -71,7 +71,7 @@ class Comings(Lines):
     """
 
     def __init__(self, engine: Engine, lines_max: int, *, is_needed: bool) -> None:
-        super().__init__(lines_max, "(at least) who came or went", logging.INFO)
+        super().__init__(lines_max, "connects and disconnects (at least)", logging.INFO)
         self._engine = engine
         self._is_needed = is_needed
         self._is_logged = _log.isEnabledFor(logging.INFO)

@@ -1,7 +1,7 @@
 """The broker's listeners: their sockets, what wraps their connections, and certificates read again.
 
 A certificate file that changes is read again within a second or two, or at once by `reload`; what is wrong by
-then is reported, and what was read before goes on to count. Nobody is disconnected by it.
+then is reported, and the old content stays in force. Nobody is disconnected by it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Reloads:
                         await done
                 except (TideMQError, OSError) as error:
                     found[name] = str(error)
-                    _log.error("reload: %s: %s; what was read before goes on to count", name, error)
+                    _log.error("reload: %s: %s; the old content stays in force", name, error)
                 except Exception as error:  # noqa: BLE001 - a provider may raise anything
                     found[name] = f"it failed with {type(error).__name__}"  # its text may be anything
                     _log.exception("reload: %s failed", name)

@@ -272,7 +272,7 @@ def _offset(stream: Stream, start: str) -> int:
         at = datetime.min
     if at.tzinfo != UTC:
         raise ReplayRefusedError(
-            f"{start!r} is no place to begin: accepted are first, next, an offset, "
+            f"{start!r} is not a valid start: accepted are first, next, an offset, "
             "or a time in UTC such as 2026-01-31T12:00Z",
             TOPIC_FILTER_INVALID,
         )

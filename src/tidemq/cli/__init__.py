@@ -37,7 +37,8 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def describe(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which, and end.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """An MQTT 3.1, 3.1.1 and 5.0 broker, a publisher and a subscriber to try it with, tools for its store and

@@ -56,7 +56,7 @@ def check(
         if action is None:
             raise typer.Exit(_list_cuts(rules))
         if action not in ("publish", "subscribe"):
-            raise UsageError(f"{action!r} is no action; publish or subscribe is")
+            raise UsageError(f"{action!r} is not an action: use publish or subscribe")
         if topic is None:
             raise UsageError("the topic is missing")
         _check_topic(action, topic)

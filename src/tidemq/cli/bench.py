@@ -42,10 +42,10 @@ Mqtt = Annotated[str, typer.Option(metavar="VERSION", help="3.1.1 or 5.0.")]
 Qos = Annotated[int, typer.Option(help="QoS of publishing and subscribing.")]
 Size = Annotated[int, typer.Option(help="Bytes of payload, 16 at least.")]
 Messages = Annotated[
-    int | None, typer.Option(help="Of each publisher. Without it: as many as --seconds allow.")
+    int | None, typer.Option(help="Messages per publisher. [default: as many as --seconds allow]")
 ]
 Seconds = Annotated[
-    float | None, typer.Option(help="Publish so long. [default: 5, unless --messages is given]")
+    float | None, typer.Option(help="Seconds to publish. [default: 5, unless --messages is given]")
 ]
 Rate = Annotated[
     float, typer.Option(help="Messages a second, of all publishers; 0: as fast as the broker takes them.")
@@ -69,14 +69,12 @@ Spark = Annotated[
         metavar="MASTER", help="Run it from Spark's executors: spark://host:7077, local-cluster[2,1,1024]."
     ),
 ]
-Threads = Annotated[
-    int, typer.Option(help="Of the generator: more where it is what limits, on cores that the broker leaves.")
-]
+Threads = Annotated[int, typer.Option(help="Generator threads. Use more if the generator is the bottleneck.")]
 Source = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Of this machine, or FIRST-LAST, or several times: connections come from these in turn "
+        help="Local address, or FIRST-LAST; repeatable. Connections come from these in turn "
         "(each address has some 28,000 ports).",
     ),
 ]
@@ -232,7 +230,7 @@ def ping(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """A message bounced as fast as can be, or begun at --rate; the latency is of the way there and back."""
+    """Bounce a message as fast as possible, or start one at --rate; latency is that of the round trip."""
 
     def plans() -> list[Plan]:
         from tidemq.bench import catalogue

@@ -36,12 +36,12 @@ Url = Annotated[
     ),
 ]
 Unix = Annotated[Path | None, typer.Option("--unix", metavar="FILE", help="The server's Unix socket.")]
-Bind = Annotated[str | None, typer.Option("-A", metavar="ADDRESS", help="Own address to connect from.")]
+Bind = Annotated[str | None, typer.Option("-A", metavar="ADDRESS", help="Local address to connect from.")]
 ClientId = Annotated[str, typer.Option("-i", "--id", help="Client identifier; empty: the server chooses.")]
 IdPrefix = Annotated[
-    str, typer.Option("-I", "--id-prefix", help="Client identifier: this, and the process's number.")
+    str, typer.Option("-I", "--id-prefix", help="Client identifier: this and the process id.")
 ]
-NoDelay = Annotated[bool, typer.Option("--nodelay", help="Always so: packets leave at once.")]
+NoDelay = Annotated[bool, typer.Option("--nodelay", help="Accepted; packets always leave at once.")]
 Username = Annotated[str | None, typer.Option("-u", "--username", help="User name.")]
 Password = Annotated[str | None, typer.Option("-P", "--pw", help="Password.")]
 CaFile = Annotated[
@@ -52,13 +52,11 @@ OsCerts = Annotated[
     bool, typer.Option("--tls-use-os-certs", help="TLS: the system's authorities are trusted.")
 ]
 CaPath = Annotated[
-    Path | None, typer.Option("--capath", metavar="DIR", help="TLS: the same, a directory of OpenSSL's form.")
+    Path | None, typer.Option("--capath", metavar="DIR", help="TLS: trusted certificates, hashed by OpenSSL.")
 ]
-TlsVersion = Annotated[
-    str | None, typer.Option("--tls-version", help="TLS: tlsv1.2 or tlsv1.3, and none below it.")
-]
+TlsVersion = Annotated[str | None, typer.Option("--tls-version", help="TLS: at least tlsv1.2 or tlsv1.3.")]
 Ciphers = Annotated[str | None, typer.Option("--ciphers", help="TLS 1.2: ciphers, as OpenSSL names them.")]
-TlsAlpn = Annotated[str | None, typer.Option("--tls-alpn", help="TLS: protocol to name.")]
+TlsAlpn = Annotated[str | None, typer.Option("--tls-alpn", help="TLS: protocol to offer by ALPN.")]
 Cert = Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="TLS: certificate to show.")]
 Key = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="TLS: its key.")]
 Insecure = Annotated[

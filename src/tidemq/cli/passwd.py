@@ -22,7 +22,7 @@ def passwd(
     ] = False,
     iterations: Annotated[
         int | None,
-        typer.Option(help="Of SCRAM, 4096 or more: fewer are easier for clients, and for who guesses."),
+        typer.Option(help="SCRAM iterations, at least 4096. Fewer cost clients and attackers less."),
     ] = None,
 ) -> None:
     """Give a user a password, or another one; asked for on a terminal, else the first line of standard input.

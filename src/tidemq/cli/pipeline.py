@@ -22,15 +22,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Url = Annotated[
-    str, typer.Option(metavar="URL", help="Of the broker's admin listener, as executors reach it.")
-]
+Url = Annotated[str, typer.Option(metavar="URL", help="The broker's admin listener, as executors reach it.")]
 TokenFile = Annotated[
     str,
     typer.Option(
         envvar="TIDEMQ_ADMIN_TOKEN_FILE",
         metavar="FILE",
-        help="With that listener's token, on the driver; or TIDEMQ_ADMIN_TOKEN has it.",
+        help="File with its token, on the driver; or set TIDEMQ_ADMIN_TOKEN.",
     ),
 ]
 Master = Annotated[
@@ -53,7 +51,7 @@ def ingest(
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML with rules that decode payloads.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End with the last message of now.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Stop after the current last message.")] = False,
     start: Annotated[
         str, typer.Option(help="Where to begin: earliest, latest, an offset, a time with its zone.")
     ] = "earliest",
@@ -61,13 +59,13 @@ def ingest(
     rows_max: RowsMax = 1_000_000,
     trigger: Trigger = 1.0,
     maintain_batches: Annotated[
-        int, typer.Option(min=0, help="Put small files together every so many batches; 0: never.")
+        int, typer.Option(min=0, help="Compact small files every N batches; 0: never.")
     ] = 200,
 ) -> None:
     """Bring a stream into TABLES/STREAM/bronze, a Delta Lake table, each message once; with --rules, decoded
     into TABLES/STREAM/silver/RULE, and what cannot be into TABLES/STREAM/dead_letters.
 
-    Goes on where it, or a run that was killed, has ended.
+    Continues where the last run stopped, also when that was killed.
     """
     try:
         from tidemq.pipeline.decode.payload_rules import load_rules
@@ -132,7 +130,7 @@ def alerts(
     ],
     rules: Annotated[Path, typer.Option(metavar="FILE", help="TOML with rules for alerts.")],
     checkpoint: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder or URI for what is known, which all executors reach.")
+        str, typer.Option(metavar="DIR", help="Folder or URI of the checkpoint, which all executors reach.")
     ],
     token_file: TokenFile = "",
     master: Master = "local[*]",
@@ -148,7 +146,7 @@ def alerts(
 ) -> None:
     """Watch a stream by rules, and publish alerts over MQTT, each when it is raised and when it is cleared.
 
-    Goes on where it, or a run that was killed, has ended.
+    Continues where the last run stopped, also when that was killed.
     """
     try:
         from tidemq.pipeline.alerts.alert_rules import load_alert_rules
@@ -230,7 +228,7 @@ def replay(
     cafile: Annotated[str | None, typer.Option(metavar="FILE", help="Certificates that are trusted.")] = None,
     master: Master = "local[*]",
 ) -> None:
-    """Publish what came once again: a table's messages, by Spark, or a stream's, without it. In their order;
+    """Publish stored messages again: a table's, by Spark, or a stream's, without it. In their order;
     at the pace at which they came, or another.
     """
     try:

@@ -96,10 +96,10 @@ def pub(
     ] = False,
     whole: Annotated[bool, typer.Option("-s", "--stdin-file", help="Send all of standard input.")] = False,
     null: Annotated[bool, typer.Option("-n", "--null-message", help="Send an empty payload.")] = False,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Send it so many times.")] = 1,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Number of times to send it.")] = 1,
     repeat_delay: Annotated[float, typer.Option(min=0, help="Seconds between them.")] = 0.0,
     max_inflight: Annotated[
-        int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="Messages unacknowledged at a time.")
+        int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="Unacknowledged messages at most.")
     ] = INFLIGHT_MAX,
     qos: options.Qos = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False,

@@ -73,7 +73,7 @@ def stats(
     data: Data = Path("tidemq-data"),
     queues: Annotated[int, typer.Option(min=0, help="How many queues to show, the longest first.")] = 20,
 ) -> None:
-    """Show how much of what there is: rows and bytes by family, the longest queues, the oldest message."""
+    """Show sizes: rows and bytes by family, the longest queues, the oldest message."""
     from tidemq.store.engines import open_existing
     from tidemq.store.inspection import measure_store
 

@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 
 Url = Annotated[
-    str, typer.Option(envvar="TIDEMQ_ADMIN_URL", metavar="URL", help="Of the broker's admin listener.")
+    str, typer.Option(envvar="TIDEMQ_ADMIN_URL", metavar="URL", help="The broker's admin listener.")
 ]
 TokenFile = Annotated[
     str,
@@ -43,7 +43,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the stream.")]
 Start = Annotated[
     str, typer.Option(help="Where to begin: first, next, an offset, or a time with its zone (ISO 8601).")
 ]
-Count = Annotated[int | None, typer.Option("--count", "-C", min=1, help="End after so many messages.")]
+Count = Annotated[int | None, typer.Option("--count", "-C", min=1, help="Exit after this many messages.")]
 DEFAULT_URL = "http://127.0.0.1:18083"
 
 
@@ -76,7 +76,7 @@ def create(
         int | None, typer.Option(help="Bytes on disk; 0: no bound. [default: 10 GiB]")
     ] = None,
 ) -> None:
-    """Make a stream; one that is there gets these filters and this retention."""
+    """Create a stream, or give an existing one these filters and this retention."""
     from tidemq.client.stream_admin import declare_stream
     from tidemq.client.streams import find_token
 
@@ -156,7 +156,7 @@ def _offset(reader: StreamReader, start: str) -> int:
         return reader.offset_at(datetime.fromisoformat(start))
     except ValueError as error:
         raise UsageError(
-            f"{start!r} is no place to begin: give first, next, an offset or a time like 2026-11-22T08:00Z"
+            f"{start!r} is not a valid start: give first, next, an offset or a time like 2026-11-22T08:00Z"
         ) from error
 
 

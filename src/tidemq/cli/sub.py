@@ -41,13 +41,13 @@ Topics = Annotated[list[str], typer.Option("-t", "--topic", help="Topic filter; 
 FilterOut = Annotated[
     list[str], typer.Option("-T", "--filter-out", help="Print no messages that match; may be repeated.")
 ]
-Timeout = Annotated[float | None, typer.Option("-W", min=0, help="End after so many seconds, code 27.")]
+Timeout = Annotated[
+    float | None, typer.Option("-W", min=0, help="Exit after this many seconds, with code 27.")
+]
 Output = Annotated[
     str | None, typer.Option("-F", metavar="FORMAT", help="How to print, such as '%I %t %p' or '%j'.")
 ]
-RandomFilter = Annotated[
-    float, typer.Option(min=0, max=100, help="Print so many of a hundred messages, by chance.")
-]
+RandomFilter = Annotated[float, typer.Option(min=0, max=100, help="Print a random sample: this percentage.")]
 RemoveRetained = Annotated[
     bool, typer.Option("--remove-retained", help="Clear the retained messages that come.")
 ]
@@ -55,7 +55,7 @@ RetainAsPublished = Annotated[
     bool, typer.Option("--retain-as-published", help="Keep the RETAIN flag of new messages (mqttv5).")
 ]
 RetainedOnly = Annotated[bool, typer.Option("--retained-only", help="Print only retained ones.")]
-ExitAfterSuback = Annotated[bool, typer.Option("-E", help="End when the subscription stands.")]
+ExitAfterSuback = Annotated[bool, typer.Option("-E", help="Exit once the server has subscribed it.")]
 
 
 class Printer:
@@ -174,7 +174,7 @@ def sub(
     filter_out: FilterOut = [],  # noqa: B006
     unsubscribe: Annotated[list[str], typer.Option("-U", "--unsubscribe", help="Unsubscribe first.")] = [],  # noqa: B006
     qos: options.Qos = 0,
-    count: Annotated[int | None, typer.Option("-C", min=1, help="End after so many messages.")] = None,
+    count: Annotated[int | None, typer.Option("-C", min=1, help="Exit after this many messages.")] = None,
     timeout: Timeout = None,
     output: Output = None,
     pretty: Annotated[bool, typer.Option("--pretty", help="JSON of -F in lines.")] = False,

@@ -51,7 +51,7 @@ def parse_url(url: str) -> Address:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise UsageError(f"{url!r} is no URL: {error}") from error
+        raise UsageError(f"{url!r} is not a URL: {error}") from error
     scheme: Scheme | None = next((each for each in _PORTS if each == parts.scheme), None)
     if scheme is None:
         raise UsageError(f"the URL {url!r} has no known scheme; accepted: {', '.join(_PORTS)}")
@@ -91,6 +91,6 @@ def check_host(host: str) -> None:
     try:
         name = host.encode("idna")
     except UnicodeError as error:
-        raise UsageError(f"{host!r} is no name of a host: {error.__cause__ or error}") from error
+        raise UsageError(f"{host!r} is not the name of a host: {error.__cause__ or error}") from error
     if len(name) > _HOST_BYTES_MAX or not host.isprintable():
-        raise UsageError(f"{host!r} is no name of a host: too long, or with characters that none has")
+        raise UsageError(f"{host!r} is not the name of a host: too long, or with characters that none has")

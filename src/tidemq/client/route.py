@@ -38,7 +38,7 @@ class Route:
         if self.proxy is not None:
             parse_proxy(self.proxy)
             if address.scheme == "unix":
-                raise UsageError("there is no proxy to a Unix socket")
+                raise UsageError("a proxy cannot be used with a Unix socket")
 
 
 async def open_link(route: Route, owner: Owner) -> Link:

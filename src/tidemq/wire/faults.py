@@ -128,7 +128,7 @@ _TAGS_AND_TEXTS: dict[Fault, tuple[tuple[str, ...], str]] = {
     ),
     Fault.PACKET_LATE: (
         (),
-        "a packet has begun and not become whole in the time that the broker allows for it",
+        "a packet did not arrive completely in the time that the broker allows",
     ),
     Fault.OUTPUT_STALLED: (
         (),

@@ -20,8 +20,8 @@ _log = logging.getLogger("tidemq")
 
 
 class AclFile:
-    """Gives the engine its rules. ConfigError when the file is wrong at the start; later on what was read
-    before goes on to count, and the log says what is wrong.
+    """Gives the engine its rules. ConfigError when the file is wrong at the start; later on the old
+    rules stay in force, and the log says what is wrong.
     """
 
     def __init__(self, path: Path, acl_format: AclFormat, set_rules: Callable[[list[RuleRow]], None]) -> None:

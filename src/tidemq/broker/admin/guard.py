@@ -47,7 +47,7 @@ class Guard:
         return self._digest is not None
 
     def reload(self) -> None:
-        """Reads the token again. ConfigError where there is none; then the one before goes on to count."""
+        """Reads the token again. ConfigError where there is none; then the old one stays in force."""
         if self._file:
             self._digest = _digest(read_token(Path(self._file)))
 

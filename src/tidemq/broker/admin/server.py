@@ -95,7 +95,7 @@ class AdminServer:
         self._door = Door(self._runner.server, self._sockets, self._tls)
 
     def reload(self) -> None:
-        """Reads token and certificate again. ConfigError for a wrong one; then the old goes on to count."""
+        """Reads token and certificate again. ConfigError for a wrong one; then the old one stays in force."""
         self._guard.reload()
         if self._tls is not None:
             self._make_tls()  # a trial: a pair that does not fit must not reach the context in use

@@ -124,7 +124,7 @@ def make_chain(config: Config, options: Options) -> Chain:
         if not isinstance(name, str):
             raise refused("configuration", f"{key}.authenticator", "it is missing", ["an authenticator"])
         if members and members[-1] is None:
-            text = "nobody is left for it: the one before lets everybody in"
+            text = "it is never asked: the authenticator before it accepts every client"
             raise refused("configuration", key, text, ["another order"])
         rest = {option: value for option, value in member.items() if option != "authenticator"}
         members.append(find_provider("authenticator", name, rest, config))

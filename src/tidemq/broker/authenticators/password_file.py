@@ -272,7 +272,7 @@ class PasswordFile:
         return hashlib.blake2b(len(hashed).to_bytes(4) + hashed.encode() + password, key=self._key).digest()
 
     async def reload(self) -> None:
-        """Reads the file now. ConfigError where it is wrong; who was read before goes on to count."""
+        """Reads the file now. ConfigError where it is wrong; the old users stay in force."""
         await self._file.reload()
 
 

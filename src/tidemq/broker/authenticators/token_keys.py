@@ -56,7 +56,7 @@ class Keys(Protocol):
         """Keys that may have signed a token with this header; without `kid` all that fit the algorithm."""
 
     async def reload(self) -> None:
-        """Gets them anew; TideMQError where that fails, and those known go on to count."""
+        """Gets them anew; TideMQError where that fails, and those known stay valid."""
 
     async def close(self) -> None:
         """Ends what it has begun."""
@@ -189,7 +189,7 @@ class UrlKeys:
         if self._age_s() > KEYS_AGE_S_MAX:
             await self._fetch()
         elif self._age_s() > self._refresh_s:
-            self._begin()  # what is known goes on to count meanwhile
+            self._begin()  # the keys that are known stay valid meanwhile
         if self._age_s() > KEYS_AGE_S_MAX:
             raise KeysUnavailableError
         found = select(self._keys, kid, algorithm)
@@ -252,7 +252,7 @@ class UrlKeys:
             self._keys = parse_jwks(answer.body)
         except (CallFailedError, ValueError) as error:
             self.counts["jwks_calls_failed"] += 1
-            text = "the keys at %s: %s; those read before go on to count for a day"
+            text = "the keys at %s: %s; the old keys stay valid for a day"
             _log.error(text, shown_url(self._url), error)
         else:
             self._fetched = time.monotonic()

@@ -94,4 +94,4 @@ class Notifier:
                 sender.setblocking(False)
                 sender.sendto(text.encode(), self._address)
         except OSError as error:
-            _log.warning("systemd cannot be told %s: %s", text.partition("=")[0], error)
+            _log.warning("cannot tell systemd %s: %s", text.partition("=")[0], error)

@@ -34,7 +34,7 @@ def file_version(path: Path) -> FileVersion:
 class WatchedFiles(Generic[T]):
     """What `read`, which runs on a thread, makes of some files. `use` is told of each value but the first.
 
-    Raises what `read` raises at the start; later on what was read before goes on to count, and the log says
+    Raises what `read` raises at the start; later on the old content stays in force, and the log says
     what is wrong.
     """
 
@@ -86,9 +86,9 @@ class WatchedFiles(Generic[T]):
         try:
             await self.reload()
         except TideMQError as error:
-            _log.error("%s; what was read before goes on to count", error)
+            _log.error("%s; the old content stays in force", error)
         except Exception:  # noqa: BLE001 - a provider may raise anything
-            _log.exception("%s cannot be read; what was read before goes on to count", names)
+            _log.exception("%s cannot be read; the old content stays in force", names)
         else:
             _log.info("%s: a change was read", names)
 
