@@ -15,10 +15,10 @@ with somebody's topics.
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import abort
+from cython.cimports.tidemq.engine.base.system import getrandom
 from cython.cimports.tidemq.engine.index.levels import (
     LevelReader,
     fold_multiply,
-    getrandom,
     load_u32,
     load_u64,
     next_level,

@@ -33,6 +33,7 @@ from cython.cimports.tidemq.engine.state.state import (
     Reactor,
 )
 
+_SLICE = cython.declare(cython.size_t, 4096)  # publishers looked at in one turn
 _NODE_BYTES = cython.declare(int64_t, 64)  # of a level, with its edge
 
 
