@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -132,7 +133,8 @@ def test_the_tail_rises_tenfold_a_step() -> None:
 
 def test_a_curve_has_no_zero_for_its_axis_has_none() -> None:
     nothing, something = Bucket(0, 0, 5), Bucket(1000, 1000, 5)
-    assert tail_curve([nothing, something]) == ([1.0], [pytest.approx(-math.log10(0.5))])
+    curve: Any = tail_curve([nothing, something])
+    assert curve == ([1.0], [pytest.approx(-math.log10(0.5))])
     assert tail_curve([nothing]) == ([0.001], [0.0])
 
 
@@ -159,7 +161,7 @@ def test_what_evaluations_show_is_drawn_of_runs_and_of_latencies_alone(written: 
     ]
     runs = read_runs([written(fan, *crowds)])
     ping = Case(label="ping", broker="samples", latencies=(Bucket(7000, 7000, 3), Bucket(9000, 9000, 1)))
-    drawn = {plot.name: plot.figure for plot in plots(Runs([*runs.cases, ping]), PUBLISHED)}
+    drawn: dict[str, Any] = {plot.name: plot.figure for plot in plots(Runs([*runs.cases, ping]), PUBLISHED)}
     assert list(drawn) == list(PUBLISHED)
     (surgemq,) = drawn["surgemq"].axes
     assert [line.get_xdata()[0] for line in surgemq.get_lines() if line.get_linestyle() == "--"] == [750_000]

@@ -58,8 +58,8 @@ from tidemq.engine import (
     Engine,
     PublishRequest,
     SubscribeRequest,
-    rule_row,
 )
+from tidemq.engine.door import rule_row
 from tidemq.engine.door.listeners import ListenerRates
 from tidemq.engine.door.rule_row import CLIENT_MARK, RuleRow
 from tidemq.limits import Limits

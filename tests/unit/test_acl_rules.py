@@ -331,7 +331,7 @@ def test_the_command_says_what_is_decided_and_by_which_line(tmp_path: Path) -> N
     assert "'a/+'" in str(said)
     code, said = run_check(*ann, "c", "write", "a")
     assert code == 1
-    assert "'write' is no action" in str(said)
+    assert "'write' is not an action" in str(said)
 
 
 MOVED = """\

@@ -150,7 +150,7 @@ async def test_a_real_mistake_in_a_chain_is_an_error_of_that_client_alone() -> N
                     {"authenticator": "static", "users": {}},
                 ]
             },
-            "nobody is left",
+            "it is never asked",
         ),
         ({"of": [{"authenticator": "static", "users": {}}] * 17}, "options of chain.of"),
         ({"of": [], "more": 1}, "options of chain"),
