@@ -92,11 +92,11 @@ def test_user_and_password_of_a_url() -> None:
         ("unix://host/file", "no file"),
         ("unix:///a%00b", "no file"),
         ("mqtt://[::1", "is not a URL"),
-        (f"mqtt://{'x' * 64}.example", "no name of a host"),
-        (f"mqtt://{'abc.' * 80}example", "no name of a host"),
-        ("wss://a..example", "no name of a host"),
-        ("mqtts://.example", "no name of a host"),
-        ("mqtt://a\0b", "no name of a host"),
+        (f"mqtt://{'x' * 64}.example", "not the name of a host"),
+        (f"mqtt://{'abc.' * 80}example", "not the name of a host"),
+        ("wss://a..example", "not the name of a host"),
+        ("mqtts://.example", "not the name of a host"),
+        ("mqtt://a\0b", "not the name of a host"),
     ],
 )
 def test_a_wrong_url_is_named(url: str, text: str) -> None:

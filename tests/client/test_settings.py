@@ -86,10 +86,10 @@ async def test_every_way_of_publishing_takes_it(
         ("ws://host", {"headers": {"A b": "c"}}, "'A b' and its value are no header"),
         ("mqtt://host", {"proxy": "ftp://proxy"}, "accepted: http://host:port and socks5://host:port"),
         ("mqtt://host", {"proxy": "http://proxy:x"}, "no valid port"),
-        ("mqtt://host", {"proxy": f"http://{'x' * 64}.example"}, "no name of a host"),
+        ("mqtt://host", {"proxy": f"http://{'x' * 64}.example"}, "not the name of a host"),
         ("mqtt://host", {"proxy": f"socks5://{'u' * 256}@proxy"}, "255 bytes"),
         ("mqtt://host", {"proxy": f"socks5://u:{'%C3%BC' * 128}@proxy"}, "255 bytes"),
-        ("mqtts://host", {"tls_server_name": "x" * 64}, "no name of a host"),
+        ("mqtts://host", {"tls_server_name": "x" * 64}, "not the name of a host"),
         ("unix:///socket", {"proxy": "http://proxy"}, "a proxy cannot be used with a Unix socket"),
     ],
 )

@@ -158,7 +158,7 @@ def test_an_abstract_address_and_a_deaf_manager(caplog: pytest.LogCaptureFixture
     assert manager.take()["STATUS"] == "fine"
     manager.socket.close()
     notifier.ready("fine")
-    assert "systemd cannot be told READY" in caplog.text
+    assert "cannot tell systemd READY" in caplog.text
     Notifier({}).ready("nobody is there")
 
 
