@@ -59,11 +59,7 @@ attack: setup ## 1,000 hostile connections for a minute beside a publisher and a
 client-wheel: setup ## build the wheel of the client alone, tidemq-client, into dist/
 	$(BIN)/python tools/client_distribution.py dist
 
-wheel-# two processes: these compute, and each has to find all tests first
-test-unit: setup ## the quick loop: modules by themselves and the source, in a minute
-	TIDEMQ_TEST_QUICK=1 $(BIN)/pytest -n 2 tests/unit tests/source
-
-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
+wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
 	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel
 
 pythons: ## the same with other Pythons, each in an environment of its own (PYTHONS="python3.12 python3.13")
