@@ -232,14 +232,14 @@ SOURCE = """
 import tidemq.broker.hooks
 from tidemq import limits
 from tidemq.wire import codes
-from cython.cimports.tidemq.engine.state.state import Reactor
+from cython.cimports.tidemq.engine.state.reactor import Reactor
 from ..store import memory
 def later():
     from tidemq.cli.pub import pub
 """
 DECLARATIONS = """
 from tidemq.wire.protocol cimport Span
-cimport tidemq.engine.state.state
+cimport tidemq.engine.state.reactor
     from tidemq.store import x
 """
 

@@ -2,7 +2,10 @@ from libc.stdint cimport int64_t, uint64_t, uint8_t
 from libcpp.string cimport string
 
 from tidemq.engine.index.rules cimport Asker, Judgement
-from tidemq.engine.state.state cimport JUDGEMENTS, CacheEntry, Connection, Identity, Letter, Mail, Reactor
+from tidemq.engine.state.client cimport Connection, Identity
+from tidemq.engine.state.mail cimport Letter, Mail
+from tidemq.engine.state.reactor cimport Reactor
+from tidemq.engine.state.routing cimport JUDGEMENTS, CacheEntry
 from tidemq.engine.state.turning cimport Review
 from tidemq.wire.packets cimport Connect
 from tidemq.wire.protocol cimport Span

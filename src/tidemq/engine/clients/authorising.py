@@ -13,6 +13,7 @@ from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.base.counters import C_REFUSED_NOT_AUTHORISED, C_SUBSCRIPTIONS_REVOKED
+from cython.cimports.tidemq.engine.base.event import EVENT_REVOKED, Event
 from cython.cimports.tidemq.engine.base.message import topic_of
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import AF_INET, AF_INET6, RELAXED, add_i64, inet_pton
@@ -37,16 +38,9 @@ from cython.cimports.tidemq.engine.link.reports import connection_event, name_pe
 from cython.cimports.tidemq.engine.queues.backlogs import end_backlog
 from cython.cimports.tidemq.engine.queues.sessions import drop_subscription
 from cython.cimports.tidemq.engine.state.buckets import filters_in
+from cython.cimports.tidemq.engine.state.client import CONNECTED, Connection, Identity, Session
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    CONNECTED,
-    EVENT_REVOKED,
-    JUDGEMENTS,
-    Connection,
-    Event,
-    Identity,
-    Session,
-)
+from cython.cimports.tidemq.engine.state.routing import JUDGEMENTS
 from cython.cimports.tidemq.engine.state.turning import Review
 from cython.cimports.tidemq.wire.packets import next_filter
 from cython.cimports.tidemq.wire.protocol import (
@@ -132,7 +126,7 @@ def take_names(r, c, letter):
 
 def keep_username(r, c, connect):
     """For who decides on what the client does."""
-    wanted: cython.bint = r.shared.ask_subscribe or r.shared.ask_publish or r.policy != cython.NULL
+    wanted: cython.bint = r.common.ask_subscribe or r.common.ask_publish or r.policy != cython.NULL
     wanted = wanted or auth_method_of(c) != cython.NULL  # who may authenticate again, as the same user
     if wanted and connect.has_username:
         who: cython.pointer[Identity] = identity_of(c)
@@ -154,7 +148,7 @@ def apply_rules(r, c, client_id):
         name_peer(c)
         asker: Asker = _asker(c, client_id)
         _read_address(c.peer, cython.address(asker))
-        numbers: cython.pointer[int64_t] = cython.address(r.shared.judged)
+        numbers: cython.pointer[int64_t] = cython.address(r.common.judged)
         if own_rules != cython.NULL:
             c.rules = make_rules(own_rules, r.policy, cython.address(asker), r.tally)
         else:
@@ -186,7 +180,7 @@ def judge_anew(c, entry):
 def remember(r, c, entry, message, allowed, ttl_ms):
     """Keeps an authoriser's answer for messages of one QoS and retain, see ``message_bit``."""
     if c.asker_number == 0:
-        c.asker_number = add_i64(cython.address(r.shared.judged), 1, RELAXED)
+        c.asker_number = add_i64(cython.address(r.common.judged), 1, RELAXED)
     known: cython.pointer[Judgement] = _judgement(entry, c.asker_number)
     if known.until_ms <= r.now_ms:
         known.known = 0

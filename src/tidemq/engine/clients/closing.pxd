@@ -1,6 +1,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from tidemq.engine.state.state cimport Connection, Listener, Reactor, Session
+from tidemq.engine.base.listener cimport Listener
+from tidemq.engine.state.client cimport Connection, Session
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef bint open_connection(Reactor* r, int fd, Listener* listener, uint64_t address) noexcept nogil
 cdef void place_connection(Reactor* r, Connection* c) noexcept nogil

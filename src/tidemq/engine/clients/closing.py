@@ -14,6 +14,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     MEMORY_BUFFERS,
     MEMORY_CONNECTIONS,
 )
+from cython.cimports.tidemq.engine.base.event import EVENT_DISCONNECTED, Event
 from cython.cimports.tidemq.engine.base.guarding import give_place
 from cython.cimports.tidemq.engine.base.system import (
     EPOLL_CTL_ADD,
@@ -58,16 +59,8 @@ from cython.cimports.tidemq.engine.queues.backlogs import suspend_backlog
 from cython.cimports.tidemq.engine.queues.handbacks import return_held
 from cython.cimports.tidemq.engine.queues.queueing import evict_waiting
 from cython.cimports.tidemq.engine.queues.sessions import end_session, set_online, store_session
+from cython.cimports.tidemq.engine.state.client import CLOSING, CONNECTED, FOR_EVER, Connection, Session
 from cython.cimports.tidemq.engine.state.handles import handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    CLOSING,
-    CONNECTED,
-    EVENT_DISCONNECTED,
-    FOR_EVER,
-    Connection,
-    Event,
-    Session,
-)
 from cython.cimports.tidemq.net.transport import fault_name
 from cython.cimports.tidemq.wire.protocol import FAULT_TRANSPORT
 
@@ -111,9 +104,9 @@ def open_connection(r, fd, listener, address):
     one: cython.int = 1
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, cython.address(one), cython.sizeof(cython.int))
     place_connection(r, c)
-    c.deadline_ms = r.now_ms + r.shared.limits.connect_timeout_ms
+    c.deadline_ms = r.now_ms + r.common.limits.connect_timeout_ms
     time_connection(r, c, c.deadline_ms)
-    add_i64(cython.address(r.shared.connection_count), 1, RELAXED)
+    add_i64(cython.address(r.common.connection_count), 1, RELAXED)
     add_i64(cython.address(listener.connection_count), 1, RELAXED)
     r.tally[LIVE_CONNECTIONS] += 1
     r.tally[MEMORY_CONNECTIONS] += connection_bytes(c)
@@ -150,10 +143,10 @@ def update_interest(r, c):
         wanted = EPOLLIN
     if pending_output(c):
         wanted |= EPOLLOUT
-        if not c.interest & EPOLLOUT and r.shared.limits.output_stalled_ms_max:
+        if not c.interest & EPOLLOUT and r.common.limits.output_stalled_ms_max:
             c.output_ms = r.now_ms
             c.unsent = 0x7FFFFFFF
-            time_connection(r, c, r.now_ms + r.shared.limits.output_stalled_ms_max // 2)
+            time_connection(r, c, r.now_ms + r.common.limits.output_stalled_ms_max // 2)
     if wanted == c.interest:
         return
     event: epoll_event
@@ -278,7 +271,7 @@ def close_connection(r, c):
         bring_up_to_date(r, c)  # its will is judged by the rules of now
     if c.doom_fault:
         r.tally[C_FAULTS] += 1
-    if c.doom_fault or (r.shared.report_connections and c.state == CONNECTED):
+    if c.doom_fault or (r.common.report_connections and c.state == CONNECTED):
         event: cython.pointer[Event] = connection_event(r, c, EVENT_DISCONNECTED)
         event.reason = c.doom_reason
         event.fault = c.doom_fault
@@ -298,10 +291,10 @@ def close_connection(r, c):
     c.doomed = True
     c.fd = -1
     if c.placed:
-        give_place(cython.address(r.shared.guard), c.address)
+        give_place(cython.address(r.common.guard), c.address)
     r.tally[MEMORY_CONNECTIONS] -= connection_bytes(c)
     _free_parts(r, c)
-    add_i64(cython.address(r.shared.connection_count), -1, RELAXED)
+    add_i64(cython.address(r.common.connection_count), -1, RELAXED)
     add_i64(cython.address(c.listener.connection_count), -1, RELAXED)
     r.tally[LIVE_CONNECTIONS] -= 1
     r.tally[C_CONNECTIONS_CLOSED] += 1

@@ -1,6 +1,10 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 
-from tidemq.engine.state.state cimport Connection, Mail, Promise, Reactor, Record, Section, Session
+from tidemq.engine.state.client cimport Connection, Session
+from tidemq.engine.state.mail cimport Mail
+from tidemq.engine.state.promise cimport Promise
+from tidemq.engine.state.reactor cimport Reactor
+from tidemq.engine.state.section cimport Record, Section
 
 cdef enum:
     KEPT_A_TURN = 8192           # promises
@@ -14,7 +18,7 @@ cdef void settle_published(
 
 # of this module alone
 cdef Session* _publisher_of(Reactor* r, const Promise* promise) noexcept nogil
-cdef void _disconnect(Reactor* r, Session* s, Promise* refused) noexcept nogil
+cdef void _disconnect_publisher(Reactor* r, Session* s, Promise* refused) noexcept nogil
 cdef void _refuse_repeated(Reactor* r, Session* s, Promise* refused) noexcept nogil
 cdef void _undo_published(Reactor* r, uint32_t slot, uint8_t reason) noexcept nogil
 cdef void _settle_refused(

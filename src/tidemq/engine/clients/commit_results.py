@@ -17,7 +17,7 @@ from cython.cimports.tidemq.engine.journal.journal import (
     ask_store,
     free_spent,
     spend_section,
-    take_back,
+    void_change,
 )
 from cython.cimports.tidemq.engine.journal.ledger import promise_at, slot_of_token, take_promise, token_of
 from cython.cimports.tidemq.engine.link.backpressure import resume_feeder
@@ -30,9 +30,9 @@ from cython.cimports.tidemq.engine.queues.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.queues.promises import mail_kept
 from cython.cimports.tidemq.engine.queues.received_identifiers import forget_received
 from cython.cimports.tidemq.engine.queues.sessions import end_removals, subscription_turn
+from cython.cimports.tidemq.engine.state.client import Connection, Session
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    DONE,
+from cython.cimports.tidemq.engine.state.promise import (
     PROMISE_ACK,
     PROMISE_BACKLOG,
     PROMISE_CONNACK,
@@ -40,16 +40,10 @@ from cython.cimports.tidemq.engine.state.state import (
     PROMISE_PACKET,
     PROMISE_SEND,
     PROMISE_VOID,
-    RECORD_ADD,
-    RECORD_VOID,
-    ROW_NONE,
-    WAITING,
-    Connection,
-    Entry,
     Promise,
-    Record,
-    Session,
 )
+from cython.cimports.tidemq.engine.state.queue import DONE, ROW_NONE, WAITING, Entry
+from cython.cimports.tidemq.engine.state.section import RECORD_ADD, RECORD_VOID, Record
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_LIMIT,
     FAULT_STORE,
@@ -70,7 +64,7 @@ def _publisher_of(r, promise):
     return cython.NULL
 
 
-def _disconnect(r, s, refused):
+def _disconnect_publisher(r, s, refused):
     """At once, so that nothing that the publisher sent later is kept, where it cannot be told in the answer:
     3.x knows no refusal, and of a QoS 2 message that was undone it is open whether the store knows the
     identifier, which the answer would set free for another message. ``s``: its session, or NULL.
@@ -98,7 +92,7 @@ def _refuse_repeated(r, s, refused):
             promise.reason = refused.reason
             promise.undone = refused.undone
             if promise.undone:
-                _disconnect(r, s, promise)
+                _disconnect_publisher(r, s, promise)
         slot = promise.next
 
 
@@ -116,7 +110,7 @@ def _undo_published(r, slot, reason):
         if s != cython.NULL:
             forget_received(r, s, promise.packet_id)
         _refuse_repeated(r, s, promise)
-    _disconnect(r, s, promise)
+    _disconnect_publisher(r, s, promise)
 
 
 def answer_kept(r, mail):
@@ -128,7 +122,7 @@ def answer_kept(r, mail):
     if mail.reason:
         promise.reason = mail.reason
     if mail.reason == STORE_FAILED:
-        _disconnect(r, s, promise)
+        _disconnect_publisher(r, s, promise)
     if promise.message != cython.NULL:
         if mail.letter != cython.NULL:
             accept_offer(r, promise, mail.letter.data, mail.hops)
@@ -157,7 +151,7 @@ def _settle_refused(r, c, s, packet_type, packet_id, reason):
         c != cython.NULL
         and c.version < 5
         and reason == RC_QUOTA_EXCEEDED
-        and r.shared.queue_full != FULL_REJECT
+        and r.common.queue_full != FULL_REJECT
     )
     if packet_type == PUBREC and s != cython.NULL and not untold:
         forget_received(r, s, packet_id)
@@ -172,7 +166,7 @@ def _settle_refused(r, c, s, packet_type, packet_id, reason):
 def _settle_debt(r, c):
     """The client is owed one thing less: it may be read from again, or go to another reactor."""
     c.owed -= 1
-    if c.in_debt and c.owed <= r.shared.limits.receive_max // 2:
+    if c.in_debt and c.owed <= r.common.limits.receive_max // 2:
         c.in_debt = False
         resume_feeder(r, handle_of(r, c))
     if c.homing and c.owed == 0:
@@ -292,7 +286,7 @@ def _undo_added(r, record, number):
     if entry.state == DONE or entry.message != record.message:
         return
     if entry.section != number:
-        take_back(r, entry)  # it went in flight since
+        void_change(r, entry)  # it went in flight since
     entry.row = ROW_NONE
     if entry.state == WAITING:
         forget_entry(cython.address(s.outbox), entry, r.tally)

@@ -2,7 +2,9 @@ from libc.stdint cimport uint16_t, uint32_t, uint8_t
 from libcpp.string cimport string
 
 from tidemq.engine.queues.sessions cimport Found
-from tidemq.engine.state.state cimport Connection, Letter, Reactor
+from tidemq.engine.state.client cimport Connection
+from tidemq.engine.state.mail cimport Letter
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.wire.packets cimport Connect
 from tidemq.wire.protocol cimport Fault, Span
 

@@ -23,6 +23,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_REFUSED_STORE,
     C_SESSIONS_TAKEN_OVER,
 )
+from cython.cimports.tidemq.engine.base.event import EVENT_AUTH, EVENT_CONNECT, EVENT_CONNECTED, Event
 from cython.cimports.tidemq.engine.base.system import RELEASE, store_u64
 from cython.cimports.tidemq.engine.clients.authorising import (
     apply_rules,
@@ -78,21 +79,16 @@ from cython.cimports.tidemq.engine.queues.sessions import (
     set_online,
     store_session,
 )
-from cython.cimports.tidemq.engine.state.handles import handle_of
-from cython.cimports.tidemq.engine.state.state import (
+from cython.cimports.tidemq.engine.state.client import (
     AUTHENTICATING,
     CONNECTED,
     CONNECTING,
     DECIDING,
-    EVENT_AUTH,
-    EVENT_CONNECT,
-    EVENT_CONNECTED,
-    MAIL_CONNECTION,
-    Event,
     Identity,
-    Mail,
     Session,
 )
+from cython.cimports.tidemq.engine.state.handles import handle_of
+from cython.cimports.tidemq.engine.state.mail import MAIL_CONNECTION, Mail
 from cython.cimports.tidemq.net.transport import certificate_of
 from cython.cimports.tidemq.wire.packets import (
     Connect,
@@ -187,8 +183,8 @@ def handle_connect(r, c, first, body, size):
     fault: Fault = parse_connect(first, body, size, cython.address(connect))
     c.version = connect.version
     if fault == FAULT_NONE and connect.has_will:
-        fault = check_topic_name(connect.will_topic, r.shared.limits.topic_levels_max)
-        if fault == FAULT_NONE and connect.will_topic.size > r.shared.limits.topic_bytes_max:
+        fault = check_topic_name(connect.will_topic, r.common.limits.topic_levels_max)
+        if fault == FAULT_NONE and connect.will_topic.size > r.common.limits.topic_bytes_max:
             fault = FAULT_TOPIC_LEVELS
     if fault != FAULT_NONE:
         answered: cython.bint = c.version == 5 or fault in (FAULT_PROTOCOL_VERSION, FAULT_CLIENT_ID)
@@ -196,7 +192,7 @@ def handle_connect(r, c, first, body, size):
         return
     if not _may_come_in(r, c, connect.client_id):
         return
-    asks: cython.bint = r.shared.ask_connect or c.listener.asks
+    asks: cython.bint = r.common.ask_connect or c.listener.asks
     c.connect_packet = keep_packet(r, first, body, size)
     if c.version == 5 and has_property(cython.address(connect.properties), PROP_AUTH_METHOD):
         owner: unique_ptr[string] = make_unique[string]()
@@ -217,7 +213,7 @@ def handle_connect(r, c, first, body, size):
         event.packet = c.connect_packet[0]
         event.listener = c.listener.name
         event.flag = c.transport != cython.NULL and certificate_of(c.transport, cython.address(event.data))
-        post_event(r.shared, event)
+        post_event(r.common, event)
         return
     _let_in(r, c, cython.NULL, cython.NULL)
 
@@ -236,7 +232,7 @@ def answer_connect(r, c, reason, letter):
         reason = RC_BAD_AUTHENTICATION_METHOD  # the client named none: it cannot take part
     if reason == RC_CONTINUE_AUTHENTICATION:
         c.state = AUTHENTICATING
-        c.deadline_ms = r.now_ms + r.shared.limits.connect_timeout_ms
+        c.deadline_ms = r.now_ms + r.common.limits.connect_timeout_ms
         write_auth(r, c, reason, data)
     elif reason != RC_SUCCESS:
         _refuse_with(r, c, reason, FAULT_NONE, data)
@@ -281,7 +277,7 @@ def handle_auth(r, c, first, body, size):
         event.data.assign(
             cython.cast(cython.p_char, packet.properties.auth_data.data), packet.properties.auth_data.size
         )
-    post_event(r.shared, event)
+    post_event(r.common, event)
 
 
 def answer_auth(r, c, reason, letter):
@@ -305,7 +301,7 @@ def answer_auth(r, c, reason, letter):
             take_names(r, c, letter)
             review(r, c)
     elif reason == RC_CONTINUE_AUTHENTICATION:
-        c.deadline_ms = r.now_ms + r.shared.limits.connect_timeout_ms
+        c.deadline_ms = r.now_ms + r.common.limits.connect_timeout_ms
         write_auth(r, c, reason, data)
     elif reason != RC_SUCCESS:
         _refuse(r, c, reason, FAULT_NONE)
@@ -346,7 +342,7 @@ def _needs_store(r, client_id, connect):
     found: Found = find_session(r, client_id, False)
     if found.session != cython.NULL and (found.reactor != r.index or found.moving):
         return False
-    kept: cython.bint = wanted_expiry_s(connect) != 0 and r.shared.limits.session_expiry_s_max != 0
+    kept: cython.bint = wanted_expiry_s(connect) != 0 and r.common.limits.session_expiry_s_max != 0
     if found.session == cython.NULL:
         return found.removal or kept
     if found.session.stored == cython.NULL:
@@ -371,7 +367,7 @@ def admit(r, c, client_id, auth_data):
         name.assign(cython.cast(cython.p_char, connect.client_id.data), connect.client_id.size)
     if name.empty():
         name = assigned_client_id(r)
-    if name.size() > r.shared.limits.client_id_bytes_max:
+    if name.size() > r.common.limits.client_id_bytes_max:
         _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_LIMIT)
         return
     keep_username(r, c, cython.address(connect))
@@ -452,7 +448,7 @@ def _attach(r, c, found, connect, auth_data):
     apply_wishes(r, c, s, connect, cython.address(properties))
     if connect.has_will:
         keep_will(r, s, connect)
-    if r.shared.durable and s.expiry_s and s.stored == cython.NULL:
+    if r.common.durable and s.expiry_s and s.stored == cython.NULL:
         make_stored(r, s)
     store_session(r, s)
     if c.version == 5 and connect.client_id.size == 0:  # [MQTT-3.2.2-16]
@@ -471,7 +467,7 @@ def _attach(r, c, found, connect, auth_data):
         c.doom_reason = 0
     drop_packet(r, c.connect_packet)
     c.connect_packet = cython.NULL
-    if r.shared.report_connections:
+    if r.common.report_connections:
         event: cython.pointer[Event] = connection_event(r, c, EVENT_CONNECTED)
         event.flag = present
         post_report(r, event)

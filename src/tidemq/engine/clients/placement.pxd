@@ -1,6 +1,8 @@
 from libc.stdint cimport int64_t, uint16_t, uint64_t
 
-from tidemq.engine.state.state cimport Connection, Mail, Reactor
+from tidemq.engine.state.client cimport Connection
+from tidemq.engine.state.mail cimport Mail
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef void consider_moving(Reactor* r, Connection* c, uint64_t reactors) noexcept nogil
 cdef void welcome(Reactor* r, const Mail* mail) noexcept nogil

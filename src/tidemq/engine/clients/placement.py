@@ -25,8 +25,9 @@ from cython.cimports.tidemq.engine.link.backpressure import is_waited_for
 from cython.cimports.tidemq.engine.link.mail import new_mail
 from cython.cimports.tidemq.engine.link.output import touch
 from cython.cimports.tidemq.engine.link.timers import time_connection
+from cython.cimports.tidemq.engine.state.client import Connection, Session
 from cython.cimports.tidemq.engine.state.handles import handle_of
-from cython.cimports.tidemq.engine.state.state import MAIL_MOVED, Connection, Mail, Session
+from cython.cimports.tidemq.engine.state.mail import MAIL_MOVED, Mail
 
 _AWAY = cython.declare(cython.uint, 256)  # messages in a row that make it move; doubled by each move before
 _MOVES_MAX = cython.declare(cython.int, 8)
@@ -74,7 +75,7 @@ def consider_moving(r, c, reactors):
     c.away += 1
     if c.away < _AWAY << c.moves or c.moves >= _MOVES_MAX or r.stopping:
         return
-    there: cython.int = load_int(cython.address(r.shared.reactors[target].load), RELAXED)
+    there: cython.int = load_int(cython.address(r.common.reactors[target].load), RELAXED)
     here: cython.int = load_int(cython.address(r.load), RELAXED)
     if (there < _BUSY or there <= here + _BUSIER) and _may_move(r, c):
         if c.owed:  # what it is owed names this reactor: first it gets that
@@ -102,12 +103,12 @@ def _move(r, c, target):
     mail.hops = cython.cast(cython.uchar, target)
     mail.pointer = c
     mail.number = r.clock
-    pthread_mutex_lock(cython.address(r.shared.registry_lock))
+    pthread_mutex_lock(cython.address(r.common.registry_lock))
     c.session.reactor = target
     c.session.moving = True
     if c.session.stored != cython.NULL:
-        r.shared.queue_owners[c.session.number] = target
-    pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+        r.common.queue_owners[c.session.number] = target
+    pthread_mutex_unlock(cython.address(r.common.registry_lock))
     r.sessions.erase(c.session.number)
     c.session.timer_ms = 0
     c.away = 0
@@ -125,9 +126,9 @@ def welcome(r, mail):
     c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
     r.clock = max(r.clock, mail.number)
     c.session.last_owed = 0  # a slot of the other reactor
-    pthread_mutex_lock(cython.address(r.shared.registry_lock))
+    pthread_mutex_lock(cython.address(r.common.registry_lock))
     c.session.moving = False
-    pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+    pthread_mutex_unlock(cython.address(r.common.registry_lock))
     if c.session.stored != cython.NULL:
         r.sessions[c.session.number] = c.session
     c.leaving = False

@@ -1,7 +1,11 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 
 from tidemq.engine.index.rules cimport Judgement
-from tidemq.engine.state.state cimport CacheEntry, Connection, Entry, Passage, Reactor, Session
+from tidemq.engine.base.message cimport Passage
+from tidemq.engine.state.client cimport Connection, Session
+from tidemq.engine.state.queue cimport Entry
+from tidemq.engine.state.reactor cimport Reactor
+from tidemq.engine.state.routing cimport CacheEntry
 from tidemq.wire.packets cimport Ack, Publish
 from tidemq.wire.protocol cimport Fault
 

@@ -11,7 +11,8 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_REFUSED_NOT_AUTHORISED,
     C_REFUSED_STORE,
 )
-from cython.cimports.tidemq.engine.base.message import close_passage, empty_passage, passage_message
+from cython.cimports.tidemq.engine.base.event import EVENT_PUBLISH, Event
+from cython.cimports.tidemq.engine.base.message import Passage, close_passage, empty_passage, passage_message
 from cython.cimports.tidemq.engine.base.system import RELAXED, load_int
 from cython.cimports.tidemq.engine.clients.authorising import (
     find_judgement,
@@ -51,18 +52,10 @@ from cython.cimports.tidemq.engine.queues.received_identifiers import (
 )
 from cython.cimports.tidemq.engine.queues.routing import route
 from cython.cimports.tidemq.engine.queues.shards import look_at_room
+from cython.cimports.tidemq.engine.state.client import Session
 from cython.cimports.tidemq.engine.state.handles import handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    EVENT_PUBLISH,
-    RELEASED,
-    ROW_NONE,
-    SENT,
-    CacheEntry,
-    Entry,
-    Event,
-    Passage,
-    Session,
-)
+from cython.cimports.tidemq.engine.state.queue import RELEASED, ROW_NONE, SENT, Entry
+from cython.cimports.tidemq.engine.state.routing import CacheEntry
 from cython.cimports.tidemq.wire.packets import Ack, Publish, parse_ack, parse_publish
 from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
@@ -98,12 +91,12 @@ from cython.cimports.tidemq.wire.topics import check_topic_levels
 def _resolve_alias(r, c, publish):
     """Sets or uses a topic alias: afterwards the packet has its topic name (5.0 section 3.3.2.3.4)."""
     alias: uint16_t = publish.properties.topic_alias
-    if alias > r.shared.limits.topic_alias_max:
+    if alias > r.common.limits.topic_alias_max:
         return FAULT_TOPIC_ALIAS
     if c.aliases_in == cython.NULL:
         owner: unique_ptr[vector[string]] = make_unique[vector[string]]()
         c.aliases_in = owner.release()
-        c.aliases_in.resize(r.shared.limits.topic_alias_max + 1)
+        c.aliases_in.resize(r.common.limits.topic_alias_max + 1)
     known: cython.pointer[string] = cython.address(c.aliases_in[0][alias])
     if publish.topic.size:
         known.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
@@ -123,9 +116,9 @@ def _check_publish(r, c, publish):
             fault: Fault = _resolve_alias(r, c, publish)
             if fault != FAULT_NONE:
                 return fault
-    if publish.topic.size > r.shared.limits.topic_bytes_max:
+    if publish.topic.size > r.common.limits.topic_bytes_max:
         return FAULT_TOPIC_LEVELS
-    return check_topic_levels(cython.address(publish.topic), r.shared.limits.topic_levels_max)
+    return check_topic_levels(cython.address(publish.topic), r.common.limits.topic_levels_max)
 
 
 def handle_publish(r, c, first, body, size, frame, frame_size):
@@ -145,7 +138,7 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         fault == FAULT_NONE
         and publish.qos == 2
         and c.version == 5
-        and c.session.received_count >= r.shared.limits.receive_max
+        and c.session.received_count >= r.common.limits.receive_max
     ):
         fault = FAULT_RECEIVE_MAXIMUM  # [MQTT-3.3.4-7]
     if fault != FAULT_NONE:
@@ -164,7 +157,7 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         if not judge_topic(c, entry) & message_bit(publish.qos, publish.retain):
             _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
             return
-    if r.shared.ask_publish:
+    if r.common.ask_publish:
         if entry == cython.NULL:
             entry = find_receivers(r, cython.address(publish.topic))
         known: cython.pointer[Judgement] = _answered(r, c, entry, cython.address(publish))
@@ -197,7 +190,7 @@ def _ask_publish(r, c, publish, first, body, size):
     event.data.assign(cython.cast(cython.p_char, publish.payload.data), publish.payload.size)
     event.reason = publish.qos
     event.flag = publish.retain
-    post_event(r.shared, event)
+    post_event(r.common, event)
 
 
 def _deny_publish(r, c, publish, reason):
@@ -236,7 +229,7 @@ def _refuse_publish(r, c, publish, reason):
 
 def _refused_by_store(r, c, publish, entry):
     """Refuses a message that would have to be stored while the store takes nothing."""
-    reason: cython.int = load_int(cython.address(r.shared.store_refuses), RELAXED)
+    reason: cython.int = load_int(cython.address(r.common.store_refuses), RELAXED)
     if reason == 0 or publish.qos == 0:
         return False
     if not publish.retain:
@@ -333,13 +326,13 @@ def _accept_publish(r, c, publish, frame, frame_size, entry):
         passage.frame = frame
         passage.frame_size = frame_size
         passage.frame_is_5 = c.version == 5
-    if publish.retain or (r.shared.durable and publish.qos):
+    if publish.retain or (r.common.durable and publish.qos):
         passage.id = next_id(r)
     if publish.qos:
         passage.token = next_token(r)
         passage.dup = publish.dup
         passage.packet_id = publish.packet_id
-        if r.shared.durable:
+        if r.common.durable:
             # only a client whose session is stored can send it again after a crash
             passage.offered = publish.qos == 2 and c.session.stored != cython.NULL
     passage.entry = entry

@@ -1,4 +1,6 @@
-from tidemq.engine.state.state cimport Connection, Mail, Reactor
+from tidemq.engine.state.client cimport Connection
+from tidemq.engine.state.mail cimport Mail
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.wire.protocol cimport Span
 
 cdef bint names_stream(Span filter) noexcept nogil

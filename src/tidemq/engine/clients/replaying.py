@@ -9,15 +9,11 @@ import cython
 from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libc.string import memcmp
 from cython.cimports.tidemq.engine.base.counters import C_MESSAGES_SENT
+from cython.cimports.tidemq.engine.base.event import EVENT_DELIVERED, EVENT_UNSUBSCRIBE, Event
 from cython.cimports.tidemq.engine.link.output import append_output, touch
 from cython.cimports.tidemq.engine.link.reports import new_event, post_event
+from cython.cimports.tidemq.engine.state.client import Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    EVENT_DELIVERED,
-    EVENT_UNSUBSCRIBE,
-    Connection,
-    Event,
-)
 from cython.cimports.tidemq.wire.packets import next_filter
 from cython.cimports.tidemq.wire.protocol import Span
 
@@ -43,7 +39,7 @@ def report_unsubscribed(r, c, filter):
     """Tells the control plane that the client wants no more of it."""
     event: cython.pointer[Event] = new_event(EVENT_UNSUBSCRIBE, handle_of(r, c))
     event.text.assign(cython.cast(cython.p_char, filter.data), filter.size)
-    post_event(r.shared, event)
+    post_event(r.common, event)
 
 
 def deliver_replayed(r, mail):
@@ -52,7 +48,7 @@ def deliver_replayed(r, mail):
     if c == cython.NULL or c.doomed or not c.replays:
         event: cython.pointer[Event] = new_event(EVENT_DELIVERED, mail.number)
         event.flag = True
-        post_event(r.shared, event)
+        post_event(r.common, event)
         return
     append_output(r, c, mail.letter.data.data(), cython.cast(uint32_t, mail.letter.data.size()))
     r.tally[C_MESSAGES_SENT] += mail.token
@@ -65,4 +61,4 @@ def report_delivered(r, c, gone):
     c.delivered = False
     event: cython.pointer[Event] = new_event(EVENT_DELIVERED, handle_of(r, c))
     event.flag = gone
-    post_event(r.shared, event)
+    post_event(r.common, event)

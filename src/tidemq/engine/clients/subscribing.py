@@ -8,6 +8,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_REFUSED_STORE,
     C_REFUSED_SUBSCRIPTIONS,
 )
+from cython.cimports.tidemq.engine.base.event import EVENT_SUBSCRIBE, Event
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.clients.authorising import judge_filter, judge_filters
 from cython.cimports.tidemq.engine.clients.replaying import asks_for_stream, names_stream, report_unsubscribed
@@ -19,7 +20,6 @@ from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog, end_bac
 from cython.cimports.tidemq.engine.queues.promises import promise_backlog, promise_packet
 from cython.cimports.tidemq.engine.queues.sessions import add_subscription, drop_subscription
 from cython.cimports.tidemq.engine.state.handles import handle_of
-from cython.cimports.tidemq.engine.state.state import EVENT_SUBSCRIBE, Event
 from cython.cimports.tidemq.wire.packets import Subscribe, next_filter, parse_subscribe, parse_unsubscribe
 from cython.cimports.tidemq.wire.properties import has_property
 from cython.cimports.tidemq.wire.protocol import (
@@ -46,12 +46,12 @@ def handle_subscribe(r, c, first, body, size):
     """A SUBSCRIBE from a client: applied at once, or after the control plane has decided on each filter."""
     packet: Subscribe
     fault: Fault = parse_subscribe(
-        first, body, size, c.version, r.shared.limits.topic_levels_max, cython.address(packet)
+        first, body, size, c.version, r.common.limits.topic_levels_max, cython.address(packet)
     )
     if fault != FAULT_NONE:
         doom(r, c, fault_reason(fault), fault)
         return
-    if r.shared.ask_subscribe or asks_for_stream(packet.filters):
+    if r.common.ask_subscribe or asks_for_stream(packet.filters):
         c.asked = True
         touch(r, c)
         c.pending_packet = keep_packet(r, first, body, size)
@@ -59,7 +59,7 @@ def handle_subscribe(r, c, first, body, size):
         event.packet = c.pending_packet[0]
         event.packet_bytes_max = c.packet_bytes_max
         event.data = judge_filters(c, packet.filters)
-        post_event(r.shared, event)
+        post_event(r.common, event)
         return
     _apply_subscribe(r, c, cython.address(packet), cython.NULL)
 
@@ -81,7 +81,7 @@ def answer_subscribe(r, c, reasons):
         data + 1,
         cython.cast(uint32_t, kept.size() - 1),
         c.version,
-        r.shared.limits.topic_levels_max,
+        r.common.limits.topic_levels_max,
         cython.address(packet),
     )
     _apply_subscribe(r, c, cython.address(packet), reasons)
@@ -94,12 +94,12 @@ def _apply_one(r, c, filter, options, subscription_id, fails, wants_retained):
     ``fails``: it would have to be stored, and the store takes nothing.
     """
     wants_retained[0] = False
-    if filter.size > r.shared.limits.topic_bytes_max:
+    if filter.size > r.common.limits.topic_bytes_max:
         return RC_TOPIC_FILTER_INVALID
     if names_stream(filter):
         c.replays = True
         return RC_SUCCESS  # at QoS 0; the control plane sends what there is
-    if wildcard_ways(split_shared(filter).filter) > r.shared.limits.wildcard_ways_max:
+    if wildcard_ways(split_shared(filter).filter) > r.common.limits.wildcard_ways_max:
         r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
         return RC_TOPIC_FILTER_INVALID
     if fails:
@@ -144,7 +144,7 @@ def _apply_subscribe(r, c, packet, decisions):
             reason = judge_filter(c, filter, cython.address(options))
         if reason >= 0x80:
             r.tally[C_REFUSED_NOT_AUTHORISED] += 1
-        elif index >= max(r.shared.limits.subscriptions_max, _FILTERS_MAX):
+        elif index >= max(r.common.limits.subscriptions_max, _FILTERS_MAX):
             reason = RC_QUOTA_EXCEEDED
             r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
         else:
@@ -185,7 +185,7 @@ def handle_unsubscribe(r, c, first, body, size):
     options: uint8_t
     reasons: string
     fault: Fault = parse_unsubscribe(
-        first, body, size, c.version, r.shared.limits.topic_levels_max, cython.address(packet)
+        first, body, size, c.version, r.common.limits.topic_levels_max, cython.address(packet)
     )
     if fault != FAULT_NONE:
         doom(r, c, fault_reason(fault), fault)

@@ -1,6 +1,8 @@
 from libc.stdint cimport uint64_t
 
-from tidemq.engine.state.state cimport Promise, Reactor, Session
+from tidemq.engine.state.client cimport Session
+from tidemq.engine.state.promise cimport Promise
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef void discard_will(Reactor* r, Session* s) noexcept nogil
 cdef void leave_will(Reactor* r, Session* s) noexcept nogil

@@ -10,6 +10,7 @@ token of the promise, and the session does not end. Where the store fails it is 
 import cython
 from cython.cimports.libc.stdint import int64_t
 from cython.cimports.tidemq.engine.base.message import (
+    Passage,
     close_passage,
     copy_passage,
     open_passage,
@@ -25,7 +26,6 @@ from cython.cimports.tidemq.engine.queues.cache import find_receivers
 from cython.cimports.tidemq.engine.queues.promises import promise_will
 from cython.cimports.tidemq.engine.queues.routing import route, route_message
 from cython.cimports.tidemq.engine.queues.sessions import store_session
-from cython.cimports.tidemq.engine.state.state import Passage
 from cython.cimports.tidemq.wire.protocol import Span
 
 _AGAIN_MS = cython.declare(int64_t, 500)  # after the store has failed

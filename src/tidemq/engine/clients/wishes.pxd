@@ -1,7 +1,8 @@
 from libc.stdint cimport uint32_t
 from libcpp.string cimport string
 
-from tidemq.engine.state.state cimport Connection, Reactor, Session
+from tidemq.engine.state.client cimport Connection, Session
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.wire.packets cimport Connect
 
 cdef uint32_t wanted_expiry_s(const Connect* connect) noexcept nogil

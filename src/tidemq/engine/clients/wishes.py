@@ -5,10 +5,10 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.engine_limits import EngineLimits
-from cython.cimports.tidemq.engine.base.message import empty_passage, new_message
+from cython.cimports.tidemq.engine.base.message import Passage, empty_passage, new_message
 from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.link.timers import time_connection
-from cython.cimports.tidemq.engine.state.state import FOR_EVER, Passage, Will
+from cython.cimports.tidemq.engine.state.client import FOR_EVER, Will
 from cython.cimports.tidemq.wire.packets import append_u16_property, append_u32_property
 from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
@@ -34,7 +34,7 @@ def wanted_expiry_s(connect):
 
 def apply_wishes(r, c, s, connect, properties):
     """What the client asked for within our limits; what we changed, and what we expect, goes into CONNACK."""
-    limits: cython.pointer[EngineLimits] = cython.address(r.shared.limits)
+    limits: cython.pointer[EngineLimits] = cython.address(r.common.limits)
     keep_alive_s: uint32_t = connect.keep_alive_s
     wanted_s: uint32_t = wanted_expiry_s(connect)
     c.send_max = limits.inflight_max

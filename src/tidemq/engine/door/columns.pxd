@@ -3,7 +3,7 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from tidemq.engine.state.captured cimport CapturedHead
-from tidemq.engine.state.state cimport Section
+from tidemq.engine.state.section cimport Section
 from tidemq.wire.protocol cimport Span
 
 cdef cppclass Texts:                 # a column of texts or bytes, as Arrow lays them out

@@ -1,12 +1,14 @@
 from libcpp.string cimport string
 
 from tidemq.engine.base.engine_limits cimport EngineLimits
-from tidemq.engine.state.state cimport Event, Listener, Shared
+from tidemq.engine.base.event cimport Event
+from tidemq.engine.base.listener cimport Listener
+from tidemq.engine.state.reactor cimport Common
 from tidemq.wire.protocol cimport Span
 
 cdef string* string_of(object data) noexcept              # the caller frees it; NULL for None
 cdef object event_of(Event* event)                        # a Python event; `event` stays the caller's
-cdef object free_event(Shared* shared, Event* event)
+cdef object free_event(Common* common, Event* event)
 cdef object set_limits(EngineLimits* own, object limits)  # from `limits.Limits`; may raise
 cdef Listener* new_listener(object settings, object rates) except *     # from `listeners.ListenerSettings`
 cdef object free_listener(Listener* listener)

@@ -12,9 +12,7 @@ from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.base.message import payload_of, properties_of, release_message, topic_of
-from cython.cimports.tidemq.engine.base.system import pthread_mutex_destroy, pthread_mutex_init
-from cython.cimports.tidemq.engine.state.state import (
+from cython.cimports.tidemq.engine.base.event import (
     EVENT_AUTH,
     EVENT_CONNECT,
     EVENT_CONNECTED,
@@ -26,8 +24,10 @@ from cython.cimports.tidemq.engine.state.state import (
     EVENT_REVOKED,
     EVENT_SUBSCRIBE,
     EVENT_UNSUBSCRIBE,
-    Listener,
 )
+from cython.cimports.tidemq.engine.base.listener import Listener
+from cython.cimports.tidemq.engine.base.message import payload_of, properties_of, release_message, topic_of
+from cython.cimports.tidemq.engine.base.system import pthread_mutex_destroy, pthread_mutex_init
 from cython.cimports.tidemq.net.transport import ServerScheme
 from cython.cimports.tidemq.wire.packets import (
     Connect,
@@ -182,10 +182,10 @@ def _subscribe_request(event):
     )
 
 
-def free_event(shared, event):
+def free_event(common, event):
     """Frees an event, and lets go of its message."""
     if event.message != cython.NULL:
-        release_message(event.message, shared.tally)
+        release_message(event.message, common.tally)
     del event
 
 

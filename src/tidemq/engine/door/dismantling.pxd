@@ -1,8 +1,8 @@
-from tidemq.engine.state.state cimport Shared
+from tidemq.engine.state.reactor cimport Common
 
-cdef object settle_all_mail(Shared* shared)
-cdef object empty_shared(Shared* shared)
-cdef object free_shared(Shared* shared)
+cdef object settle_all_mail(Common* common)
+cdef object empty_common(Common* common)
+cdef object free_common(Common* common)
 
 # of this module alone
-cdef object _free_retained(Shared* shared)
+cdef object _free_retained(Common* common)

@@ -3,7 +3,7 @@
 import cython
 from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.tidemq.engine.base.guarding import destroy_guard
-from cython.cimports.tidemq.engine.base.message import release_message
+from cython.cimports.tidemq.engine.base.message import Message, release_message
 from cython.cimports.tidemq.engine.base.system import (
     close,
     pthread_cond_destroy,
@@ -31,25 +31,22 @@ from cython.cimports.tidemq.engine.link.mail import (
     take_inbox,
 )
 from cython.cimports.tidemq.engine.queues.sessions import continue_ending, end_session
-from cython.cimports.tidemq.engine.state.state import (
-    Message,
-    Reactor,
-    Session,
-)
+from cython.cimports.tidemq.engine.state.client import Session
+from cython.cimports.tidemq.engine.state.reactor import Reactor
 from cython.cimports.tidemq.engine.turn.postman import settle_mail
 from cython.cimports.tidemq.engine.turn.reactor import free_reactor
 from cython.operator import dereference
 
 
-def settle_all_mail(shared):
+def settle_all_mail(common):
     """Delivers what reactors sent to others that had ended already: acknowledged, so it is kept."""
     index: cython.size_t
     each: cython.size_t
     waiting: cython.bint = True
     while waiting:
         waiting = False
-        for index in range(shared.reactors.size()):
-            r: cython.pointer[Reactor] = shared.reactors[index]
+        for index in range(common.reactors.size()):
+            r: cython.pointer[Reactor] = common.reactors[index]
             take_inbox(r)
             for each in range(r.mail_at, r.reading.size()):
                 waiting = True
@@ -59,62 +56,62 @@ def settle_all_mail(shared):
             post_outgoing(r)
 
 
-def empty_shared(shared):
+def empty_common(common):
     """Frees sessions, messages and what the reactors hold; the counters are left, to be read once more."""
     index: cython.size_t
-    settle_all_mail(shared)
-    for index in range(shared.events.size()):
-        free_event(shared, shared.events[index])
-    shared.events.clear()
-    for index in range(shared.reactors.size()):
-        r: cython.pointer[Reactor] = shared.reactors[index]
+    settle_all_mail(common)
+    for index in range(common.events.size()):
+        free_event(common, common.events[index])
+    common.events.clear()
+    for index in range(common.reactors.size()):
+        r: cython.pointer[Reactor] = common.reactors[index]
         if r.section != cython.NULL:  # what ends with the engine stays in the store
             free_section(r, r.section)
             r.section = cython.NULL
         while not r.sessions.empty():
             end_session(r, dereference(r.sessions.begin()).second)
-    while not shared.registry.empty():
-        s: cython.pointer[Session] = dereference(shared.registry.begin()).second
-        end_session(shared.reactors[s.reactor], s)
-    for index in range(shared.reactors.size()):
-        continue_ending(shared.reactors[index], ~cython.cast(cython.size_t, 0))
-    for index in range(shared.journal.size()):
-        free_section(shared.reactors[shared.journal[index].reactor], shared.journal[index])
-    shared.journal.clear()
-    _free_retained(shared)
-    free_subscription_index(shared.subscriptions)
-    for index in range(shared.reactors.size()):
-        free_reactor(shared.reactors[index])
-    shared.subscriptions = new_subscription_index()
-    shared.retained = new_retained_index()
+    while not common.registry.empty():
+        s: cython.pointer[Session] = dereference(common.registry.begin()).second
+        end_session(common.reactors[s.reactor], s)
+    for index in range(common.reactors.size()):
+        continue_ending(common.reactors[index], ~cython.cast(cython.size_t, 0))
+    for index in range(common.journal.size()):
+        free_section(common.reactors[common.journal[index].reactor], common.journal[index])
+    common.journal.clear()
+    _free_retained(common)
+    free_subscription_index(common.subscriptions)
+    for index in range(common.reactors.size()):
+        free_reactor(common.reactors[index])
+    common.subscriptions = new_subscription_index()
+    common.retained = new_retained_index()
 
 
-def _free_retained(shared):
+def _free_retained(common):
     node: uint32_t
-    for node in range(shared.retained.topics.node_end):
-        at: cython.pointer[LevelNode] = node_at(shared.retained.topics, node)
+    for node in range(common.retained.topics.node_end):
+        at: cython.pointer[LevelNode] = node_at(common.retained.topics, node)
         if at.value != cython.NULL:
-            release_message(cython.cast(cython.pointer[Message], at.value), shared.tally)
-    free_retained_index(shared.retained)
+            release_message(cython.cast(cython.pointer[Message], at.value), common.tally)
+    free_retained_index(common.retained)
 
 
-def free_shared(shared):
-    """Frees reactors, listeners, indexes and locks; `shared` itself is the caller's."""
+def free_common(common):
+    """Frees reactors, listeners, indexes and locks; `common` itself is the caller's."""
     index: cython.size_t
-    free_subscription_index(shared.subscriptions)
-    free_retained_index(shared.retained)
-    for index in range(shared.reactors.size()):
-        r: cython.pointer[Reactor] = shared.reactors[index]
+    free_subscription_index(common.subscriptions)
+    free_retained_index(common.retained)
+    for index in range(common.reactors.size()):
+        r: cython.pointer[Reactor] = common.reactors[index]
         del r
-    shared.reactors.clear()
-    for index in range(shared.listeners.size()):
-        free_listener(shared.listeners[index])
-    shared.listeners.clear()
-    pthread_mutex_destroy(cython.address(shared.registry_lock))
-    pthread_mutex_destroy(cython.address(shared.accept_lock))
-    destroy_guard(cython.address(shared.guard))
-    pthread_mutex_destroy(cython.address(shared.events_lock))
-    pthread_mutex_destroy(cython.address(shared.journal_lock))
-    pthread_cond_destroy(cython.address(shared.journal_ready))
-    close(shared.event_wake)
-    close(shared.reserve)
+    common.reactors.clear()
+    for index in range(common.listeners.size()):
+        free_listener(common.listeners[index])
+    common.listeners.clear()
+    pthread_mutex_destroy(cython.address(common.registry_lock))
+    pthread_mutex_destroy(cython.address(common.accept_lock))
+    destroy_guard(cython.address(common.guard))
+    pthread_mutex_destroy(cython.address(common.events_lock))
+    pthread_mutex_destroy(cython.address(common.journal_lock))
+    pthread_cond_destroy(cython.address(common.journal_ready))
+    close(common.event_wake)
+    close(common.reserve)

@@ -1,7 +1,8 @@
-from tidemq.engine.state.state cimport Mail, Shared
+from tidemq.engine.state.mail cimport Mail
+from tidemq.engine.state.reactor cimport Common
 
 cdef class Engine:
-    cdef Shared* shared
+    cdef Common* common
     cdef bint started
     cdef bint stopped
     cdef bint closed

@@ -28,8 +28,11 @@ from cython.cimports.tidemq.engine.base.engine_limits import (
     FULL_REJECT,
     EngineLimits,
 )
+from cython.cimports.tidemq.engine.base.event import EVENT_STOPPED, Event
 from cython.cimports.tidemq.engine.base.guarding import init_guard
+from cython.cimports.tidemq.engine.base.listener import Listener
 from cython.cimports.tidemq.engine.base.message import (
+    Passage,
     empty_passage,
     new_message,
 )
@@ -54,7 +57,7 @@ from cython.cimports.tidemq.engine.door.conversion import (
     set_limits,
     string_of,
 )
-from cython.cimports.tidemq.engine.door.dismantling import empty_shared, free_shared
+from cython.cimports.tidemq.engine.door.dismantling import empty_common, free_common
 from cython.cimports.tidemq.engine.door.keeper_work import init_journal
 from cython.cimports.tidemq.engine.door.rule_book import (
     letter_of,
@@ -76,9 +79,9 @@ from cython.cimports.tidemq.engine.link.mail import (
     new_mail,
     post_directly,
 )
+from cython.cimports.tidemq.engine.state.client import Session
 from cython.cimports.tidemq.engine.state.handles import reactor_of
-from cython.cimports.tidemq.engine.state.state import (
-    EVENT_STOPPED,
+from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
     MAIL_ANSWER_PUBLISH,
@@ -90,16 +93,10 @@ from cython.cimports.tidemq.engine.state.state import (
     MAIL_STOP,
     MAIL_SUBSCRIBE,
     MAIL_UNSUBSCRIBE,
-    REACTORS_MAX,
-    Event,
     Letter,
-    Listener,
     Mail,
-    Passage,
-    Reactor,
-    Session,
-    Shared,
 )
+from cython.cimports.tidemq.engine.state.reactor import REACTORS_MAX, Common, Reactor
 from cython.cimports.tidemq.engine.state.wall_clock import read_wall_offset
 from cython.cimports.tidemq.engine.turn.listening import add_listening
 from cython.cimports.tidemq.engine.turn.postman import settle_mail
@@ -136,74 +133,74 @@ class Engine:
         own: EngineLimits
         set_limits(cython.address(own), limits)  # may raise: nothing is made yet
         end_when_exhausted()
-        owner: unique_ptr[Shared] = make_unique[Shared]()
-        self.shared = owner.release()
+        owner: unique_ptr[Common] = make_unique[Common]()
+        self.common = owner.release()
         self.threads = []
         self.sockets = []
         self.schemes = []
         self.limits = limits
         self.final_counters = None
         self.next_receiver = 1 << 62
-        self.shared.limits = own
-        self.shared.subscriptions = new_subscription_index()
-        self.shared.retained = new_retained_index()
-        pthread_mutex_init(cython.address(self.shared.registry_lock), cython.NULL)
-        pthread_mutex_init(cython.address(self.shared.accept_lock), cython.NULL)
-        init_guard(cython.address(self.shared.guard))
-        self.shared.reserve = eventfd(0, EFD_CLOEXEC)
-        pthread_mutex_init(cython.address(self.shared.events_lock), cython.NULL)
-        self.shared.event_wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-        self.shared.wall_offset_ns = self.shared.id_offset_ns = read_wall_offset()
-        self.shared.queue_full = QUEUE_FULL[queue_full]
-        init_journal(self.shared)
+        self.common.limits = own
+        self.common.subscriptions = new_subscription_index()
+        self.common.retained = new_retained_index()
+        pthread_mutex_init(cython.address(self.common.registry_lock), cython.NULL)
+        pthread_mutex_init(cython.address(self.common.accept_lock), cython.NULL)
+        init_guard(cython.address(self.common.guard))
+        self.common.reserve = eventfd(0, EFD_CLOEXEC)
+        pthread_mutex_init(cython.address(self.common.events_lock), cython.NULL)
+        self.common.event_wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        self.common.wall_offset_ns = self.common.id_offset_ns = read_wall_offset()
+        self.common.queue_full = QUEUE_FULL[queue_full]
+        init_journal(self.common)
         index: cython.int
         for index in range(reactors):
-            self.shared.reactors.push_back(new_reactor(self.shared, index))
+            self.common.reactors.push_back(new_reactor(self.common, index))
         for index in range(reactors):
-            self.shared.reactors[index].outgoing.resize(reactors)
+            self.common.reactors[index].outgoing.resize(reactors)
 
     def __dealloc__(self) -> None:
         # the threads hold a reference to the engine: when this runs, none is left
-        if self.shared != cython.NULL:
+        if self.common != cython.NULL:
             if not self.closed:
                 self._free()
-            del self.shared
+            del self.common
 
     @property
     def ask_connect(self) -> bool:
         """Whether every CONNECT waits for ``answer_connect``."""
-        return self.shared.ask_connect
+        return self.common.ask_connect
 
     @ask_connect.setter
     def ask_connect(self, value: bool) -> None:
-        self.shared.ask_connect = value
+        self.common.ask_connect = value
 
     @property
     def ask_subscribe(self) -> bool:
         """Whether every SUBSCRIBE waits for ``answer_subscribe``."""
-        return self.shared.ask_subscribe
+        return self.common.ask_subscribe
 
     @ask_subscribe.setter
     def ask_subscribe(self, value: bool) -> None:
-        self.shared.ask_subscribe = value
+        self.common.ask_subscribe = value
 
     @property
     def ask_publish(self) -> bool:
         """Whether every PUBLISH waits for ``answer_publish``."""
-        return self.shared.ask_publish
+        return self.common.ask_publish
 
     @ask_publish.setter
     def ask_publish(self, value: bool) -> None:
-        self.shared.ask_publish = value
+        self.common.ask_publish = value
 
     @property
     def report_connections(self) -> bool:
         """Whether every connection makes a Connected and a Disconnected event, and not only faults."""
-        return self.shared.report_connections
+        return self.common.report_connections
 
     @report_connections.setter
     def report_connections(self, value: bool) -> None:
-        self.shared.report_connections = value
+        self.common.report_connections = value
 
     def listen(self, sockets, settings=None) -> int:
         """Takes clients from listening, non-blocking sockets: one for each reactor, or one for all of them.
@@ -214,7 +211,7 @@ class Engine:
         if self.started:
             raise UsageError("listen comes before start")
         index: cython.size_t
-        count: cython.size_t = self.shared.reactors.size()
+        count: cython.size_t = self.common.reactors.size()
         alone: cython.bint = len(sockets) == count
         if not alone and len(sockets) != 1:
             raise UsageError(f"{len(sockets)} sockets for {count} reactors: one for each, or one for all")
@@ -224,11 +221,11 @@ class Engine:
         for each in sockets:
             prepare_socket(each, self.limits, rates)
         listener: cython.pointer[Listener] = new_listener(settings, rates)
-        self.shared.listeners.push_back(listener)
+        self.common.listeners.push_back(listener)
         self.schemes.append(settings.scheme)  # the terms are the scheme's
         for index in range(count):
             fd: cython.int = sockets[index if alone else 0].fileno()
-            add_listening(self.shared.reactors[index], fd, listener, alone)
+            add_listening(self.common.reactors[index], fd, listener, alone)
         return len(self.schemes) - 1
 
     def replace_scheme(self, listener: int, scheme) -> None:
@@ -237,7 +234,7 @@ class Engine:
         """
         self._check_open()
         own: ServerScheme = scheme
-        at: cython.pointer[Listener] = self.shared.listeners[listener]
+        at: cython.pointer[Listener] = self.common.listeners[listener]
         pthread_mutex_lock(cython.address(at.terms_lock))
         at.terms = cython.address(own.terms)
         pthread_mutex_unlock(cython.address(at.terms_lock))
@@ -248,8 +245,8 @@ class Engine:
         if self.started:
             raise UsageError("the engine runs already; an engine starts once")
         self.started = True
-        self.running = self.shared.reactors.size()
-        for index in range(self.shared.reactors.size()):
+        self.running = self.common.reactors.size()
+        for index in range(self.common.reactors.size()):
             thread = threading.Thread(
                 target=self._run, args=(index,), name=f"tidemq-reactor-{index}", daemon=True
             )
@@ -257,14 +254,14 @@ class Engine:
             thread.start()
 
     def _run(self, index: int) -> None:
-        r: cython.pointer[Reactor] = self.shared.reactors[index]
+        r: cython.pointer[Reactor] = self.common.reactors[index]
         with cython.nogil:
             run_reactor(r)
 
     def fileno(self) -> int:
         """A descriptor that is readable while events wait."""
         self._check_open()
-        return self.shared.event_wake
+        return self.common.event_wake
 
     def events(self) -> list:
         """Takes all waiting events, oldest first."""
@@ -274,16 +271,16 @@ class Engine:
         result = []
         if self.closed:
             return result
-        pthread_mutex_lock(cython.address(self.shared.events_lock))
-        taken.swap(self.shared.events)
-        read(self.shared.event_wake, cython.address(count), 8)
-        pthread_mutex_unlock(cython.address(self.shared.events_lock))
+        pthread_mutex_lock(cython.address(self.common.events_lock))
+        taken.swap(self.common.events)
+        read(self.common.event_wake, cython.address(count), 8)
+        pthread_mutex_unlock(cython.address(self.common.events_lock))
         for index in range(taken.size()):
             if taken[index].kind == EVENT_STOPPED:
                 self.running -= 1
             if taken[index].kind != EVENT_STOPPED or self.running == 0:
                 result.append(event_of(taken[index]))
-            free_event(self.shared, taken[index])
+            free_event(self.common, taken[index])
         self._publish_tally()
         return result
 
@@ -291,7 +288,7 @@ class Engine:
         """Shows the reactors what this thread has made and freed: they watch the memory ceiling."""
         index: cython.int
         for index in range(COUNTER_COUNT):
-            store_i64(cython.address(self.shared.published[index]), self.shared.tally[index], RELAXED)
+            store_i64(cython.address(self.common.published[index]), self.common.tally[index], RELAXED)
 
     def answer_connect(
         self,
@@ -313,7 +310,7 @@ class Engine:
         None: it has none.
         """
         self._check_open()
-        letter: cython.pointer[Letter] = letter_of(username, groups, rules, self.shared.tally)
+        letter: cython.pointer[Letter] = letter_of(username, groups, rules, self.common.tally)
         self._publish_tally()
         mail: Mail = new_mail(MAIL_ANSWER_CONNECT)
         mail.reason = reason
@@ -337,7 +334,7 @@ class Engine:
         ``username``, ``groups`` and ``rules``: as in ``answer_connect``; what is left out stays as it was.
         """
         self._check_open()
-        letter: cython.pointer[Letter] = letter_of(username, groups, rules, self.shared.tally)
+        letter: cython.pointer[Letter] = letter_of(username, groups, rules, self.common.tally)
         self._publish_tally()
         mail: Mail = new_mail(MAIL_ANSWER_AUTH)
         mail.reason = reason
@@ -373,26 +370,26 @@ class Engine:
         """
         self._check_open()
         index: cython.size_t
-        policy: cython.pointer[Policy] = policy_of(rows, self.shared.tally)
-        for index in range(self.shared.reactors.size()):
+        policy: cython.pointer[Policy] = policy_of(rows, self.common.tally)
+        for index in range(self.common.reactors.size()):
             hold_policy(policy)
             if self.started:
                 mail: Mail = new_mail(MAIL_RULES)
                 mail.pointer = policy
-                post_directly(self.shared.reactors[index], cython.address(mail))
+                post_directly(self.common.reactors[index], cython.address(mail))
             else:
-                release_policy(self.shared.reactors[index].policy, self.shared.tally)
-                self.shared.reactors[index].policy = policy
-        release_policy(policy, self.shared.tally)
+                release_policy(self.common.reactors[index].policy, self.common.tally)
+                self.common.reactors[index].policy = policy
+        release_policy(policy, self.common.tally)
         self._publish_tally()
 
     def _answer(self, connection, mail):
         handle: uint64_t = connection
         mail.number = handle
-        if reactor_of(handle) >= self.shared.reactors.size():
-            settle_mail(self.shared.reactors[0], mail)
+        if reactor_of(handle) >= self.common.reactors.size():
+            settle_mail(self.common.reactors[0], mail)
             raise UsageError(f"{connection} is not the number of a connection")
-        post_directly(self.shared.reactors[reactor_of(handle)], mail)
+        post_directly(self.common.reactors[reactor_of(handle)], mail)
 
     def _check_open(self):
         if self.closed:
@@ -401,11 +398,11 @@ class Engine:
     def _check_topic(self, text, qos, check):
         if not 0 <= qos <= 2:
             raise UsageError(f"qos is {qos}, must be 0, 1 or 2")
-        if len(text.encode()) > self.shared.limits.topic_bytes_max:
+        if len(text.encode()) > self.common.limits.topic_bytes_max:
             raise UsageError(
-                f"{text[:40]!r}... is longer than topic_bytes_max, {self.shared.limits.topic_bytes_max}"
+                f"{text[:40]!r}... is longer than topic_bytes_max, {self.common.limits.topic_bytes_max}"
             )
-        fault = check(text, self.shared.limits.topic_levels_max)
+        fault = check(text, self.common.limits.topic_levels_max)
         if fault:
             raise UsageError(f"{text!r}: {fault_text(fault)}")
 
@@ -440,9 +437,9 @@ class Engine:
         self._check_topic(topic, qos, topic_name_fault)
         topic_bytes = topic.encode()
         payload = bytes(payload)
-        if len(topic_bytes) + len(payload) + len(properties) + 16 > self.shared.limits.packet_bytes_max:
+        if len(topic_bytes) + len(payload) + len(properties) + 16 > self.common.limits.packet_bytes_max:
             raise UsageError(
-                f"the message is larger than packet_bytes_max, {self.shared.limits.packet_bytes_max}"
+                f"the message is larger than packet_bytes_max, {self.common.limits.packet_bytes_max}"
             )
         passage: Passage
         empty_passage(cython.address(passage))
@@ -456,9 +453,9 @@ class Engine:
                 raise UsageError(f"message_expiry_s is {message_expiry_s}, must be 0 to 4294967295")
             passage.expires_ms = clock_ms() + cython.cast(int64_t, message_expiry_s) * 1000
         mail: Mail = new_mail(MAIL_PUBLISH)
-        mail.message = new_message(cython.address(passage), self.shared.tally)
+        mail.message = new_message(cython.address(passage), self.common.tally)
         self._publish_tally()
-        post_directly(self.shared.reactors[0], cython.address(mail))
+        post_directly(self.common.reactors[0], cython.address(mail))
 
     def subscribe(self, topic_filter: str, qos: int = 2) -> int:
         """A receiver of this program; its messages come as Received events with the number returned."""
@@ -470,7 +467,7 @@ class Engine:
         mail.reason = qos
         mail.letter = new_letter()
         mail.letter.text = string_of(topic_filter.encode())
-        post_directly(self.shared.reactors[0], cython.address(mail))
+        post_directly(self.common.reactors[0], cython.address(mail))
         return self.next_receiver
 
     def unsubscribe(self, receiver: int) -> None:
@@ -478,7 +475,7 @@ class Engine:
         self._check_open()
         mail: Mail = new_mail(MAIL_UNSUBSCRIBE)
         mail.number = receiver
-        post_directly(self.shared.reactors[0], cython.address(mail))
+        post_directly(self.common.reactors[0], cython.address(mail))
 
     def disconnect(self, client_id: str, reason: int) -> bool:
         """Ends a client's connection; a 5.0 client is told the reason code. False: it has none now."""
@@ -486,10 +483,10 @@ class Engine:
         named: string = client_id.encode()
         name: string_view = string_view(named.data(), named.size())
         online: cython.bint = False
-        pthread_mutex_lock(cython.address(self.shared.registry_lock))
-        if self.shared.registry.count(name):
+        pthread_mutex_lock(cython.address(self.common.registry_lock))
+        if self.common.registry.count(name):
             # a session that is on its way to another reactor: its client waits there
-            session: cython.pointer[Session] = self.shared.registry[name]
+            session: cython.pointer[Session] = self.common.registry[name]
             online = (
                 session.moving
                 or load_u64(
@@ -497,14 +494,14 @@ class Engine:
                 )
                 != 0
             )
-        pthread_mutex_unlock(cython.address(self.shared.registry_lock))
+        pthread_mutex_unlock(cython.address(self.common.registry_lock))
         if not online:
             return False
         mail: Mail = new_mail(MAIL_DISCONNECT)
         mail.reason = reason
         mail.letter = new_letter()
         mail.letter.text = string_of(client_id.encode())
-        post_directly(self.shared.reactors[0], cython.address(mail))
+        post_directly(self.common.reactors[0], cython.address(mail))
         return True
 
     def counters(self) -> dict:
@@ -515,17 +512,17 @@ class Engine:
         index: cython.int
         each: cython.size_t
         for index in range(COUNTER_COUNT):
-            total: int64_t = self.shared.tally[index]
-            for each in range(self.shared.reactors.size()):
-                total += load_i64(cython.address(self.shared.reactors[each].published[index]), RELAXED)
+            total: int64_t = self.common.tally[index]
+            for each in range(self.common.reactors.size()):
+                total += load_i64(cython.address(self.common.reactors[each].published[index]), RELAXED)
             totals.append(total)
         result = dict(zip(NAMES, totals, strict=True))
-        lock_retained(self.shared.retained)
-        result["retained"] = self.shared.retained.count
-        unlock_retained(self.shared.retained)
-        lock_subscriptions(self.shared.subscriptions)
-        result["subscriptions"] = self.shared.subscriptions.count
-        unlock_subscriptions(self.shared.subscriptions)
+        lock_retained(self.common.retained)
+        result["retained"] = self.common.retained.count
+        unlock_retained(self.common.retained)
+        lock_subscriptions(self.common.subscriptions)
+        result["subscriptions"] = self.common.subscriptions.count
+        unlock_subscriptions(self.common.subscriptions)
         return result
 
     def live_objects(self) -> dict:
@@ -542,9 +539,9 @@ class Engine:
         if self.stopped or not self.started:
             return
         self.stopped = True
-        for index in range(self.shared.reactors.size()):
+        for index in range(self.common.reactors.size()):
             mail: Mail = new_mail(MAIL_STOP)
-            post_directly(self.shared.reactors[index], cython.address(mail))
+            post_directly(self.common.reactors[index], cython.address(mail))
 
     def join(self) -> None:
         """Waits for the reactors' threads to end; after ``stop``."""
@@ -565,6 +562,6 @@ class Engine:
 
     def _free(self):
         """Frees sessions, messages and reactors; no thread runs any more."""
-        empty_shared(self.shared)
+        empty_common(self.common)
         self.final_counters = self.counters()
-        free_shared(self.shared)
+        free_common(self.common)

@@ -2,7 +2,7 @@ from libc.stdint cimport uint64_t
 
 from tidemq.engine.door.columns cimport Columns
 from tidemq.engine.door.engine cimport Engine
-from tidemq.engine.state.state cimport StoredRows
+from tidemq.engine.state.section cimport StoredRows
 
 cdef class StoreAccess:
     cdef Engine engine

@@ -48,14 +48,9 @@ from cython.cimports.tidemq.engine.index.subscriptions import (
 )
 from cython.cimports.tidemq.engine.journal.journal import give_section, open_journal
 from cython.cimports.tidemq.engine.link.mail import new_mail, post_directly
-from cython.cimports.tidemq.engine.state.state import (
-    MAIL_EXPIRED,
-    MAIL_REMOVED,
-    MAIL_ROWS,
-    Mail,
-    Shared,
-    StoredRows,
-)
+from cython.cimports.tidemq.engine.state.mail import MAIL_EXPIRED, MAIL_REMOVED, MAIL_ROWS, Mail
+from cython.cimports.tidemq.engine.state.reactor import Common
+from cython.cimports.tidemq.engine.state.section import StoredRows
 from cython.cimports.tidemq.engine.state.wall_clock import raise_ids
 from cython.cimports.tidemq.wire.protocol import Span, span_of
 
@@ -88,24 +83,24 @@ class StoreAccess:
         """
         self._check()
         index: cython.size_t
-        shared: cython.pointer[Shared] = self.engine.shared
-        shared.durable = True
-        shared.incarnation = incarnation
-        shared.highest_clock = clock
-        shared.wall_offset_ns = cython.cast(int64_t, as_of_ms) * 1000000 - clock_ns()
-        raise_ids(shared, cython.cast(int64_t, clock) - clock_ns())
-        for index in range(shared.reactors.size()):
-            shared.reactors[index].clock = cython.cast(uint64_t, clock) // 64 * 64
+        common: cython.pointer[Common] = self.engine.common
+        common.durable = True
+        common.incarnation = incarnation
+        common.highest_clock = clock
+        common.wall_offset_ns = cython.cast(int64_t, as_of_ms) * 1000000 - clock_ns()
+        raise_ids(common, cython.cast(int64_t, clock) - clock_ns())
+        for index in range(common.reactors.size()):
+            common.reactors[index].clock = cython.cast(uint64_t, clock) // 64 * 64
 
     def load_session(self, client_id: bytes, value: bytes) -> bool:
         """Sessions come first. Like all ``load_*``: False when the row cannot be read."""
         self._check()
-        return load_session(self.engine.shared, client_id, value)
+        return load_session(self.engine.common, client_id, value)
 
     def load_subscription(self, key: bytes, value: bytes) -> bool:
         """A subscription of a session."""
         self._check()
-        return load_subscription(self.engine.shared, key, value)
+        return load_subscription(self.engine.common, key, value)
 
     def load_received(self, key: bytes) -> bool | None:
         """A QoS 2 message of a session that waits for its PUBREL. False: there is no such session; None: the
@@ -114,17 +109,17 @@ class StoreAccess:
         self._check()
         if len(key) != 10:
             return None
-        return load_received(self.engine.shared, key)
+        return load_received(self.engine.common, key)
 
     def load_shared(self, key: bytes, value: bytes) -> bool:
         """A shared group's queue; after the subscriptions. False: its group is gone, or it cannot be read."""
         self._check()
-        return load_shared(self.engine.shared, key, value)
+        return load_shared(self.engine.common, key, value)
 
     def load_retained(self, topic: bytes, value: bytes) -> bool:
         """A retained message."""
         self._check()
-        return load_retained(self.engine.shared, topic, value)
+        return load_retained(self.engine.common, topic, value)
 
     def load_queue(self, rows, orphans: set, held: list, corrupt: list) -> list:
         """Pairs of key and value, all of them. Returns those in flight, which ``load_inflight`` takes with
@@ -132,12 +127,12 @@ class StoreAccess:
         which are to become idle, ``corrupt`` keys that cannot be read.
         """
         self._check()
-        return load_queue_rows(self.engine.shared, rows, orphans, held, corrupt)
+        return load_queue_rows(self.engine.common, rows, orphans, held, corrupt)
 
     def load_inflight(self, key: bytes, value: bytes, payload: bytes) -> bool:
         """A message that was in flight; in the order that ``load_queue`` gave."""
         self._check()
-        return load_inflight(self.engine.shared, key, value, payload)
+        return load_inflight(self.engine.common, key, value, payload)
 
     def loaded(self, *, crashed: bool) -> None:
         """All is loaded: what changes from now on is recorded. ``crashed``: the last broker did not end well,
@@ -146,17 +141,17 @@ class StoreAccess:
         self._check()
         index: cython.size_t
         if crashed:
-            doubt_sessions(self.engine.shared)
-        for index in range(self.engine.shared.reactors.size()):
-            open_journal(self.engine.shared.reactors[index])
+            doubt_sessions(self.engine.common)
+        for index in range(self.engine.common.reactors.size()):
+            open_journal(self.engine.common.reactors[index])
 
     def take_work(self, timeout_s: float) -> StoreWork | None:
         """What there is to be done for the reactors, after at most ``timeout_s``; None: nothing will come."""
-        return wait_for_work(self.engine.shared, timeout_s)
+        return wait_for_work(self.engine.common, timeout_s)
 
     def poke(self) -> None:
         """Ends the wait of ``take_work``, with nothing where there is nothing; from any thread."""
-        poke_journal(self.engine.shared)
+        poke_journal(self.engine.common)
 
     def answer(self, work: StoreWork, reason: int = 0) -> None:
         """The work's writes are durable, or with a reason code of 0x80 and above they are not."""
@@ -169,7 +164,7 @@ class StoreAccess:
     def captured_rows(self, work: StoreWork, stream: int, first_offset: int) -> CapturedRows:
         """The messages of the work for a stream; good until the work is answered, or this is called again."""
         return captured_rows(
-            self.columns, cython.address(work.sections), stream, first_offset, self.engine.shared.incarnation
+            self.columns, cython.address(work.sections), stream, first_offset, self.engine.common.incarnation
         )
 
     def add_stream(self, filters) -> int:
@@ -190,18 +185,18 @@ class StoreAccess:
     def change_stream(self, stream: int, removed, added) -> None:
         """Filters that a stream has no more, and others that it has from now on."""
         self._check_stream_filters(added)
-        shared: cython.pointer[Shared] = self.engine.shared
+        common: cython.pointer[Common] = self.engine.common
         subscription: Subscription
         mark: cython.p_void = cython.address(self.stream_marks[stream])
         subscription = Subscription(mark, stream, STREAM_REACTOR, 0, PLAIN)
         kept: list = [text.encode() for text in removed]
         wanted: list = [text.encode() for text in added]
-        lock_exclusive(shared.subscriptions)
+        lock_exclusive(common.subscriptions)
         for text in kept:
-            remove_subscription(shared.subscriptions, span_of(text), Span(cython.NULL, 0), mark)
+            remove_subscription(common.subscriptions, span_of(text), Span(cython.NULL, 0), mark)
         for text in wanted:
-            put_subscription(shared.subscriptions, span_of(text), Span(cython.NULL, 0), subscription)
-        unlock_exclusive(shared.subscriptions)
+            put_subscription(common.subscriptions, span_of(text), Span(cython.NULL, 0), subscription)
+        unlock_exclusive(common.subscriptions)
 
     def _check_stream_filters(self, filters):
         for text in filters:
@@ -214,7 +209,7 @@ class StoreAccess:
         read.
         """
         corrupt: list = []
-        made: cython.pointer[StoredRows] = make_rows(self.engine.shared, rows, corrupt)
+        made: cython.pointer[StoredRows] = make_rows(self.engine.common, rows, corrupt)
         made.more = more
         self._mail_rows(reactor, MAIL_ROWS, queue, made)
         return corrupt
@@ -225,7 +220,7 @@ class StoreAccess:
         """
         reactor: cython.int = self._owner_of(queue)
         if reactor >= 0:
-            self._mail_rows(reactor, MAIL_EXPIRED, queue, make_rows(self.engine.shared, rows, []))
+            self._mail_rows(reactor, MAIL_EXPIRED, queue, make_rows(self.engine.common, rows, []))
 
     def removed(self, queue: int, sizes) -> None:
         """Rows of ``StoreWork.expired`` that were there, and go: the bytes of each one's message."""
@@ -235,28 +230,28 @@ class StoreAccess:
 
     def _owner_of(self, number):
         """The reactor that has the queue; -1: none."""
-        shared: cython.pointer[Shared] = self.engine.shared
-        pthread_mutex_lock(cython.address(shared.registry_lock))
-        known: cython.bint = shared.queue_owners.count(number)
-        reactor: cython.int = shared.queue_owners[number] if known else -1
-        pthread_mutex_unlock(cython.address(shared.registry_lock))
+        common: cython.pointer[Common] = self.engine.common
+        pthread_mutex_lock(cython.address(common.registry_lock))
+        known: cython.bint = common.queue_owners.count(number)
+        reactor: cython.int = common.queue_owners[number] if known else -1
+        pthread_mutex_unlock(cython.address(common.registry_lock))
         return reactor
 
     def _mail_rows(self, reactor, kind, queue, rows):
         mail: Mail = new_mail(kind)
         mail.number = queue
         mail.pointer = rows
-        post_directly(self.engine.shared.reactors[reactor], cython.address(mail))
+        post_directly(self.engine.common.reactors[reactor], cython.address(mail))
 
     def refuse(self, reason: int) -> None:
         """From now on a message that would have to be stored is refused with this reason code; 0: no more."""
-        store_int(cython.address(self.engine.shared.store_refuses), reason, RELAXED)
+        store_int(cython.address(self.engine.common.store_refuses), reason, RELAXED)
 
     def close(self) -> None:
         """The reactors have ended: all that they recorded can be taken, then no more comes."""
         index: cython.size_t
-        shared: cython.pointer[Shared] = self.engine.shared
-        settle_all_mail(shared)
-        for index in range(shared.reactors.size()):
-            give_section(shared.reactors[index])
-        close_journal(shared)
+        common: cython.pointer[Common] = self.engine.common
+        settle_all_mail(common)
+        for index in range(common.reactors.size()):
+            give_section(common.reactors[index])
+        close_journal(common)

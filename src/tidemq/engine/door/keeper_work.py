@@ -11,7 +11,7 @@ import struct
 import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.base.message import hold_message, release_message, topic_of
+from cython.cimports.tidemq.engine.base.message import Message, hold_message, release_message, topic_of
 from cython.cimports.tidemq.engine.base.system import (
     CLOCK_MONOTONIC,
     RELAXED,
@@ -42,10 +42,11 @@ from cython.cimports.tidemq.engine.journal.rows import (
     wall_ms,
 )
 from cython.cimports.tidemq.engine.link.mail import new_mail, post_directly, wake
-from cython.cimports.tidemq.engine.state.state import (
+from cython.cimports.tidemq.engine.state.mail import MAIL_COMMITTED, MAIL_FAILED, Mail
+from cython.cimports.tidemq.engine.state.queue import ROW_IDLE, ROW_INFLIGHT
+from cython.cimports.tidemq.engine.state.reactor import Common
+from cython.cimports.tidemq.engine.state.section import (
     FAMILY_RECEIVED,
-    MAIL_COMMITTED,
-    MAIL_FAILED,
     RECORD_ADD,
     RECORD_DELETE,
     RECORD_EXPIRE,
@@ -58,26 +59,21 @@ from cython.cimports.tidemq.engine.state.state import (
     RECORD_RETURN,
     RECORD_SEND,
     RECORD_TRIM,
-    ROW_IDLE,
-    ROW_INFLIGHT,
-    Mail,
-    Message,
     Record,
     Section,
-    Shared,
 )
 from cython.cimports.tidemq.wire.protocol import bytes_of
 
 _FAMILIES = ("session", "subscription", "received", "shared")  # in the order of FAMILY_*
 
 
-def init_journal(shared):
+def init_journal(common):
     """Makes the journal's lock and condition."""
     attributes: pthread_condattr_t
-    pthread_mutex_init(cython.address(shared.journal_lock), cython.NULL)
+    pthread_mutex_init(cython.address(common.journal_lock), cython.NULL)
     pthread_condattr_init(cython.address(attributes))
     pthread_condattr_setclock(cython.address(attributes), CLOCK_MONOTONIC)
-    pthread_cond_init(cython.address(shared.journal_ready), cython.address(attributes))
+    pthread_cond_init(cython.address(common.journal_ready), cython.address(attributes))
 
 
 @cython.cclass
@@ -106,7 +102,7 @@ class StoreWork:
         self.purges = []
 
 
-def _wait(shared, timeout_ns):
+def _wait(common, timeout_ns):
     """Waits until a section is handed over, the journal is closed or poked, or time is over. Says that the
     store is idle, and reminds the reactors that have something.
     """
@@ -116,29 +112,29 @@ def _wait(shared, timeout_ns):
     nanoseconds: int64_t = until.tv_nsec + timeout_ns
     until.tv_sec += nanoseconds // 1000000000
     until.tv_nsec = nanoseconds % 1000000000
-    pthread_mutex_lock(cython.address(shared.journal_lock))
-    idle: cython.bint = not (shared.journal.size() or shared.journal_closed or shared.journal_poked)
+    pthread_mutex_lock(cython.address(common.journal_lock))
+    idle: cython.bint = not (common.journal.size() or common.journal_closed or common.journal_poked)
     if idle:
-        store_int(cython.address(shared.journal_idle), 1, SEQ_CST)
-    pthread_mutex_unlock(cython.address(shared.journal_lock))
+        store_int(cython.address(common.journal_idle), 1, SEQ_CST)
+    pthread_mutex_unlock(cython.address(common.journal_lock))
     if not idle:
         return
-    for index in range(shared.reactors.size()):
-        if load_int(cython.address(shared.reactors[index].unhanded), SEQ_CST):
-            wake(shared.reactors[index])
-    pthread_mutex_lock(cython.address(shared.journal_lock))
-    while not (shared.journal.size() or shared.journal_closed or shared.journal_poked):
+    for index in range(common.reactors.size()):
+        if load_int(cython.address(common.reactors[index].unhanded), SEQ_CST):
+            wake(common.reactors[index])
+    pthread_mutex_lock(cython.address(common.journal_lock))
+    while not (common.journal.size() or common.journal_closed or common.journal_poked):
         if pthread_cond_timedwait(
-            cython.address(shared.journal_ready),
-            cython.address(shared.journal_lock),
+            cython.address(common.journal_ready),
+            cython.address(common.journal_lock),
             cython.address(until),
         ):
             break
-    store_int(cython.address(shared.journal_idle), 0, RELAXED)
-    pthread_mutex_unlock(cython.address(shared.journal_lock))
+    store_int(cython.address(common.journal_idle), 0, RELAXED)
+    pthread_mutex_unlock(cython.address(common.journal_lock))
 
 
-def wait_for_work(shared, timeout_s):
+def wait_for_work(common, timeout_s):
     """The sections handed over since the last time, after at most ``timeout_s``; it may be none.
 
     None: the journal is closed and all of it was taken.
@@ -147,21 +143,21 @@ def wait_for_work(shared, timeout_s):
     index: cython.size_t
     closed: cython.bint
     timeout_ns: int64_t = cython.cast(int64_t, timeout_s * 1e9)
-    work.shared = shared
+    work.common = common
     with cython.nogil:
-        _wait(shared, timeout_ns)
-        pthread_mutex_lock(cython.address(shared.journal_lock))
-        work.sections.swap(shared.journal)
-        closed = shared.journal_closed
-        shared.journal_poked = False
-        pthread_mutex_unlock(cython.address(shared.journal_lock))
+        _wait(common, timeout_ns)
+        pthread_mutex_lock(cython.address(common.journal_lock))
+        work.sections.swap(common.journal)
+        closed = common.journal_closed
+        common.journal_poked = False
+        pthread_mutex_unlock(cython.address(common.journal_lock))
     if work.sections.empty() and closed:
         return None
-    before: uint64_t = shared.highest_clock
+    before: uint64_t = common.highest_clock
     for index in range(work.sections.size()):
-        shared.highest_clock = max(shared.highest_clock, _convert_section(work, work.sections[index]))
-    if shared.highest_clock != before:
-        work.writes.append(("meta", b"clock", struct.pack(">Q", shared.highest_clock)))
+        common.highest_clock = max(common.highest_clock, _convert_section(work, work.sections[index]))
+    if common.highest_clock != before:
+        work.writes.append(("meta", b"clock", struct.pack(">Q", common.highest_clock)))
     return work
 
 
@@ -180,15 +176,15 @@ def _queue_key(record, status):
     return key
 
 
-def _queue_value(shared, record, released):
+def _queue_value(common, record, released):
     value: string
-    append_queue_value(shared, record, released, cython.address(value))
+    append_queue_value(common, record, released, cython.address(value))
     return value
 
 
-def _expiry_key(shared, record):
+def _expiry_key(common, record):
     key: string
-    append_u64(cython.address(key), wall_ms(shared, record.message.expires_ms))
+    append_u64(cython.address(key), wall_ms(common, record.message.expires_ms))
     append_u64(cython.address(key), record.queue)
     append_id(cython.address(key), cython.address(record.id))
     return key
@@ -200,9 +196,9 @@ def _id_bytes(id):
     return text
 
 
-def _message_value(shared, message):
+def _message_value(common, message):
     value: string
-    append_message(shared, message, cython.address(value))
+    append_message(common, message, cython.address(value))
     return value
 
 
@@ -211,7 +207,7 @@ def _convert_section(work, section):
     index: cython.size_t
     highest: uint64_t = 0
     before: cython.pointer[Message] = cython.NULL
-    late: cython.bint = section.failures < work.shared.failures
+    late: cython.bint = section.failures < work.common.failures
     work.streams |= section.captured_streams
     if section.captured_waits:
         work.adds = True
@@ -236,22 +232,22 @@ def _convert_section(work, section):
         elif record.kind == RECORD_EXPIRE:
             work.expired.append(_queue_key(record, ROW_IDLE))
         else:
-            _convert_change(work.shared, record, work.writes, work.references)
+            _convert_change(work.common, record, work.writes, work.references)
     return highest
 
 
 def _convert_added(work, record, again):
     """A new row; the payload comes with the first of several rows of one message."""
-    shared: cython.pointer[Shared] = work.shared
+    common: cython.pointer[Common] = work.common
     if not again:
         work.writes.append(
-            ("payload", _id_bytes(cython.address(record.id)), _message_value(shared, record.message))
+            ("payload", _id_bytes(cython.address(record.id)), _message_value(common, record.message))
         )
     if record.message.counted:
         work.references.append((_id_bytes(cython.address(record.id)), 1))
-    work.writes.append(("queue", _queue_key(record, record.status), _queue_value(shared, record, False)))
+    work.writes.append(("queue", _queue_key(record, record.status), _queue_value(common, record, False)))
     if record.message.expires_ms:
-        work.writes.append(("expiry", _expiry_key(shared, record), b""))
+        work.writes.append(("expiry", _expiry_key(common, record), b""))
 
 
 def _text(text):
@@ -259,49 +255,49 @@ def _text(text):
     return kept
 
 
-def _convert_change(shared, record, writes, references):
+def _convert_change(common, record, writes, references):
     if record.kind == RECORD_SEND:
         writes.append(("queue", _queue_key(record, ROW_IDLE), None))
-        writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, False)))
+        writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(common, record, False)))
     elif record.kind == RECORD_RETURN:
         writes.append(("queue", _queue_key(record, ROW_INFLIGHT), None))
-        writes.append(("queue", _queue_key(record, ROW_IDLE), _queue_value(shared, record, False)))
+        writes.append(("queue", _queue_key(record, ROW_IDLE), _queue_value(common, record, False)))
     elif record.kind == RECORD_RELEASE:
-        writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(shared, record, True)))
+        writes.append(("queue", _queue_key(record, ROW_INFLIGHT), _queue_value(common, record, True)))
     elif record.kind == RECORD_REMOVE:
-        _convert_removed(shared, record, writes, references)
+        _convert_removed(common, record, writes, references)
     elif record.kind == RECORD_RETAIN:
-        writes.append(_retained_write(shared, record.message))
+        writes.append(_retained_write(common, record.message))
     elif record.kind == RECORD_PUT:
         writes.append((_FAMILIES[record.status], _text(record.key), _text(record.value)))
     elif record.kind == RECORD_DELETE:
         writes.append((_FAMILIES[record.status], _text(record.key), None))
 
 
-def _convert_removed(shared, record, writes, references):
+def _convert_removed(common, record, writes, references):
     writes.append(("queue", _queue_key(record, record.status), None))
     if record.message.counted:
         references.append((_id_bytes(cython.address(record.id)), -1))
     else:
         writes.append(("payload", _id_bytes(cython.address(record.id)), None))
     if record.message.expires_ms:
-        writes.append(("expiry", _expiry_key(shared, record), None))
+        writes.append(("expiry", _expiry_key(common, record), None))
 
 
-def _retained_write(shared, changed):
+def _retained_write(common, changed):
     """What is retained for the topic of ``changed`` at this moment."""
-    lock_retained(shared.retained)
+    lock_retained(common.retained)
     message: cython.pointer[Message] = cython.cast(
-        cython.pointer[Message], find_retained(shared.retained, topic_of(changed))
+        cython.pointer[Message], find_retained(common.retained, topic_of(changed))
     )
     if message != cython.NULL:
         hold_message(message)
-    unlock_retained(shared.retained)
+    unlock_retained(common.retained)
     topic = bytes_of(topic_of(changed))
     if message == cython.NULL:
         return ("retained", topic, None)
-    value = _id_bytes(cython.address(message.id)) + _message_value(shared, message)
-    release_message(message, shared.tally)
+    value = _id_bytes(cython.address(message.id)) + _message_value(common, message)
+    release_message(message, common.tally)
     return ("retained", topic, value)
 
 
@@ -312,7 +308,7 @@ def rest_of_work(work):
     index: cython.size_t
     each: cython.size_t
     rest = StoreWork()
-    rest.shared = work.shared
+    rest.common = work.common
     for each in range(work.sections.size()):
         section: cython.pointer[Section] = work.sections[each]
         for index in range(section.records.size()):
@@ -320,11 +316,11 @@ def rest_of_work(work):
             if record.kind == RECORD_ADD and record.moved:
                 _convert_added(rest, record, False)
             elif record.kind == RECORD_ADD:
-                _convert_removed(work.shared, record, rest.writes, [])
+                _convert_removed(work.common, record, rest.writes, [])
             elif record.kind == RECORD_PUT and record.status == FAMILY_RECEIVED:
                 rest.writes.append(("received", _text(record.key), None))  # it belongs to a new message
             else:
-                _convert_change(work.shared, record, rest.writes, rest.references)
+                _convert_change(work.common, record, rest.writes, rest.references)
     return rest
 
 
@@ -336,27 +332,27 @@ def answer_work(work, reason):
         mail = new_mail(MAIL_COMMITTED)
         mail.pointer = work.sections[index]
         mail.reason = reason
-        post_directly(work.shared.reactors[work.sections[index].reactor], cython.address(mail))
+        post_directly(work.common.reactors[work.sections[index].reactor], cython.address(mail))
     work.sections.clear()
     if reason:
-        work.shared.failures += 1
+        work.common.failures += 1
         mail = new_mail(MAIL_FAILED)
-        mail.number = work.shared.failures
-        for index in range(work.shared.reactors.size()):
-            post_directly(work.shared.reactors[index], cython.address(mail))
+        mail.number = work.common.failures
+        for index in range(work.common.reactors.size()):
+            post_directly(work.common.reactors[index], cython.address(mail))
 
 
-def poke_journal(shared):
+def poke_journal(common):
     """Ends the wait of the store's thread."""
-    pthread_mutex_lock(cython.address(shared.journal_lock))
-    shared.journal_poked = True
-    pthread_cond_signal(cython.address(shared.journal_ready))
-    pthread_mutex_unlock(cython.address(shared.journal_lock))
+    pthread_mutex_lock(cython.address(common.journal_lock))
+    common.journal_poked = True
+    pthread_cond_signal(cython.address(common.journal_ready))
+    pthread_mutex_unlock(cython.address(common.journal_lock))
 
 
-def close_journal(shared):
+def close_journal(common):
     """The reactors have ended: what they had not handed over is taken now, and nothing more comes."""
-    pthread_mutex_lock(cython.address(shared.journal_lock))
-    shared.journal_closed = True
-    pthread_cond_signal(cython.address(shared.journal_ready))
-    pthread_mutex_unlock(cython.address(shared.journal_lock))
+    pthread_mutex_lock(cython.address(common.journal_lock))
+    common.journal_closed = True
+    pthread_cond_signal(cython.address(common.journal_ready))
+    pthread_mutex_unlock(cython.address(common.journal_lock))

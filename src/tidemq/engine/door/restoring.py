@@ -12,7 +12,13 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.allocation import obtain
 from cython.cimports.tidemq.engine.base.counters import LIVE_ENTRIES
-from cython.cimports.tidemq.engine.base.message import message_bytes, release_message, topic_of
+from cython.cimports.tidemq.engine.base.message import (
+    Message,
+    MessageId,
+    message_bytes,
+    release_message,
+    topic_of,
+)
 from cython.cimports.tidemq.engine.index.retained_index import put_retained
 from cython.cimports.tidemq.engine.index.subscribers import OPTION_BACKLOG, OPTION_QOS
 from cython.cimports.tidemq.engine.index.subscriptions import SharedGroup, find_group_by_name
@@ -37,36 +43,24 @@ from cython.cimports.tidemq.engine.queues.queueing import make_stored, new_rows
 from cython.cimports.tidemq.engine.queues.received_identifiers import restore_received
 from cython.cimports.tidemq.engine.queues.sessions import Found, add_subscription, find_session
 from cython.cimports.tidemq.engine.queues.shards import load_shard
-from cython.cimports.tidemq.engine.state.state import (
-    DONE,
-    FOR_EVER,
-    RELEASED,
-    ROW_IDLE,
-    ROW_INFLIGHT,
-    Entry,
-    Message,
-    MessageId,
-    Outbox,
-    Reactor,
-    Session,
-    StoredRow,
-    StoredRows,
-    Will,
-)
+from cython.cimports.tidemq.engine.state.client import FOR_EVER, Session, Will
+from cython.cimports.tidemq.engine.state.queue import DONE, RELEASED, ROW_IDLE, ROW_INFLIGHT, Entry, Outbox
+from cython.cimports.tidemq.engine.state.reactor import Reactor
+from cython.cimports.tidemq.engine.state.section import StoredRow, StoredRows
 from cython.cimports.tidemq.wire.protocol import FAULT_NONE, bytes_of, span_of
 from cython.cimports.tidemq.wire.topics import SharedFilter, check_topic_filter, split_shared
 from cython.operator import dereference, preincrement
 
 
-def _reactor_for(shared, client_id):
+def _reactor_for(common, client_id):
     """Sessions come back spread over the reactors, whatever their number is now."""
-    return shared.reactors[sum(client_id) % shared.reactors.size()]
+    return common.reactors[sum(client_id) % common.reactors.size()]
 
 
-def _session_of(shared, queue):
-    if not shared.queue_owners.count(queue):
+def _session_of(common, queue):
+    if not common.queue_owners.count(queue):
         return cython.NULL
-    return shared.reactors[shared.queue_owners[queue]].sessions[queue]
+    return common.reactors[common.queue_owners[queue]].sessions[queue]
 
 
 def _bytes_at(value, at):
@@ -78,21 +72,21 @@ def _is_queue_value(value):
     return rest >= 0 and rest % 4 == 0 and 1 <= value[1] <= 2
 
 
-def load_session(shared, client_id, value):
+def load_session(common, client_id, value):
     """A session; what was connected when the broker ended counts as gone since now."""
     if len(value) < SESSION_BYTES:
         return False
     data: cython.pointer[cython.const[uint8_t]] = _bytes_at(value, 0)
     number: uint64_t = read_u64(data)
     will_size: uint32_t = read_u32(data + 40)
-    if number == 0 or len(value) != SESSION_BYTES + will_size or shared.queue_owners.count(number):
+    if number == 0 or len(value) != SESSION_BYTES + will_size or common.queue_owners.count(number):
         return False
-    r: cython.pointer[Reactor] = _reactor_for(shared, client_id)
+    r: cython.pointer[Reactor] = _reactor_for(common, client_id)
     will: cython.pointer[Message] = cython.NULL
     if will_size:
         none: MessageId
         none.clock = none.origin = 0
-        will = read_message(shared, data + SESSION_BYTES, will_size, cython.address(none), r.tally)
+        will = read_message(common, data + SESSION_BYTES, will_size, cython.address(none), r.tally)
         if will == cython.NULL:
             return False
     name: string = client_id
@@ -104,7 +98,7 @@ def load_session(shared, client_id, value):
     s: cython.pointer[Session] = found.session
     s.number = number
     s.expiry_s = read_u32(data + 8)
-    s.ends_ms = monotonic_ms(shared, cython.cast(int64_t, read_u64(data + 12)))
+    s.ends_ms = monotonic_ms(common, cython.cast(int64_t, read_u64(data + 12)))
     if s.ends_ms == 0 and s.expiry_s != FOR_EVER:
         s.ends_ms = r.now_ms + cython.cast(int64_t, s.expiry_s) * 1000
     make_stored(r, s)
@@ -114,16 +108,16 @@ def load_session(shared, client_id, value):
         s.will.message = will
         s.will.delay_s = read_u32(data + 28)
         s.will.expiry_s = cython.cast(int64_t, read_u64(data + 32))
-        s.will_ms = monotonic_ms(shared, cython.cast(int64_t, read_u64(data + 20)))
+        s.will_ms = monotonic_ms(common, cython.cast(int64_t, read_u64(data + 20)))
         if s.will_ms == 0:
             s.will_ms = r.now_ms + cython.cast(int64_t, s.will.delay_s) * 1000
-    if number > shared.next_session:
-        shared.next_session = number
+    if number > common.next_session:
+        common.next_session = number
     time_session(r, s)
     return True
 
 
-def load_subscription(shared, key, value):
+def load_subscription(common, key, value):
     """A subscription; one whose session is gone is left out."""
     if len(key) < 3 or len(value) != 5:
         return False
@@ -136,9 +130,9 @@ def load_subscription(shared, key, value):
         filter.decode()
     except UnicodeDecodeError:
         return False
-    if value[0] & 3 == 3 or check_topic_filter(span_of(filter), shared.limits.topic_levels_max) != FAULT_NONE:
+    if value[0] & 3 == 3 or check_topic_filter(span_of(filter), common.limits.topic_levels_max) != FAULT_NONE:
         return False
-    r: cython.pointer[Reactor] = _reactor_for(shared, client_id)
+    r: cython.pointer[Reactor] = _reactor_for(common, client_id)
     name: string = client_id
     wants_retained: cython.bint = False
     subscription_id: uint32_t = read_u32(_bytes_at(value, 1))
@@ -152,56 +146,56 @@ def load_subscription(shared, key, value):
     return True
 
 
-def load_shared(shared, key, value):
+def load_shared(common, key, value):
     """A shard of a shared group's queue; one whose group has no member any more is left to be purged."""
     if len(key) != 8 or not value.startswith(b"$share/"):
         return False
     number: uint64_t = read_u64(_bytes_at(key, 0))
-    if number > shared.next_session:
-        shared.next_session = number
+    if number > common.next_session:
+        common.next_session = number
     parts: SharedFilter = split_shared(span_of(value))
-    found: cython.pointer[SharedGroup] = find_group_by_name(shared.subscriptions, parts.filter, parts.group)
-    if found == cython.NULL or shared.queue_owners.count(number):
+    found: cython.pointer[SharedGroup] = find_group_by_name(common.subscriptions, parts.filter, parts.group)
+    if found == cython.NULL or common.queue_owners.count(number):
         return False
-    load_shard(shared.reactors[number % shared.reactors.size()], number, found.id)
+    load_shard(common.reactors[number % common.reactors.size()], number, found.id)
     return True
 
 
-def load_received(shared, key):
+def load_received(common, key):
     """A packet identifier (in 10 bytes of key) of a QoS 2 message that waits for its PUBREL; False where the
     session is gone.
     """
     number: uint64_t = read_u64(_bytes_at(key, 0))
-    if number > shared.next_session:
-        shared.next_session = number  # not to be used again while anything is left of it
-    s: cython.pointer[Session] = _session_of(shared, number)
+    if number > common.next_session:
+        common.next_session = number  # not to be used again while anything is left of it
+    s: cython.pointer[Session] = _session_of(common, number)
     if s == cython.NULL:
         return False
     restore_received(s, (key[8] << 8) + key[9])
     return True
 
 
-def load_retained(shared, topic, value):
+def load_retained(common, topic, value):
     """A retained message."""
-    r: cython.pointer[Reactor] = shared.reactors[0]
+    r: cython.pointer[Reactor] = common.reactors[0]
     if len(value) < 16:
         return False
     id: MessageId = read_id(_bytes_at(value, 0))
     message: cython.pointer[Message] = read_message(
-        shared, _bytes_at(value, 16), len(value) - 16, cython.address(id), r.tally
+        common, _bytes_at(value, 16), len(value) - 16, cython.address(id), r.tally
     )
     if message == cython.NULL:
         return False
     if bytes_of(topic_of(message)) != topic:
         release_message(message, r.tally)
         return False
-    old: cython.p_void = put_retained(shared.retained, topic_of(message), message)
+    old: cython.p_void = put_retained(common.retained, topic_of(message), message)
     if old != cython.NULL:
         release_message(cython.cast(cython.pointer[Message], old), r.tally)
     return True
 
 
-def load_queue_rows(shared, rows, orphans, held, corrupt):
+def load_queue_rows(common, rows, orphans, held, corrupt):
     """Counts the idle rows, which stay in the store; returns those in flight.
 
     ``rows``: pairs of key and value. ``orphans`` gets the queues that have no session, ``held`` the rows
@@ -219,9 +213,9 @@ def load_queue_rows(shared, rows, orphans, held, corrupt):
         queue: uint64_t = read_u64(_bytes_at(key_bytes, 0))
         if queue != last:
             last = queue
-            s = _session_of(shared, queue)
-            if queue > shared.next_session:
-                shared.next_session = queue
+            s = _session_of(common, queue)
+            if queue > common.next_session:
+                common.next_session = queue
         if s == cython.NULL:
             orphans.add(queue)
         elif key_bytes[8] == ROW_IDLE or (s.group and key_bytes[8] == ROW_INFLIGHT):
@@ -249,31 +243,31 @@ def _read_ids(value):
     return ids
 
 
-def _read_payload(shared, key, value, payload):
+def _read_payload(common, key, value, payload):
     """The message of a queue row, held once; NULL when it cannot be read."""
     id: MessageId = read_id(_bytes_at(key, 9))
     message: cython.pointer[Message] = read_message(
-        shared, _bytes_at(payload, 0), len(payload), cython.address(id), shared.tally
+        common, _bytes_at(payload, 0), len(payload), cython.address(id), common.tally
     )
     if message != cython.NULL:
         message.counted = value[0] & ROW_FLAG_COUNTED != 0
     return message
 
 
-def load_inflight(shared, key, value, payload):
+def load_inflight(common, key, value, payload):
     """An entry that was in flight, at its place; the rows of a queue come in the order of their places."""
-    s: cython.pointer[Session] = _session_of(shared, read_u64(_bytes_at(key, 0)))
+    s: cython.pointer[Session] = _session_of(common, read_u64(_bytes_at(key, 0)))
     box: cython.pointer[Outbox] = cython.address(s.outbox)
-    r: cython.pointer[Reactor] = shared.reactors[s.reactor]
+    r: cython.pointer[Reactor] = common.reactors[s.reactor]
     sequence: uint64_t = read_u64(_bytes_at(value, 14))
     entry: cython.pointer[Entry]
-    message: cython.pointer[Message] = _read_payload(shared, key, value, payload)
+    message: cython.pointer[Message] = _read_payload(common, key, value, payload)
     if message == cython.NULL:
         return False
     if box.head == box.tail:
         box.head = box.next = box.tail = sequence
     if sequence < box.tail or sequence - box.head >= 65535:
-        release_message(message, shared.tally)
+        release_message(message, common.tally)
         return False
     while box.tail < sequence:  # a hole, so that places keep their packet identifiers
         entry = append_entry(box, r.tally)
@@ -296,7 +290,7 @@ def load_inflight(shared, key, value, payload):
     return True
 
 
-def make_rows(shared, rows, corrupt):
+def make_rows(common, rows, corrupt):
     """Rows of a queue, each of key, value and payload, as a reactor takes them. ``corrupt`` gets the keys of
     those that cannot be read.
     """
@@ -305,7 +299,7 @@ def make_rows(shared, rows, corrupt):
         row: StoredRow
         row.message = cython.NULL
         if payload is not None and _is_queue_value(value):
-            row.message = _read_payload(shared, key, value, payload)
+            row.message = _read_payload(common, key, value, payload)
         if row.message == cython.NULL:
             corrupt.append(key)
             continue
@@ -329,10 +323,10 @@ def make_sizes(sizes):
     return result
 
 
-def doubt_sessions(shared):
+def doubt_sessions(common):
     """What a client could have in flight may have been sent already."""
-    item = shared.registry.begin()
-    while item != shared.registry.end():
+    item = common.registry.begin()
+    while item != common.registry.end():
         if dereference(item).second.stored != cython.NULL:
-            dereference(item).second.stored.doubtful = shared.limits.inflight_max
+            dereference(item).second.stored.doubtful = common.limits.inflight_max
         preincrement(item)

@@ -24,7 +24,7 @@ from cython.cimports.tidemq.engine.index.rules import (
     release_rules,
 )
 from cython.cimports.tidemq.engine.link.mail import new_letter
-from cython.cimports.tidemq.engine.state.state import Letter
+from cython.cimports.tidemq.engine.state.mail import Letter
 from cython.cimports.tidemq.wire.protocol import span_of
 
 from tidemq.engine.door.rule_row import CLIENT_MARK, USER_MARK

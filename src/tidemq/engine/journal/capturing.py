@@ -18,12 +18,9 @@ from cython.cimports.tidemq.engine.state.captured import (
     CAPTURED_RETAIN,
     CapturedHead,
 )
+from cython.cimports.tidemq.engine.state.client import Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of
-from cython.cimports.tidemq.engine.state.state import (
-    RECORD_CAPTURED,
-    Connection,
-    Section,
-)
+from cython.cimports.tidemq.engine.state.section import RECORD_CAPTURED, Section
 from cython.cimports.tidemq.engine.state.wall_clock import wall_offset
 from cython.cimports.tidemq.wire.protocol import Span
 
@@ -49,7 +46,7 @@ def capture(r, p, streams):
         ask_store(r, RECORD_CAPTURED, 0)
     head.streams = streams
     head.clock = p.id.clock if p.id.clock else next_id(r).clock
-    head.received_us = (r.now_ns + wall_offset(r.shared)) // 1000
+    head.received_us = (r.now_ns + wall_offset(r.common)) // 1000
     head.payload_size = p.payload.size
     head.properties_size = p.properties.size
     head.topic_size = cython.cast(uint16_t, p.topic.size)

@@ -2,7 +2,11 @@ from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from libcpp cimport bool
 from libcpp.string cimport string
 
-from tidemq.engine.state.state cimport Entry, Message, MessageId, Reactor, Record, Section, Session
+from tidemq.engine.base.message cimport Message, MessageId
+from tidemq.engine.state.client cimport Session
+from tidemq.engine.state.queue cimport Entry
+from tidemq.engine.state.reactor cimport Reactor
+from tidemq.engine.state.section cimport Record, Section
 from tidemq.engine.base.system cimport RELAXED, load_int
 
 cdef enum:
@@ -11,7 +15,7 @@ cdef enum:
 
 # Whether the last write failed and none has succeeded since.
 cdef inline bint store_fails(Reactor* r) noexcept nogil:
-    return load_int(&r.shared.store_refuses, RELAXED) == STORE_FAILED
+    return load_int(&r.common.store_refuses, RELAXED) == STORE_FAILED
 
 cdef void open_journal(Reactor* r) noexcept nogil
 cdef void free_section(Reactor* r, Section* section) noexcept nogil
@@ -29,7 +33,7 @@ cdef bint is_committed(const Reactor* r, const Entry* entry) noexcept nogil
 cdef void note_sent(Reactor* r, Session* s, Entry* entry, uint64_t place) noexcept nogil
 cdef void record_sent(Reactor* r, Session* s, Entry* entry, uint64_t place) noexcept nogil
 cdef void note_released(Reactor* r, Session* s, Entry* entry, uint64_t place) noexcept nogil
-cdef uint8_t take_back(Reactor* r, Entry* entry) noexcept nogil
+cdef uint8_t void_change(Reactor* r, Entry* entry) noexcept nogil
 cdef void remove_row(Reactor* r, Session* s, Entry* entry) noexcept nogil
 cdef void remove_stored(Reactor* r, uint64_t queue, Message* message) noexcept nogil
 cdef void note_retained(Reactor* r, Message* message) noexcept nogil

@@ -17,7 +17,12 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.counters import MEMORY_BUFFERS
-from cython.cimports.tidemq.engine.base.message import copy_identifiers, hold_message, release_message
+from cython.cimports.tidemq.engine.base.message import (
+    MessageId,
+    copy_identifiers,
+    hold_message,
+    release_message,
+)
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import (
     RELAXED,
@@ -30,7 +35,8 @@ from cython.cimports.tidemq.engine.base.system import (
 )
 from cython.cimports.tidemq.engine.journal.journal import NO_RECORD
 from cython.cimports.tidemq.engine.state.captured import CAPTURED_BYTES_MAX
-from cython.cimports.tidemq.engine.state.state import (
+from cython.cimports.tidemq.engine.state.queue import ROW_IDLE, ROW_INFLIGHT, ROW_NONE
+from cython.cimports.tidemq.engine.state.section import (
     RECORD_ADD,
     RECORD_DELETE,
     RECORD_PUT,
@@ -40,10 +46,6 @@ from cython.cimports.tidemq.engine.state.state import (
     RECORD_RETURN,
     RECORD_SEND,
     RECORD_VOID,
-    ROW_IDLE,
-    ROW_INFLIGHT,
-    ROW_NONE,
-    MessageId,
     Record,
     Section,
     Unmarked,
@@ -123,14 +125,14 @@ def next_id(r):
     """An id that is larger than every one before it on this reactor, and than those that a publisher which
     has moved here was given elsewhere: each message takes longer than a step of the clock.
     """
-    now: uint64_t = cython.cast(uint64_t, r.now_ns + id_offset(r.shared))
+    now: uint64_t = cython.cast(uint64_t, r.now_ns + id_offset(r.common))
     now -= now % _CLOCK_STEP
     if now <= r.clock:
         now = r.clock + _CLOCK_STEP
     r.clock = now
     result: MessageId
     result.clock = now | r.index
-    result.origin = r.shared.incarnation
+    result.origin = r.common.incarnation
     return result
 
 
@@ -235,7 +237,7 @@ def note_returned(r, entry):
         record.status = ROW_IDLE
         record.spilled = True
     elif record != cython.NULL and record.kind == RECORD_SEND:
-        take_back(r, entry)
+        void_change(r, entry)
     elif entry.row == ROW_INFLIGHT:
         _change_row(r, entry.queue, entry, RECORD_RETURN, 0)
         r.section.records.back().status = ROW_IDLE
@@ -248,10 +250,8 @@ def note_released(r, s, entry, place):
         _change_row(r, _row_queue(s, entry), entry, RECORD_RELEASE, place)
 
 
-def take_back(r, entry):
-    """Takes back the last change of the entry's row, if that is in the open section; its kind, or
-    RECORD_VOID.
-    """
+def void_change(r, entry):
+    """Voids the last change of the entry's row, if that is in the open section; its kind, or RECORD_VOID."""
     record: cython.pointer[Record] = _open_record(r, entry)
     if record == cython.NULL:
         return RECORD_VOID
@@ -272,7 +272,7 @@ def remove_row(r, s, entry):
 def _remove_row(r, s, entry):
     status: uint8_t = entry.row
     entry.row = ROW_NONE
-    kind: uint8_t = take_back(r, entry)
+    kind: uint8_t = void_change(r, entry)
     if kind == RECORD_ADD:
         return
     if kind == RECORD_SEND:
@@ -356,7 +356,7 @@ def hand_over(r):
         store_int(cython.address(r.unhanded), 0, RELAXED)
         return True
     store_int(cython.address(r.unhanded), 1, SEQ_CST)
-    if not load_int(cython.address(r.shared.journal_idle), SEQ_CST):
+    if not load_int(cython.address(r.common.journal_idle), SEQ_CST):
         return False
     give_section(r)
     return False
@@ -366,9 +366,9 @@ def give_section(r):
     """Gives the open section to the store, idle or not, and opens the next."""
     section: cython.pointer[Section] = r.section
     open_journal(r)
-    pthread_mutex_lock(cython.address(r.shared.journal_lock))
-    r.shared.journal.push_back(section)
-    store_int(cython.address(r.shared.journal_idle), 0, RELAXED)
-    pthread_cond_signal(cython.address(r.shared.journal_ready))
-    pthread_mutex_unlock(cython.address(r.shared.journal_lock))
+    pthread_mutex_lock(cython.address(r.common.journal_lock))
+    r.common.journal.push_back(section)
+    store_int(cython.address(r.common.journal_idle), 0, RELAXED)
+    pthread_cond_signal(cython.address(r.common.journal_ready))
+    pthread_mutex_unlock(cython.address(r.common.journal_lock))
     store_int(cython.address(r.unhanded), 0, RELAXED)

@@ -1,6 +1,8 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
-from tidemq.engine.state.state cimport Promise, Reactor, Session
+from tidemq.engine.state.client cimport Session
+from tidemq.engine.state.promise cimport Promise
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef uint64_t next_token(const Reactor* r) noexcept nogil
 cdef bint is_owed(const Reactor* r, const Session* s) noexcept nogil

@@ -16,12 +16,7 @@ import cython
 from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.journal.ledger import promise_at, token_of
-from cython.cimports.tidemq.engine.state.state import (
-    PROMISE_PUBLISHED,
-    PROMISE_VOID,
-    Due,
-    Promise,
-)
+from cython.cimports.tidemq.engine.state.promise import PROMISE_PUBLISHED, PROMISE_VOID, Due, Promise
 
 _SLOTS_KEPT = cython.declare(
     uint32_t, 4096

@@ -6,6 +6,8 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.message import (
+    MessageId,
+    Passage,
     empty_passage,
     message_bytes,
     new_message,
@@ -20,11 +22,7 @@ from cython.cimports.tidemq.engine.journal.rows import (
     ROW_FLAG_RETAIN,
     ROW_FLAG_WAS_SENT,
 )
-from cython.cimports.tidemq.engine.state.state import (
-    ROW_INFLIGHT,
-    MessageId,
-    Passage,
-)
+from cython.cimports.tidemq.engine.state.queue import ROW_INFLIGHT
 from cython.cimports.tidemq.engine.state.wall_clock import wall_offset
 
 
@@ -73,16 +71,16 @@ def read_id(at):
     return id
 
 
-def wall_ms(shared, monotonic_ms):
+def wall_ms(common, monotonic_ms):
     """A time of the monotonic clock on the wall clock; 0 (never) stays 0."""
-    return monotonic_ms + wall_offset(shared) // 1000000 if monotonic_ms else 0
+    return monotonic_ms + wall_offset(common) // 1000000 if monotonic_ms else 0
 
 
-def monotonic_ms(shared, wall):
+def monotonic_ms(common, wall):
     """The reverse; what is past becomes 1, for 0 means never."""
     if wall == 0:
         return 0
-    left: int64_t = wall - wall_offset(shared) // 1000000
+    left: int64_t = wall - wall_offset(common) // 1000000
     return left if left > 0 else 1
 
 
@@ -91,11 +89,11 @@ def _append_span(out, span):
         out.append(cython.cast(cython.p_char, span.data), span.size)
 
 
-def append_message(shared, message, out):
+def append_message(common, message, out):
     """QoS (1), retain (1), expires at (8), sizes of topic, properties and payload (4 each); then these."""
     out.push_back(cython.cast(cython.char, message.qos))
     out.push_back(1 if message.retain else 0)
-    append_u64(out, wall_ms(shared, message.expires_ms))
+    append_u64(out, wall_ms(common, message.expires_ms))
     append_u32(out, message.topic_size)
     append_u32(out, message.properties_size)
     append_u32(out, message.payload_size)
@@ -104,7 +102,7 @@ def append_message(shared, message, out):
     _append_span(out, payload_of(message))
 
 
-def read_message(shared, data, size, id, tally):
+def read_message(common, data, size, id, tally):
     """The message, held once by the caller; NULL when the bytes are not one."""
     passage: Passage
     if size < MESSAGE_HEAD_BYTES:
@@ -112,7 +110,7 @@ def read_message(shared, data, size, id, tally):
     empty_passage(cython.address(passage))
     passage.qos = data[0]
     passage.retain = data[1] != 0
-    passage.expires_ms = monotonic_ms(shared, cython.cast(int64_t, read_u64(data + 2)))
+    passage.expires_ms = monotonic_ms(common, cython.cast(int64_t, read_u64(data + 2)))
     passage.id = id[0]
     passage.topic.size = read_u32(data + 10)
     passage.properties.size = read_u32(data + 14)
@@ -136,7 +134,7 @@ def append_queue_key(queue, status, id, out):
     append_id(out, id)
 
 
-def append_queue_value(shared, record, released, out):
+def append_queue_value(common, record, released, out):
     """Flags (1), QoS (1), bytes of the message (4), expires at (8), place in the outbox (8; 0 while idle);
     then subscription identifiers (4 each).
     """
@@ -153,25 +151,25 @@ def append_queue_value(shared, record, released, out):
     out.push_back(cython.cast(cython.char, flags))
     out.push_back(cython.cast(cython.char, record.qos))
     append_u32(out, cython.cast(uint32_t, message_bytes(record.message)))
-    append_u64(out, wall_ms(shared, record.message.expires_ms))
+    append_u64(out, wall_ms(common, record.message.expires_ms))
     append_u64(out, record.sequence if record.status == ROW_INFLIGHT else 0)
     if record.subscription_ids != cython.NULL:
         for index in range(record.subscription_ids[0]):
             append_u32(out, record.subscription_ids[index + 1])
 
 
-def append_session(shared, s, out):
+def append_session(common, s, out):
     """Queue number (8), expiry s (4), ends at (8; 0: online, or never), will due at (8; 0: online), will
     delay s (4), will's message expiry s (8; -1: none), size of the will (4); then the will's message.
     """
     will: string
     append_u64(out, s.number)
     append_u32(out, s.expiry_s)
-    append_u64(out, wall_ms(shared, s.ends_ms))
+    append_u64(out, wall_ms(common, s.ends_ms))
     there: cython.bint = s.will != cython.NULL and not s.will.recorded
-    append_u64(out, wall_ms(shared, s.will_ms) if there else 0)
+    append_u64(out, wall_ms(common, s.will_ms) if there else 0)
     if there:
-        append_message(shared, s.will.message, cython.address(will))
+        append_message(common, s.will.message, cython.address(will))
     append_u32(out, s.will.delay_s if there else 0)
     append_u64(out, s.will.expiry_s if there else 0)
     append_u32(out, cython.cast(uint32_t, will.size()))

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint16_t, uint64_t
 
-from tidemq.engine.state.state cimport Connection, Reactor, Session, Shared
+from tidemq.engine.state.client cimport Connection, Session
+from tidemq.engine.state.reactor cimport Common, Reactor
 from tidemq.engine.state.strain cimport Strain
 
 cdef void pause_feeder(Reactor* r, uint64_t feeder) noexcept nogil
@@ -39,11 +40,11 @@ cdef inline uint64_t high_mark(uint64_t limit) noexcept nogil:
 
 # Whether what waits for this receiver, in memory and in the store, is at one of its marks.
 cdef inline bint queue_is_high(const Reactor* r, const Session* s) noexcept nogil:
-    if s.outbox.bytes > r.shared.limits.output_high_bytes:
+    if s.outbox.bytes > r.common.limits.output_high_bytes:
         return True
-    if queued_messages(s) >= high_mark(r.shared.limits.queued_messages_max):
+    if queued_messages(s) >= high_mark(r.common.limits.queued_messages_max):
         return True
-    return queued_bytes(s) >= high_mark(r.shared.limits.queued_bytes_max)
+    return queued_bytes(s) >= high_mark(r.common.limits.queued_bytes_max)
 
 # of this module alone
 cdef bint _queue_is_low(const Reactor* r, const Session* s) noexcept nogil

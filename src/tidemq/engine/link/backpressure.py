@@ -20,6 +20,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_PUBLISHERS_PAUSED,
     MEMORY_SESSIONS,
 )
+from cython.cimports.tidemq.engine.base.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import (
     RELAXED,
@@ -36,15 +37,10 @@ from cython.cimports.tidemq.engine.link.backpressure import (
 from cython.cimports.tidemq.engine.link.mail import send_number_mail
 from cython.cimports.tidemq.engine.link.output import pending_output, touch
 from cython.cimports.tidemq.engine.state.captured import CAPTURED_BYTES_MAX
+from cython.cimports.tidemq.engine.state.client import Connection, Session
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of, reactor_of
-from cython.cimports.tidemq.engine.state.state import (
-    MAIL_PAUSE,
-    MAIL_RESUME,
-    Connection,
-    EngineLimits,
-    Reactor,
-    Session,
-)
+from cython.cimports.tidemq.engine.state.mail import MAIL_PAUSE, MAIL_RESUME
+from cython.cimports.tidemq.engine.state.reactor import Reactor
 from cython.cimports.tidemq.engine.state.strain import Feeders, Strain
 from cython.operator import dereference
 
@@ -86,7 +82,7 @@ def resume_feeder(r, feeder):
 
 
 def _queue_is_low(r, s):
-    limits: cython.pointer[cython.const[EngineLimits]] = cython.address(r.shared.limits)
+    limits: cython.pointer[cython.const[EngineLimits]] = cython.address(r.common.limits)
     if s.outbox.bytes > limits.output_high_bytes // 2:
         return False
     step: uint64_t = min(cython.cast(uint64_t, limits.queued_messages_max // 8), _HYSTERESIS)
@@ -101,7 +97,7 @@ def may_overfill(r, s, feeder, attended):
 
     ``attended``: it is the queue of a shared group with a member that is there.
     """
-    limits: cython.pointer[cython.const[EngineLimits]] = cython.address(r.shared.limits)
+    limits: cython.pointer[cython.const[EngineLimits]] = cython.address(r.common.limits)
     patience_ms: int64_t = limits.backpressure_ms
     if s.strain != cython.NULL:
         patience_ms = 0 if s.strain.slow else s.strain.patience_ms
@@ -142,14 +138,14 @@ def _has_taken(r, s):
     if taken_messages >= _ENOUGH_MESSAGES:
         return True
     taken: uint64_t = _bytes_taken(s)
-    least: uint64_t = r.shared.limits.output_high_bytes // _ENOUGH_BYTES
+    least: uint64_t = r.common.limits.output_high_bytes // _ENOUGH_BYTES
     return taken > strain.taken_bytes and taken - strain.taken_bytes >= least
 
 
 def _charge(r, strain):
     """It has taken something: what came before it was free, or costs patience."""
     gap_ms: int64_t = r.now_ms - strain.since_ms
-    if gap_ms <= r.shared.limits.backpressure_ms // _STEADY:
+    if gap_ms <= r.common.limits.backpressure_ms // _STEADY:
         _recover(r, strain)
     elif not strain.slow:
         strain.patience_ms = max(strain.patience_ms - gap_ms, cython.cast(int64_t, 0))
@@ -158,7 +154,7 @@ def _charge(r, strain):
 def _recover(r, strain):
     """It has kept up since the last time."""
     earned_ms: int64_t = strain.patience_ms + (r.now_ms - strain.since_ms) // _RECOVERY
-    strain.patience_ms = min(earned_ms, r.shared.limits.backpressure_ms)
+    strain.patience_ms = min(earned_ms, r.common.limits.backpressure_ms)
 
 
 def _begin_wait(r, s):
@@ -166,7 +162,7 @@ def _begin_wait(r, s):
     if strain == cython.NULL:
         owner: unique_ptr[Strain] = make_unique[Strain]()
         strain = s.strain = owner.release()
-        strain.patience_ms = r.shared.limits.backpressure_ms
+        strain.patience_ms = r.common.limits.backpressure_ms
         r.tally[MEMORY_SESSIONS] += cython.sizeof(Strain)
     else:
         _recover(r, strain)
@@ -263,7 +259,7 @@ def end_strain(r, s):
 def relieve(r, s):
     """Lets its publishers go on once the output, and what waits behind it, are low."""
     c: cython.pointer[Connection] = s.connection
-    if c != cython.NULL and pending_output(c) > r.shared.limits.output_high_bytes // 2:
+    if c != cython.NULL and pending_output(c) > r.common.limits.output_high_bytes // 2:
         return
     # while it is paused its acknowledgements are not read: to wait for them would be to wait for each other
     if (c == cython.NULL or c.pause_count == 0) and not _queue_is_low(r, s):
@@ -313,10 +309,10 @@ def wait_for_inbox(r, target, feeder):
     """A publisher of this reactor that mails faster than the other reactor reads is held until that has
     caught up.
     """
-    other: cython.pointer[Reactor] = r.shared.reactors[target]
+    other: cython.pointer[Reactor] = r.common.reactors[target]
     waiting: cython.size_t = load_int(cython.address(other.inbox_count), RELAXED)
     waiting += r.outgoing[target].size()  # that goes there at the end of this turn
-    if waiting >= cython.cast(cython.size_t, r.shared.limits.inbox_messages_max):
+    if waiting >= cython.cast(cython.size_t, r.common.limits.inbox_messages_max):
         hold_feeder(r, feeder)
 
 
@@ -337,9 +333,9 @@ def check_flooding(r):
     index: cython.size_t
     if r.flooding.empty() or r.captured_bytes > CAPTURED_BYTES_MAX // 2:
         return
-    for index in range(r.shared.reactors.size()):
-        waiting: cython.int = load_int(cython.address(r.shared.reactors[index].inbox_count), RELAXED)
-        if waiting > r.shared.limits.inbox_messages_max // 2:
+    for index in range(r.common.reactors.size()):
+        waiting: cython.int = load_int(cython.address(r.common.reactors[index].inbox_count), RELAXED)
+        if waiting > r.common.limits.inbox_messages_max // 2:
             return
     count: cython.size_t = min(r.flooding.size(), _SLICE)
     for index in range(count):

@@ -1,7 +1,8 @@
 from libc.stdint cimport uint64_t, uint8_t
 from libcpp.string cimport string
 
-from tidemq.engine.state.state cimport Reactor, Session
+from tidemq.engine.state.client cimport Session
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.engine.state.strain cimport Drop
 
 cdef void note_drop(Reactor* r, const Session* s, uint8_t counter, uint64_t messages) noexcept nogil

@@ -7,6 +7,7 @@ control plane has one event, and the log one line, for each client and kind in t
 import cython
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.event import EVENT_DROPPED, Event
 from cython.cimports.tidemq.engine.index.subscriptions import (
     SharedGroup,
     find_group,
@@ -14,7 +15,6 @@ from cython.cimports.tidemq.engine.index.subscriptions import (
     unlock_shared,
 )
 from cython.cimports.tidemq.engine.link.reports import new_event, post_report
-from cython.cimports.tidemq.engine.state.state import EVENT_DROPPED, Event
 from cython.cimports.tidemq.engine.state.strain import Drop
 from cython.operator import dereference, preincrement
 
@@ -27,14 +27,14 @@ def name_of(r, s):
     if s.group == 0:
         return s.client_id
     name: string
-    lock_shared(r.shared.subscriptions)
-    found: cython.pointer[SharedGroup] = find_group(r.shared.subscriptions, s.group)
+    lock_shared(r.common.subscriptions)
+    found: cython.pointer[SharedGroup] = find_group(r.common.subscriptions, s.group)
     if found != cython.NULL:
         name.append(cython.cast(cython.p_char, b"$share/"))
         name.append(cython.cast(cython.p_char, found.name.data), found.name.size)
         name.push_back(0x2F)  # '/'
         name.append(cython.cast(cython.p_char, found.filter.data), found.filter.size)
-    unlock_shared(r.shared.subscriptions)
+    unlock_shared(r.common.subscriptions)
     return name
 
 

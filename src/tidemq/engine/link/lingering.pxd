@@ -1,6 +1,6 @@
 from libc.stdint cimport uint64_t
 
-from tidemq.engine.state.state cimport Reactor
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef enum:
     LINGERING_MAX = 1024         # of a reactor

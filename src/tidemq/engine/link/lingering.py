@@ -21,7 +21,7 @@ from cython.cimports.tidemq.engine.base.system import (
 )
 from cython.cimports.tidemq.engine.link.lingering import LINGER_MS, LINGERING_MAX
 from cython.cimports.tidemq.engine.link.polling import watch
-from cython.cimports.tidemq.engine.state.state import Lingering
+from cython.cimports.tidemq.engine.state.turning import Lingering
 
 # of the key of its epoll events; the rest is the socket's number among those that have ever lingered here
 _MARK = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 62)

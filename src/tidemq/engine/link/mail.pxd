@@ -1,6 +1,8 @@
 from libc.stdint cimport uint16_t, uint64_t, uint8_t
 
-from tidemq.engine.state.state cimport Letter, Mail, Message, Reactor
+from tidemq.engine.base.message cimport Message
+from tidemq.engine.state.mail cimport Letter, Mail
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef Mail new_mail(uint8_t kind) noexcept nogil
 cdef Letter* new_letter() noexcept nogil

@@ -20,7 +20,8 @@ from cython.cimports.tidemq.engine.base.system import (
     store_int,
     write,
 )
-from cython.cimports.tidemq.engine.state.state import Letter, Mail, Reactor
+from cython.cimports.tidemq.engine.state.mail import Letter, Mail
+from cython.cimports.tidemq.engine.state.reactor import Reactor
 
 
 def new_mail(kind):
@@ -82,7 +83,7 @@ def post_outgoing(r):
     for index in range(r.outgoing.size()):
         if r.outgoing[index].empty():
             continue
-        target: cython.pointer[Reactor] = r.shared.reactors[index]
+        target: cython.pointer[Reactor] = r.common.reactors[index]
         pthread_mutex_lock(cython.address(target.inbox_lock))
         if target.inbox.empty():
             target.inbox.swap(r.outgoing[index])

@@ -1,6 +1,8 @@
 from libc.stdint cimport uint32_t, uint64_t, uint8_t
 
-from tidemq.engine.state.state cimport Connection, Message, Output, Reactor
+from tidemq.engine.base.message cimport Message
+from tidemq.engine.state.client cimport Connection, Output
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.engine.base.system cimport iovec
 
 cdef uint8_t* reserve_output(Reactor* r, Connection* c, uint32_t size) noexcept nogil

@@ -30,7 +30,7 @@ from cython.cimports.tidemq.engine.base.system import (
 )
 from cython.cimports.tidemq.engine.link.backpressure import is_waited_for
 from cython.cimports.tidemq.engine.link.wrapping import flush_wrapped
-from cython.cimports.tidemq.engine.state.state import (
+from cython.cimports.tidemq.engine.state.client import (
     CLOSING,
     OUTPUT_BLOCK,
     LargePayload,

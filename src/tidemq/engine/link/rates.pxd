@@ -1,6 +1,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 
-from tidemq.engine.state.state cimport ClientUsage, Connection, Listener, Reactor
+from tidemq.engine.base.listener cimport Listener
+from tidemq.engine.state.client cimport ClientUsage, Connection
+from tidemq.engine.state.reactor cimport Reactor
 
 # Whether anything bounds how fast the connection is read: one look at each read.
 cdef inline bint is_limited(const Connection* c) noexcept nogil:

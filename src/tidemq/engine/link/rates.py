@@ -15,8 +15,9 @@ from cython.cimports.tidemq.engine.base.engine_limits import Rates
 from cython.cimports.tidemq.engine.base.system import RELAXED, add_i64, compare_exchange_i64, load_i64
 from cython.cimports.tidemq.engine.link.output import touch
 from cython.cimports.tidemq.engine.link.timers import add_timer
+from cython.cimports.tidemq.engine.state.client import ClientUsage, Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.state.state import TIMER_THROTTLED, ClientUsage, Connection
+from cython.cimports.tidemq.engine.state.mail import TIMER_THROTTLED
 from cython.cimports.tidemq.wire.packets import FixedHeader, parse_fixed_header
 from cython.cimports.tidemq.wire.protocol import FAULT_NONE, PUBACK, PUBCOMP
 

@@ -1,7 +1,8 @@
 from libc.stdint cimport uint16_t, uint8_t
 from libcpp.string cimport string
 
-from tidemq.engine.state.state cimport Connection, Reactor
+from tidemq.engine.state.client cimport Connection
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.wire.protocol cimport Span
 
 cdef Span span_of(const string* text) noexcept nogil

@@ -4,7 +4,7 @@ import cython
 from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.link.output import append_output, doom, reserve_output
-from cython.cimports.tidemq.engine.state.state import CONNECTED
+from cython.cimports.tidemq.engine.state.client import CONNECTED
 from cython.cimports.tidemq.wire.packets import append_string_property, encode_ack, encode_packet
 from cython.cimports.tidemq.wire.protocol import (
     AUTH,

@@ -1,10 +1,13 @@
 from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from libcpp.string cimport string
 
-from tidemq.engine.state.state cimport Connection, Event, Message, Reactor, Shared
+from tidemq.engine.base.event cimport Event
+from tidemq.engine.base.message cimport Message
+from tidemq.engine.state.client cimport Connection
+from tidemq.engine.state.reactor cimport Common, Reactor
 
 cdef Event* new_event(uint8_t kind, uint64_t connection) noexcept nogil
-cdef void post_event(Shared* shared, Event* event) noexcept nogil
+cdef void post_event(Common* common, Event* event) noexcept nogil
 cdef void post_report(Reactor* r, Event* event) noexcept nogil
 cdef void set_peer(Connection* c, const char* text) noexcept nogil
 cdef void name_peer(Connection* c) noexcept nogil
@@ -16,5 +19,5 @@ cdef string* keep_packet(Reactor* r, uint8_t first, const uint8_t* body, uint32_
 cdef void drop_packet(Reactor* r, string* kept) noexcept nogil
 
 # of this module alone
-cdef bint _is_full(Shared* shared) noexcept nogil
+cdef bint _is_full(Common* common) noexcept nogil
 cdef void _name_process(Connection* c) noexcept nogil

@@ -16,6 +16,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_EVENTS_DROPPED,
     MEMORY_BUFFERS,
 )
+from cython.cimports.tidemq.engine.base.event import EVENT_RECEIVED, Event
 from cython.cimports.tidemq.engine.base.guarding import is_local_socket
 from cython.cimports.tidemq.engine.base.message import hold_message
 from cython.cimports.tidemq.engine.base.system import (
@@ -36,7 +37,6 @@ from cython.cimports.tidemq.engine.base.system import (
     write,
 )
 from cython.cimports.tidemq.engine.state.handles import handle_of
-from cython.cimports.tidemq.engine.state.state import EVENT_RECEIVED, Event
 
 _QUESTION_COPIES = cython.declare(int64_t, 2)  # of a packet that is decided on: ours, and the event's
 
@@ -50,31 +50,31 @@ def new_event(kind, connection):
     return event
 
 
-def post_event(shared, event):
+def post_event(common, event):
     """Hands the event over to the queue."""
-    pthread_mutex_lock(cython.address(shared.events_lock))
-    first: cython.bint = shared.events.empty()
-    shared.events.push_back(event)
-    pthread_mutex_unlock(cython.address(shared.events_lock))
+    pthread_mutex_lock(cython.address(common.events_lock))
+    first: cython.bint = common.events.empty()
+    common.events.push_back(event)
+    pthread_mutex_unlock(cython.address(common.events_lock))
     if first:
         one: uint64_t = 1
-        write(shared.event_wake, cython.address(one), cython.sizeof(uint64_t))
+        write(common.event_wake, cython.address(one), cython.sizeof(uint64_t))
 
 
-def _is_full(shared):
-    pthread_mutex_lock(cython.address(shared.events_lock))
-    full: cython.bint = shared.events.size() >= shared.limits.event_queue_max
-    pthread_mutex_unlock(cython.address(shared.events_lock))
+def _is_full(common):
+    pthread_mutex_lock(cython.address(common.events_lock))
+    full: cython.bint = common.events.size() >= common.limits.event_queue_max
+    pthread_mutex_unlock(cython.address(common.events_lock))
     return full
 
 
 def post_report(r, event):
     """Hands over an event that nobody has to answer; dropped and counted when too many wait."""
-    if _is_full(r.shared):
+    if _is_full(r.common):
         r.tally[C_EVENTS_DROPPED] += 1
         del event
     else:
-        post_event(r.shared, event)
+        post_event(r.common, event)
 
 
 def _name_process(c):
@@ -143,13 +143,13 @@ def connection_event(r, c, kind):
 
 def report_received(r, receiver, message):
     """A message for a receiver of the embedding program; the event holds it."""
-    if _is_full(r.shared):
+    if _is_full(r.common):
         r.tally[C_DROPPED_RECEIVER_FULL] += 1
         return
     event: cython.pointer[Event] = new_event(EVENT_RECEIVED, receiver)
     hold_message(message)
     event.message = message
-    post_event(r.shared, event)
+    post_event(r.common, event)
 
 
 def keep_packet(r, first, body, size):

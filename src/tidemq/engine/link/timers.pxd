@@ -1,6 +1,8 @@
 from libc.stdint cimport int64_t, uint64_t, uint8_t
 
-from tidemq.engine.state.state cimport Connection, Reactor, Session, Timer
+from tidemq.engine.state.client cimport Connection, Session
+from tidemq.engine.state.mail cimport Timer
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef void add_timer(Reactor* r, int64_t due_ms, uint64_t key, uint8_t kind) noexcept nogil
 cdef Timer take_timer(Reactor* r) noexcept nogil

@@ -7,11 +7,7 @@ costs nothing per packet, and a connection has one at most.
 import cython
 from cython.cimports.libc.stdint import int64_t
 from cython.cimports.tidemq.engine.state.handles import handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    TIMER_CONNECTION,
-    TIMER_SESSION,
-    Timer,
-)
+from cython.cimports.tidemq.engine.state.mail import TIMER_CONNECTION, TIMER_SESSION, Timer
 
 # A timer that is stale by then goes; one that is not is set again. So who connects and goes in a flood, each
 # time with a long keep alive, leaves timers of no longer than that.

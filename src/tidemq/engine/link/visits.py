@@ -15,13 +15,13 @@ def may_visit(r, c, client_id):
     """Whether the client is not banned. One that leaves the choice of its identifier to us never is; where an
     authenticator chooses it, this is asked again.
     """
-    if r.shared.limits.flapping_connects_max == 0 or client_id.size == 0:
+    if r.common.limits.flapping_connects_max == 0 or client_id.size == 0:
         return True
     address: uint64_t = c.address
     if address == 0 and not c.listener.proxied:
         address = address_of_socket(c.fd)
-    c.visitor = visitor_of(cython.address(r.shared.guard), client_id, address)
-    if is_banned(cython.address(r.shared.guard), c.visitor, r.now_ms):
+    c.visitor = visitor_of(cython.address(r.common.guard), client_id, address)
+    if is_banned(cython.address(r.common.guard), c.visitor, r.now_ms):
         r.tally[C_REFUSED_FLAPPING] += 1
         return False
     return True
@@ -29,9 +29,9 @@ def may_visit(r, c, client_id):
 
 def count_visit(r, c):
     """The client may connect, by all other rules. False: it does so too often."""
-    limits: cython.pointer[EngineLimits] = cython.address(r.shared.limits)
+    limits: cython.pointer[EngineLimits] = cython.address(r.common.limits)
     if c.visitor == 0 or note_visit(
-        cython.address(r.shared.guard),
+        cython.address(r.common.guard),
         c.visitor,
         r.now_ms,
         limits.flapping_connects_max,

@@ -41,7 +41,7 @@ from cython.cimports.tidemq.engine.link.output import (
 from cython.cimports.tidemq.engine.link.rates import is_limited, room_within_rates
 from cython.cimports.tidemq.engine.link.reports import set_peer
 from cython.cimports.tidemq.engine.link.wrapping import has_ended
-from cython.cimports.tidemq.engine.state.state import LargePayload, Output
+from cython.cimports.tidemq.engine.state.client import LargePayload, Output
 from cython.cimports.tidemq.net.buffer import Buffer, discard, release
 from cython.cimports.tidemq.net.transport import (
     ENDED,
@@ -121,7 +121,7 @@ def _note_client(r, c):
         c.address = address_of_bytes(t.proxy.address)
     if most == 0 or c.address == 0:
         return True
-    if not take_place(cython.address(r.shared.guard), c.address, most):
+    if not take_place(cython.address(r.common.guard), c.address, most):
         r.tally[C_REFUSED_ADDRESS] += 1
         r.tally[C_CONNECTIONS_REFUSED] += 1
         doom(r, c, 0, FAULT_NONE)

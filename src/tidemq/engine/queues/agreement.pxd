@@ -1,7 +1,9 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp.string cimport string
 
-from tidemq.engine.state.state cimport Promise, Reactor, Session
+from tidemq.engine.state.client cimport Session
+from tidemq.engine.state.promise cimport Promise
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef void accept_offer(Reactor* r, Promise* promise, const string* takers, uint16_t reactor) noexcept nogil
 cdef void record_offers(Reactor* r, Session* s) noexcept nogil

@@ -12,7 +12,7 @@ from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.base.engine_limits import FULL_REJECT
-from cython.cimports.tidemq.engine.base.message import close_passage, open_passage, release_message
+from cython.cimports.tidemq.engine.base.message import Passage, close_passage, open_passage, release_message
 from cython.cimports.tidemq.engine.base.steps import allow_receivers, count_steps
 from cython.cimports.tidemq.engine.journal.capturing import capture
 from cython.cimports.tidemq.engine.journal.journal import STORE_FAILED, add_row, ask_store
@@ -26,17 +26,11 @@ from cython.cimports.tidemq.engine.queues.offers import describe_offer
 from cython.cimports.tidemq.engine.queues.received_identifiers import store_received
 from cython.cimports.tidemq.engine.queues.sessions import store_session
 from cython.cimports.tidemq.engine.queues.shards import serve_shard
-from cython.cimports.tidemq.engine.state.state import (
-    MAIL_GO,
-    RECORD_PURGE,
-    ROW_IDLE,
-    Mail,
-    Offer,
-    Passage,
-    Promise,
-    Session,
-    Taker,
-)
+from cython.cimports.tidemq.engine.state.client import Session
+from cython.cimports.tidemq.engine.state.mail import MAIL_GO, Mail
+from cython.cimports.tidemq.engine.state.promise import Promise
+from cython.cimports.tidemq.engine.state.queue import ROW_IDLE
+from cython.cimports.tidemq.engine.state.section import RECORD_PURGE, Offer, Taker
 from cython.cimports.tidemq.wire.protocol import PUBREC, RC_QUOTA_EXCEEDED
 
 # of one taker in an answer: queue (8), QoS, retain, count of identifiers (4); then these
@@ -92,7 +86,7 @@ def _record_offer(r, publisher, promise):
     index: cython.size_t
     if promise.connection and promise.connection == publisher.stored.severed:
         promise.reason = STORE_FAILED
-    dropped: cython.bint = promise.reason == RC_QUOTA_EXCEEDED and r.shared.queue_full != FULL_REJECT
+    dropped: cython.bint = promise.reason == RC_QUOTA_EXCEEDED and r.common.queue_full != FULL_REJECT
     refused: cython.bint = promise.reason >= 0x80 and not dropped
     if refused or promise.undone:
         return

@@ -1,7 +1,9 @@
 from libc.stdint cimport uint32_t, uint8_t
 from libcpp.string cimport string
 
-from tidemq.engine.state.state cimport Backlog, Connection, Message, Passage, Reactor, Session
+from tidemq.engine.base.message cimport Message, Passage
+from tidemq.engine.state.client cimport Backlog, Connection, Session
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.wire.protocol cimport Span
 
 cdef void keep_backlog(Session* s, Span filter, uint8_t qos, uint32_t subscription_id) noexcept nogil

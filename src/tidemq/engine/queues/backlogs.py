@@ -7,6 +7,8 @@ from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.message import (
+    Message,
+    Passage,
     close_passage,
     hold_message,
     open_passage,
@@ -26,15 +28,8 @@ from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.queues.delivery import deliver
 from cython.cimports.tidemq.engine.queues.retaining import forget_expired, has_retained, is_over
 from cython.cimports.tidemq.engine.queues.sessions import finish_backlog
+from cython.cimports.tidemq.engine.state.client import Backlog, BacklogMap, Connection, Session
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    Backlog,
-    BacklogMap,
-    Connection,
-    Message,
-    Passage,
-    Session,
-)
 from cython.operator import dereference, preincrement
 
 _SLICE = cython.declare(uint32_t, 4)  # messages between two looks at the receiver's output: they may be large
@@ -55,11 +50,11 @@ def _send_slice(r, s, backlog):
     passage: Passage
     index: cython.size_t
     r.found.clear()
-    lock_shared(r.shared.retained)
+    lock_shared(r.common.retained)
     more: cython.bint = continue_walk(backlog.walk, _SLICE, cython.address(r.found))
     for index in range(r.found.size()):
         hold_message(cython.cast(cython.pointer[Message], r.found[index]))
-    unlock_shared(r.shared.retained)
+    unlock_shared(r.common.retained)
     ids_count: uint32_t = 1 if backlog.subscription_id else 0
     for index in range(r.found.size()):
         message: cython.pointer[Message] = cython.cast(cython.pointer[Message], r.found[index])
@@ -68,7 +63,7 @@ def _send_slice(r, s, backlog):
         else:
             open_passage(cython.address(passage), message)
             passage.feeder = 0
-            if r.shared.durable and backlog.qos and message.qos:
+            if r.common.durable and backlog.qos and message.qos:
                 # a copy with an id of its own: it comes after what is queued, and may be there twice
                 passage.message = cython.NULL
                 passage.id = next_id(r)
@@ -105,10 +100,10 @@ def begin_backlog(r, s, filter, qos, subscription_id):
         keep_backlog(s, filter, qos, subscription_id)
         _schedule(r, s.connection)
         return
-    backlog.walk = open_walk(r.shared.retained, filter)
+    backlog.walk = open_walk(r.common.retained, filter)
     backlog.qos = qos
     backlog.subscription_id = subscription_id
-    room: cython.bint = s.internal or pending_output(s.connection) <= r.shared.limits.output_high_bytes // 2
+    room: cython.bint = s.internal or pending_output(s.connection) <= r.common.limits.output_high_bytes // 2
     if room and not _send_slice(r, s, cython.address(backlog)):
         close_walk(backlog.walk)
         finish_backlog(r, s, cython.address(key))
@@ -185,14 +180,14 @@ def free_backlog(s):
 
 
 def _open_backlog(r, filter, backlog):
-    backlog.walk = open_walk(r.shared.retained, span_of(filter))
+    backlog.walk = open_walk(r.common.retained, span_of(filter))
 
 
 def _continue_backlog(r, c, left):
     """Sends what the connection takes in this turn, in ``left`` slices at most; false when nothing is left to
     send.
     """
-    high: uint64_t = r.shared.limits.output_high_bytes // 2
+    high: uint64_t = r.common.limits.output_high_bytes // 2
     slices: cython.int
     for slices in range(_SLICES):
         if pending_output(c) > high or c.session.outbox.bytes > high:

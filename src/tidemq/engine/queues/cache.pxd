@@ -2,7 +2,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp cimport bool
 from libcpp.vector cimport vector
 
-from tidemq.engine.state.state cimport CacheEntry, CacheSlot, Group, Reactor, TopicCache
+from tidemq.engine.state.reactor cimport Reactor
+from tidemq.engine.state.routing cimport CacheEntry, CacheSlot, Group, TopicCache
 from tidemq.engine.index.subscribers cimport Subscription
 from tidemq.engine.index.subscriptions cimport SharedGroup
 from tidemq.wire.protocol cimport Span
@@ -26,7 +27,7 @@ cdef void _add_receiver(
     CacheEntry* entry, Subscription* subscription, vector[Identifier]* found,
 ) noexcept nogil
 cdef void _place_identifiers(CacheEntry* entry, vector[Identifier]* found) noexcept nogil
-cdef void _add_group(Reactor* r, CacheEntry* entry, SharedGroup* shared) noexcept nogil
+cdef void _add_group(Reactor* r, CacheEntry* entry, SharedGroup* common) noexcept nogil
 cdef uint64_t _weigh(CacheEntry* entry) noexcept nogil
 cdef void _match(Reactor* r, CacheEntry* entry, Span topic) noexcept nogil
 cdef CacheSlot* _choose_slot(Reactor* r, uint64_t h) noexcept nogil

@@ -30,7 +30,8 @@ from cython.cimports.tidemq.engine.index.subscriptions import (
 )
 from cython.cimports.tidemq.engine.queues.cache import Identifier
 from cython.cimports.tidemq.engine.queues.groups import local_group
-from cython.cimports.tidemq.engine.state.state import (
+from cython.cimports.tidemq.engine.state.client import Session
+from cython.cimports.tidemq.engine.state.routing import (
     CACHE_WAYS,
     JUDGEMENTS,
     CacheEntry,
@@ -38,7 +39,6 @@ from cython.cimports.tidemq.engine.state.state import (
     Group,
     GroupShare,
     Receiver,
-    Session,
     TopicCache,
 )
 from cython.cimports.tidemq.engine.state.work import take_work
@@ -182,19 +182,19 @@ def _place_identifiers(entry, found):
                 receiver.ids_count += 1
 
 
-def _add_group(r, entry, shared):
+def _add_group(r, entry, common):
     """Adds a shared group: its members here, and how many are online elsewhere; there may be none."""
     group: Group
-    group.number = shared.id
-    group.stored = shared.stored > 0
-    group.here = local_group(r, shared.id)
+    group.number = common.id
+    group.stored = common.stored > 0
+    group.here = local_group(r, common.id)
     group.elsewhere_count = 0
     reactor: uint32_t
-    for reactor in range(shared.reactors):
-        if shared.online[reactor] and reactor != r.index:
+    for reactor in range(common.reactors):
+        if common.online[reactor] and reactor != r.index:
             share: GroupShare
             share.reactor = reactor
-            share.members = shared.online[reactor]
+            share.members = common.online[reactor]
             group.elsewhere.push_back(share)
             group.elsewhere_count += share.members
     entry.groups.push_back(group)
@@ -222,13 +222,13 @@ def _match(r, entry, topic):
     r.matches.subscriptions.clear()
     r.matches.groups.clear()
     r.tally[C_CACHE_MISSES] += 1
-    lock_shared(r.shared.subscriptions)
-    entry.version = read_version(r.shared.subscriptions)
-    match_topic(r.shared.subscriptions, topic, cython.address(r.matches))
+    lock_shared(r.common.subscriptions)
+    entry.version = read_version(r.common.subscriptions)
+    match_topic(r.common.subscriptions, topic, cython.address(r.matches))
     entry.stored = not r.matches.groups.empty()
     for index in range(r.matches.groups.size()):
         _add_group(r, entry, r.matches.groups[index])
-    unlock_shared(r.shared.subscriptions)
+    unlock_shared(r.common.subscriptions)
     r.searched += r.matches.frontier.size() + r.matches.subscriptions.size()
     take_work(r, r.matches.subscriptions.size() + r.matches.groups.size())
     for index in range(r.matches.subscriptions.size()):
@@ -253,7 +253,7 @@ def _choose_slot(r, h):
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
     if (
         cache.count * 4 >= cache.slots.size() * 3
-        and cache.slots.size() * 2 <= r.shared.limits.cache_topics_max
+        and cache.slots.size() * 2 <= r.common.limits.cache_topics_max
     ):
         _grow(cache)
     sets: cython.size_t = cache.slots.size() // CACHE_WAYS
@@ -268,7 +268,7 @@ def _choose_slot(r, h):
     # a set is full while the table is not: topics that take turns there are looked up, and judged, each time
     if (
         cache.slots.size() <= cache.count * _SPARSE
-        and cache.slots.size() * 2 <= r.shared.limits.cache_topics_max
+        and cache.slots.size() * 2 <= r.common.limits.cache_topics_max
     ):
         _grow(cache)
         return _choose_slot(r, h)
@@ -299,10 +299,10 @@ def shrink_cache(r):
 
 def _renew(r, entry, topic):
     """Looks a topic up again where what is known of it may not hold any more."""
-    version: uint64_t = read_version(r.shared.subscriptions)
+    version: uint64_t = read_version(r.common.subscriptions)
     if entry.version == version:
         return
-    if has_moved(r.shared.subscriptions, entry.marks, entry.version):
+    if has_moved(r.common.subscriptions, entry.marks, entry.version):
         _match(r, entry, topic)
     else:
         entry.version = version
@@ -311,8 +311,8 @@ def _renew(r, entry, topic):
 def find_receivers(r, topic):
     """Who receives a topic; valid until the next call."""
     cache: cython.pointer[TopicCache] = cython.address(r.cache)
-    if cache.weight > r.shared.limits.cache_receivers_max:
-        _forget_topics(r, r.shared.limits.cache_receivers_max, r.cache.count)
+    if cache.weight > r.common.limits.cache_receivers_max:
+        _forget_topics(r, r.common.limits.cache_receivers_max, r.cache.count)
     if cache.slots.empty():
         _grow(cache)
     h: uint64_t = _hash(cache.seed, topic[0])
@@ -333,7 +333,7 @@ def find_receivers(r, topic):
     entry.topic.assign(cython.cast(cython.p_char, topic.data), topic.size)
     for way in range(JUDGEMENTS):
         entry.judgements[way].number = 0
-    marks_of_topic(cython.address(r.shared.subscriptions.marks), topic[0], entry.marks)
+    marks_of_topic(cython.address(r.common.subscriptions.marks), topic[0], entry.marks)
     cache.weight += entry.topic.capacity() // _RECEIVER_BYTES  # long topics are to be bounded as well
     _match(r, entry, topic[0])
     return entry

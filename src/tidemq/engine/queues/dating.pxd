@@ -1,4 +1,4 @@
-from tidemq.engine.state.state cimport Reactor
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef void follow_clock(Reactor* r) noexcept nogil
 cdef void continue_dating(Reactor* r) noexcept nogil

@@ -19,7 +19,8 @@ from cython.cimports.tidemq.engine.base.system import (
 )
 from cython.cimports.tidemq.engine.queues.sessions import store_session
 from cython.cimports.tidemq.engine.state.buckets import sessions_in
-from cython.cimports.tidemq.engine.state.state import Session, Shared
+from cython.cimports.tidemq.engine.state.client import Session
+from cython.cimports.tidemq.engine.state.reactor import Common
 from cython.cimports.tidemq.engine.state.wall_clock import raise_ids, read_wall_offset
 
 _LOOK_NS = cython.declare(int64_t, 100000000)
@@ -34,17 +35,17 @@ def follow_clock(r):
     if r.now_ns - r.wall_ns < _LOOK_NS:
         return
     r.wall_ns = r.now_ns
-    shared: cython.pointer[Shared] = r.shared
-    known: int64_t = load_i64(cython.address(shared.wall_offset_ns), RELAXED)
+    common: cython.pointer[Common] = r.common
+    known: int64_t = load_i64(cython.address(common.wall_offset_ns), RELAXED)
     offset: int64_t = read_wall_offset()
     change: int64_t = offset - known
     if change >= _STEP_NS or change <= -_STEP_NS:
-        raise_ids(shared, offset)
+        raise_ids(common, offset)
         if compare_exchange_i64(
-            cython.address(shared.wall_offset_ns), cython.address(known), offset, False, RELAXED, RELAXED
+            cython.address(common.wall_offset_ns), cython.address(known), offset, False, RELAXED, RELAXED
         ):
-            add_i64(cython.address(shared.clock_steps), 1, RELAXED)
-    steps: int64_t = load_i64(cython.address(shared.clock_steps), RELAXED)
+            add_i64(cython.address(common.clock_steps), 1, RELAXED)
+    steps: int64_t = load_i64(cython.address(common.clock_steps), RELAXED)
     if steps != r.clock_steps:
         r.clock_steps = steps
         _begin_dating(r)

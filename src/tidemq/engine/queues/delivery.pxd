@@ -1,6 +1,9 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 
-from tidemq.engine.state.state cimport Connection, Entry, Message, Passage, Reactor, Session
+from tidemq.engine.base.message cimport Message, Passage
+from tidemq.engine.state.client cimport Connection, Session
+from tidemq.engine.state.queue cimport Entry
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.wire.packets cimport PublishHead
 
 cdef void deliver(Reactor* r, Session* s, Passage* p, uint8_t qos, bint retain, const uint32_t* ids, uint32_t ids_count) noexcept nogil

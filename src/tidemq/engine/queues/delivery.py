@@ -18,6 +18,8 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_MESSAGES_SENT,
 )
 from cython.cimports.tidemq.engine.base.message import (
+    Message,
+    Passage,
     copy_identifiers,
     hold_message,
     message_bytes,
@@ -47,21 +49,17 @@ from cython.cimports.tidemq.engine.queues.queueing import (
     request_rows,
     spill,
 )
-from cython.cimports.tidemq.engine.state.state import (
+from cython.cimports.tidemq.engine.state.client import LARGE_PAYLOAD, AliasMap, Connection
+from cython.cimports.tidemq.engine.state.queue import (
     DONE,
-    LARGE_PAYLOAD,
     RELEASED,
     ROW_IDLE,
     ROW_INFLIGHT,
     ROW_NONE,
     SENT,
     WAITING,
-    AliasMap,
-    Connection,
     Entry,
-    Message,
     Outbox,
-    Passage,
 )
 from cython.cimports.tidemq.wire.packets import (
     PublishHead,
@@ -198,9 +196,9 @@ def _deliver_now(r, s, p, retain, ids, ids_count):
         r.tally[C_DROPPED_OFFLINE_QOS_0] += 1
         return
     pending: cython.ulonglong = pending_output(c)
-    if pending > r.shared.limits.output_high_bytes:
+    if pending > r.common.limits.output_high_bytes:
         wait_for(r, s, p.feeder)
-        if s.strain.slow or pending > r.shared.limits.output_bytes_max:
+        if s.strain.slow or pending > r.common.limits.output_bytes_max:
             note_drop(r, s, C_DROPPED_SLOW_CONSUMER, 1)
             return
     write_publish(r, c, p, 0, retain, False, 0, ids, ids_count)
@@ -304,7 +302,7 @@ def _may_be_undone(r, entry):
     """
     if entry.row == ROW_NONE or entry.was_sent or is_committed(r, entry):
         return False
-    refuses: cython.int = load_int(cython.address(r.shared.store_refuses), RELAXED)
+    refuses: cython.int = load_int(cython.address(r.common.store_refuses), RELAXED)
     return entry.section <= r.doubted or refuses != 0
 
 
@@ -313,7 +311,7 @@ def _send_entry(r, s, c, p, entry):
     box: cython.pointer[Outbox] = cython.address(s.outbox)
     if box.inflight >= c.send_max or box.next - box.head >= 65535:
         return False
-    if pending_output(c) > r.shared.limits.output_high_bytes:
+    if pending_output(c) > r.common.limits.output_high_bytes:
         return False
     if entry.qos == 2 and entry.row != ROW_NONE and not _may_send_twice(r, s, c, entry):
         return False

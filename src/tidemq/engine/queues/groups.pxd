@@ -1,6 +1,7 @@
 from libc.stdint cimport uint32_t, uint64_t, uint8_t
 
-from tidemq.engine.state.state cimport LocalGroup, Membership, Reactor, Session
+from tidemq.engine.state.client cimport LocalGroup, Membership, Session
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef LocalGroup* local_group(Reactor* r, uint64_t number) noexcept nogil
 cdef void forget_group(Reactor* r, size_t at) noexcept nogil

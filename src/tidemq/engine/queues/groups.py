@@ -13,12 +13,7 @@ from cython.cimports.tidemq.engine.base.counters import MEMORY_SESSIONS
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.index.subscribers import OPTION_QOS, OPTION_RETAIN_AS_PUBLISHED
 from cython.cimports.tidemq.engine.link.output import pending_output
-from cython.cimports.tidemq.engine.state.state import (
-    Connection,
-    LocalGroup,
-    Membership,
-    Memberships,
-)
+from cython.cimports.tidemq.engine.state.client import Connection, LocalGroup, Membership, Memberships
 from cython.cimports.tidemq.engine.state.strain import Strain
 from cython.operator import dereference, preincrement
 
@@ -254,7 +249,7 @@ def draw_any(r, group):
         strain: cython.pointer[Strain] = member.session.strain
         keeps_up: cython.bint = strain == cython.NULL or not strain.slow
         if member.session.internal or (
-            not c.doomed and keeps_up and pending_output(c) <= r.shared.limits.output_high_bytes
+            not c.doomed and keeps_up and pending_output(c) <= r.common.limits.output_high_bytes
         ):
             return member
     return group.members[start % count]

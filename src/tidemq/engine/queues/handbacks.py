@@ -18,16 +18,8 @@ from cython.cimports.tidemq.engine.link.drops import name_of, note_drop, note_dr
 from cython.cimports.tidemq.engine.queues.groups import make_due
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, forget_entry, free_outbox, prepend_entry
 from cython.cimports.tidemq.engine.queues.queueing import lower_edge, note_spilled
-from cython.cimports.tidemq.engine.state.state import (
-    DONE,
-    ROW_NONE,
-    SENT,
-    WAITING,
-    Entry,
-    Handback,
-    Outbox,
-    Session,
-)
+from cython.cimports.tidemq.engine.state.client import Handback, Session
+from cython.cimports.tidemq.engine.state.queue import DONE, ROW_NONE, SENT, WAITING, Entry, Outbox
 from cython.operator import dereference, preincrement
 
 
@@ -46,7 +38,7 @@ def _shard_for(r, entry):
     return shard
 
 
-def _take_back(r, shard, box, entry):
+def _return_to_shard(r, shard, box, entry):
     """One entry becomes the oldest of its shard."""
     message: cython.pointer[Message] = entry.message
     if shard.stored != cython.NULL:
@@ -88,7 +80,7 @@ def _take_apart(r, box, place, ended, dropped):
             continue
         shard: cython.pointer[Session] = _shard_for(r, entry)
         if shard != cython.NULL:
-            _take_back(r, shard, box, entry)
+            _return_to_shard(r, shard, box, entry)
         elif ended:
             _drop(r, box, entry)
             dropped[0] += 1

@@ -27,25 +27,23 @@ from cython.cimports.tidemq.engine.link.backpressure import (
     resume_feeder,
 )
 from cython.cimports.tidemq.engine.queues.cache import cache_bytes, shrink_cache
+from cython.cimports.tidemq.engine.state.client import Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    Connection,
-    Reactor,
-)
+from cython.cimports.tidemq.engine.state.reactor import Reactor
 
 _SLICE = cython.declare(cython.size_t, 4096)  # publishers looked at in one turn
 _NODE_BYTES = cython.declare(int64_t, 64)  # of a level, with its edge
 
 
-def tree_bytes(shared):
+def tree_bytes(common):
     """About what the nodes of filters and retained topics take; their levels' texts are counted elsewhere."""
-    lock_subscriptions(shared.subscriptions)
-    nodes: int64_t = shared.subscriptions.filters.node_count
-    nodes += shared.subscriptions.groups.node_count
-    unlock_subscriptions(shared.subscriptions)
-    lock_retained(shared.retained)
-    nodes += shared.retained.topics.node_count
-    unlock_retained(shared.retained)
+    lock_subscriptions(common.subscriptions)
+    nodes: int64_t = common.subscriptions.filters.node_count
+    nodes += common.subscriptions.groups.node_count
+    unlock_subscriptions(common.subscriptions)
+    lock_retained(common.retained)
+    nodes += common.retained.topics.node_count
+    unlock_retained(common.retained)
     return nodes * _NODE_BYTES
 
 
@@ -54,21 +52,21 @@ def check_memory(r):
     index: cython.size_t = 0
     r.tally[MEMORY_CACHES] = cache_bytes(cython.address(r.cache))
     store_i64(cython.address(r.published[MEMORY_CACHES]), r.tally[MEMORY_CACHES], RELAXED)
-    used: int64_t = load_i64(cython.address(r.shared.published[MEMORY_MESSAGES]), RELAXED)
-    used += load_i64(cython.address(r.shared.published[MEMORY_RULES]), RELAXED)
-    for index in range(r.shared.reactors.size()):
-        other: cython.pointer[Reactor] = r.shared.reactors[index]
+    used: int64_t = load_i64(cython.address(r.common.published[MEMORY_MESSAGES]), RELAXED)
+    used += load_i64(cython.address(r.common.published[MEMORY_RULES]), RELAXED)
+    for index in range(r.common.reactors.size()):
+        other: cython.pointer[Reactor] = r.common.reactors[index]
         used += load_i64(cython.address(other.published[MEMORY_MESSAGES]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_BUFFERS]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_CONNECTIONS]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_SESSIONS]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_RULES]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_CACHES]), RELAXED)
-    used += tree_bytes(r.shared)
-    passed: cython.bint = used > r.shared.limits.memory_bytes_max
+    used += tree_bytes(r.common)
+    passed: cython.bint = used > r.common.limits.memory_bytes_max
     if passed:
         shrink_cache(r)
-    store_int(cython.address(r.shared.overloaded), passed, RELAXED)
+    store_int(cython.address(r.common.overloaded), passed, RELAXED)
     if r.overloaded_left == 0:
         r.overloaded_left = r.overloaded.size()
 
@@ -82,8 +80,8 @@ def _may_go_on(r, publisher):
     c: cython.pointer[Connection] = connection_of(r, publisher)
     if c == cython.NULL:
         return True  # it is gone
-    passed: cython.bint = load_int(cython.address(r.shared.overloaded), RELAXED) != 0
-    if passed and r.now_ms - c.overloaded_ms <= r.shared.limits.backpressure_ms:
+    passed: cython.bint = load_int(cython.address(r.common.overloaded), RELAXED) != 0
+    if passed and r.now_ms - c.overloaded_ms <= r.common.limits.backpressure_ms:
         return False
     c.overloaded = False
     c.refused = passed
@@ -109,7 +107,7 @@ def refused_by_memory(r, c):
     """Holds a publisher that sends above the memory ceiling. True: it was held for too long, refuse its
     message.
     """
-    if not load_int(cython.address(r.shared.overloaded), RELAXED):
+    if not load_int(cython.address(r.common.overloaded), RELAXED):
         c.refused = False
     elif not c.refused and not c.overloaded:
         c.overloaded = True

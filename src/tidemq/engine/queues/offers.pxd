@@ -1,7 +1,9 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libcpp.string cimport string
 
-from tidemq.engine.state.state cimport Message, Passage, Reactor, Session
+from tidemq.engine.base.message cimport Message, Passage
+from tidemq.engine.state.client cimport Session
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef void note_offer(
     Reactor* r, Session* s, Message* message, uint8_t qos, bint retain, const uint32_t* ids, uint32_t ids_count

@@ -16,7 +16,7 @@ from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.message import copy_identifiers, hold_message, release_message
 from cython.cimports.tidemq.engine.base.steps import allow_receivers, count_steps
 from cython.cimports.tidemq.engine.journal.rows import append_u32, append_u64
-from cython.cimports.tidemq.engine.state.state import Offer, Taker
+from cython.cimports.tidemq.engine.state.section import Offer, Taker
 from cython.operator import dereference, preincrement
 
 

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
-from tidemq.engine.state.state cimport Entry, Outbox
+from tidemq.engine.state.queue cimport Entry, Outbox
 
 cdef Entry* append_entry(Outbox* box, int64_t* tally) noexcept nogil
 cdef Entry* prepend_entry(Outbox* box, int64_t* tally) noexcept nogil

@@ -14,15 +14,7 @@ from cython.cimports.tidemq.engine.base.allocation import allocate, release
 from cython.cimports.tidemq.engine.base.counters import LIVE_ENTRIES, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.base.message import message_bytes, release_message
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, packet_id_of
-from cython.cimports.tidemq.engine.state.state import (
-    DONE,
-    RELEASED,
-    ROW_NONE,
-    SENT,
-    WAITING,
-    Entry,
-    Outbox,
-)
+from cython.cimports.tidemq.engine.state.queue import DONE, RELEASED, ROW_NONE, SENT, WAITING, Entry, Outbox
 
 _FIRST_CAPACITY = cython.declare(uint32_t, 4)  # of a ring; it doubles
 _KEPT_CAPACITY = cython.declare(uint32_t, 1024)  # an empty ring larger than this is given back

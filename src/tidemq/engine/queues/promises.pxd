@@ -1,7 +1,10 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp.string cimport string
 
-from tidemq.engine.state.state cimport Connection, Passage, Promise, Reactor, Session
+from tidemq.engine.base.message cimport Passage
+from tidemq.engine.state.client cimport Connection, Session
+from tidemq.engine.state.promise cimport Promise
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.wire.protocol cimport Span
 
 cdef void promise_published(

@@ -18,8 +18,8 @@ from cython.cimports.tidemq.engine.link.output import touch
 from cython.cimports.tidemq.engine.queues.offers import describe_offer
 from cython.cimports.tidemq.engine.queues.sessions import subscription_turn
 from cython.cimports.tidemq.engine.state.handles import handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    MAIL_KEPT,
+from cython.cimports.tidemq.engine.state.mail import MAIL_KEPT, Mail
+from cython.cimports.tidemq.engine.state.promise import (
     PROMISE_ACK,
     PROMISE_BACKLOG,
     PROMISE_CONNACK,
@@ -27,7 +27,6 @@ from cython.cimports.tidemq.engine.state.state import (
     PROMISE_PACKET,
     PROMISE_PUBLISHED,
     PROMISE_SEND,
-    Mail,
     Promise,
 )
 
@@ -40,7 +39,7 @@ def _new_promise(r, c, kind):
     if c != cython.NULL:
         promise.connection = handle_of(r, c)
         c.owed += 1
-        if c.owed >= r.shared.limits.receive_max and not c.in_debt:
+        if c.owed >= r.common.limits.receive_max and not c.in_debt:
             c.in_debt = True  # it is not read from until half of it has gone out
             c.pause_count += 1
             touch(r, c)

@@ -1,6 +1,10 @@
 from libc.stdint cimport uint32_t, uint64_t, uint8_t
 
-from tidemq.engine.state.state cimport Entry, Message, MessageId, Passage, Reactor, Session, StoredQueue, StoredRow, StoredRows
+from tidemq.engine.base.message cimport Message, MessageId, Passage
+from tidemq.engine.state.client cimport Session
+from tidemq.engine.state.queue cimport Entry, StoredQueue
+from tidemq.engine.state.reactor cimport Reactor
+from tidemq.engine.state.section cimport StoredRow, StoredRows
 
 cdef enum:
     MARK_MS = 20                 # after which a QoS 1 message without acknowledgement is in flight in the store too

@@ -16,7 +16,7 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import allocate
 from cython.cimports.tidemq.engine.base.counters import C_DROPPED_EXPIRED, C_DROPPED_QUEUE_FULL
 from cython.cimports.tidemq.engine.base.engine_limits import FULL_DROP_OLDEST
-from cython.cimports.tidemq.engine.base.message import hold_message, message_bytes, release_message
+from cython.cimports.tidemq.engine.base.message import MessageId, hold_message, message_bytes, release_message
 from cython.cimports.tidemq.engine.base.steps import allow_steps, count_steps
 from cython.cimports.tidemq.engine.base.system import pthread_mutex_lock, pthread_mutex_unlock
 from cython.cimports.tidemq.engine.journal.journal import (
@@ -33,20 +33,21 @@ from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.queues.offers import is_offered
 from cython.cimports.tidemq.engine.queues.outbox import append_entry, entry_at, forget_entry
 from cython.cimports.tidemq.engine.queues.queueing import MARK_MS
-from cython.cimports.tidemq.engine.state.state import (
-    RECORD_EXPIRE,
-    RECORD_READ,
-    RECORD_TRIM,
+from cython.cimports.tidemq.engine.state.client import Session
+from cython.cimports.tidemq.engine.state.queue import (
     ROW_IDLE,
     ROW_NONE,
     SENT,
     WAITING,
     Entry,
-    MessageId,
     Outbox,
-    Record,
-    Session,
     StoredQueue,
+)
+from cython.cimports.tidemq.engine.state.section import (
+    RECORD_EXPIRE,
+    RECORD_READ,
+    RECORD_TRIM,
+    Record,
     StoredRow,
     StoredRows,
     Unmarked,
@@ -77,9 +78,9 @@ def make_stored(r, s):
     """From now on, and for all its life, the session is one that the store holds."""
     s.stored = cython.cast(cython.pointer[StoredQueue], allocate(cython.sizeof(StoredQueue)))
     r.sessions[s.number] = s
-    pthread_mutex_lock(cython.address(r.shared.registry_lock))
-    r.shared.queue_owners[s.number] = r.index
-    pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+    pthread_mutex_lock(cython.address(r.common.registry_lock))
+    r.common.queue_owners[s.number] = r.index
+    pthread_mutex_unlock(cython.address(r.common.registry_lock))
 
 
 def _before(id):
@@ -146,14 +147,14 @@ def has_room(r, s, p):
     """
     count: uint64_t = queued_messages(s)
     size: uint64_t = queued_bytes(s)
-    if count < r.shared.limits.queued_messages_max and size < r.shared.limits.queued_bytes_max:
+    if count < r.common.limits.queued_messages_max and size < r.common.limits.queued_bytes_max:
         return True
     return may_overfill(r, s, p.feeder, p.attended) or _make_room(r, s, p)
 
 
 def _make_room(r, s, p):
     note_drop(r, s, C_DROPPED_QUEUE_FULL, 1)
-    if r.shared.queue_full == FULL_DROP_OLDEST and _drop_oldest(r, s):
+    if r.common.queue_full == FULL_DROP_OLDEST and _drop_oldest(r, s):
         return True
     p.refused = RC_QUOTA_EXCEEDED
     return False
@@ -203,8 +204,8 @@ def goes_to_store(r, s, id):
         s.connection != cython.NULL
         and not s.connection.doomed
         and q.waiting == 0
-        and s.outbox.waiting < r.shared.limits.queue_window_messages
-        and s.outbox.bytes <= r.shared.limits.output_high_bytes
+        and s.outbox.waiting < r.common.limits.queue_window_messages
+        and s.outbox.bytes <= r.common.limits.output_high_bytes
     )
     above: cython.bint = precedes(cython.address(q.edge), id)
     if not window and above:
@@ -281,7 +282,7 @@ def append_committed(r, s, message, qos, retain):
 def request_rows(r, s):
     """Asks for the next window when less than half of one is left and the client is there to take it."""
     q: cython.pointer[StoredQueue] = s.stored
-    window: uint32_t = r.shared.limits.queue_window_messages
+    window: uint32_t = r.common.limits.queue_window_messages
     if q == cython.NULL or q.waiting == 0 or q.reading or r.stopping:
         return
     if s.connection == cython.NULL and s.group == 0:

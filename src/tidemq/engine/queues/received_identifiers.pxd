@@ -1,7 +1,8 @@
 from libc.stdint cimport uint16_t, uint32_t
 from libcpp.string cimport string
 
-from tidemq.engine.state.state cimport Reactor, Session
+from tidemq.engine.state.client cimport Session
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef bint is_received(Session* s, uint16_t packet_id) noexcept nogil
 cdef void note_received(Session* s, uint16_t packet_id) noexcept nogil

@@ -10,7 +10,7 @@ from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.allocation import allocate
 from cython.cimports.tidemq.engine.journal.journal import delete_value, put_value
 from cython.cimports.tidemq.engine.journal.rows import append_u16, append_u64
-from cython.cimports.tidemq.engine.state.state import FAMILY_RECEIVED
+from cython.cimports.tidemq.engine.state.section import FAMILY_RECEIVED
 
 _STORED = cython.declare(uint32_t, 65536)  # where the second bits begin
 

@@ -1,4 +1,5 @@
-from tidemq.engine.state.state cimport Message, Passage, Reactor
+from tidemq.engine.base.message cimport Message, Passage
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef void retain_passage(Reactor* r, Passage* p) noexcept nogil
 cdef bint has_retained(Reactor* r) noexcept nogil

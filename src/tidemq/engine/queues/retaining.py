@@ -9,6 +9,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_MESSAGES_RETAINED,
 )
 from cython.cimports.tidemq.engine.base.message import (
+    Message,
     hold_message,
     passage_message,
     release_message,
@@ -30,11 +31,8 @@ from cython.cimports.tidemq.engine.index.retained_index import (
 from cython.cimports.tidemq.engine.journal.journal import note_retained
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.replies import span_of
+from cython.cimports.tidemq.engine.state.client import Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of
-from cython.cimports.tidemq.engine.state.state import (
-    Connection,
-    Message,
-)
 from cython.cimports.tidemq.engine.state.wall_clock import wall_offset
 
 _SWEEP_SLICE = cython.declare(uint32_t, 512)  # messages that a tick looks at in search of expired ones
@@ -46,14 +44,14 @@ def retain_passage(r, p):
 
     The limit is for clients: what the broker itself retains, its $SYS topics, always finds room.
     """
-    index: cython.pointer[RetainedIndex] = r.shared.retained
+    index: cython.pointer[RetainedIndex] = r.common.retained
     old: cython.p_void = cython.NULL
     full: cython.bint = False
     message: cython.pointer[Message] = cython.NULL
     if p.payload.size:
         message = passage_message(p, r.tally)
         hold_message(message)
-    if r.shared.durable and p.topic.data[0] != 0x24:  # '$': what the broker says of itself is not kept
+    if r.common.durable and p.topic.data[0] != 0x24:  # '$': what the broker says of itself is not kept
         note_retained(r, passage_message(p, r.tally))
         p.kept = True
     lock_exclusive(index)
@@ -61,7 +59,7 @@ def retain_passage(r, p):
         old = remove_retained(index, p.topic)
     elif (
         p.publisher == 0
-        or index.count < r.shared.limits.retained_messages_max
+        or index.count < r.common.limits.retained_messages_max
         or find_retained(index, p.topic) != cython.NULL
     ):
         old = put_retained(index, p.topic, message)
@@ -79,14 +77,14 @@ def retain_passage(r, p):
 
 def forget_expired(r, message):
     """Removes a retained message that has expired, unless another took its place meanwhile."""
-    index: cython.pointer[RetainedIndex] = r.shared.retained
+    index: cython.pointer[RetainedIndex] = r.common.retained
     lock_exclusive(index)
     same: cython.bint = find_retained(index, topic_of(message)) == message
     if same:
         remove_retained(index, topic_of(message))
     unlock_exclusive(index)
     if same:
-        if r.shared.durable:
+        if r.common.durable:
             note_retained(r, message)
         r.tally[C_DROPPED_EXPIRED] += 1
         release_message(message, r.tally)
@@ -96,10 +94,10 @@ def is_over(r, message):
     """Whether a retained message has expired, by its own wish or by ``retained_ttl_s``."""
     if message.expires_ms and message.expires_ms <= r.now_ms:
         return True
-    ttl_ms: int64_t = r.shared.limits.retained_ttl_ms
+    ttl_ms: int64_t = r.common.limits.retained_ttl_ms
     if ttl_ms == 0 or message.id.clock == 0:
         return False
-    now_ns: int64_t = r.now_ns + wall_offset(r.shared)
+    now_ns: int64_t = r.now_ns + wall_offset(r.common)
     return now_ns - cython.cast(int64_t, message.id.clock) >= ttl_ms * 1000000
 
 
@@ -112,14 +110,14 @@ def sweep_retained(r):
     if r.index or (r.sweep == cython.NULL and r.now_ms - r.swept_ms < _SWEEP_PAUSE_MS):
         return
     r.found.clear()
-    lock_shared(r.shared.retained)
+    lock_shared(r.common.retained)
     if r.sweep == cython.NULL:
         everything.push_back(0x23)  # '#'
-        r.sweep = open_walk(r.shared.retained, span_of(cython.address(everything)))
+        r.sweep = open_walk(r.common.retained, span_of(cython.address(everything)))
     more: cython.bint = continue_walk(r.sweep, _SWEEP_SLICE, cython.address(r.found))
     for index in range(r.found.size()):
         hold_message(cython.cast(cython.pointer[Message], r.found[index]))
-    unlock_shared(r.shared.retained)
+    unlock_shared(r.common.retained)
     for index in range(r.found.size()):
         message: cython.pointer[Message] = cython.cast(cython.pointer[Message], r.found[index])
         if is_over(r, message):
@@ -139,7 +137,7 @@ def end_sweep(r):
 
 def has_retained(r):
     """Whether anything is retained."""
-    lock_shared(r.shared.retained)
-    found: cython.bint = r.shared.retained.count > 0
-    unlock_shared(r.shared.retained)
+    lock_shared(r.common.retained)
+    found: cython.bint = r.common.retained.count > 0
+    unlock_shared(r.common.retained)
     return found

@@ -1,6 +1,9 @@
 from libc.stdint cimport uint16_t, uint64_t, uint8_t
 
-from tidemq.engine.state.state cimport CacheEntry, Connection, Group, LocalGroup, Membership, Message, Passage, Reactor, Session
+from tidemq.engine.base.message cimport Message, Passage
+from tidemq.engine.state.client cimport Connection, LocalGroup, Membership, Session
+from tidemq.engine.state.reactor cimport Reactor
+from tidemq.engine.state.routing cimport CacheEntry, Group
 
 cdef void route(Reactor* r, Passage* p) noexcept nogil
 cdef void route_message(Reactor* r, Message* message) noexcept nogil

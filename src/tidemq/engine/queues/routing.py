@@ -8,6 +8,7 @@ import cython
 from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t
 from cython.cimports.tidemq.engine.base.counters import C_DROPPED_NO_GROUP_MEMBER, C_MESSAGES_UNROUTED
 from cython.cimports.tidemq.engine.base.message import (
+    Passage,
     close_passage,
     copy_passage,
     open_passage,
@@ -24,17 +25,9 @@ from cython.cimports.tidemq.engine.queues.groups import draw, draw_any, draw_rea
 from cython.cimports.tidemq.engine.queues.promises import promise_kept
 from cython.cimports.tidemq.engine.queues.retaining import retain_passage
 from cython.cimports.tidemq.engine.queues.shards import shard_of
-from cython.cimports.tidemq.engine.state.state import (
-    MAIL_GROUP,
-    MAIL_MESSAGE,
-    CacheEntry,
-    Group,
-    Mail,
-    Membership,
-    Passage,
-    Receiver,
-    Session,
-)
+from cython.cimports.tidemq.engine.state.client import Membership, Session
+from cython.cimports.tidemq.engine.state.mail import MAIL_GROUP, MAIL_MESSAGE, Mail
+from cython.cimports.tidemq.engine.state.routing import CacheEntry, Group, Receiver
 from cython.cimports.tidemq.engine.state.work import take_work
 
 
@@ -113,7 +106,7 @@ def _deliver_here(r, p, group, member):
     always goes by way of the queue.
     """
     shard: cython.pointer[Session] = cython.NULL
-    stored: cython.bint = r.shared.durable and group.stored
+    stored: cython.bint = r.common.durable and group.stored
     if p.qos:
         shard = shard_of(r, group.here, stored)
     if shard == cython.NULL and (member == cython.NULL or p.offered):
@@ -126,7 +119,7 @@ def _deliver_here(r, p, group, member):
         p.kept = True  # the shard itself may be new
         return
     own: Passage = p[0]
-    if r.shared.durable and p.qos:
+    if r.common.durable and p.qos:
         # a member may get the message by another subscription too
         own = copy_passage(p, next_id(r))
         own.offered = False
@@ -150,7 +143,7 @@ def _deliver_here(r, p, group, member):
     p.heads_ready = own.heads_ready
     p.kept = own.kept
     p.refused = own.refused
-    if r.shared.durable and p.qos:
+    if r.common.durable and p.qos:
         close_passage(cython.address(own), r.tally)
     else:
         p.message = own.message
@@ -203,7 +196,7 @@ def route(r, p):
 def route_message(r, message):
     """Routes a message that somebody already holds: a will, or one of the control plane's."""
     passage: Passage
-    if message.id.clock == 0 and (r.shared.durable or message.retain):
+    if message.id.clock == 0 and (r.common.durable or message.retain):
         message.id = next_id(r)
     open_passage(cython.address(passage), message)
     route(r, cython.address(passage))

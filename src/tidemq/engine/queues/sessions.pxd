@@ -2,7 +2,8 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.string_view cimport string_view
 
-from tidemq.engine.state.state cimport Reactor, Session, SessionSubscription
+from tidemq.engine.state.client cimport Session, SessionSubscription
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.wire.protocol cimport Span
 
 cdef struct Found:

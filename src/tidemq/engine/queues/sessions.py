@@ -65,18 +65,15 @@ from cython.cimports.tidemq.engine.queues.groups import (
 )
 from cython.cimports.tidemq.engine.queues.handbacks import dispose_outbox
 from cython.cimports.tidemq.engine.queues.retaining import has_retained
-from cython.cimports.tidemq.engine.state.state import (
+from cython.cimports.tidemq.engine.state.client import Removal, Session, SessionSubscription, SubscriptionMap
+from cython.cimports.tidemq.engine.state.queue import ROW_IDLE
+from cython.cimports.tidemq.engine.state.reactor import Common
+from cython.cimports.tidemq.engine.state.section import (
     FAMILY_SESSION,
     FAMILY_SHARED,
     FAMILY_SUBSCRIPTION,
     RECORD_PURGE,
-    ROW_IDLE,
     Record,
-    Removal,
-    Session,
-    SessionSubscription,
-    Shared,
-    SubscriptionMap,
 )
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED, RC_SUCCESS, Span
 from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
@@ -104,7 +101,7 @@ def _view(s):
 
 def _is_loading(r):
     """Whether the sessions come from the store, before the start."""
-    return r.shared.durable and r.section == cython.NULL
+    return r.common.durable and r.section == cython.NULL
 
 
 def find_session(r, client_id, create):
@@ -113,35 +110,35 @@ def find_session(r, client_id, create):
     ``session`` is NULL when there is none. It may be touched only when ``reactor`` is the caller's own. It is
     made only on the reactor that has an earlier one removed from the store, while that is under way.
     """
-    shared: cython.pointer[Shared] = r.shared
+    common: cython.pointer[Common] = r.common
     found: Found
     found.session = cython.NULL
     found.reactor = r.index
     found.created = False
     found.moving = False
-    pthread_mutex_lock(cython.address(shared.registry_lock))
-    found.removal = shared.removals.count(client_id[0])
-    known = shared.registry.find(string_view(client_id.data(), client_id.size()))
-    if known != shared.registry.end():
+    pthread_mutex_lock(cython.address(common.registry_lock))
+    found.removal = common.removals.count(client_id[0])
+    known = common.registry.find(string_view(client_id.data(), client_id.size()))
+    if known != common.registry.end():
         found.session = dereference(known).second
         found.reactor = found.session.reactor
         found.moving = found.session.moving
-    elif create and found.removal and shared.removals[client_id[0]].reactor != r.index:
-        found.reactor = shared.removals[client_id[0]].reactor
+    elif create and found.removal and common.removals[client_id[0]].reactor != r.index:
+        found.reactor = common.removals[client_id[0]].reactor
     # what the store brings back is never too much
     elif create and (
-        _is_loading(r) or load_i64(cython.address(shared.session_count), RELAXED) < shared.limits.sessions_max
+        _is_loading(r) or load_i64(cython.address(common.session_count), RELAXED) < common.limits.sessions_max
     ):
         found.session = new_session(r)
         found.session.client_id = client_id[0]
-        shared.next_session += 1
-        found.session.number = shared.next_session
-        shared.registry[_view(found.session)] = found.session
+        common.next_session += 1
+        found.session.number = common.next_session
+        common.registry[_view(found.session)] = found.session
         found.created = True
-        add_i64(cython.address(shared.session_count), 1, RELAXED)
+        add_i64(cython.address(common.session_count), 1, RELAXED)
         r.tally[C_SESSIONS_CREATED] += 1
         r.tally[MEMORY_SESSIONS] += cython.cast(int64_t, client_id.size())
-    pthread_mutex_unlock(cython.address(shared.registry_lock))
+    pthread_mutex_unlock(cython.address(common.registry_lock))
     return found
 
 
@@ -149,7 +146,7 @@ def store_session(r, s):
     """Brings the session's own row up to date, where the store holds it."""
     row: string
     if s.stored != cython.NULL and r.section != cython.NULL:
-        append_session(r.shared, s, cython.address(row))
+        append_session(r.common, s, cython.address(row))
         put_value(r, FAMILY_SESSION, cython.address(s.client_id), cython.address(row))
 
 
@@ -182,9 +179,9 @@ def _begin_removal(r, s):
     removal: Removal
     removal.reactor = r.index
     removal.section = r.section.number
-    pthread_mutex_lock(cython.address(r.shared.registry_lock))
-    r.shared.removals[s.client_id] = removal
-    pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+    pthread_mutex_lock(cython.address(r.common.registry_lock))
+    r.common.removals[s.client_id] = removal
+    pthread_mutex_unlock(cython.address(r.common.registry_lock))
     r.removed.push_back(s.client_id)
 
 
@@ -192,20 +189,20 @@ def end_removals(r):
     """The store has forgotten the sessions whose removal is committed: some of them, so that the others do
     not wait long for the lock. True: there are more.
     """
-    shared: cython.pointer[Shared] = r.shared
+    common: cython.pointer[Common] = r.common
     left: cython.int = _REMOVALS_A_TURN
     if r.removed.empty():
         return False
-    pthread_mutex_lock(cython.address(shared.registry_lock))
+    pthread_mutex_lock(cython.address(common.registry_lock))
     while left and not r.removed.empty():
-        if shared.removals.count(r.removed.front()):
-            if shared.removals[r.removed.front()].section > r.committed:
+        if common.removals.count(r.removed.front()):
+            if common.removals[r.removed.front()].section > r.committed:
                 break
-            shared.removals.erase(r.removed.front())
+            common.removals.erase(r.removed.front())
         r.removed.pop_front()
         count_steps(1)
         left -= 1
-    pthread_mutex_unlock(cython.address(shared.registry_lock))
+    pthread_mutex_unlock(cython.address(common.registry_lock))
     return left == 0
 
 
@@ -227,22 +224,22 @@ def end_session(r, s):
     """Forgets a session of this reactor and everything in it, a will that was not published too. It must be
     offline.
     """
-    shared: cython.pointer[Shared] = r.shared
+    common: cython.pointer[Common] = r.common
     if s.stored != cython.NULL:
         _unstore_session(r, s)
     dispose_outbox(r, s)
     leave_all_groups(r, s)
     if s.group:
-        pthread_mutex_lock(cython.address(shared.registry_lock))
-        shared.queue_owners.erase(s.number)
-        pthread_mutex_unlock(cython.address(shared.registry_lock))
+        pthread_mutex_lock(cython.address(common.registry_lock))
+        common.queue_owners.erase(s.number)
+        pthread_mutex_unlock(cython.address(common.registry_lock))
     if not s.internal and s.group == 0:
-        pthread_mutex_lock(cython.address(shared.registry_lock))
-        shared.registry.erase(_view(s))
+        pthread_mutex_lock(cython.address(common.registry_lock))
+        common.registry.erase(_view(s))
         r.tally[MEMORY_SESSIONS] -= cython.cast(int64_t, s.client_id.size())
-        shared.queue_owners.erase(s.number)
-        pthread_mutex_unlock(cython.address(shared.registry_lock))
-        add_i64(cython.address(shared.session_count), -1, RELAXED)
+        common.queue_owners.erase(s.number)
+        pthread_mutex_unlock(cython.address(common.registry_lock))
+        add_i64(cython.address(common.session_count), -1, RELAXED)
         r.tally[C_SESSIONS_ENDED] += 1
     free_backlog(s)
     release(s.received)
@@ -265,20 +262,20 @@ def _withdraw(r, s, subscriptions_max):
     left: cython.size_t = subscriptions_max
     if s.subscriptions == cython.NULL:
         return left
-    lock_exclusive(r.shared.subscriptions)
+    lock_exclusive(r.common.subscriptions)
     while left and not s.subscriptions.empty():
         count_steps(1)
         item = s.subscriptions.begin()
         filter: Span = span_of(cython.address(dereference(item).first))
         parts: SharedFilter = split_shared(filter)
-        remove_subscription(r.shared.subscriptions, parts.filter, parts.group, s)
+        remove_subscription(r.common.subscriptions, parts.filter, parts.group, s)
         r.tally[MEMORY_SESSIONS] -= _subscription_bytes(filter)
         s.subscriptions.erase(item)
         left -= 1
-    unlock_exclusive(r.shared.subscriptions)
+    unlock_exclusive(r.common.subscriptions)
     r.tally[LIVE_SUBSCRIPTIONS] -= subscriptions_max - left
     taken: int64_t = cython.cast(int64_t, subscriptions_max - left)
-    add_i64(cython.address(r.shared.subscription_count), -taken, RELAXED)
+    add_i64(cython.address(r.common.subscription_count), -taken, RELAXED)
     return left
 
 
@@ -287,9 +284,9 @@ def _begin_ending(r, s):
     in the turns that follow, and then it is freed.
     """
     s.ending = True
-    lock_exclusive(r.shared.subscriptions)
-    move_all(r.shared.subscriptions)  # what a cache knows names it
-    unlock_exclusive(r.shared.subscriptions)
+    lock_exclusive(r.common.subscriptions)
+    move_all(r.common.subscriptions)  # what a cache knows names it
+    unlock_exclusive(r.common.subscriptions)
     r.ending.push_back(s)
 
 
@@ -313,12 +310,12 @@ def set_online(r, s, online):
     """Says to all reactors whether the session can take its shared groups' messages now."""
     if s.memberships == cython.NULL or s.memberships.by_group.empty():
         return
-    lock_exclusive(r.shared.subscriptions)
+    lock_exclusive(r.common.subscriptions)
     item = s.memberships.by_group.begin()
     while item != s.memberships.by_group.end():
-        mark_online(r.shared.subscriptions, dereference(item).first, s, online)
+        mark_online(r.common.subscriptions, dereference(item).first, s, online)
         preincrement(item)
-    unlock_exclusive(r.shared.subscriptions)
+    unlock_exclusive(r.common.subscriptions)
     enter_groups(r, s, online)
 
 
@@ -328,12 +325,12 @@ def _has_room(r, s):
     """
     if _is_loading(r) or s.internal:
         return True
-    if load_int(cython.address(r.shared.overloaded), RELAXED):
+    if load_int(cython.address(r.common.overloaded), RELAXED):
         return False
-    total: int64_t = load_i64(cython.address(r.shared.subscription_count), RELAXED)
+    total: int64_t = load_i64(cython.address(r.common.subscription_count), RELAXED)
     return (
-        s.subscriptions.size() < r.shared.limits.subscriptions_max
-        and total < r.shared.limits.subscriptions_total_max
+        s.subscriptions.size() < r.common.limits.subscriptions_max
+        and total < r.common.limits.subscriptions_total_max
     )
 
 
@@ -384,17 +381,17 @@ def add_subscription(r, s, filter, options, subscription_id, wants_retained):
         if r.section != cython.NULL:
             _put_subscription(r, s, cython.address(key), cython.address(kept))
     group: uint64_t = 0
-    lock_exclusive(r.shared.subscriptions)
-    put_subscription(r.shared.subscriptions, parts.filter, parts.group, stored)
+    lock_exclusive(r.common.subscriptions)
+    put_subscription(r.common.subscriptions, parts.filter, parts.group, stored)
     if parts.shared:
-        group = find_group_by_name(r.shared.subscriptions, parts.filter, parts.group).id
-    unlock_exclusive(r.shared.subscriptions)
+        group = find_group_by_name(r.common.subscriptions, parts.filter, parts.group).id
+    unlock_exclusive(r.common.subscriptions)
     if parts.shared:
         join_group(r, s, group, options, subscription_id)
     if not known:
         r.tally[LIVE_SUBSCRIPTIONS] += 1
         r.tally[MEMORY_SESSIONS] += _subscription_bytes(filter)
-        add_i64(cython.address(r.shared.subscription_count), 1, RELAXED)
+        add_i64(cython.address(r.common.subscription_count), 1, RELAXED)
     return RC_SUCCESS + (options & 3)
 
 
@@ -426,14 +423,14 @@ def drop_subscription(r, s, filter):
     if s.stored != cython.NULL:
         _delete_subscription(r, s, cython.address(key))
     parts: SharedFilter = split_shared(filter)
-    lock_exclusive(r.shared.subscriptions)
+    lock_exclusive(r.common.subscriptions)
     if parts.shared:
-        leave_group(r, s, find_group_by_name(r.shared.subscriptions, parts.filter, parts.group).id)
-    remove_subscription(r.shared.subscriptions, parts.filter, parts.group, s)
-    unlock_exclusive(r.shared.subscriptions)
+        leave_group(r, s, find_group_by_name(r.common.subscriptions, parts.filter, parts.group).id)
+    remove_subscription(r.common.subscriptions, parts.filter, parts.group, s)
+    unlock_exclusive(r.common.subscriptions)
     r.tally[LIVE_SUBSCRIPTIONS] -= 1
     r.tally[MEMORY_SESSIONS] -= _subscription_bytes(filter)
-    add_i64(cython.address(r.shared.subscription_count), -1, RELAXED)
+    add_i64(cython.address(r.common.subscription_count), -1, RELAXED)
     return True
 
 

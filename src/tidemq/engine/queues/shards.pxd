@@ -1,6 +1,8 @@
 from libc.stdint cimport uint32_t, uint64_t
 
-from tidemq.engine.state.state cimport Entry, LocalGroup, Membership, Reactor, Session
+from tidemq.engine.state.client cimport LocalGroup, Membership, Session
+from tidemq.engine.state.queue cimport Entry
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef Session* shard_of(Reactor* r, LocalGroup* group, bint stored) noexcept nogil
 cdef void load_shard(Reactor* r, uint64_t number, uint64_t group) noexcept nogil

@@ -9,7 +9,7 @@ member online moves, whole, to one that has.
 import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
-from cython.cimports.tidemq.engine.base.message import close_passage, copy_passage, open_passage
+from cython.cimports.tidemq.engine.base.message import Passage, close_passage, copy_passage, open_passage
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import pthread_mutex_lock, pthread_mutex_unlock
 from cython.cimports.tidemq.engine.index.subscriptions import (
@@ -37,20 +37,10 @@ from cython.cimports.tidemq.engine.queues.groups import (
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.queues.queueing import evict_waiting, make_stored, request_rows
 from cython.cimports.tidemq.engine.queues.sessions import end_session, new_session
-from cython.cimports.tidemq.engine.state.state import (
-    DONE,
-    FAMILY_SHARED,
-    MAIL_SHARD,
-    RECORD_ADD,
-    ROW_NONE,
-    Entry,
-    LocalGroup,
-    Mail,
-    Membership,
-    Outbox,
-    Passage,
-    Session,
-)
+from cython.cimports.tidemq.engine.state.client import LocalGroup, Membership, Session
+from cython.cimports.tidemq.engine.state.mail import MAIL_SHARD, Mail
+from cython.cimports.tidemq.engine.state.queue import DONE, ROW_NONE, Entry, Outbox
+from cython.cimports.tidemq.engine.state.section import FAMILY_SHARED, RECORD_ADD
 
 # where an empty shard's outbox begins: what comes back goes in before its head
 _FIRST_PLACE = cython.declare(uint64_t, 4294967296)
@@ -73,20 +63,20 @@ def _add_shard(r, number, group):
 def _make_shard(r, group, stored):
     """A new shard of a group, or NULL when the group is gone."""
     filter: string
-    lock_shared(r.shared.subscriptions)
-    found: cython.pointer[SharedGroup] = find_group(r.shared.subscriptions, group)
+    lock_shared(r.common.subscriptions)
+    found: cython.pointer[SharedGroup] = find_group(r.common.subscriptions, group)
     if found != cython.NULL:
         filter.append(cython.cast(cython.p_char, b"$share/"))
         filter.append(cython.cast(cython.p_char, found.name.data), found.name.size)
         filter.push_back(0x2F)  # '/'
         filter.append(cython.cast(cython.p_char, found.filter.data), found.filter.size)
-    unlock_shared(r.shared.subscriptions)
+    unlock_shared(r.common.subscriptions)
     if found == cython.NULL:
         return cython.NULL
-    pthread_mutex_lock(cython.address(r.shared.registry_lock))
-    r.shared.next_session += 1
-    number: uint64_t = r.shared.next_session
-    pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+    pthread_mutex_lock(cython.address(r.common.registry_lock))
+    r.common.next_session += 1
+    number: uint64_t = r.common.next_session
+    pthread_mutex_unlock(cython.address(r.common.registry_lock))
     shard: cython.pointer[Session] = _add_shard(r, number, group)
     if stored:
         make_stored(r, shard)
@@ -239,9 +229,9 @@ def _move_shard(r, shard, target):
         if shard.outbox.head != shard.outbox.tail:
             return
         shard.stored.leaving = 0
-        pthread_mutex_lock(cython.address(r.shared.registry_lock))
-        r.shared.queue_owners[shard.number] = target
-        pthread_mutex_unlock(cython.address(r.shared.registry_lock))
+        pthread_mutex_lock(cython.address(r.common.registry_lock))
+        r.common.queue_owners[shard.number] = target
+        pthread_mutex_unlock(cython.address(r.common.registry_lock))
     _forget_shard(r, shard)
     r.sessions.erase(shard.number)
     mail: Mail = new_mail(MAIL_SHARD)
@@ -262,13 +252,13 @@ def _find_elsewhere(r, group, elsewhere):
     """Another reactor that has a member of the group online, or -1. False: the group is gone."""
     reactor: uint32_t
     elsewhere[0] = -1
-    lock_shared(r.shared.subscriptions)
-    found: cython.pointer[SharedGroup] = find_group(r.shared.subscriptions, group)
+    lock_shared(r.common.subscriptions)
+    found: cython.pointer[SharedGroup] = find_group(r.common.subscriptions, group)
     if found != cython.NULL:
         for reactor in range(found.reactors):
             if found.online[reactor] and reactor != r.index:
                 elsewhere[0] = reactor
-    unlock_shared(r.shared.subscriptions)
+    unlock_shared(r.common.subscriptions)
     return found != cython.NULL
 
 

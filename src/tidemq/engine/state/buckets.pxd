@@ -5,7 +5,7 @@ from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
-from tidemq.engine.state.state cimport Session, SubscriptionMap
+from tidemq.engine.state.client cimport Session, SubscriptionMap
 
 cdef extern from * nogil:
     """

@@ -1,6 +1,7 @@
 from libc.stdint cimport uint16_t, uint64_t
 
-from tidemq.engine.state.state cimport Connection, Reactor
+from tidemq.engine.state.client cimport Connection
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef uint16_t reactor_of(uint64_t handle) noexcept nogil
 cdef Connection* connection_of(const Reactor* r, uint64_t handle) noexcept nogil

@@ -7,7 +7,7 @@ billion times more, which takes days at the rate at which a reactor accepts, whi
 
 import cython
 from cython.cimports.libc.stdint import uint16_t, uint32_t
-from cython.cimports.tidemq.engine.state.state import Connection
+from cython.cimports.tidemq.engine.state.client import Connection
 
 
 def reactor_of(handle):

@@ -30,21 +30,21 @@ def read_wall_offset():
     return cython.cast(int64_t, now.tv_sec) * 1000000000 + now.tv_nsec - clock_ns()
 
 
-def wall_offset(shared):
+def wall_offset(common):
     """What a time of the monotonic clock is to be added to for a date; any thread."""
-    return load_i64(cython.cast(cython.pointer[int64_t], cython.address(shared.wall_offset_ns)), RELAXED)
+    return load_i64(cython.cast(cython.pointer[int64_t], cython.address(common.wall_offset_ns)), RELAXED)
 
 
-def id_offset(shared):
+def id_offset(common):
     """The same for ids; any thread."""
-    return load_i64(cython.cast(cython.pointer[int64_t], cython.address(shared.id_offset_ns)), RELAXED)
+    return load_i64(cython.cast(cython.pointer[int64_t], cython.address(common.id_offset_ns)), RELAXED)
 
 
-def raise_ids(shared, offset_ns):
+def raise_ids(common, offset_ns):
     """From now on ids are at least of that offset."""
-    known: int64_t = load_i64(cython.address(shared.id_offset_ns), RELAXED)
+    known: int64_t = load_i64(cython.address(common.id_offset_ns), RELAXED)
     while known < offset_ns:
         if compare_exchange_i64(
-            cython.address(shared.id_offset_ns), cython.address(known), offset_ns, False, RELAXED, RELAXED
+            cython.address(common.id_offset_ns), cython.address(known), offset_ns, False, RELAXED, RELAXED
         ):
             return

@@ -2,7 +2,7 @@
 what stands behind it in a read buffer waits for the next turn."""
 from libc.stdint cimport uint64_t
 
-from tidemq.engine.state.state cimport Reactor
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.engine.base.steps cimport allow_receivers, count_steps
 
 cdef enum:

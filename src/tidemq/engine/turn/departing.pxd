@@ -1,3 +1,3 @@
-from tidemq.engine.state.state cimport Reactor
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef void post_departing(Reactor* r) noexcept nogil

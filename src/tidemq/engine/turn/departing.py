@@ -13,5 +13,5 @@ def post_departing(r):
     if r.departing.size() and r.section != cython.NULL and not r.section.captured.empty():
         give_section(r)  # in streams their messages come before those of the connections' new places
     for index in range(r.departing.size()):
-        post_directly(r.shared.reactors[r.departing[index].hops], cython.address(r.departing[index]))
+        post_directly(r.common.reactors[r.departing[index].hops], cython.address(r.departing[index]))
     r.departing.clear()

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t
 
-from tidemq.engine.state.state cimport Gathering, Reactor
+from tidemq.engine.state.reactor cimport Reactor
+from tidemq.engine.state.turning cimport Gathering
 
 cdef void begin_gathering() noexcept nogil
 cdef void note_turn(Reactor* r, int64_t began_ns, int64_t ended_ns) noexcept nogil

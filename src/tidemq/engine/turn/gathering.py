@@ -16,7 +16,7 @@ from cython.cimports.libc.stdint import int64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.tidemq.engine.base.counters import C_PACKETS_RECEIVED, C_TURNS, C_TURNS_GATHERED
 from cython.cimports.tidemq.engine.base.system import PR_SET_TIMERSLACK, nanosleep, prctl, timespec
-from cython.cimports.tidemq.engine.state.state import Gathering
+from cython.cimports.tidemq.engine.state.turning import Gathering
 
 _WAIT_NS = cython.declare(int64_t, 80000)
 _SPAN_NS = cython.declare(int64_t, 2000000)  # is judged as a whole

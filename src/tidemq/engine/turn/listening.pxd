@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from tidemq.engine.state.state cimport Listener, Reactor
+from tidemq.engine.base.listener cimport Listener
+from tidemq.engine.state.reactor cimport Reactor
 
 cdef void add_listening(Reactor* r, int fd, Listener* listener, bint alone) noexcept nogil
 # Whether the key of an epoll event is a listening socket's.

@@ -8,6 +8,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_REFUSED_ADDRESS,
 )
 from cython.cimports.tidemq.engine.base.guarding import address_of_socket, give_place, take_place
+from cython.cimports.tidemq.engine.base.listener import ListeningSocket
 from cython.cimports.tidemq.engine.base.system import (
     EFD_CLOEXEC,
     EMFILE,
@@ -32,7 +33,8 @@ from cython.cimports.tidemq.engine.clients.closing import open_connection
 from cython.cimports.tidemq.engine.link.polling import watch
 from cython.cimports.tidemq.engine.link.rates import charge_accept, may_accept_at
 from cython.cimports.tidemq.engine.link.timers import add_timer
-from cython.cimports.tidemq.engine.state.state import TIMER_LISTENING, ListeningSocket, Shared
+from cython.cimports.tidemq.engine.state.mail import TIMER_LISTENING
+from cython.cimports.tidemq.engine.state.reactor import Common
 
 # of the key of a listening socket's epoll events; the rest is its place in `Reactor.listening`
 _MARK = cython.declare(uint64_t, cython.cast(uint64_t, 1) << 63)
@@ -66,13 +68,13 @@ def _accepted(r, listening):
     from accepting with it meanwhile; another thread of the program may still get hold of it, or another
     program of the system's last.
     """
-    shared: cython.pointer[Shared] = r.shared
-    pthread_mutex_lock(cython.address(shared.accept_lock))
+    common: cython.pointer[Common] = r.common
+    pthread_mutex_lock(cython.address(common.accept_lock))
     fd: cython.int = accept4(listening, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
     if fd < 0:
         fd = _NOBODY
         if errno in (EMFILE, ENFILE):
-            close(shared.reserve)
+            close(common.reserve)
             fd = accept4(listening, cython.NULL, cython.NULL, SOCK_CLOEXEC)
             if fd >= 0:
                 close(fd)
@@ -80,17 +82,17 @@ def _accepted(r, listening):
                 fd = _NOBODY
             elif errno in (EMFILE, ENFILE):
                 fd = _NO_ROOM
-            shared.reserve = eventfd(0, EFD_CLOEXEC)
+            common.reserve = eventfd(0, EFD_CLOEXEC)
         elif errno in (ENOBUFS, ENOMEM):
             fd = _NO_ROOM
-    elif shared.reserve < 0:
-        shared.reserve = eventfd(0, EFD_CLOEXEC)
-    pthread_mutex_unlock(cython.address(shared.accept_lock))
+    elif common.reserve < 0:
+        common.reserve = eventfd(0, EFD_CLOEXEC)
+    pthread_mutex_unlock(cython.address(common.accept_lock))
     return fd
 
 
 def _is_full(r, listener):
-    if load_i64(cython.address(r.shared.connection_count), RELAXED) >= r.shared.limits.connections_max:
+    if load_i64(cython.address(r.common.connection_count), RELAXED) >= r.common.limits.connections_max:
         return True
     return (
         listener.connections_max > 0
@@ -132,12 +134,12 @@ def _open(r, fd, listener):
     if listener.connections_per_address_max and not listener.proxied:
         address = address_of_socket(fd)
     if address and not take_place(
-        cython.address(r.shared.guard), address, listener.connections_per_address_max
+        cython.address(r.common.guard), address, listener.connections_per_address_max
     ):
         r.tally[C_REFUSED_ADDRESS] += 1
         return False
     if open_connection(r, fd, listener, address):
         return True
     if address:
-        give_place(cython.address(r.shared.guard), address)
+        give_place(cython.address(r.common.guard), address)
     return False

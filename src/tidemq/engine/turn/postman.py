@@ -33,9 +33,9 @@ from cython.cimports.tidemq.engine.queues.sessions import (
     new_session,
 )
 from cython.cimports.tidemq.engine.queues.shards import adopt_shard, look_at_room, serve_shard
+from cython.cimports.tidemq.engine.state.client import CONNECTING, Connection, Session
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    CONNECTING,
+from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
     MAIL_ANSWER_SUBSCRIBE,
@@ -60,12 +60,9 @@ from cython.cimports.tidemq.engine.state.state import (
     MAIL_STOP,
     MAIL_SUBSCRIBE,
     MAIL_UNSUBSCRIBE,
-    Connection,
     Mail,
-    Section,
-    Session,
-    StoredRows,
 )
+from cython.cimports.tidemq.engine.state.section import Section, StoredRows
 
 
 def _adopt(r, mail):
@@ -103,7 +100,7 @@ def _answer(r, mail):
         answer_publish(r, c, mail.reason, mail.token)
 
 
-def _disconnect(r, mail):
+def _disconnect_client(r, mail):
     """Ends the connection of a client, here or wherever its session lives."""
     found: Found = find_session(r, mail.letter.text, False)
     if found.session == cython.NULL:
@@ -154,7 +151,7 @@ def _stop(r):
     r.stopping = True
     for index in range(r.listening.size()):
         epoll_ctl(r.epoll, EPOLL_CTL_DEL, r.listening[index].fd, cython.NULL)
-    r.stop_ms = r.now_ms + r.shared.limits.shutdown_ms
+    r.stop_ms = r.now_ms + r.common.limits.shutdown_ms
     for index in range(r.connections.size()):
         c: cython.pointer[Connection] = r.connections[index]
         if c == cython.NULL or c.doomed:
@@ -233,7 +230,7 @@ def handle_mail(r, mail):
     elif kind == MAIL_REPLAYED:
         deliver_replayed(r, mail)
     elif kind == MAIL_DISCONNECT:
-        _disconnect(r, mail)
+        _disconnect_client(r, mail)
     elif kind == MAIL_SUBSCRIBE:
         _subscribe(r, mail)
     elif kind == MAIL_UNSUBSCRIBE:

@@ -1,9 +1,10 @@
 from libc.stdint cimport int64_t
 
-from tidemq.engine.state.state cimport Connection, Reactor, Shared
+from tidemq.engine.state.client cimport Connection
+from tidemq.engine.state.reactor cimport Common, Reactor
 from tidemq.engine.base.system cimport epoll_event
 
-cdef Reactor* new_reactor(Shared* shared, unsigned short index) noexcept nogil
+cdef Reactor* new_reactor(Common* common, unsigned short index) noexcept nogil
 cdef void free_reactor(Reactor* r) noexcept nogil
 cdef void run_reactor(Reactor* r) noexcept nogil
 

@@ -17,6 +17,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     LIVE_BUFFERS,
     MEMORY_BUFFERS,
 )
+from cython.cimports.tidemq.engine.base.event import EVENT_STOPPED
 from cython.cimports.tidemq.engine.base.steps import allow_steps, begin_turn, count_steps, end_turn
 from cython.cimports.tidemq.engine.base.system import (
     EFD_CLOEXEC,
@@ -89,22 +90,11 @@ from cython.cimports.tidemq.engine.queues.queueing import MARK_MS, mark_sent
 from cython.cimports.tidemq.engine.queues.retaining import end_sweep, sweep_retained
 from cython.cimports.tidemq.engine.queues.sessions import continue_ending
 from cython.cimports.tidemq.engine.queues.shards import continue_groups, look_at_room, tend_shards
+from cython.cimports.tidemq.engine.state.client import CONNECTED, OUTPUT_BLOCK, Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
-from cython.cimports.tidemq.engine.state.state import (
-    CONNECTED,
-    EVENT_STOPPED,
-    OUTPUT_BLOCK,
-    RELEASED,
-    SENT,
-    TIMER_CONNECTION,
-    TIMER_LISTENING,
-    TIMER_THROTTLED,
-    Connection,
-    Entry,
-    Outbox,
-    Reactor,
-    Timer,
-)
+from cython.cimports.tidemq.engine.state.mail import TIMER_CONNECTION, TIMER_LISTENING, TIMER_THROTTLED, Timer
+from cython.cimports.tidemq.engine.state.queue import RELEASED, SENT, Entry, Outbox
+from cython.cimports.tidemq.engine.state.reactor import Reactor
 from cython.cimports.tidemq.engine.state.work import begin_work, is_enough
 from cython.cimports.tidemq.engine.turn.departing import post_departing
 from cython.cimports.tidemq.engine.turn.gathering import begin_gathering, gather, note_turn
@@ -131,14 +121,14 @@ _IDLE_MS = cython.declare(int64_t, 1000)  # the longest wait when there is nothi
 _READ_CAPACITY = cython.declare(uint32_t, 262144)  # bytes of one read, and of the one buffer for it
 
 
-def new_reactor(shared, index):
+def new_reactor(common, index):
     """A reactor that does not run yet."""
     owner: unique_ptr[Reactor] = make_unique[Reactor]()
     r: cython.pointer[Reactor] = owner.release()
     r.handback_left = cython.cast(cython.uint, 0xFFFFFFFF)  # until it runs
     r.keep_left = KEPT_A_TURN
     r.index = index
-    r.shared = shared
+    r.common = common
     r.epoll = epoll_create1(EPOLL_CLOEXEC)
     r.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
     watch(r, r.wake, 0, 0)
@@ -218,7 +208,7 @@ def _resend_overdue(r, c):
     entry: cython.pointer[Entry] = entry_at(box, box.head)
     late: cython.bint = (
         entry.state == SENT or entry.state == RELEASED
-    ) and r.now_ms // 1000 - entry.sent_s >= r.shared.limits.ack_timeout_s
+    ) and r.now_ms // 1000 - entry.sent_s >= r.common.limits.ack_timeout_s
     if late:
         rewind_outbox(box)
         send_waiting(r, c.session)
@@ -231,7 +221,7 @@ def _check_connect(r, c):
     """
     if c.deadline_ms > r.now_ms:
         time_connection(r, c, c.deadline_ms)
-    elif c.asked or (c.throttled and c.deadline_ms + r.shared.limits.connect_timeout_ms > r.now_ms):
+    elif c.asked or (c.throttled and c.deadline_ms + r.common.limits.connect_timeout_ms > r.now_ms):
         time_connection(r, c, r.now_ms + _IDLE_MS)
     else:
         r.tally[C_ENDED_CONNECT_LATE] += 1
@@ -242,7 +232,7 @@ def _check_flow(r, c):
     """Ends a connection whose packet does not become whole, or whose output nobody takes. Returns when to
     look again; 0: there is nothing to look after.
     """
-    limit_ms: int64_t = r.shared.limits.packet_ms_max
+    limit_ms: int64_t = r.common.limits.packet_ms_max
     next_ms: int64_t = 0
     if limit_ms and c.input != cython.NULL:
         if c.asked or c.pause_count or c.stalled or begins_whole(r, c):
@@ -252,7 +242,7 @@ def _check_flow(r, c):
             r.tally[C_ENDED_PACKET_LATE] += 1
             doom(r, c, fault_reason(FAULT_PACKET_LATE), FAULT_PACKET_LATE)
             return 0
-    limit_ms = r.shared.limits.output_stalled_ms_max
+    limit_ms = r.common.limits.output_stalled_ms_max
     if limit_ms and c.interest & EPOLLOUT:
         # an event comes only when much has room again: who reads slowly shows in what the socket holds
         unsent: cython.int = c.unsent
@@ -291,9 +281,9 @@ def _connection_due(r, c, due_ms):
             return
         if next_ms == 0 or silent_ms < next_ms:
             next_ms = silent_ms
-    if c.version == 3 and r.shared.limits.ack_timeout_s:
+    if c.version == 3 and r.common.limits.ack_timeout_s:
         _resend_overdue(r, c)
-        again_ms: int64_t = r.now_ms + cython.cast(int64_t, r.shared.limits.ack_timeout_s) * 1000
+        again_ms: int64_t = r.now_ms + cython.cast(int64_t, r.common.limits.ack_timeout_s) * 1000
         if next_ms == 0 or again_ms < next_ms:
             next_ms = again_ms
     if next_ms:
@@ -366,10 +356,10 @@ def _settle(r, c):
         return
     c.touched = False
     if c.session != cython.NULL and c.session.backlog != cython.NULL:
-        r.backlog_ready = r.backlog_ready or pending_output(c) <= r.shared.limits.output_high_bytes // 2
+        r.backlog_ready = r.backlog_ready or pending_output(c) <= r.common.limits.output_high_bytes // 2
     if c.session != cython.NULL and is_waited_for(c.session):
         relieve(r, c.session)
-    if c.stalled and pending_output(c) <= r.shared.limits.output_high_bytes // 2:
+    if c.stalled and pending_output(c) <= r.common.limits.output_high_bytes // 2:
         c.stalled = False
         r.resumed.push_back(handle_of(r, c))
     update_interest(r, c)
@@ -412,7 +402,7 @@ def _wait_ms(r):
         return 0
     if r.overloaded_left or r.reviews.size() or r.reading.size() or r.dating_at < r.dating_buckets:
         return 0
-    watching: cython.bint = r.strained.size() or load_int(cython.address(r.shared.overloaded), RELAXED)
+    watching: cython.bint = r.strained.size() or load_int(cython.address(r.common.overloaded), RELAXED)
     watching = watching or r.group_list.size() > 0 or r.drops.size() > 0 or r.lingering.size() > 0
     watching = watching or r.sweep != cython.NULL
     wait: int64_t = _TICK_MS if watching else _IDLE_MS
@@ -430,7 +420,7 @@ def _wait_ms(r):
         wait = 0
     # the store may have run out of work after it was last offered some
     if load_int(cython.address(r.unhanded), SEQ_CST) and load_int(
-        cython.address(r.shared.journal_idle), SEQ_CST
+        cython.address(r.common.journal_idle), SEQ_CST
     ):
         wait = 0
     pthread_mutex_unlock(cython.address(r.inbox_lock))
@@ -517,4 +507,4 @@ def run_reactor(r):
             doom(r, r.connections[index], RC_SERVER_SHUTTING_DOWN, 0)
     _end_turn(r)
     report_drops(r)
-    post_event(r.shared, new_event(EVENT_STOPPED, r.index))
+    post_event(r.common, new_event(EVENT_STOPPED, r.index))

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint8_t
 
-from tidemq.engine.state.state cimport Connection, Reactor
+from tidemq.engine.state.client cimport Connection
+from tidemq.engine.state.reactor cimport Reactor
 from tidemq.wire.packets cimport FixedHeader
 
 cdef void read_connection(Reactor* r, Connection* c) noexcept nogil

@@ -32,8 +32,8 @@ from cython.cimports.tidemq.engine.link.rates import (
 )
 from cython.cimports.tidemq.engine.link.timers import time_connection
 from cython.cimports.tidemq.engine.link.wrapping import check_transport, receive_wrapped
+from cython.cimports.tidemq.engine.state.client import AUTHENTICATING, CONNECTED, CONNECTING
 from cython.cimports.tidemq.engine.state.handles import handle_of
-from cython.cimports.tidemq.engine.state.state import AUTHENTICATING, CONNECTED, CONNECTING
 from cython.cimports.tidemq.engine.state.work import begin_work, is_enough
 from cython.cimports.tidemq.net.transport import RECORD_BYTES_MAX
 from cython.cimports.tidemq.wire.packets import (
@@ -84,7 +84,7 @@ def _handle_disconnect(r, c, first, body, size):
         if c.session.expiry_s == 0 and expiry_s:
             fault = FAULT_SESSION_EXPIRY  # [MQTT-3.14.2-2]
         else:
-            limit: uint32_t = r.shared.limits.session_expiry_s_max
+            limit: uint32_t = r.common.limits.session_expiry_s_max
             c.session.expiry_s = expiry_s if expiry_s < limit else limit
     if fault != FAULT_NONE:
         doom(r, c, fault_reason(fault), fault)
@@ -162,7 +162,7 @@ def _parse_packets(r, c, data, size):
     searched_max: uint64_t = r.searched + _SEARCHED_MAX
     begin_work(r)
     while at < size and not (c.doomed or c.asked or c.leaving or c.pause_count):
-        if pending_output(c) > r.shared.limits.output_high_bytes:
+        if pending_output(c) > r.common.limits.output_high_bytes:
             c.stalled = True
             touch(r, c)
             break
@@ -173,7 +173,7 @@ def _parse_packets(r, c, data, size):
             fault = FAULT_TLS
         if fault == FAULT_NEED_MORE:
             break
-        if fault == FAULT_NONE and header.header_size + header.body_size > r.shared.limits.packet_bytes_max:
+        if fault == FAULT_NONE and header.header_size + header.body_size > r.common.limits.packet_bytes_max:
             fault = FAULT_PACKET_TOO_LARGE
         if fault != FAULT_NONE:
             doom(r, c, fault_reason(fault), fault)
@@ -199,13 +199,13 @@ def _keep_input(r, c, data, size, began_ms):
     header: FixedHeader
     capacity: uint32_t = size
     c.packet_ms = began_ms
-    if r.shared.limits.packet_ms_max and c.state == CONNECTED:
-        time_connection(r, c, began_ms + r.shared.limits.packet_ms_max)
+    if r.common.limits.packet_ms_max and c.state == CONNECTED:
+        time_connection(r, c, began_ms + r.common.limits.packet_ms_max)
     if parse_fixed_header(data, size, cython.address(header)) == FAULT_NONE:
         whole: uint32_t = header.header_size + header.body_size
         # a small packet's rest comes by way of the reactor's buffer, one that is not allowed gets no room at
         # all
-        if size < whole <= r.shared.limits.packet_bytes_max:
+        if size < whole <= r.common.limits.packet_bytes_max:
             if whole > r.read_capacity or size > r.read_capacity // 2:
                 # twice what has come: a header alone, which may claim much, gets little
                 capacity = min(whole, max(2 * size, _ROOM_FIRST))
@@ -262,7 +262,7 @@ def begins_whole(r, c):
     if fault == FAULT_NEED_MORE:
         return False
     whole: uint32_t = header.header_size + header.body_size
-    return fault != FAULT_NONE or whole <= c.input_size or whole > r.shared.limits.packet_bytes_max
+    return fault != FAULT_NONE or whole <= c.input_size or whole > r.common.limits.packet_bytes_max
 
 
 def _add_input(r, c, data, size):
@@ -283,7 +283,7 @@ def _read_wrapped(r, c):
     large: cython.bint = c.input_capacity > c.input_size
     kept: uint32_t = 0
     data: cython.pointer[uint8_t] = r.read_buffer
-    if pending_output(c) > r.shared.limits.output_high_bytes:
+    if pending_output(c) > r.common.limits.output_high_bytes:
         c.stalled = True  # it sends Pings, and reads none of the answers
         touch(r, c)
         return

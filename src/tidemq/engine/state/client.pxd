@@ -1,0 +1,207 @@
+"""A session, its connection, and its part in shared groups. Layout only; one file, because each names the other.
+Owner: one reactor. Others hold a connection's handle, and look at a session under `Common.registry_lock` alone."""
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
+from libcpp cimport bool
+from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
+
+from tidemq.engine.base.engine_limits cimport Usage
+from tidemq.engine.base.hashing cimport SeededHash
+from tidemq.engine.base.listener cimport Listener
+from tidemq.engine.base.message cimport Message
+from tidemq.engine.index.retained_index cimport RetainedWalk
+from tidemq.engine.index.rules cimport Policy, RuleSet
+from tidemq.engine.state.queue cimport Outbox, StoredQueue
+from tidemq.engine.state.strain cimport Strain
+from tidemq.net.transport cimport Transport
+
+cdef enum:
+    FOR_EVER = 0xFFFFFFFF        # a session expiry that never comes (5.0 section 3.1.2.11.2)
+    OUTPUT_BLOCK = 65536         # bytes gathered for one connection before they are sent within a turn
+    LARGE_PAYLOAD = 32768        # from here on a payload is sent from its message and not copied
+
+ctypedef unordered_map[string, Backlog, SeededHash] BacklogMap
+
+ctypedef unordered_map[string, SessionSubscription, SeededHash] SubscriptionMap
+
+ctypedef unordered_map[string, uint16_t, SeededHash] AliasMap
+
+ctypedef Session* SessionPointer
+
+cdef struct SessionSubscription:
+    uint32_t subscription_id
+    uint16_t turn                # of the SUBSCRIBE that it is from, among those to its filter: what was promised before is void
+    uint8_t options
+
+cdef struct Removal:             # of a session that has ended, from the store
+    uint16_t reactor
+    uint64_t section             # of that reactor, which has to be committed
+
+cdef cppclass Will:
+    Message* message
+    uint32_t delay_s
+    int64_t expiry_s             # of the message, from its publication; -1: none
+    uint64_t token               # it is published, and goes when that is kept, see wills; 0: it is not
+    bool recorded                # the session's row without it is in a section
+
+cdef cppclass Session:
+    string client_id
+    uint64_t number              # unique in this engine
+    uint16_t reactor             # the owner; written under Common.registry_lock
+    uint64_t group               # of a shard: the shared group whose queue it is part of; 0: a client's session
+    bool internal                # a receiver of the embedding program: what it gets goes up as events
+    bool moving                  # on its way to `reactor` with its connection; under Common.registry_lock
+    bool ending                  # over and nobody's, in Reactor.ending: the index still has some of its subscriptions
+    uint32_t receiver            # scratch of a look-up: its place among the entry's receivers, if it is that one's
+    uint32_t expiry_s            # 0: ends with its connection; 0xFFFFFFFF: never
+    int64_t ends_ms              # while offline: when it expires; 0: not
+    int64_t will_ms              # while offline: when the will is due; 0: not
+    int64_t timer_ms             # when its timer is due; another timer of it is stale; 0: none
+    Connection* connection       # NULL while offline; written atomically, for the façade looks whether there is one
+    Will* will
+    Outbox outbox
+    Strain* strain               # NULL: nobody has ever had to wait for it
+    StoredQueue* stored          # of a session that outlives its connection; NULL: nothing of it is stored
+    uint64_t* received           # bit per packet identifier of a QoS 2 message that waits for PUBREL; NULL: none
+    uint32_t received_count
+    uint32_t offers              # QoS 2 messages from this client that are offered and not closed
+    Memberships* memberships     # NULL: it never had a shared subscription
+    uint32_t last_owed           # the last promise to this publisher, see ledger; it may be kept by now
+    BacklogMap* backlog          # by filter; NULL: none
+    SubscriptionMap* subscriptions   # by whole filter, $share included; NULL: none
+
+cdef cppclass Membership:        # a session's subscription in a shared group, see groups
+    Session* session
+    LocalGroup* group
+    uint32_t subscription_id
+    uint8_t qos
+    bool retain_as_published
+    bool present                 # its client is there: it is in LocalGroup.members
+    bool full                    # found to take no more: it is in Memberships.full
+    uint32_t at, full_at         # its places in LocalGroup.members and in Memberships.full
+
+cdef cppclass Memberships:       # of one session
+    unordered_map[uint64_t, Membership*] by_group
+    vector[Membership*] full     # those that were found to take no more
+    Handback* handback           # of what it held; NULL: none is under way
+
+cdef cppclass LocalGroup:        # what a reactor has of a shared group: its members that are there, and shards
+    uint64_t number
+    vector[Membership*] members
+    uint32_t ready               # so many of them, the first, may take a message; all others were found full
+    vector[Session*] shards
+    uint32_t handbacks           # that are under way: nothing of its queue goes out meanwhile
+    bool due                     # in Reactor.due_groups
+
+cdef cppclass Handback:          # an outbox that is taken apart, from its newest entry on, see handbacks
+    Session* session             # whose outbox it is; NULL: it has ended, or this is void
+    Outbox box                   # what a session that has ended has left
+    uint64_t place               # what is below it is still to be looked at
+    uint64_t number              # of the session that has ended, and `owner`, its name, for what is dropped
+    string owner
+    uint8_t counter              # of that
+    vector[uint64_t] groups      # they wait for it
+
+cdef struct LargePayload:        # goes out after `at` bytes of the buffer's stream, from the message itself
+    uint64_t at
+    Message* message
+    uint32_t sent
+
+cdef cppclass LargePayloads:      # of one connection, from the first one on
+    vector[LargePayload] parts   # not yet sent
+    uint64_t bytes               # of these
+    uint64_t streamed            # bytes of the buffer that were sent since
+
+cdef struct Output:
+    uint8_t* data
+    uint32_t start               # data[start:end] is to be sent
+    uint32_t end
+    uint32_t capacity
+    uint64_t taken               # bytes that the socket has ever taken
+    uint32_t usual               # bytes that a turn wrote lately: chooses the next buffer's size
+    LargePayloads* large         # NULL: there never was one
+
+cdef cppclass Identity:           # of a client about whom somebody decides
+    string* auth_method
+    string* username             # NULL: it has named none, or nobody asks
+    string* groups               # that its authenticator put it in, each ends with a NUL; NULL: none
+    Policy* own_rules            # of this client alone, asked before all others; held; NULL: it has none
+
+cdef cppclass ClientUsage:        # of a client whose listener bounds it
+    Usage buckets
+    int64_t throttled_ms         # since when it waits for one
+
+cdef enum:   # the state of a Connection
+    CONNECTING                   # no CONNECT yet
+    DECIDING                     # the control plane was asked about the CONNECT
+    AUTHENTICATING               # AUTH packets go to and fro
+    CONNECTED
+    CLOSING                      # doomed: nothing more is read; freed at the end of the turn
+
+# There may be a million: fields are in an order that leaves no gaps, what few have is behind a pointer.
+cdef cppclass Connection:
+    int fd
+    uint32_t slot                # in Reactor.connections
+    uint32_t generation          # of the slot
+    uint32_t interest            # epoll events asked for
+    Listener* listener           # where it came in
+    Transport* transport         # what its bytes are wrapped in; NULL: nothing, MQTT as it is
+    int64_t transport_bytes      # of the transport's buffers, as they were last counted
+    Session* session
+    uint8_t* input               # the start of a packet that has not come whole, or what a pause left unread
+    uint32_t input_size, input_capacity
+    Output output
+    uint8_t state                # ConnectionState
+    uint8_t version              # 3, 4 or 5
+    bool asked                   # a request to the control plane is open: read nothing more
+    bool touched                 # in Reactor.touched
+    bool doomed
+    uint8_t doom_reason, doom_fault
+    bool backlogged              # in Reactor.backlogged
+    bool stalled                 # reads none of the answers to what it sends: not read from until it does
+    bool leaving                 # goes to another reactor at the end of the turn
+    bool clean_disconnect        # the will is not wanted any more
+    bool overloaded              # in Reactor.overloaded
+    bool refused                 # held by the memory ceiling for too long: its messages are refused meanwhile
+    bool throttled               # waits for a bucket, see rates
+    bool placed                  # counted in Guard.addresses
+    bool in_debt                 # it is owed so many that it is not read from
+    uint8_t reviewing            # 1: in Reactor.reviews; 2: and under rules that came since
+    bool replays                 # has asked for what a stream keeps: it stays on this reactor
+    bool delivered               # replayed messages are in its output: the control plane waits until they are out
+    uint8_t homing               # 1 + the reactor that it moves to once it is owed nothing; 0: none
+    uint8_t moves                # how often it has moved to another reactor
+    uint16_t away_to
+    uint32_t away                # messages in a row that went to reactor `away_to` and to nobody else
+    uint32_t owed                # acknowledgements of its messages that wait for the store
+    uint32_t pause_count         # receivers (and the memory ceiling) that want this publisher not to be read
+    uint32_t packet_bytes_max    # the largest packet that the client takes
+    uint16_t send_max            # messages in flight that the client takes
+    uint16_t alias_max           # aliases that the client takes
+    uint32_t keep_alive_ms       # 0: none
+    int unsent                   # bytes in the socket, at the last look
+    int64_t deadline_ms          # of CONNECT, and of the next step of an authentication
+    int64_t packet_ms            # when the packet began that has not come whole
+    int64_t output_ms            # when the client was last seen to take output that waits
+    int64_t last_read_ms
+    int64_t timer_ms             # when its timer is due; another timer of it is stale; 0: none
+    int64_t overloaded_ms        # since when
+    ClientUsage* usage           # NULL: nothing bounds it
+    uint64_t resumes             # the last section whose commitment lets its outbox go on
+    uint64_t address             # as a number, see guarding; 0: not known
+    uint64_t visitor             # in Guard.clients; 0: it is not counted
+    string* connect_packet       # first byte and body, kept while the CONNECT is decided
+    string* pending_packet       # the SUBSCRIBE or PUBLISH that waits for authorisation: first byte and body
+    Identity* identity           # NULL: nothing of it is known, or nobody asks
+    RuleSet* rules               # that are about it, held; NULL: there are no rules
+    uint64_t rules_number        # what is found by them is remembered under it
+    uint64_t asker_number        # and what an authoriser has answered under this; 0: nothing yet
+    vector[string]* aliases_in   # topic by alias
+    AliasMap* aliases_out
+    string* peer                 # "host:port"; NULL: nobody has asked for it yet
+
+cdef cppclass Backlog:            # retained messages that a new subscription still has to get
+    RetainedWalk* walk           # NULL while the client is away
+    uint32_t subscription_id
+    uint8_t qos
