@@ -1,7 +1,7 @@
 """Builds the compiled modules: a ``.py`` file with a ``.pxd`` beside it is compiled, any other is not.
 
 ``TIDEMQ_BUILD`` names another build: ``address`` or ``thread`` for that sanitizer (``make asan``, ``make
-race``), ``steps`` with the steps of turns counted (``make steps``), ``symbols`` with what profilers want.
+race``), ``assert`` with invariants checked (``make assert``), ``symbols`` with what profilers want.
 ``TIDEMQ_SYSTEM`` is the full path of a header that takes the place of the operating system's calls, see
 ``engine/base/system.h``.
 """
@@ -32,7 +32,7 @@ PLACES = {"build_lib": f"build/lib{VARIANT}", "build_temp": f"build/objects{VARI
 THREADS = (os.cpu_count() or 1) if multiprocessing.get_start_method() == "fork" else 0
 
 # -g0: Python's own flags ask for symbols, which are nine tenths of a module
-FLAGS = {"": ["-O2", "-g0"], "symbols": ["-O2", "-g"], "steps": ["-O0", "-g1", "-DTIDEMQ_STEPS"]}
+FLAGS = {"": ["-O2", "-g0"], "symbols": ["-O2", "-g"], "assert": ["-O0", "-g1", "-DTIDEMQ_ASSERT"]}
 SANITIZERS = [f"-fsanitize={BUILD}", "-fno-omit-frame-pointer"] if BUILD not in FLAGS else []
 
 compile_args = ["-std=c++17", "-fno-strict-aliasing", "-Wno-unused-function"]

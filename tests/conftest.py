@@ -29,9 +29,9 @@ from tidemq.testing.ports import free_port
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance`
 
+from assertions.apart import TESTS as APART
 from guard import guard_this_process
 from quick import examples
-from steps.counted import TESTS as COUNTED
 from waiting import WAIT_S
 
 UNDER_TEST = os.environ.get("TIDEMQ_TEST_BROKER", "tidemq")
@@ -48,7 +48,7 @@ hypothesis.settings.load_profile("tests")
 TOGETHER = {"pipeline": "a session", "spark": "clusters", "pipeline_crash": "clusters"}
 # What takes longest begins first.
 FIRST = [
-    *("pipeline/", "pipeline_crash/", "spark/", "steps/", "wheel/", "crash/test_crash.py"),
+    *("pipeline/", "pipeline_crash/", "spark/", "assertions/", "wheel/", "crash/test_crash.py"),
     *("cli/test_cli.py", "unit/test_wire_roundtrip.py", "fuzz/"),
 ]
 
@@ -74,11 +74,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sorts them, and leaves out what tests/steps runs in a build that holds more, if that runs too."""
-    if any("/steps/test_turns.py::test_many" in item.nodeid for item in items):
-        again = [item for item in items if item.nodeid.startswith(tuple(COUNTED))]
+    """Sorts them, and leaves out what tests/assertions runs in a build that holds more, if that runs too."""
+    if any("/assertions/test_turns.py::test_many" in item.nodeid for item in items):
+        again = [item for item in items if item.nodeid.startswith(tuple(APART))]
         config.hook.pytest_deselected(items=again)
-        items[:] = [item for item in items if not item.nodeid.startswith(tuple(COUNTED))]
+        items[:] = [item for item in items if not item.nodeid.startswith(tuple(APART))]
 
     def place(item: pytest.Item) -> int:
         file = item.nodeid.split("::")[0]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds another variant of the compiled modules into build/variant-NAME and runs Python on them:
-#   tools/variant.sh address|thread|steps|symbols ARGUMENT...
+#   tools/variant.sh address|thread|assert|symbols ARGUMENT...
 # The arguments are Python's; none only builds. The status is not 0 when the program fails or a sanitizer reports
 # anything. PYTHON names the interpreter; gcc's runtime of a sanitizer is installed where it is missing (Debian).
 set -euo pipefail
@@ -22,26 +22,22 @@ copy_sources() { # for sanitizers the load tools stay out: what they measure is 
     done
     local left_out=./tidemq/bench
     [ "$kind" = address ] || [ "$kind" = thread ] || left_out=./none
-    (cd src && find . -path "$left_out" -prune -o \( -name '*.py' -o -name '*.p[xy][di]' \) -print0 |
+    (cd src && find . -path "$left_out" -prune -o \( -name '*.py' -o -name '*.p[xy][di]' -o -name '*.h' \) -print0 |
         xargs -0 cp --update --parents --preserve=timestamps --target-directory="$tree/src")
     cp --update --preserve=timestamps setup.py pyproject.toml README.md LICENSE "$tree"
     [ ! -d build/cython ] || # what is translated already need not be again
         cp --update --recursive --preserve=timestamps --no-target-directory build/cython "$tree/build/cython-$kind"
 }
 
-counting_modules() { # the beginnings of their paths, in src
-    grep --recursive --files-with-matches --include='*.py' -E 'engine\.(steps|work) import' . | sed 's/py$//'
-}
-
-reuse_modules() { # those that count no steps are as they are in the build that is there
+reuse_modules() { # only the engine has invariants: all else is as it is in the build that is there
     mkdir -p "$tree/build/lib-$kind"
-    (cd src && find . -name '*.so' | grep --invert-match --fixed-strings --file=<(counting_modules) |
-        xargs --no-run-if-empty cp --update --parents --preserve=timestamps --target-directory="$tree/build/lib-$kind")
+    (cd src && find . -name '*.so' -not -path './tidemq/engine/*' -print0 |
+        xargs --null --no-run-if-empty cp --update --parents --preserve=timestamps --target-directory="$tree/build/lib-$kind")
 }
 
 build() {
     copy_sources
-    [ "$kind" != steps ] || reuse_modules
+    [ "$kind" != assert ] || reuse_modules
     cd "$tree"
     TIDEMQ_BUILD=$kind "$python" setup.py --quiet build_ext --inplace --parallel 2 >build/build.log 2>&1 || {
         tail -n 40 build/build.log

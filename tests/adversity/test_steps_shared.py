@@ -15,10 +15,10 @@ from adversity.conftest import EngineUnderTest, StartEngine
 from conformance.kit import Client, kept
 from conformance.packets import PUBLISH, publish
 
-from tidemq.engine.base.steps import counts_steps
+from tidemq.engine.base.asserting import checks_invariants
 
 FILTER = "$share/g/t"
-MANY = 100_000 if counts_steps() else 10_000
+MANY = 100_000 if checks_invariants() else 10_000
 BATCH = 500
 
 
@@ -152,7 +152,7 @@ def handed_back(engine: EngineUnderTest, held: int, waiting: int) -> tuple[float
 
 def test_what_members_held_goes_back_in_order_and_at_once(start_engine: StartEngine) -> None:
     """What each held comes in its order and before what waited; the cost does not grow with what waits."""
-    held, waiting = (MANY // 2, MANY) if counts_steps() else (2_000, 30_000)
+    held, waiting = (MANY // 2, MANY) if checks_invariants() else (2_000, 30_000)
     engine = start_engine(1, inflight_max=held, queued_messages_max=10 * MANY)
     alone, _ = handed_back(engine, held, 0)
     beside, got = handed_back(engine, held, waiting)

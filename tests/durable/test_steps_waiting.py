@@ -20,14 +20,14 @@ from conformance.packets import PUBACK, PUBLISH, acknowledge, publish
 from waiting import WAIT_S, wait_until
 
 from tidemq.config import StreamConfig
-from tidemq.engine.base.steps import counts_steps
+from tidemq.engine.base.asserting import checks_invariants
 
 if TYPE_CHECKING:
     from durable.conftest import Servers
     from durable.server import Server
 
 TESTS = Path(__file__).parents[1]
-COUNT = 12_000 if counts_steps() else 1000
+COUNT = 12_000 if checks_invariants() else 1000
 PIECE = bytes(50_000)
 CEILING = 100_000_000
 STREAM = StreamConfig(name="s", filters=("s/#",))

@@ -12,7 +12,7 @@ TYPED = ["benchmarks", "examples", "tests", "tools"]  # beside the package
 def said(root: Path, *arguments: str) -> str:
     """What a checker printed; empty where it was content."""
     done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=root, capture_output=True, text=True, timeout=110
+        [sys.executable, "-m", *arguments], cwd=root, capture_output=True, text=True, timeout=900
     )
     return done.stdout + done.stderr if done.returncode else ""
 

@@ -9,6 +9,7 @@ from cython.cimports.libc.stdint import uint8_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.guarding import Visits
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
     AF_INET,
     AF_INET6,
@@ -16,8 +17,6 @@ from cython.cimports.tidemq.engine.base.system import (
     getpeername,
     pthread_mutex_destroy,
     pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     sockaddr,
     sockaddr_storage,
     socklen_t,
@@ -87,20 +86,20 @@ def is_local_socket(fd):
 
 def take_place(guard, address, most):
     """One more connection of the address, if it has fewer than ``most``. Its end is `give_place`."""
-    pthread_mutex_lock(cython.address(guard.lock))
+    lock(cython.address(guard.lock))
     allowed: cython.bint = guard.addresses[address] < most
     if allowed:
         guard.addresses[address] += 1
-    pthread_mutex_unlock(cython.address(guard.lock))
+    unlock(cython.address(guard.lock))
     return allowed
 
 
 def give_place(guard, address):
-    pthread_mutex_lock(cython.address(guard.lock))
+    lock(cython.address(guard.lock))
     guard.addresses[address] -= 1
     if guard.addresses[address] <= 0:
         guard.addresses.erase(address)
-    pthread_mutex_unlock(cython.address(guard.lock))
+    unlock(cython.address(guard.lock))
 
 
 def visitor_of(guard, client_id, address):
@@ -113,9 +112,9 @@ def visitor_of(guard, client_id, address):
 
 
 def is_banned(guard, visitor, now_ms):
-    pthread_mutex_lock(cython.address(guard.lock))
+    lock(cython.address(guard.lock))
     banned: cython.bint = guard.clients.count(visitor) and guard.clients[visitor].banned_ms > now_ms
-    pthread_mutex_unlock(cython.address(guard.lock))
+    unlock(cython.address(guard.lock))
     return banned
 
 
@@ -136,7 +135,7 @@ def _forget_old(guard, now_ms, window_ms, clients_max):
 
 def note_visit(guard, visitor, now_ms, connects_max, window_ms, ban_ms, clients_max):
     """Counts a connect. False: it is one too many in the window, and the client banned from now on."""
-    pthread_mutex_lock(cython.address(guard.lock))
+    lock(cython.address(guard.lock))
     if not guard.clients.count(visitor):
         _forget_old(guard, now_ms, window_ms, clients_max)
         guard.order.push_back(visitor)
@@ -149,5 +148,5 @@ def note_visit(guard, visitor, now_ms, connects_max, window_ms, ban_ms, clients_
     if not allowed:
         visits.banned_ms = now_ms + ban_ms
         visits.connects = 0
-    pthread_mutex_unlock(cython.address(guard.lock))
+    unlock(cython.address(guard.lock))
     return allowed

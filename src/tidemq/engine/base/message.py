@@ -9,10 +9,12 @@ from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.base.allocation import obtain
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     LIVE_MESSAGES,
     MEMORY_MESSAGES,
 )
+from cython.cimports.tidemq.engine.base.locks import under_no_lock
 from cython.cimports.tidemq.engine.base.system import ACQ_REL, add_int
 from cython.cimports.tidemq.wire.protocol import Span
 
@@ -90,7 +92,10 @@ def close_passage(passage, tally):
 
 def release_message(message, tally):
     """One holder less; the last one frees it."""
-    if add_int(cython.address(message.references), -1, ACQ_REL) == 0:
+    left: cython.int = add_int(cython.address(message.references), -1, ACQ_REL)
+    holds(left >= 0, b"who releases a message holds it")
+    if left == 0:
+        under_no_lock()
         tally[LIVE_MESSAGES] -= 1
         tally[MEMORY_MESSAGES] -= message_bytes(message)
         free(message)

@@ -1,17 +1,15 @@
-"""Steps of a turn, counted in builds for it (`make steps`). In all others `count_steps` and the like are nothing."""
+"""Steps of a turn, counted in builds that check invariants (`make assert`). In all others `count_steps` and the like are
+nothing."""
 from libc.stdint cimport uint64_t
+from libcpp cimport bool
+
+from tidemq.engine.base.asserting cimport ASSERTS
 
 cdef extern from *:
     """
-    #ifdef TIDEMQ_STEPS
-    #define TIDEMQ_COUNTS_STEPS 1
-    #else
-    #define TIDEMQ_COUNTS_STEPS 0
-    #endif
     typedef struct { bool in_turn; uint64_t taken, allowed; } tidemq_steps_t;
     static inline tidemq_steps_t *tidemq_steps(void) { static thread_local tidemq_steps_t steps; return &steps; }
     """
-    const bint COUNTS_STEPS "TIDEMQ_COUNTS_STEPS"
     ctypedef struct StepCount "tidemq_steps_t":
         bint in_turn
         uint64_t taken
@@ -29,24 +27,24 @@ cdef void take_steps(uint64_t count) noexcept nogil
 cdef void grant_steps(uint64_t count) noexcept nogil
 
 cdef inline void begin_turn() noexcept nogil:
-    if COUNTS_STEPS:
+    if ASSERTS:
         begin_counting()
 
 cdef inline void end_turn() noexcept nogil:
-    if COUNTS_STEPS:
+    if ASSERTS:
         end_counting()
 
 # In each loop of a turn over things of which there can be many. Outside a turn it counts nothing.
 cdef inline void count_steps(uint64_t count) noexcept nogil:
-    if COUNTS_STEPS:
+    if ASSERTS:
         take_steps(count)
 
 # For packets and mails that the turn handles.
 cdef inline void allow_steps(uint64_t packets) noexcept nogil:
-    if COUNTS_STEPS:
+    if ASSERTS:
         grant_steps(packets * STEPS_PER_PACKET)
 
 # For those who get a message, or are asked about it: that is one piece of work, and is not spread over turns.
 cdef inline void allow_receivers(uint64_t receivers) noexcept nogil:
-    if COUNTS_STEPS:
+    if ASSERTS:
         grant_steps(receivers * STEPS_PER_RECEIVER)

@@ -1,9 +1,9 @@
 """How many steps a reactor's turn takes: the test for loops that nothing bounds.
 
 A step is one round of a loop over things of which there can be many: members of a group, entries of a queue,
-filters under a wildcard, retained messages, sessions that end. In a build that counts them (``make steps``) a
-turn may take ``STEPS_MAX``, ``STEPS_PER_PACKET`` for each packet or mail that it handles, and
-``STEPS_PER_RECEIVER`` for each receiver of these. One that takes more ends the process with a trace:
+filters under a wildcard, retained messages, sessions that end. In a build that checks invariants
+(``make assert``) a turn may take ``STEPS_MAX``, ``STEPS_PER_PACKET`` for each packet or mail that it handles,
+and ``STEPS_PER_RECEIVER`` for each receiver of these. One that takes more ends the process with a trace:
 ``addr2line -fe FILE OFFSET`` names the loop. So a turn that is given much to do may be long, and one that
 does much for little may not; and any test may find one.
 
@@ -14,9 +14,8 @@ bounded by the protocol (65,535 packet identifiers) or by ``output_high_bytes``.
 import cython
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.stdio import fprintf, stderr
-from cython.cimports.libc.stdlib import abort
+from cython.cimports.tidemq.engine.base.asserting import end_process
 from cython.cimports.tidemq.engine.base.steps import (
-    COUNTS_STEPS,
     STEPS_MAX,
     StepCount,
     begin_turn,
@@ -24,7 +23,6 @@ from cython.cimports.tidemq.engine.base.steps import (
     end_turn,
     own_step_count,
 )
-from cython.cimports.tidemq.engine.base.system import backtrace, backtrace_symbols_fd
 
 
 def begin_counting():
@@ -57,14 +55,7 @@ def take_steps(count):
         cython.cast(cython.ulonglong, steps.taken),
         cython.cast(cython.ulonglong, steps.allowed),
     )
-    frames: cython.p_void[40]
-    backtrace_symbols_fd(frames, backtrace(frames, 40), 2)
-    abort()
-
-
-def counts_steps() -> bool:
-    """Whether this is a build that counts them."""
-    return COUNTS_STEPS
+    end_process()
 
 
 def try_turn(count: uint64_t) -> None:

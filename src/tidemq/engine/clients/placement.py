@@ -11,11 +11,10 @@ It keeps the order of its messages, because it is posted after everything that i
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t
 from cython.cimports.tidemq.engine.base.counters import C_PUBLISHERS_MOVED
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
     RELAXED,
     load_int,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     store_int,
 )
 from cython.cimports.tidemq.engine.clients.authorising import review
@@ -103,12 +102,12 @@ def _move(r, c, target):
     mail.hops = cython.cast(cython.uchar, target)
     mail.pointer = c
     mail.number = r.clock
-    pthread_mutex_lock(cython.address(r.common.registry_lock))
+    lock(cython.address(r.common.registry_lock))
     c.session.reactor = target
     c.session.moving = True
     if c.session.stored != cython.NULL:
         r.common.queue_owners[c.session.number] = target
-    pthread_mutex_unlock(cython.address(r.common.registry_lock))
+    unlock(cython.address(r.common.registry_lock))
     r.sessions.erase(c.session.number)
     c.session.timer_ms = 0
     c.away = 0
@@ -126,9 +125,9 @@ def welcome(r, mail):
     c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
     r.clock = max(r.clock, mail.number)
     c.session.last_owed = 0  # a slot of the other reactor
-    pthread_mutex_lock(cython.address(r.common.registry_lock))
+    lock(cython.address(r.common.registry_lock))
     c.session.moving = False
-    pthread_mutex_unlock(cython.address(r.common.registry_lock))
+    unlock(cython.address(r.common.registry_lock))
     if c.session.stored != cython.NULL:
         r.sessions[c.session.number] = c.session
     c.leaving = False

@@ -31,6 +31,7 @@ from cython.cimports.tidemq.engine.base.engine_limits import (
 from cython.cimports.tidemq.engine.base.event import EVENT_STOPPED, Event
 from cython.cimports.tidemq.engine.base.guarding import init_guard
 from cython.cimports.tidemq.engine.base.listener import Listener
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import (
     Passage,
     empty_passage,
@@ -45,8 +46,6 @@ from cython.cimports.tidemq.engine.base.system import (
     load_i64,
     load_u64,
     pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     read,
     store_i64,
 )
@@ -235,9 +234,9 @@ class Engine:
         self._check_open()
         own: ServerScheme = scheme
         at: cython.pointer[Listener] = self.common.listeners[listener]
-        pthread_mutex_lock(cython.address(at.terms_lock))
+        lock(cython.address(at.terms_lock))
         at.terms = cython.address(own.terms)
-        pthread_mutex_unlock(cython.address(at.terms_lock))
+        unlock(cython.address(at.terms_lock))
         self.schemes[listener] = scheme
 
     def start(self) -> None:
@@ -271,10 +270,10 @@ class Engine:
         result = []
         if self.closed:
             return result
-        pthread_mutex_lock(cython.address(self.common.events_lock))
+        lock(cython.address(self.common.events_lock))
         taken.swap(self.common.events)
         read(self.common.event_wake, cython.address(count), 8)
-        pthread_mutex_unlock(cython.address(self.common.events_lock))
+        unlock(cython.address(self.common.events_lock))
         for index in range(taken.size()):
             if taken[index].kind == EVENT_STOPPED:
                 self.running -= 1
@@ -483,7 +482,7 @@ class Engine:
         named: string = client_id.encode()
         name: string_view = string_view(named.data(), named.size())
         online: cython.bint = False
-        pthread_mutex_lock(cython.address(self.common.registry_lock))
+        lock(cython.address(self.common.registry_lock))
         if self.common.registry.count(name):
             # a session that is on its way to another reactor: its client waits there
             session: cython.pointer[Session] = self.common.registry[name]
@@ -494,7 +493,7 @@ class Engine:
                 )
                 != 0
             )
-        pthread_mutex_unlock(cython.address(self.common.registry_lock))
+        unlock(cython.address(self.common.registry_lock))
         if not online:
             return False
         mail: Mail = new_mail(MAIL_DISCONNECT)

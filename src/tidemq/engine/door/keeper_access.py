@@ -10,10 +10,9 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.clock import clock_ns
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
     RELAXED,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     store_int,
 )
 from cython.cimports.tidemq.engine.door.columns import CapturedRows, Columns, captured_rows
@@ -231,10 +230,10 @@ class StoreAccess:
     def _owner_of(self, number):
         """The reactor that has the queue; -1: none."""
         common: cython.pointer[Common] = self.engine.common
-        pthread_mutex_lock(cython.address(common.registry_lock))
+        lock(cython.address(common.registry_lock))
         known: cython.bint = common.queue_owners.count(number)
         reactor: cython.int = common.queue_owners[number] if known else -1
-        pthread_mutex_unlock(cython.address(common.registry_lock))
+        unlock(cython.address(common.registry_lock))
         return reactor
 
     def _mail_rows(self, reactor, kind, queue, rows):

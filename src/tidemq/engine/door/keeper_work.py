@@ -11,6 +11,7 @@ import struct
 import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import Message, hold_message, release_message, topic_of
 from cython.cimports.tidemq.engine.base.system import (
     CLOCK_MONOTONIC,
@@ -25,8 +26,6 @@ from cython.cimports.tidemq.engine.base.system import (
     pthread_condattr_setclock,
     pthread_condattr_t,
     pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     store_int,
     timespec,
 )
@@ -112,17 +111,17 @@ def _wait(common, timeout_ns):
     nanoseconds: int64_t = until.tv_nsec + timeout_ns
     until.tv_sec += nanoseconds // 1000000000
     until.tv_nsec = nanoseconds % 1000000000
-    pthread_mutex_lock(cython.address(common.journal_lock))
+    lock(cython.address(common.journal_lock))
     idle: cython.bint = not (common.journal.size() or common.journal_closed or common.journal_poked)
     if idle:
         store_int(cython.address(common.journal_idle), 1, SEQ_CST)
-    pthread_mutex_unlock(cython.address(common.journal_lock))
+    unlock(cython.address(common.journal_lock))
     if not idle:
         return
     for index in range(common.reactors.size()):
         if load_int(cython.address(common.reactors[index].unhanded), SEQ_CST):
             wake(common.reactors[index])
-    pthread_mutex_lock(cython.address(common.journal_lock))
+    lock(cython.address(common.journal_lock))
     while not (common.journal.size() or common.journal_closed or common.journal_poked):
         if pthread_cond_timedwait(
             cython.address(common.journal_ready),
@@ -131,7 +130,7 @@ def _wait(common, timeout_ns):
         ):
             break
     store_int(cython.address(common.journal_idle), 0, RELAXED)
-    pthread_mutex_unlock(cython.address(common.journal_lock))
+    unlock(cython.address(common.journal_lock))
 
 
 def wait_for_work(common, timeout_s):
@@ -146,11 +145,11 @@ def wait_for_work(common, timeout_s):
     work.common = common
     with cython.nogil:
         _wait(common, timeout_ns)
-        pthread_mutex_lock(cython.address(common.journal_lock))
+        lock(cython.address(common.journal_lock))
         work.sections.swap(common.journal)
         closed = common.journal_closed
         common.journal_poked = False
-        pthread_mutex_unlock(cython.address(common.journal_lock))
+        unlock(cython.address(common.journal_lock))
     if work.sections.empty() and closed:
         return None
     before: uint64_t = common.highest_clock
@@ -344,15 +343,15 @@ def answer_work(work, reason):
 
 def poke_journal(common):
     """Ends the wait of the store's thread."""
-    pthread_mutex_lock(cython.address(common.journal_lock))
+    lock(cython.address(common.journal_lock))
     common.journal_poked = True
     pthread_cond_signal(cython.address(common.journal_ready))
-    pthread_mutex_unlock(cython.address(common.journal_lock))
+    unlock(cython.address(common.journal_lock))
 
 
 def close_journal(common):
     """The reactors have ended: what they had not handed over is taken now, and nothing more comes."""
-    pthread_mutex_lock(cython.address(common.journal_lock))
+    lock(cython.address(common.journal_lock))
     common.journal_closed = True
     pthread_cond_signal(cython.address(common.journal_ready))
-    pthread_mutex_unlock(cython.address(common.journal_lock))
+    unlock(cython.address(common.journal_lock))

@@ -19,17 +19,20 @@ from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.allocation import allocate, release
+from cython.cimports.tidemq.engine.base.locks import (
+    OUTER,
+    lock_inner,
+    lock_to_read,
+    lock_to_write,
+    unlock_inner,
+    unlock_rwlock,
+)
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import (
     init_rwlock,
     pthread_mutex_destroy,
     pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     pthread_rwlock_destroy,
-    pthread_rwlock_rdlock,
-    pthread_rwlock_unlock,
-    pthread_rwlock_wrlock,
 )
 from cython.cimports.tidemq.engine.index.levels import (
     NO_NODE,
@@ -77,22 +80,22 @@ def free_retained_index(index):
 
 def lock_shared(index):
     """Waits until no thread writes or waits to write. Never take it twice in one thread."""
-    pthread_rwlock_rdlock(cython.address(index.lock))
+    lock_to_read(cython.address(index.lock), OUTER)
 
 
 def unlock_shared(index):
     """Ends what ``lock_shared`` began."""
-    pthread_rwlock_unlock(cython.address(index.lock))
+    unlock_rwlock(cython.address(index.lock), OUTER)
 
 
 def lock_exclusive(index):
     """Waits until no other thread reads or writes; new readers wait meanwhile."""
-    pthread_rwlock_wrlock(cython.address(index.lock))
+    lock_to_write(cython.address(index.lock), OUTER)
 
 
 def unlock_exclusive(index):
     """Ends what ``lock_exclusive`` began."""
-    pthread_rwlock_unlock(cython.address(index.lock))
+    unlock_rwlock(cython.address(index.lock), OUTER)
 
 
 def put_retained(index, topic, message):
@@ -270,9 +273,9 @@ def stand(walk, change):
     """Counts at its node that a waiting walk stands there, or no more. A lock of the index is held."""
     index: cython.pointer[RetainedIndex] = walk.index
     if walk.waiting and not walk.done:
-        pthread_mutex_lock(cython.address(index.walks_mutex))
+        lock_inner(cython.address(index.walks_mutex))
         node_at(index.topics, walk.node).detail += change
-        pthread_mutex_unlock(cython.address(index.walks_mutex))
+        unlock_inner(cython.address(index.walks_mutex))
 
 
 def start_waiting(walk):
@@ -280,13 +283,13 @@ def start_waiting(walk):
     index: cython.pointer[RetainedIndex] = walk.index
     if walk.waiting:
         return
-    pthread_mutex_lock(cython.address(index.walks_mutex))
+    lock_inner(cython.address(index.walks_mutex))
     walk.waiting = True
     walk.next_walk = index.walks
     if index.walks != cython.NULL:
         index.walks.previous_walk = walk
     index.walks = walk
-    pthread_mutex_unlock(cython.address(index.walks_mutex))
+    unlock_inner(cython.address(index.walks_mutex))
 
 
 def stop_waiting(walk):
@@ -294,7 +297,7 @@ def stop_waiting(walk):
     index: cython.pointer[RetainedIndex] = walk.index
     if not walk.waiting:
         return
-    pthread_mutex_lock(cython.address(index.walks_mutex))
+    lock_inner(cython.address(index.walks_mutex))
     walk.waiting = False
     if walk.previous_walk == cython.NULL:
         index.walks = walk.next_walk
@@ -303,12 +306,12 @@ def stop_waiting(walk):
     if walk.next_walk != cython.NULL:
         walk.next_walk.previous_walk = walk.previous_walk
     walk.next_walk = walk.previous_walk = cython.NULL
-    pthread_mutex_unlock(cython.address(index.walks_mutex))
+    unlock_inner(cython.address(index.walks_mutex))
 
 
 def move_walks(index, node):
     """Moves the waiting walks off a node that is about to be removed. The exclusive lock is held."""
-    pthread_mutex_lock(cython.address(index.walks_mutex))
+    lock_inner(cython.address(index.walks_mutex))
     walk: cython.pointer[RetainedWalk] = index.walks
     while walk != cython.NULL:
         count_steps(1)
@@ -317,7 +320,7 @@ def move_walks(index, node):
             if not walk.done:
                 node_at(index.topics, walk.node).detail += 1
         walk = walk.next_walk
-    pthread_mutex_unlock(cython.address(index.walks_mutex))
+    unlock_inner(cython.address(index.walks_mutex))
 
 
 # --- Python's door ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from cython.cimports.libc.string import memchr, memcmp
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.counters import LIVE_RULES, MEMORY_RULES
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
     ACQ_REL,
     RELAXED,
@@ -18,8 +19,6 @@ from cython.cimports.tidemq.engine.base.system import (
     add_int,
     pthread_mutex_destroy,
     pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
 )
 from cython.cimports.tidemq.engine.index.rules import (
     ACTION_PUBLISH,
@@ -174,12 +173,12 @@ def find_rules(policy, asker, counter, tally):
         number: uint32_t = policy.selective[place]
         if _is_about(cython.address(policy.rules[number]), asker):
             key.append(cython.cast(cython.p_char, cython.address(number)), 4)
-    pthread_mutex_lock(cython.address(policy.lock))
+    lock(cython.address(policy.lock))
     rules: cython.pointer[RuleSet]
     if policy.sets.count(key):
         rules = policy.sets[key]
         rules.references += 1
-        pthread_mutex_unlock(cython.address(policy.lock))
+        unlock(cython.address(policy.lock))
         return rules
     rules = _new_rules(policy)
     rules.number = add_i64(counter, 1, RELAXED)
@@ -188,7 +187,7 @@ def find_rules(policy, asker, counter, tally):
     _add_lines(rules, policy, asker)
     policy.sets[key] = rules
     _count_set(rules, tally)
-    pthread_mutex_unlock(cython.address(policy.lock))
+    unlock(cython.address(policy.lock))
     return rules
 
 
@@ -242,12 +241,12 @@ def release_rules(rules, tally):
     if rules == cython.NULL:
         return
     policy: cython.pointer[Policy] = rules.policy
-    pthread_mutex_lock(cython.address(policy.lock))
+    lock(cython.address(policy.lock))
     rules.references -= 1
     last: cython.bint = rules.references == 0
     if last and rules.known:
         policy.sets.erase(rules.key)
-    pthread_mutex_unlock(cython.address(policy.lock))
+    unlock(cython.address(policy.lock))
     if last:
         tally[LIVE_RULES] -= 1
         tally[MEMORY_RULES] -= _set_bytes(rules)

@@ -15,15 +15,13 @@ from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import allocate, release
+from cython.cimports.tidemq.engine.base.locks import ALONE, lock_to_read, lock_to_write, unlock_rwlock
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import (
     RELAXED,
     RELEASE,
     init_rwlock,
     pthread_rwlock_destroy,
-    pthread_rwlock_rdlock,
-    pthread_rwlock_unlock,
-    pthread_rwlock_wrlock,
     store_u64,
 )
 from cython.cimports.tidemq.engine.index.levels import (
@@ -102,22 +100,22 @@ def free_subscription_index(index):
 
 def lock_shared(index):
     """Waits until no thread writes or waits to write. Never take it twice in one thread."""
-    pthread_rwlock_rdlock(cython.address(index.lock))
+    lock_to_read(cython.address(index.lock), ALONE)
 
 
 def unlock_shared(index):
     """Ends what ``lock_shared`` began."""
-    pthread_rwlock_unlock(cython.address(index.lock))
+    unlock_rwlock(cython.address(index.lock), ALONE)
 
 
 def lock_exclusive(index):
     """Waits until no other thread reads or writes; new readers wait meanwhile."""
-    pthread_rwlock_wrlock(cython.address(index.lock))
+    lock_to_write(cython.address(index.lock), ALONE)
 
 
 def unlock_exclusive(index):
     """Ends what ``lock_exclusive`` began."""
-    pthread_rwlock_unlock(cython.address(index.lock))
+    unlock_rwlock(cython.address(index.lock), ALONE)
 
 
 def _move(index, mark):

@@ -17,6 +17,7 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.counters import MEMORY_BUFFERS
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import (
     MessageId,
     copy_identifiers,
@@ -29,8 +30,6 @@ from cython.cimports.tidemq.engine.base.system import (
     SEQ_CST,
     load_int,
     pthread_cond_signal,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     store_int,
 )
 from cython.cimports.tidemq.engine.journal.journal import NO_RECORD
@@ -366,9 +365,9 @@ def give_section(r):
     """Gives the open section to the store, idle or not, and opens the next."""
     section: cython.pointer[Section] = r.section
     open_journal(r)
-    pthread_mutex_lock(cython.address(r.common.journal_lock))
+    lock(cython.address(r.common.journal_lock))
     r.common.journal.push_back(section)
     store_int(cython.address(r.common.journal_idle), 0, RELAXED)
     pthread_cond_signal(cython.address(r.common.journal_ready))
-    pthread_mutex_unlock(cython.address(r.common.journal_lock))
+    unlock(cython.address(r.common.journal_lock))
     store_int(cython.address(r.unhanded), 0, RELAXED)

@@ -10,13 +10,12 @@ from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.counters import C_MESSAGES_MAILED
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import hold_message
 from cython.cimports.tidemq.engine.base.system import (
     RELAXED,
     SEQ_CST,
     load_int,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     store_int,
     write,
 )
@@ -70,10 +69,10 @@ def wake(target):
 
 def post_directly(target, mail):
     """Posts one mail from any thread."""
-    pthread_mutex_lock(cython.address(target.inbox_lock))
+    lock(cython.address(target.inbox_lock))
     target.inbox.push_back(mail[0])
     store_int(cython.address(target.inbox_count), cython.cast(cython.int, target.inbox.size()), RELAXED)
-    pthread_mutex_unlock(cython.address(target.inbox_lock))
+    unlock(cython.address(target.inbox_lock))
     wake(target)
 
 
@@ -84,13 +83,13 @@ def post_outgoing(r):
         if r.outgoing[index].empty():
             continue
         target: cython.pointer[Reactor] = r.common.reactors[index]
-        pthread_mutex_lock(cython.address(target.inbox_lock))
+        lock(cython.address(target.inbox_lock))
         if target.inbox.empty():
             target.inbox.swap(r.outgoing[index])
         else:
             target.inbox.insert(target.inbox.end(), r.outgoing[index].begin(), r.outgoing[index].end())
         store_int(cython.address(target.inbox_count), cython.cast(cython.int, target.inbox.size()), RELAXED)
-        pthread_mutex_unlock(cython.address(target.inbox_lock))
+        unlock(cython.address(target.inbox_lock))
         r.outgoing[index].clear()
         wake(target)
 
@@ -99,7 +98,7 @@ def take_inbox(r):
     """Moves the inbox to ``r.reading``, once all that is there has been acted on."""
     if not r.reading.empty():
         return
-    pthread_mutex_lock(cython.address(r.inbox_lock))
+    lock(cython.address(r.inbox_lock))
     r.reading.swap(r.inbox)
     store_int(cython.address(r.inbox_count), 0, RELAXED)
-    pthread_mutex_unlock(cython.address(r.inbox_lock))
+    unlock(cython.address(r.inbox_lock))

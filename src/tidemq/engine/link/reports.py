@@ -18,6 +18,7 @@ from cython.cimports.tidemq.engine.base.counters import (
 )
 from cython.cimports.tidemq.engine.base.event import EVENT_RECEIVED, Event
 from cython.cimports.tidemq.engine.base.guarding import is_local_socket
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import hold_message
 from cython.cimports.tidemq.engine.base.system import (
     AF_UNIX,
@@ -28,8 +29,6 @@ from cython.cimports.tidemq.engine.base.system import (
     getnameinfo,
     getpeername,
     getsockopt,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     sockaddr,
     sockaddr_storage,
     socklen_t,
@@ -52,19 +51,19 @@ def new_event(kind, connection):
 
 def post_event(common, event):
     """Hands the event over to the queue."""
-    pthread_mutex_lock(cython.address(common.events_lock))
+    lock(cython.address(common.events_lock))
     first: cython.bint = common.events.empty()
     common.events.push_back(event)
-    pthread_mutex_unlock(cython.address(common.events_lock))
+    unlock(cython.address(common.events_lock))
     if first:
         one: uint64_t = 1
         write(common.event_wake, cython.address(one), cython.sizeof(uint64_t))
 
 
 def _is_full(common):
-    pthread_mutex_lock(cython.address(common.events_lock))
+    lock(cython.address(common.events_lock))
     full: cython.bint = common.events.size() >= common.limits.event_queue_max
-    pthread_mutex_unlock(cython.address(common.events_lock))
+    unlock(cython.address(common.events_lock))
     return full
 
 

@@ -18,6 +18,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     MEMORY_BUFFERS,
 )
 from cython.cimports.tidemq.engine.base.guarding import address_of_bytes, take_place
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import payload_of
 from cython.cimports.tidemq.engine.base.system import (
     EAGAIN,
@@ -25,8 +26,6 @@ from cython.cimports.tidemq.engine.base.system import (
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
     errno,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     recv,
     send,
 )
@@ -67,11 +66,11 @@ _CLEAR_BYTES = cython.declare(uint64_t, 65536)
 def open_transport(c):
     """Wraps a connection that was just accepted as its listener wants it. False: no memory."""
     # the terms may be changed by the control plane at any time, and the old ones freed
-    pthread_mutex_lock(cython.address(c.listener.terms_lock))
+    lock(cython.address(c.listener.terms_lock))
     wrapped: cython.bint = c.listener.terms != cython.NULL
     if wrapped:
         c.transport = serve(c.listener.terms)
-    pthread_mutex_unlock(cython.address(c.listener.terms_lock))
+    unlock(cython.address(c.listener.terms_lock))
     return not wrapped or c.transport != cython.NULL
 
 

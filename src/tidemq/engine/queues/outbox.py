@@ -11,6 +11,7 @@ from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
 from cython.cimports.tidemq.engine.base.allocation import allocate, release
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import LIVE_ENTRIES, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.base.message import message_bytes, release_message
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, packet_id_of
@@ -84,7 +85,9 @@ def find_entry(box, packet_id):
 def release_payload(box, entry, tally):
     """Lets go of an entry's message; the place itself stays."""
     if entry.message != cython.NULL:
-        box.bytes -= message_bytes(entry.message)
+        size: uint64_t = message_bytes(entry.message)
+        holds(box.bytes >= size, b"outbox: bytes are those of the messages held")
+        box.bytes -= size
         release_message(entry.message, tally)
         entry.message = cython.NULL
     if entry.subscription_ids != cython.NULL:
@@ -117,6 +120,8 @@ def trim_outbox(box):
         box.next = box.head
     while box.next != box.tail and entry_at(box, box.next).state == DONE:
         box.next += 1
+    holds(box.head <= box.next and box.next <= box.tail, b"outbox: head <= next <= tail")
+    holds(box.inflight + box.waiting <= box.tail - box.head, b"outbox: entries are at its places")
 
 
 def rewind_outbox(box):

@@ -16,9 +16,9 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import allocate
 from cython.cimports.tidemq.engine.base.counters import C_DROPPED_EXPIRED, C_DROPPED_QUEUE_FULL
 from cython.cimports.tidemq.engine.base.engine_limits import FULL_DROP_OLDEST
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import MessageId, hold_message, message_bytes, release_message
 from cython.cimports.tidemq.engine.base.steps import allow_steps, count_steps
-from cython.cimports.tidemq.engine.base.system import pthread_mutex_lock, pthread_mutex_unlock
 from cython.cimports.tidemq.engine.journal.journal import (
     NO_RECORD,
     add_row,
@@ -78,9 +78,9 @@ def make_stored(r, s):
     """From now on, and for all its life, the session is one that the store holds."""
     s.stored = cython.cast(cython.pointer[StoredQueue], allocate(cython.sizeof(StoredQueue)))
     r.sessions[s.number] = s
-    pthread_mutex_lock(cython.address(r.common.registry_lock))
+    lock(cython.address(r.common.registry_lock))
     r.common.queue_owners[s.number] = r.index
-    pthread_mutex_unlock(cython.address(r.common.registry_lock))
+    unlock(cython.address(r.common.registry_lock))
 
 
 def _before(id):

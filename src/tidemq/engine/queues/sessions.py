@@ -18,6 +18,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     LIVE_SUBSCRIPTIONS,
     MEMORY_SESSIONS,
 )
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import release_message
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import (
@@ -26,8 +27,6 @@ from cython.cimports.tidemq.engine.base.system import (
     getrandom,
     load_i64,
     load_int,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
 )
 from cython.cimports.tidemq.engine.index.subscribers import (
     OPTION_BACKLOG,
@@ -116,7 +115,7 @@ def find_session(r, client_id, create):
     found.reactor = r.index
     found.created = False
     found.moving = False
-    pthread_mutex_lock(cython.address(common.registry_lock))
+    lock(cython.address(common.registry_lock))
     found.removal = common.removals.count(client_id[0])
     known = common.registry.find(string_view(client_id.data(), client_id.size()))
     if known != common.registry.end():
@@ -138,7 +137,7 @@ def find_session(r, client_id, create):
         add_i64(cython.address(common.session_count), 1, RELAXED)
         r.tally[C_SESSIONS_CREATED] += 1
         r.tally[MEMORY_SESSIONS] += cython.cast(int64_t, client_id.size())
-    pthread_mutex_unlock(cython.address(common.registry_lock))
+    unlock(cython.address(common.registry_lock))
     return found
 
 
@@ -179,9 +178,9 @@ def _begin_removal(r, s):
     removal: Removal
     removal.reactor = r.index
     removal.section = r.section.number
-    pthread_mutex_lock(cython.address(r.common.registry_lock))
+    lock(cython.address(r.common.registry_lock))
     r.common.removals[s.client_id] = removal
-    pthread_mutex_unlock(cython.address(r.common.registry_lock))
+    unlock(cython.address(r.common.registry_lock))
     r.removed.push_back(s.client_id)
 
 
@@ -193,7 +192,7 @@ def end_removals(r):
     left: cython.int = _REMOVALS_A_TURN
     if r.removed.empty():
         return False
-    pthread_mutex_lock(cython.address(common.registry_lock))
+    lock(cython.address(common.registry_lock))
     while left and not r.removed.empty():
         if common.removals.count(r.removed.front()):
             if common.removals[r.removed.front()].section > r.committed:
@@ -202,7 +201,7 @@ def end_removals(r):
         r.removed.pop_front()
         count_steps(1)
         left -= 1
-    pthread_mutex_unlock(cython.address(common.registry_lock))
+    unlock(cython.address(common.registry_lock))
     return left == 0
 
 
@@ -230,15 +229,15 @@ def end_session(r, s):
     dispose_outbox(r, s)
     leave_all_groups(r, s)
     if s.group:
-        pthread_mutex_lock(cython.address(common.registry_lock))
+        lock(cython.address(common.registry_lock))
         common.queue_owners.erase(s.number)
-        pthread_mutex_unlock(cython.address(common.registry_lock))
+        unlock(cython.address(common.registry_lock))
     if not s.internal and s.group == 0:
-        pthread_mutex_lock(cython.address(common.registry_lock))
+        lock(cython.address(common.registry_lock))
         common.registry.erase(_view(s))
         r.tally[MEMORY_SESSIONS] -= cython.cast(int64_t, s.client_id.size())
         common.queue_owners.erase(s.number)
-        pthread_mutex_unlock(cython.address(common.registry_lock))
+        unlock(cython.address(common.registry_lock))
         add_i64(cython.address(common.session_count), -1, RELAXED)
         r.tally[C_SESSIONS_ENDED] += 1
     free_backlog(s)

@@ -9,9 +9,9 @@ member online moves, whole, to one that has.
 import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import Passage, close_passage, copy_passage, open_passage
 from cython.cimports.tidemq.engine.base.steps import count_steps
-from cython.cimports.tidemq.engine.base.system import pthread_mutex_lock, pthread_mutex_unlock
 from cython.cimports.tidemq.engine.index.subscriptions import (
     SharedGroup,
     find_group,
@@ -73,10 +73,10 @@ def _make_shard(r, group, stored):
     unlock_shared(r.common.subscriptions)
     if found == cython.NULL:
         return cython.NULL
-    pthread_mutex_lock(cython.address(r.common.registry_lock))
+    lock(cython.address(r.common.registry_lock))
     r.common.next_session += 1
     number: uint64_t = r.common.next_session
-    pthread_mutex_unlock(cython.address(r.common.registry_lock))
+    unlock(cython.address(r.common.registry_lock))
     shard: cython.pointer[Session] = _add_shard(r, number, group)
     if stored:
         make_stored(r, shard)
@@ -229,9 +229,9 @@ def _move_shard(r, shard, target):
         if shard.outbox.head != shard.outbox.tail:
             return
         shard.stored.leaving = 0
-        pthread_mutex_lock(cython.address(r.common.registry_lock))
+        lock(cython.address(r.common.registry_lock))
         r.common.queue_owners[shard.number] = target
-        pthread_mutex_unlock(cython.address(r.common.registry_lock))
+        unlock(cython.address(r.common.registry_lock))
     _forget_shard(r, shard)
     r.sessions.erase(shard.number)
     mail: Mail = new_mail(MAIL_SHARD)

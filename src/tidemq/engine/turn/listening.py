@@ -9,6 +9,7 @@ from cython.cimports.tidemq.engine.base.counters import (
 )
 from cython.cimports.tidemq.engine.base.guarding import address_of_socket, give_place, take_place
 from cython.cimports.tidemq.engine.base.listener import ListeningSocket
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
     EFD_CLOEXEC,
     EMFILE,
@@ -26,8 +27,6 @@ from cython.cimports.tidemq.engine.base.system import (
     errno,
     eventfd,
     load_i64,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
 )
 from cython.cimports.tidemq.engine.clients.closing import open_connection
 from cython.cimports.tidemq.engine.link.polling import watch
@@ -69,7 +68,7 @@ def _accepted(r, listening):
     program of the system's last.
     """
     common: cython.pointer[Common] = r.common
-    pthread_mutex_lock(cython.address(common.accept_lock))
+    lock(cython.address(common.accept_lock))
     fd: cython.int = accept4(listening, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
     if fd < 0:
         fd = _NOBODY
@@ -87,7 +86,7 @@ def _accepted(r, listening):
             fd = _NO_ROOM
     elif common.reserve < 0:
         common.reserve = eventfd(0, EFD_CLOEXEC)
-    pthread_mutex_unlock(cython.address(common.accept_lock))
+    unlock(cython.address(common.accept_lock))
     return fd
 
 

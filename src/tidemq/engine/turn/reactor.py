@@ -7,6 +7,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import obtain
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, set_reactor
 from cython.cimports.tidemq.engine.base.clock import clock_ms, clock_ns
 from cython.cimports.tidemq.engine.base.counters import (
     C_ENDED_CONNECT_LATE,
@@ -18,6 +19,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     MEMORY_BUFFERS,
 )
 from cython.cimports.tidemq.engine.base.event import EVENT_STOPPED
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.steps import allow_steps, begin_turn, count_steps, end_turn
 from cython.cimports.tidemq.engine.base.system import (
     EFD_CLOEXEC,
@@ -40,8 +42,6 @@ from cython.cimports.tidemq.engine.base.system import (
     load_int,
     pthread_mutex_destroy,
     pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
     read,
     store_i64,
     store_int,
@@ -415,7 +415,7 @@ def _wait_ms(r):
         if left < wait:
             wait = left if left > 0 else 0
     store_int(cython.address(r.sleeping), 1, SEQ_CST)
-    pthread_mutex_lock(cython.address(r.inbox_lock))
+    lock(cython.address(r.inbox_lock))
     if not r.inbox.empty():
         wait = 0
     # the store may have run out of work after it was last offered some
@@ -423,7 +423,7 @@ def _wait_ms(r):
         cython.address(r.common.journal_idle), SEQ_CST
     ):
         wait = 0
-    pthread_mutex_unlock(cython.address(r.inbox_lock))
+    unlock(cython.address(r.inbox_lock))
     return cython.cast(cython.int, wait)
 
 
@@ -460,6 +460,9 @@ def run_reactor(r):
     events: epoll_event[512]
     index: cython.int
     begin_gathering()
+    if ASSERTS:
+        set_reactor(r.index)
+    set_reactor(r.index)
     while not (r.stopping and (r.now_ms >= r.stop_ms or _all_written(r))):
         count: cython.int = 0
         gather(r)

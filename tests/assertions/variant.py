@@ -1,0 +1,36 @@
+"""The build that checks invariants, and what runs on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TREE = ROOT / "build" / "variant-assert"
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, without what pytest left in it for its own workers."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {**kept, "PYTHON": sys.executable, **more}
+
+
+def checked(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python with `arguments` on that build, which is made first where it is not up to date; without
+    arguments, only that. What it and its brokers write is in `stdout`.
+    """
+    return subprocess.run(
+        ["tools/variant.sh", "assert", *arguments],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def pytest_arguments(*tests: str) -> list[str]:
+    """Of a run that shows what brokers write."""
+    return ["-m", "pytest", "--capture=sys", "-p", "no:cacheprovider", *tests]
