@@ -11,9 +11,9 @@ RUNS ?= 100
 KILLS ?= 6
 MINUTES ?= 30
 PYTHONS ?= python3.12 python3.13
-STEPS_TESTS ?= tests/adversity tests/conformance tests/durable
+ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners tests/clients
 
-.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel wheel-test pythons format bench bench-engine bench-store bench-pipeline asan race steps fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel wheel-test pythons format bench bench-engine bench-store bench-pipeline asan race assert fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -91,8 +91,14 @@ asan: setup ## load and fuzzing with the address and leak sanitizers (SECONDS=30
 race: setup ## load with the thread sanitizer (SECONDS=30)
 	PYTHON=$(BIN)/python tools/variant.sh thread tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
 
-steps: setup ## tests of behaviour in a build that ends when a turn takes too many steps (the first build takes minutes)
-	PYTHON=$(BIN)/python tools/variant.sh steps -m pytest -n 4 --capture=sys -p no:cacheprovider $(STEPS_TESTS)
+assert: setup ## tests of behaviour, fuzzing, a soak and crashes in a build that checks invariants; planted breaks (an hour)
+	PYTHON=$(BIN)/python tools/variant.sh assert -m pytest -n 4 --capture=sys -p no:cacheprovider $(ASSERT_TESTS)
+	PYTHON=$(BIN)/python tools/variant.sh assert tests/fuzz/fuzz_connection.py --seconds $(SECONDS) --seed $(SEED)
+	PYTHON=$(BIN)/python tools/variant.sh assert tests/fuzz/fuzz_transport.py --seconds $(SECONDS) --seed $(SEED)
+	PYTHON=$(BIN)/python tools/variant.sh assert tests/soak --minutes 3 --seed $(SEED)
+	PYTHON=$(BIN)/python tools/variant.sh assert tests/crash --runs 20 --seed $(SEED)
+	PYTHON=$(BIN)/python tools/variant.sh assert tests/crash --wills 300 --kills 4 --runs 3 --seed $(SEED)
+	$(BIN)/python tests/assertions
 
 fuzz: setup ## fuzzing of the parser, of TLS, WebSocket and PROXY, and of whole connections (SECONDS=30 each, SEED=1)
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $(SECONDS) --seed $(SEED)

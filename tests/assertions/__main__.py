@@ -1,4 +1,4 @@
-"""`python tests/assertions [WORDS]`: plants each break, or those of invariants with WORDS in them, one after the other.
+"""`python tests/assertions [WORDS]`: plants each break, or those of invariants with WORDS in them.
 
 The exit status is 1 when the build has not found one of them.
 """

@@ -1,4 +1,4 @@
-"""Which tests run in the build that counts steps."""
+"""Which tests run in the build that checks invariants, and in `make test` in no other."""
 
 from __future__ import annotations
 

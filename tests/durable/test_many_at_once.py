@@ -1,5 +1,5 @@
 """100,000 of what may be due in one moment: it all happens, over turns that others do not notice. What bounds
-a turn shows in the build that counts steps (`make steps`), which ends where one takes too many.
+a turn shows in the build that counts steps (`make assert`), which ends where one takes too many.
 """
 
 from __future__ import annotations

@@ -1,0 +1,67 @@
+"""Each module of the engine that holds state says what it relies on, and each of these invariants has a planted break."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+from assertions.breaks import PLANTED
+
+# modules that change nothing of what the engine holds, and why
+STATELESS: dict[str, str] = {}
+
+
+def invariants(tree: ast.Module) -> list[str]:
+    """The words of a module's assertions."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "holds":
+            words = node.args[1]
+            assert isinstance(words, ast.Constant)
+            found.append(words.value.decode())
+    return found
+
+
+def stated(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
+    """By module of the engine: `queues/outbox`."""
+    return {
+        str(path.relative_to("engine").with_suffix("")): invariants(tree)
+        for path, tree in trees.items()
+        if path.parts[0] == "engine" and path.stem != "__init__"
+    }
+
+
+def test_each_invariant_is_said_once_and_has_a_break(trees: dict[Path, ast.Module]) -> None:
+    said = Counter(words for module in stated(trees).values() for words in module)
+    said.pop("what try_invariant was given is true")
+    assert said == Counter(each.invariant for each in PLANTED)
+    assert max(said.values()) == 1
+
+
+def test_assertions_stand_in_modules_alone(declarations: dict[Path, str]) -> None:
+    """Where a break can be planted without a new build of all that include a declaration."""
+    found = {path for path, text in declarations.items() if re.search(r"\bholds\(", text)}
+    assert found == {Path("engine/base/asserting.pxd")}
+
+
+def test_modules_that_hold_state_have_two(trees: dict[Path, ast.Module]) -> None:
+    few = {module for module, said in stated(trees).items() if len(said) < 2}
+    assert few == set(STATELESS)
+
+
+def test_breaks_change_what_is_there(root: Path) -> None:
+    wrong = []
+    for each in PLANTED:
+        text = (root / "src/tidemq/engine" / each.file).read_text()
+        missing = [test for test in each.tests if not (root / test.partition("::")[0]).is_file()]
+        if (
+            text.count(each.old) != 1
+            or each.new == each.old
+            or "holds(" in each.old
+            or missing
+            or not each.tests
+        ):
+            wrong.append(each.invariant)
+    assert wrong == []
