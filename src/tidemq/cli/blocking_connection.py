@@ -92,6 +92,7 @@ class Connection:
         self._name = connect.client_id or "(null)"
         self._decoder = Decoder(connect.version)
         self._awaits_pingresp = False
+        self._has_heard = False  # anything since the last PINGREQ
         self._last_packet_id = 0
         self._socket = server.connect()
         if tls is not None:
@@ -195,14 +196,16 @@ class Connection:
         data = self._socket.recv(READ_BYTES)
         if not data:
             raise ConnectionResetError("The connection was lost.")
+        self._has_heard = True
         while isinstance(self._socket, ssl.SSLSocket) and (more := self._socket.pending()):
             data += self._socket.recv(more)  # of this the descriptor would not tell
         self._decoder.feed(data)
 
     def _ping(self) -> None:
-        if self._awaits_pingresp:
+        if self._awaits_pingresp and not self._has_heard:  # PINGRESP may be behind much else
             raise TimeoutError("The server does not answer.")
         self._awaits_pingresp = True
+        self._has_heard = False
         self.send(Pingreq())
 
     def _say(self, verb: str, packet: Packet) -> None:
