@@ -18,7 +18,7 @@ from tidemq.broker.access.cuts import find_cuts
 from tidemq.broker.access.file_formats import AclFormat, read_rules
 from tidemq.broker.access.judging import Client, decide
 from tidemq.broker.acl_rules import AclRule, rows_of
-from tidemq.cli import app
+from tidemq.cli import make_app
 from tidemq.engine.door.rule_book import judge_rows
 from tidemq.engine.door.rule_row import PUBLISH, SUBSCRIBE
 from tidemq.errors import ConfigError
@@ -310,7 +310,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, acl_format: AclFo
 
 
 def run_check(*arguments: str) -> Iterator[object]:
-    done = CliRunner().invoke(app, ["acl", "check", *arguments])
+    done = CliRunner().invoke(make_app(), ["acl", "check", *arguments])
     return iter((done.exit_code, done.output.strip()))
 
 

@@ -14,7 +14,7 @@ from tidemq.broker.authenticators.token_keys import JWKS_COUNTERS
 from tidemq.broker.authenticators.webhook import WEBHOOK_COUNTERS
 from tidemq.broker.durability.keeper import STORE_COUNTERS
 from tidemq.broker.replays import REPLAY_COUNTERS
-from tidemq.cli import app
+from tidemq.cli import make_app
 from tidemq.config import (
     LIMIT_RANGES,
     Config,
@@ -55,7 +55,7 @@ def default_text(key: str) -> str:
 
 def serve_flags() -> dict[str, str]:
     """The flags of `tidemq serve` by parameter."""
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = typer.main.get_command(make_app()).commands  # type: ignore[attr-defined]
     return {parameter.name: parameter.opts[0] for parameter in commands["serve"].params}
 
 

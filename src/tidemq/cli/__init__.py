@@ -1,40 +1,54 @@
-"""The command `tidemq`. A command imports the parts it needs when it runs, so that each starts quickly."""
+"""The command `tidemq`. Only the command that is called is imported, and that imports what it needs when it
+runs, so that each starts quickly.
+"""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
-from tidemq.cli.acl import app as acl_app
-from tidemq.cli.bench import EXIT_USAGE
-from tidemq.cli.bench import app as bench_app
-from tidemq.cli.options import EXIT_FAILED
-from tidemq.cli.passwd import passwd
-from tidemq.cli.pipeline import app as pipeline_app
-from tidemq.cli.property_flags import join_properties
-from tidemq.cli.pub import pub
-from tidemq.cli.store import app as store_app
-from tidemq.cli.stream import app as stream_app
-from tidemq.cli.sub import sub
+from tidemq.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True
-)
+# Each in the module of its name.
+_COMMANDS = ("pub", "sub", "passwd")
+_GROUPS = ("acl", "store", "bench", "stream", "pipeline")
+
+
+def make_app(called: str = "") -> typer.Typer:
+    """The command with all commands; if `called` is the name of one, with no other."""
+    app = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True
+    )
+    app.callback()(describe)
+    known = called in ("serve", *_COMMANDS, *_GROUPS)
+    if not known or called == "serve":
+        app.command()(serve)
+    for name in _COMMANDS:
+        if not known or called == name:
+            app.command()(getattr(import_module(f"tidemq.cli.{name}"), name))
+    for name in _GROUPS:
+        if not known or called == name:
+            app.add_typer(import_module(f"tidemq.cli.{name}").app, name=name)
+    return app
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        import tidemq
-
-        print(f"tidemq {tidemq.__version__}")
+        _print_version()
         raise typer.Exit
 
 
-@app.callback()
+def _print_version() -> None:
+    import tidemq
+
+    print(f"tidemq {tidemq.__version__}")
+
+
 def describe(
     version: Annotated[
         bool,
@@ -45,7 +59,6 @@ def describe(
     for load tests."""
 
 
-@app.command()
 def serve(
     config: Annotated[
         Path | None, typer.Option(envvar="TIDEMQ_CONFIG", metavar="FILE", help="TOML file to read.")
@@ -89,23 +102,22 @@ def serve(
     raise typer.Exit(run_broker(config, flags))
 
 
-app.command()(pub)
-app.command()(sub)
-app.command()(passwd)
-app.add_typer(acl_app, name="acl")
-app.add_typer(store_app, name="store")
-app.add_typer(bench_app, name="bench")
-app.add_typer(stream_app, name="stream")
-app.add_typer(pipeline_app, name="pipeline")
-
-
 def main() -> None:
     """The entry point of the command. Wrong usage exits with 2, of which systemd knows that another try does
     not help; of `pub` and `sub` with 1, as mosquitto's commands do.
     """
+    words = sys.argv[1:]
+    if words == ["--version"]:  # no command is needed for it
+        _print_version()
+        return
+    called = words[0] if words else ""
+    if called in ("pub", "sub"):
+        from tidemq.cli.property_flags import join_properties
+
+        words = join_properties(words)
     try:
-        code = app(join_properties(sys.argv[1:]), prog_name="tidemq", standalone_mode=False)
+        code = make_app(called)(words, prog_name="tidemq", standalone_mode=False)
     except TyperException as error:
         print(f"Error: {error.format_message()}\nUse 'tidemq COMMAND --help' to see usage.", file=sys.stderr)
-        code = EXIT_FAILED if sys.argv[1:2] in (["pub"], ["sub"]) else EXIT_USAGE
+        code = EXIT_FAILED if called in ("pub", "sub") else EXIT_USAGE
     sys.exit(code)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemq.cli.options import EXIT_FAILED
+from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.errors import TideMQError, UsageError
 
 if TYPE_CHECKING:

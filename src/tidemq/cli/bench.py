@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidemq.cli.exit_codes import EXIT_USAGE
 from tidemq.errors import TideMQError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tidemq.bench.shares.threads import Drive
 
 EXIT_FAULTY = 1  # messages lost, repeated or out of order, or a run that ended early
-EXIT_USAGE = 2  # the run could not be begun
 
 app = typer.Typer(
     help="Load a broker: rates, latencies, what was lost. Exit code 1: not all arrived; 2: could not begin.",

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from tidemq.cli.blocking_connection import Connection, Server, ServerRefusedError
+from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.cli.property_flags import parse_properties
 from tidemq.errors import TideMQError, UsageError
 from tidemq.wire import Connect, Packet, Properties, Will, encode
@@ -21,7 +22,6 @@ from tidemq.wire import Connect, Packet, Properties, Will, encode
 if TYPE_CHECKING:
     from tidemq.client import Authentication
 
-EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130  # by Ctrl-C, as shells have it
 VERSIONS = {"mqttv31": 3, "31": 3, "mqttv311": 4, "311": 4, "mqttv5": 5, "5": 5}
 TLS_VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}

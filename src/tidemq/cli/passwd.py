@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tidemq.cli.options import EXIT_FAILED
+from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.errors import TideMQError, UsageError
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tidemq.cli.options import EXIT_FAILED
+from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.errors import TideMQError, UsageError
 
 app = typer.Typer(

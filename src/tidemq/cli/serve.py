@@ -15,10 +15,10 @@ import tidemq
 from tidemq.broker import Broker
 from tidemq.broker.host.secret_files import warn_of
 from tidemq.broker.host.systemd import Notifier, inherited_sockets
+from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.config import Config, load_config
 from tidemq.errors import ConfigError, StoreError, TideMQError
 
-EXIT_FAILED = 1
 EXIT_CONFIG = 2
 
 _log = logging.getLogger("tidemq")

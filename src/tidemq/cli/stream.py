@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.errors import TideMQError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from tidemq.client.streams import StreamReader
 
-EXIT_FAILED = 1
 WAIT_S = 30.0  # for the next message, before it is asked for again
 
 app = typer.Typer(

@@ -16,6 +16,7 @@ import typer
 
 from tidemq.cli import options
 from tidemq.cli.blocking_connection import Connection, reason_text
+from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.cli.message_format import MessageFormat, NotJsonError
 from tidemq.errors import UsageError
 from tidemq.wire import (
@@ -293,7 +294,7 @@ def _print_messages(
                 break
             subscriber.take(packet)
             if subscriber.denied:
-                code = options.EXIT_FAILED
+                code = EXIT_FAILED
                 break
     except KeyboardInterrupt:
         pass
