@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_origin
 
 from pydantic import (
     BaseModel,
@@ -26,12 +27,9 @@ from pydantic import (
     StrictInt,
     TypeAdapter,
     ValidationError,
-    create_model,
     model_validator,
 )
 from pydantic_core import ErrorDetails, core_schema
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
-from pydantic_settings.sources import InitSettingsSource
 
 from tidemq.errors import ConfigError
 from tidemq.limits import Limits
@@ -109,22 +107,21 @@ LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
 }
 
 
-def _limits_schema(_: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+def _limits_schema(_kind: Any, _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
     """Checks each limit against its range, naming the one that is wrong, and gives a `Limits`."""
-    fields: dict[str, Any] = {}
-    for field in dataclasses.fields(Limits):
-        low, high = LIMIT_RANGES[field.name]
-        fields[field.name] = (Annotated[StrictInt, Field(ge=low, le=high)], field.default)
-    model = create_model("Limits", __config__=ConfigDict(extra="forbid"), **fields)
+    fields = {
+        name: core_schema.typed_dict_field(
+            core_schema.int_schema(strict=True, ge=low, le=high), required=False
+        )
+        for name, (low, high) in LIMIT_RANGES.items()
+    }
     return core_schema.chain_schema(
         [
             core_schema.no_info_plain_validator_function(
                 lambda value: dataclasses.asdict(value) if isinstance(value, Limits) else value
             ),
-            handler.generate_schema(model),
-            core_schema.no_info_plain_validator_function(
-                lambda checked: _consistent(Limits(**checked.model_dump()))
-            ),
+            core_schema.typed_dict_schema(fields, extra_behavior="forbid"),
+            core_schema.no_info_plain_validator_function(lambda checked: _consistent(Limits(**checked))),
         ]
     )
 
@@ -293,31 +290,6 @@ class Config(BaseModel):
     limits: Annotated[Limits, GetPydanticSchema(_limits_schema)] = Limits()
 
 
-class _Layers(Config, BaseSettings):
-    """`Config` as pydantic-settings reads it from the three sources; made by `load_config` only."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
-    )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        assert isinstance(init_settings, InitSettingsSource)
-        given = init_settings.init_kwargs
-        return (
-            InitSettingsSource(settings_cls, given.get("flags", {})),
-            InitSettingsSource(settings_cls, _typed_environment(env_settings())),
-            InitSettingsSource(settings_cls, given.get("file", {})),
-        )
-
-
 class EnvironmentText(str):
     """A value of the environment, where all is text."""
 
@@ -368,12 +340,52 @@ def load_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
     file = _read_file(path)
     _refuse_unknown_environment()
     try:
-        layered = _Layers(flags=given, file=file)  # type: ignore[call-arg]
-        return Config.model_validate({name: getattr(layered, name) for name in Config.model_fields})
-    except SettingsError as error:
-        raise refused("environment", f"{ENVIRONMENT_PREFIX}...", str(error), ["JSON"]) from error
+        return Config.model_validate(_over(given, _over(_typed_environment(_read_environment()), file)))
     except ValidationError as error:
         raise _explain(error.errors()[0], given, path) from error
+
+
+def _over(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
+    """Both layers; where they have the same key the upper one's value, but tables key by key."""
+    both = dict(lower) | dict(upper)
+    for key in lower.keys() & upper.keys():
+        if isinstance(lower[key], Mapping) and isinstance(upper[key], Mapping):
+            both[key] = _over(upper[key], lower[key])
+    return both
+
+
+def _read_environment() -> dict[str, Any]:
+    """What it says, by key: text, or JSON where a table or a list is wanted. `TIDEMQ_LIMITS__INFLIGHT_MAX` is
+    one key of a table, and goes before what the JSON of the table says.
+    """
+    given = {name.lower(): text for name, text in os.environ.items()}
+    values: dict[str, Any] = {}
+    for key, field in Config.model_fields.items():
+        variable = f"{ENVIRONMENT_PREFIX}{key}".lower()
+        is_table = field.annotation is Limits or get_origin(field.annotation) is dict
+        if variable in given:
+            is_json = is_table or get_origin(field.annotation) is tuple
+            values[key] = _parse_json(key, given[variable]) if is_json else given[variable]
+        if not is_table or not isinstance(values.get(key, {}), dict):
+            continue
+        for name in sorted(given):  # a table before what is in it
+            if name.startswith(f"{variable}__"):
+                *tables, last = name.removeprefix(f"{variable}__").split("__")
+                target = values.setdefault(key, {})
+                for table in tables:
+                    if not isinstance(target.get(table), dict):
+                        target[table] = {}
+                    target = target[table]
+                target[last] = given[name]
+    return values
+
+
+def _parse_json(key: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        variable = f"environment {ENVIRONMENT_PREFIX}{key.upper()}"
+        raise refused(variable, key, f"it cannot be read: {error}", ["JSON"]) from error
 
 
 def _read_file(path: Path | None) -> dict[str, Any]:
@@ -423,7 +435,7 @@ def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) 
     if location[0] == "limits" and len(location) > 1:
         low, high = LIMIT_RANGES[location[1]]
         accepted = f"{low} to {high}"
-    elif detail["type"] == "model_type":
+    elif detail["type"] in ("model_type", "dict_type"):
         accepted = "a table, which may be empty: {}"
     else:
         accepted = detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")

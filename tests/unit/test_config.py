@@ -138,6 +138,20 @@ def test_what_the_environment_says_is_text_and_read_as_its_key_wants(
         read_options("webhook", webhook, load_config().authenticator_options)
 
 
+def test_keys_of_a_table_in_the_environment_go_before_its_json_and_that_before_the_file(
+    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMQ_LIMITS", '{"inflight_max": 2, "receive_max": 2}')
+    monkeypatch.setenv("TIDEMQ_LIMITS__RECEIVE_MAX", "3")
+    monkeypatch.setenv("TIDEMQ_STORE_OPTIONS", '{"cache": {"bytes": 1, "files": 1}}')
+    monkeypatch.setenv("TIDEMQ_STORE_OPTIONS__CACHE__BYTES", "2")
+    monkeypatch.setenv("TIDEMQ_STORE_OPTIONS__PASSWORD", "123")
+    config = load_config(write("[limits]\ninflight_max = 1\nreceive_max = 1\nshutdown_s = 1\n"))
+    limits = config.limits
+    assert (limits.inflight_max, limits.receive_max, limits.shutdown_s) == (2, 3, 1)
+    assert config.store_options == {"cache": {"bytes": "2", "files": 1}, "password": "123"}
+
+
 def test_a_program_s_config_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMQ_PORT", "2")
     assert Config(limits=Limits(inflight_max=5)).port == 1883
