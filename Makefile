@@ -13,6 +13,9 @@ MINUTES ?= 30
 PYTHONS ?= python3.12 python3.13
 ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners tests/clients
 
+# without the files that it forbids, each of the many processes of the tests compiles anew what it imports
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel wheel-test pythons format bench bench-engine bench-store bench-pipeline asan race assert fuzz crash crash-pipeline soak
 
 help: ## list the targets
