@@ -9,18 +9,32 @@ import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from bench_report.conftest import made_result
 
-from tidemq.bench.report.figures import POINTS, PUBLISHED, plots, tail_curve
-from tidemq.bench.report.page import write_report
 from tidemq.bench.report.runs import Case, Runs, read_runs
 from tidemq.bench.result import Bucket
 
 NAMES = ["throughput.png", "throughput-per-cpu.png", "latency.png", "latency-over-time.png"]
+
+
+@pytest.fixture(scope="module")
+def figures() -> ModuleType:
+    """Imported with the first test: matplotlib takes longer than it takes to find all other tests."""
+    from tidemq.bench.report import figures
+
+    return figures
+
+
+@pytest.fixture(scope="module")
+def write_report() -> Callable[..., list[Path]]:
+    from tidemq.bench.report.page import write_report
+
+    return write_report
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +70,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def paths(compared: Path) -> list[Path]:
+def paths(compared: Path, write_report: Callable[..., list[Path]]) -> list[Path]:
     """What a report wrote."""
     return write_report([compared], compared / "report")
 
@@ -70,7 +84,9 @@ def test_page_and_pictures_are_written(paths: list[Path]) -> None:
         assert len(content) > 10_000
 
 
-def test_names_are_shown_as_they_are(written: Callable[..., Path], tmp_path: Path) -> None:
+def test_names_are_shown_as_they_are(
+    written: Callable[..., Path], write_report: Callable[..., list[Path]], tmp_path: Path
+) -> None:
     """Also those that matplotlib would read as formulas, or leave out."""
     names = [r"$\broker$", "_hidden"]
     page, *_ = write_report([written(*map(made_result, names))], tmp_path)
@@ -112,43 +128,45 @@ def test_plots_within_the_page_are_well_formed_and_share_no_identifiers(paths: l
     assert len(identifiers) == len(set(identifiers))
 
 
-def test_bars_are_as_long_as_the_medians(compared: Path) -> None:
-    throughput = plots(read_runs([compared]))[0].figure
-    widths = [[round(bar.get_width()) for bar in axes.patches] for axes in throughput.axes]  # type: ignore[attr-defined]
+def test_bars_are_as_long_as_the_medians(figures: ModuleType, compared: Path) -> None:
+    throughput = figures.plots(read_runs([compared]))[0].figure
+    widths = [[round(bar.get_width()) for bar in axes.patches] for axes in throughput.axes]
     assert widths == [[4_500_000, 150_000], [4_500_000, 150_000]]
     assert [label.get_text() for label in throughput.axes[0].get_yticklabels()] == ["tidemq", "mosquitto"]
 
 
-def test_the_tail_rises_tenfold_a_step() -> None:
+def test_the_tail_rises_tenfold_a_step(figures: ModuleType) -> None:
     buckets = [
         Bucket(1000, 1999, 900),
         Bucket(2000, 2999, 90),
         Bucket(9000, 9999, 9),
         Bucket(50_000, 50_999, 1),
     ]
-    across, up = tail_curve(buckets)
+    across, up = figures.tail_curve(buckets)
     assert across == [1.0, 1.999, 2.999, 9.999, 50.999]
     assert up == pytest.approx([0, 1, 2, 3, 3])
 
 
-def test_a_curve_has_no_zero_for_its_axis_has_none() -> None:
+def test_a_curve_has_no_zero_for_its_axis_has_none(figures: ModuleType) -> None:
     nothing, something = Bucket(0, 0, 5), Bucket(1000, 1000, 5)
-    curve: Any = tail_curve([nothing, something])
+    curve: Any = figures.tail_curve([nothing, something])
     assert curve == ([1.0], [pytest.approx(-math.log10(0.5))])
-    assert tail_curve([nothing]) == ([0.001], [0.0])
+    assert figures.tail_curve([nothing]) == ([0.001], [0.0])
 
 
-def test_a_curve_of_very_many_points_keeps_its_ends_and_its_height() -> None:
+def test_a_curve_of_very_many_points_keeps_its_ends_and_its_height(figures: ModuleType) -> None:
     count = 100_000
-    across, up = tail_curve([Bucket(at * 1000, at * 1000, 1) for at in range(1, count + 1)])
-    assert len(across) == len(up) <= POINTS + 2
+    across, up = figures.tail_curve([Bucket(at * 1000, at * 1000, 1) for at in range(1, count + 1)])
+    assert len(across) == len(up) <= figures.POINTS + 2
     assert (across[0], up[0]) == (1.0, 0.0)
     assert up == sorted(up)
     assert up[-1] == pytest.approx(5, abs=0.01)
     assert across[-1] == pytest.approx(count, rel=0.001)
 
 
-def test_what_evaluations_show_is_drawn_of_runs_and_of_latencies_alone(written: Callable[..., Path]) -> None:
+def test_what_evaluations_show_is_drawn_of_runs_and_of_latencies_alone(
+    figures: ModuleType, written: Callable[..., Path]
+) -> None:
     """SurgeMQ's figure is a line, a ping a bar, and a crowd's runs lie where their number is."""
     fan = made_result(run={"arguments": {"senders": 1, "receivers": 20, "qos": 0}})
     crowds = [
@@ -161,8 +179,10 @@ def test_what_evaluations_show_is_drawn_of_runs_and_of_latencies_alone(written: 
     ]
     runs = read_runs([written(fan, *crowds)])
     ping = Case(label="ping", broker="samples", latencies=(Bucket(7000, 7000, 3), Bucket(9000, 9000, 1)))
-    drawn: dict[str, Any] = {plot.name: plot.figure for plot in plots(Runs([*runs.cases, ping]), PUBLISHED)}
-    assert list(drawn) == list(PUBLISHED)
+    drawn: dict[str, Any] = {
+        plot.name: plot.figure for plot in figures.plots(Runs([*runs.cases, ping]), figures.PUBLISHED)
+    }
+    assert list(drawn) == list(figures.PUBLISHED)
     (surgemq,) = drawn["surgemq"].axes
     assert [line.get_xdata()[0] for line in surgemq.get_lines() if line.get_linestyle() == "--"] == [750_000]
     (bars,) = drawn["ping"].axes
@@ -176,18 +196,20 @@ def test_what_evaluations_show_is_drawn_of_runs_and_of_latencies_alone(written: 
     assert list(cores.get_lines()[0].get_ydata()) == [0.5, 1.5]
 
 
-def test_over_time_shows_the_round_in_the_middle(written: Callable[..., Path]) -> None:
+def test_over_time_shows_the_round_in_the_middle(figures: ModuleType, written: Callable[..., Path]) -> None:
     rounds = [made_result(rate=rate, low_us=low_us) for rate, low_us in ((1e6, 10), (3e6, 30), (2e6, 20))]
-    over_time = plots(read_runs([written(*rounds)]))[-1]
+    over_time = figures.plots(read_runs([written(*rounds)]))[-1]
     p50, p99 = over_time.figure.axes[0].get_lines()
     assert over_time.name == "latency-over-time"
     assert p50.get_xdata() == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
-    assert (set(p50.get_ydata()), set(p99.get_ydata())) == ({22.0}, {900.0})  # type: ignore[arg-type]
+    assert (set(p50.get_ydata()), set(p99.get_ydata())) == ({22.0}, {900.0})
 
 
-def test_runs_without_a_broker_on_this_machine_have_no_plot_of_its_cpu(written: Callable[..., Path]) -> None:
+def test_runs_without_a_broker_on_this_machine_have_no_plot_of_its_cpu(
+    figures: ModuleType, written: Callable[..., Path]
+) -> None:
     remote = made_result(summary={"broker_cpu_s": None, "bytes_per_connection": None})
-    assert "throughput-per-cpu" not in [plot.name for plot in plots(read_runs([written(remote)]))]
+    assert "throughput-per-cpu" not in [plot.name for plot in figures.plots(read_runs([written(remote)]))]
 
 
 def command(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:

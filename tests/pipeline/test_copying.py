@@ -6,7 +6,6 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 from pipeline.streaming import Streaming
@@ -32,6 +31,8 @@ def batch(first: int, *times: datetime) -> pa.RecordBatch:
 def test_messages_of_several_days_go_into_a_file_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import pyarrow.dataset as ds  # late: it imports pandas
+
     hour = timedelta(hours=1)
     batches = [batch(10, MIDNIGHT - hour, MIDNIGHT), batch(12, MIDNIGHT), batch(13, MIDNIGHT - hour)]
     monkeypatch.setattr(copying, "messages_of", lambda options, wanted: iter(batches))
