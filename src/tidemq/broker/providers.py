@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -140,11 +141,17 @@ Kind = Literal["authenticator", "authoriser", "store"]
 Options = Mapping[str, Any]
 
 
+@cache
+def _installed() -> Any:
+    """The EntryPoints of all packages; to look for them takes its time."""
+    return entry_points()
+
+
 def find_provider(kind: Kind, name: str, options: Options, config: Config) -> Any:
     """Makes the provider of that kind and name; ConfigError when there is none of that name, its options are
     wrong, or a package that it needs is not installed.
     """
-    known = {point.name: point for point in entry_points(group=f"tidemq.{kind}s")}
+    known = {point.name: point for point in _installed().select(group=f"tidemq.{kind}s")}
     if name not in known:
         raise unknown_name("configuration", kind, name, known)
     try:
