@@ -275,7 +275,7 @@ def fail() -> None:
 DYING = """
 from pathlib import Path
 from tidemq.broker.durability.keeper import Keeper
-from tidemq.cli.serve import run_broker
+from tidemq.cli.serving import run_broker
 
 def die(keeper):
     raise MemoryError("no memory")

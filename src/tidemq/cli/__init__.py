@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ from typer.exceptions import TyperException
 from tidemq.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 # Each in the module of its name.
-_COMMANDS = ("pub", "sub", "passwd")
+_COMMANDS = ("serve", "pub", "sub", "passwd")
 _GROUPS = ("acl", "store", "bench", "stream", "pipeline")
 
 
@@ -25,9 +24,7 @@ def make_app(called: str = "") -> typer.Typer:
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True
     )
     app.callback()(describe)
-    known = called in ("serve", *_COMMANDS, *_GROUPS)
-    if not known or called == "serve":
-        app.command()(serve)
+    known = called in (*_COMMANDS, *_GROUPS)
     for name in _COMMANDS:
         if not known or called == name:
             app.command()(getattr(import_module(f"tidemq.cli.{name}"), name))
@@ -57,49 +54,6 @@ def describe(
 ) -> None:
     """An MQTT 3.1, 3.1.1 and 5.0 broker, a publisher and a subscriber to try it with, tools for its store and
     for load tests."""
-
-
-def serve(
-    config: Annotated[
-        Path | None, typer.Option(envvar="TIDEMQ_CONFIG", metavar="FILE", help="TOML file to read.")
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 0.0.0.0]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. [default: 1883]")] = None,
-    reactors: Annotated[int | None, typer.Option(help="Event loops; 0: one per core. [default: 0]")] = None,
-    store: Annotated[str | None, typer.Option(help="rocksdb, sqlite or memory. [default: rocksdb]")] = None,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of stores with files.")] = None,
-    durability: Annotated[
-        str | None, typer.Option(help="When a commit is on the disk: sync, interval or os. [default: sync]")
-    ] = None,
-    store_strict: Annotated[
-        bool | None, typer.Option("--store-strict", help="Refuse to start on damaged data.")
-    ] = None,
-    log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning or error. [default: info]")
-    ] = None,
-    admin_port: Annotated[
-        int | None, typer.Option(help="Port of the admin listener, HTTP; 0: off. [default: 0]")
-    ] = None,
-) -> None:
-    """Run the broker until SIGTERM or SIGINT.
-
-    Every flag may also stand in the file, or in the environment as TIDEMQ_PORT and so on. A flag goes before
-    the environment, the environment before the file.
-    """
-    from tidemq.cli.serve import run_broker
-
-    flags = {
-        "host": host,
-        "port": port,
-        "reactors": reactors,
-        "store": store,
-        "data": data,
-        "durability": durability,
-        "store_strict": store_strict,
-        "log_level": log_level,
-        "admin_port": admin_port,
-    }
-    raise typer.Exit(run_broker(config, flags))
 
 
 def main() -> None:

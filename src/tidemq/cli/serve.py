@@ -1,108 +1,51 @@
-"""`tidemq serve`: a broker until a signal ends it."""
+"""`tidemq serve`: the broker's options; `serving` runs it."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import signal
-import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Annotated
 
-import tidemq
-from tidemq.broker import Broker
-from tidemq.broker.host.secret_files import warn_of
-from tidemq.broker.host.systemd import Notifier, inherited_sockets
-from tidemq.cli.exit_codes import EXIT_FAILED
-from tidemq.config import Config, load_config
-from tidemq.errors import ConfigError, StoreError, TideMQError
-
-EXIT_CONFIG = 2
-
-_log = logging.getLogger("tidemq")
+import typer
 
 
-def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
-    """Gives the exit code: 0 after a signal, 2 for a wrong configuration, 1 for any other failure."""
-    try:
-        config = load_config(config_path, flags)
-    except TideMQError as error:
-        print(f"tidemq: {error}", file=sys.stderr)
-        return EXIT_CONFIG
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
-    os.umask(0o077)  # RocksDB and SQLite give their files what it leaves
-    if config.authenticator == "static" and config_path is not None:
-        warn_of([config_path])
-    if os.geteuid() == 0 and not config.user:
-        _log.warning('the broker runs as root: name a user that it becomes, such as user = "tidemq"')
-    try:
-        asyncio.run(_serve(config))
-    except ConfigError as error:
-        print(f"tidemq: {error}", file=sys.stderr)
-        return EXIT_CONFIG
-    except (TideMQError, OSError) as error:
-        print(f"tidemq: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    return 0
+def serve(
+    config: Annotated[
+        Path | None, typer.Option(envvar="TIDEMQ_CONFIG", metavar="FILE", help="TOML file to read.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 0.0.0.0]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. [default: 1883]")] = None,
+    reactors: Annotated[int | None, typer.Option(help="Event loops; 0: one per core. [default: 0]")] = None,
+    store: Annotated[str | None, typer.Option(help="rocksdb, sqlite or memory. [default: rocksdb]")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of stores with files.")] = None,
+    durability: Annotated[
+        str | None, typer.Option(help="When a commit is on the disk: sync, interval or os. [default: sync]")
+    ] = None,
+    store_strict: Annotated[
+        bool | None, typer.Option("--store-strict", help="Refuse to start on damaged data.")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error. [default: info]")
+    ] = None,
+    admin_port: Annotated[
+        int | None, typer.Option(help="Port of the admin listener, HTTP; 0: off. [default: 0]")
+    ] = None,
+) -> None:
+    """Run the broker until SIGTERM or SIGINT.
 
+    Every flag may also stand in the file, or in the environment as TIDEMQ_PORT and so on. A flag goes before
+    the environment, the environment before the file.
+    """
+    from tidemq.cli.serving import run_broker
 
-async def _serve(config: Config) -> None:
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def end(_number: int, _frame: object) -> None:
-        # from the second one on there is nothing to do; ignored, it cannot kill the process while it ends
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        loop.call_soon_threadsafe(ended.set)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
-    notifier = Notifier()
-    async with Broker(config, sockets=inherited_sockets()) as broker:
-        addresses = ", ".join(broker.addresses.values())
-        status = f"clients are served on {addresses}"
-        async with _reloading(broker, notifier, status):
-            print(f"TideMQ {tidemq.__version__} is ready on {addresses}", flush=True)
-            notifier.ready(status)
-            failure = await _wait_for_the_end(broker, ended)
-        notifier.stopping(failure or "the last messages are written")
-        if failure:
-            raise StoreError(failure)
-
-
-async def _wait_for_the_end(broker: Broker, ended: asyncio.Event) -> str:
-    """Gives why the broker cannot go on; empty: a signal has come."""
-    failing, ending = asyncio.create_task(broker.wait_failed()), asyncio.create_task(ended.wait())
-    done, waiting = await asyncio.wait((failing, ending), return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
-    return failing.result() if failing in done else ""
-
-
-@asynccontextmanager
-async def _reloading(broker: Broker, notifier: Notifier, status: str) -> AsyncIterator[None]:
-    """Reloads at each SIGHUP; of several that come meanwhile, once more."""
-    loop = asyncio.get_running_loop()
-    wanted = asyncio.Event()
-
-    async def reload() -> None:
-        while await wanted.wait():
-            wanted.clear()
-            notifier.reloading()
-            wrong = sorted(name for name, text in (await broker.reload()).items() if text)
-            notifier.ready(f"{status}; not reloaded: {', '.join(wrong)}" if wrong else status)
-
-    loop.add_signal_handler(signal.SIGHUP, wanted.set)
-    task = asyncio.create_task(reload())
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGHUP)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it must not kill the process while it ends
-        task.cancel()
+    flags = {
+        "host": host,
+        "port": port,
+        "reactors": reactors,
+        "store": store,
+        "data": data,
+        "durability": durability,
+        "store_strict": store_strict,
+        "log_level": log_level,
+        "admin_port": admin_port,
+    }
+    raise typer.Exit(run_broker(config, flags))
