@@ -29,6 +29,7 @@ from tidemq.testing.ports import free_port
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests find `conformance`
 
+import forks
 from assertions.apart import TESTS as APART
 from guard import guard_this_process
 from quick import examples
@@ -123,15 +124,21 @@ def start_tidemq(folder: Path, settings: str, reactors: int, import_from: Path |
     """`tidemq serve` on a port of its own choice, which it prints."""
     log, config = folder / "broker.log", folder / "tidemq.toml"
     config.write_text(settings)
-    command = [sys.executable, "-c", "from tidemq.cli import main; main()", "serve", "--host", "127.0.0.1"]
+    command = ["serve", "--host", "127.0.0.1"]
     if "store = " not in settings:
         command += ["--store", "memory"]
     command += ["--port", "0", "--reactors", str(reactors), "--config", str(config)]
-    environment = dict(os.environ)
-    if import_from is not None:
-        environment["PYTHONPATH"] = os.pathsep.join([str(import_from), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT, env=environment)
-    return RunningBroker(printed_port(process, log), process, log, "tidemq")
+    if import_from is None:
+        process = forks.Tidemq(command, stdout=log.open("wb"), stderr=subprocess.STDOUT)
+        return RunningBroker(printed_port(process, log), process, log, "tidemq")
+    path = os.pathsep.join([str(import_from), os.environ.get("PYTHONPATH", "")])
+    with_more = subprocess.Popen(
+        [sys.executable, "-c", "from tidemq.cli import main; main()", *command],
+        stdout=log.open("wb"),
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    return RunningBroker(printed_port(with_more, log), with_more, log, "tidemq")
 
 
 def printed_port(process: subprocess.Popen[bytes], log: Path) -> int:

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 from waiting import WAIT_S
 
@@ -30,12 +31,12 @@ class Tidemq:
         self.port = port
 
     def start(self, command: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        line = [sys.executable, "-c", "from tidemq.cli import main; main()", command, *arguments]
+        line = [command, *arguments]
         if command != "serve":
             line += ["-h", "127.0.0.1", "-p", str(self.port)]
         elif "--data" not in arguments:
             line += ["--store", "memory"]
-        return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        return forks.Tidemq(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
     def run(self, command: str, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
         """Exit code, stdout, stderr."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import stat
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
+
+import forks
 
 from tidemq.broker.authenticators.password_file import read_password_file
 from tidemq.broker.authenticators.password_hashes import matches
 
-TIDEMQ = [sys.executable, "-c", "from tidemq.cli import main; main()"]
 
-
-def run_passwd(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*TIDEMQ, "passwd", *arguments], input=given, capture_output=True, text=True)
+def run_passwd(*arguments: str, given: str = "") -> subprocess.CompletedProcess[Any]:
+    return forks.run("passwd", *arguments, input=given, text=True)
 
 
 def test_the_command_adds_changes_and_removes(tmp_path: Path) -> None:

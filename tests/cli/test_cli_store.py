@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forks
 import pytest
 from unit.test_store_inspection import GOOD, make_id, message
-from waiting import WAIT_S
 
 from tidemq.broker import Broker
 from tidemq.client import Client
@@ -21,7 +20,6 @@ from tidemq.store.engines import open_empty, open_existing
 from tidemq.store.portable import read_store
 
 ENGINES = ("rocksdb", "sqlite")
-COMMAND = [sys.executable, "-c", "from tidemq.cli import main; main()", "store"]
 COUNT = len(GOOD) + 1  # the row with the format
 
 
@@ -32,7 +30,7 @@ def matched(pattern: str, text: str) -> re.Match[str]:
 
 
 def run(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=WAIT_S)
+    return forks.run("store", *arguments, input=stdin)
 
 
 def fill(path: Path, engine: str, *more: tuple[str, bytes, bytes]) -> Path:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import forks
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -15,8 +15,6 @@ from waiting import WAIT_S
 
 from tidemq.cli.stream import app
 from tidemq.client.sync import Client
-
-COMMAND = [sys.executable, "-c", "from tidemq.cli import main; main()"]
 
 
 class Broker:
@@ -33,7 +31,7 @@ class Broker:
             "--data",
             str(folder),
         ]
-        self.process = subprocess.Popen([*COMMAND, "serve", *options], stdout=subprocess.PIPE, text=True)
+        self.process = forks.Tidemq(["serve", *options], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = f"mqtt://{self.process.stdout.readline().split()[-1]}"
         self.admin_url = f"http://127.0.0.1:{admin_port}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forks
 from waiting import WAIT_S
 
 from tidemq.testing.ports import free_port
@@ -41,7 +41,8 @@ class Server:
 
     def start(self) -> Server:
         log = (self.folder / f"{self.name}.log").open("ab")
-        self.process = subprocess.Popen(self._command(), stdout=log, stderr=subprocess.STDOUT)
+        start = forks.Tidemq if self.name == "tidemq" else subprocess.Popen
+        self.process = start(self._command(), stdout=log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline and self.process.poll() is None:
             with socket.socket() as probe:
@@ -61,15 +62,8 @@ class Server:
             return ["mosquitto", "-c", str(config)]
         config = self.folder / "tidemq.toml"
         config.write_text(self._settings)
-        command = [
-            sys.executable,
-            "-c",
-            "from tidemq.cli import main; main()",
-            "serve",
-            "--host",
-            "127.0.0.1",
-        ]
-        command += ["--port", str(self.port), "--store", self._store, "--reactors", "1"]
+        command = ["serve", "--host", "127.0.0.1", "--port", str(self.port), "--store", self._store]
+        command += ["--reactors", "1"]
         command += ["--data", str(self.folder / "data")]
         return [*command, "--config", str(config)]
 

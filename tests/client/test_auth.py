@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import pytest_asyncio
 from client.scripted import Peer, ScriptedServer
@@ -130,9 +130,8 @@ async def test_threads_authenticate_too(broker: Broker, topic: str) -> None:
 
 
 async def test_the_commands_log_in_by_scram(broker: Broker, topic: str) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from tidemq.cli import main; main()", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    def run(*arguments: str) -> subprocess.CompletedProcess[Any]:
+        return forks.run(*arguments, text=True)
 
     where = ["-h", "127.0.0.1", "-p", str(broker.port), "-t", topic]
     ann = ["-u", "ann", "-P", "sécret", "-V", "mqttv5", "--scram"]
