@@ -42,7 +42,7 @@ demo: setup ## devices, a stream, tables by Spark, an alarm, a plot: in a minute
 
 # two processes: these compute, and each has to find all tests first
 test-unit: setup ## the quick loop: modules by themselves and the source, in a minute
-	TIDEMQ_TEST_QUICK=1 $(BIN)/pytest -n 2 tests/unit tests/source
+	TIDEMQ_TEST_EXAMPLES=few $(BIN)/pytest -n 2 tests/unit tests/source
 
 test: setup ## run the tests, four files at a time, because most of them wait
 	$(BIN)/pytest -n 4
@@ -52,6 +52,7 @@ test-loaded: setup ## the same beside four processes that only compute: no test 
 
 # in two processes: the first Spark session of a process leaves its settings to all that come after it
 test-long: setup ## what `make test` leaves out: benchmarks in small, Spark Connect, all crashes of the pipeline (5 minutes)
+	TIDEMQ_TEST_EXAMPLES=all $(BIN)/pytest -n 2 -m hypothesis tests/unit tests/client
 	$(BIN)/pytest -m long --ignore=tests/pipeline
 	$(BIN)/pytest -m long tests/pipeline
 	TIDEMQ_TEST_CRASH_KILLS=3 $(BIN)/pytest tests/pipeline_crash

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 from conftest import RunningBroker, StartBroker, start_mosquitto, wait_until_open
 
@@ -95,9 +96,8 @@ def mortal(
         broker = start_mosquitto(tmp_path)
     else:
         port, log = free_port(), tmp_path / "broker.log"
-        command = [sys.executable, "-c", "from tidemq.cli import main; main()", "serve", "--store", "memory"]
-        command += ["--host", "127.0.0.1", "--port", str(port)]
-        process = subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT)
+        command = ["serve", "--store", "memory", "--host", "127.0.0.1", "--port", str(port)]
+        process = forks.Tidemq(command, stdout=log.open("wb"), stderr=subprocess.STDOUT)
         broker = RunningBroker(port, process, log, "tidemq")
     yield wait_until_open(broker)
     broker.process.kill()

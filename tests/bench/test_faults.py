@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forks
 import pytest
 from bench.conftest import Bench, Done
 from bench.proxy import Change, Swap, cut_after, lose, proxied, repeat
@@ -164,9 +164,9 @@ def test_the_others_are_still_compared_when_one_dies(
 
 
 def test_a_run_that_is_interrupted_says_what_it_knows(mortal: RunningBroker) -> None:
-    command = [sys.executable, "-c", "from tidemq.cli import main; main()", "bench", "fan", "--json"]
+    command = ["bench", "fan", "--json"]
     command += ["--url", f"mqtt://127.0.0.1:{mortal.port}", "--seconds", "60", "--rate", "1000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with forks.Tidemq(command, stdout=subprocess.PIPE, text=True) as process:
         await_load(mortal.port)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=WAIT_S)

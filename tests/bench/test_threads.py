@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 
+import forks
 import pytest
 from bench.conftest import Bench, Done
 from bench.fake_broker import StrictBroker, listening
@@ -129,9 +129,9 @@ def test_a_broker_that_is_killed_ends_all(bench: Bench, mortal: RunningBroker) -
 
 
 def test_what_is_interrupted_says_what_it_knows(tidemq: RunningBroker) -> None:
-    command = [sys.executable, "-c", "from tidemq.cli import main; main()", "bench", "mesh", "--json"]
+    command = ["bench", "mesh", "--json"]
     command += ["--url", f"mqtt://127.0.0.1:{tidemq.port}", "--threads", "2", "--seconds", "60"]
-    with subprocess.Popen([*command, "--rate", "1000"], stdout=subprocess.PIPE, text=True) as process:
+    with forks.Tidemq([*command, "--rate", "1000"], stdout=subprocess.PIPE, text=True) as process:
         await_load(tidemq.port)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=WAIT_S)

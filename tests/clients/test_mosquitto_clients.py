@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
+import forks
 import pytest
 from conformance.kit import Listening, unique
 from conftest import RunningBroker
@@ -209,11 +209,10 @@ def test_our_command_prints_as_theirs(broker: RunningBroker, form: str) -> None:
         *("-D", "publish", "user-property", "a", "b", "-D", "publish", "user-property", "c", "d"),
     ]
     pub(broker, "mqttv5", "-t", topic, "-m", '{"a":[1,"ü"]}', "-r", "-q", "1", *properties)
-    ours = [sys.executable, "-c", "from tidemq.cli import main; main()", "sub"]
     options = ["-p", str(broker.port), "-V", "mqttv5", "-t", topic, "-C", "1", "-W", "60", "-F", form]
     printed = [
-        subprocess.run([*command, *options], capture_output=True, timeout=90).stdout
-        for command in (ours, ["mosquitto_sub"])
+        forks.run("sub", *options).stdout,
+        subprocess.run(["mosquitto_sub", *options], capture_output=True, timeout=90).stdout,
     ]
     if form in ("%j", "%J"):
         shown = [json.loads(each) for each in printed]

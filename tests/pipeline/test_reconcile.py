@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
+import forks
 import pyarrow.parquet as pq
 import pytest
 from conftest import StartBroker
@@ -182,6 +183,6 @@ def session(url: str) -> blocking.Client:
 
 
 def store_command(*arguments: object) -> None:
-    done = subprocess.run([*TIDEMQ, "store", *map(str, arguments)], capture_output=True, timeout=60)
+    done = forks.run("store", *arguments)
     assert done.returncode == 0, done.stderr.decode()
     assert b"leftover:" not in done.stdout
