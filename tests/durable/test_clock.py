@@ -120,8 +120,14 @@ STEPS: list[Callable[[], tuple[float, float]]] = [
 ]
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("step", "how"),
+    [
+        *((step, signal.SIGKILL) for step in STEPS),
+        (STEPS[0], signal.SIGTERM),
+        *(pytest.param(step, signal.SIGTERM, marks=pytest.mark.long) for step in STEPS[1:]),
+    ],
+)
 async def test_a_session_of_a_day_outlives_a_step_of_years_and_a_restart(
     broker: FakedBroker, step: Callable[..., Any], how: signal.Signals
 ) -> None:
