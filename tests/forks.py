@@ -53,6 +53,7 @@ class Origin:
     """The process that all are forked from; it ends with this one."""
 
     def __init__(self) -> None:
+        self.owner = os.getpid()
         self._asking, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             command = [sys.executable, "-P", __file__, str(its.fileno())]
@@ -71,18 +72,20 @@ class Origin:
         return int(answer)
 
     def end(self) -> None:
-        self._asking.close()
-        self._process.wait()
+        if self.owner == os.getpid():
+            self._asking.close()
+            self._process.wait()
 
 
 _made: list[Origin] = []
 
 
 def _origin() -> Origin:
-    if not _made:
+    """This process's own; one that it was forked with is another's."""
+    if not _made or _made[-1].owner != os.getpid():
         _made.append(Origin())
-        atexit.register(_made[0].end)
-    return _made[0]
+        atexit.register(_made[-1].end)
+    return _made[-1]
 
 
 def serve(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
