@@ -55,6 +55,7 @@ test-long: setup ## what `make test` leaves out: benchmarks in small, Spark Conn
 	TIDEMQ_TEST_EXAMPLES=all $(BIN)/pytest -n 2 -m hypothesis tests/unit tests/client
 	$(BIN)/pytest -m long --ignore=tests/pipeline
 	$(BIN)/pytest -m long tests/pipeline
+	TIDEMQ_TEST_CRASH_KILLS=3 $(BIN)/pytest tests/pipeline_crash
 
 attack: setup ## 1,000 hostile connections for a minute beside a publisher and a subscriber that behave
 	$(BIN)/pytest -m long -s tests/adversity/test_attack.py

@@ -49,7 +49,15 @@ hypothesis.settings.load_profile("tests")
 TOGETHER = {"pipeline": "a session", "spark": "clusters", "pipeline_crash": "clusters"}
 # What takes longest begins first.
 FIRST = [
-    *("pipeline/", "spark/", "assertions/", "wheel/", "crash/test_crash.py", "bench/test_generator.py"),
+    *(
+        "pipeline/",
+        "pipeline_crash/",
+        "spark/",
+        "assertions/",
+        "wheel/",
+        "crash/test_crash.py",
+        "bench/test_generator.py",
+    ),
     *("bench/test_workloads.py", "durable/test_clock.py", "adversity/test_attack.py", "cli/test_cli.py"),
     *("client/test_exactly_once.py", "unit/test_wire_roundtrip.py", "fuzz/"),
 ]

@@ -1,7 +1,7 @@
 """Each message is in the tables once, whatever is killed: one seed on a cluster of two workers, and proof
 that what is lost or doubled is found.
 
-The run, which takes as much as a tenth of all other tests, is in `make test-long`; `make crash-pipeline`
+`make test` kills the driver once, `make test-long` an executor and the broker as well; `make crash-pipeline`
 plays more seeds, and longer; `TIDEMQ_TEST_CRASH_SEED` moves the one of these tests.
 """
 
@@ -24,7 +24,7 @@ from pipeline_crash.verdict import Found, Row, judge, read_tables
 pytestmark = pytest.mark.timeout(600)
 
 SEED = int(os.environ.get("TIDEMQ_TEST_CRASH_SEED", "1"))
-KILLS = 3  # an executor, the broker and the driver
+KILLS = int(os.environ.get("TIDEMQ_TEST_CRASH_KILLS", "1"))  # 3: an executor, the broker and the driver
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,6 @@ def outcome(install: Callable[[str, str], None]) -> Iterator[Outcome]:
         shutil.rmtree(outcome.folder)
 
 
-@pytest.mark.long
 def test_each_message_is_in_the_tables_once_whatever_is_killed(outcome: Outcome) -> None:
     assert not outcome.failures, outcome.report
     assert outcome.kills == KILLS
@@ -45,7 +44,6 @@ def test_each_message_is_in_the_tables_once_whatever_is_killed(outcome: Outcome)
     assert all(len(rows) > 100 for rows in outcome.found.decoded.values())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["bronze", "silver/json", "silver/number", "dead_letters"])
 def test_a_file_that_a_table_has_twice_or_no_more_is_found_out(
     outcome: Outcome, tmp_path: Path, name: str
