@@ -59,7 +59,7 @@ def test_cbor_becomes_columns_and_what_has_another_type_dead_letters(
         "celsius is True; double is wanted": {"celsius": True},
         "count is 2147483648; int is wanted": {"count": 1 << 31},
         "count is 1.5; int is wanted": {"count": 1.5},
-        "x is 'a'; bigint is wanted": {"inner": {"x": "a"}},
+        "inner.x is 'a'; bigint is wanted": {"inner": {"x": "a"}},
         "tags is 1; string is wanted": {"tags": ["a", 1]},
         "at is '2026-01-31T12:00:00'; timestamp is wanted": {"at": "2026-01-31T12:00:00"},
         "a CBOR list, not a map": [1],
@@ -135,7 +135,7 @@ def test_sparkplug_metrics_become_rows_with_the_names_of_their_births(
 
 
 def test_a_type_that_cbor_has_not_is_named(spark: SparkSession) -> None:
-    with pytest.raises(ConfigError, match="the rule x has a column of interval year, which CBOR has not"):
+    with pytest.raises(ConfigError, match="the rule a: the column x is interval year, which CBOR has not"):
         Rule("a", "a", "cbor", "x interval year").check()
 
 
@@ -173,11 +173,10 @@ def test_json_without_columns_gets_those_that_the_first_messages_have(
         (6, None, None, None, None, None),
         (7, None, "17", "none", None, None),
     ]
-    other = "a field of the JSON object has another type than its column"
     assert rows(job.dead_letters, "offset", "payload", "reason") == [
-        (2, first[2], other),
-        (3, first[3], "not a JSON object"),
-        (5, later[1], other),
+        (2, first[2], "celsius is 'warm'; double is wanted"),
+        (3, first[3], "a list, not a JSON object"),
+        (5, later[1], "on is 'yes'; boolean is wanted"),
     ]
     # from the beginning again, by who knows nothing but the tables: nothing changes
     shutil.rmtree(tmp_path / "lake/any/checkpoint")

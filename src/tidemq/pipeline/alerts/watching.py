@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -32,13 +32,15 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessorHandle,
     TimerValues,
 )
-from pyspark.sql.types import DataType, DoubleType, StringType, StructType
+from pyspark.sql.types import DoubleType
 
 from tidemq.client import ConnectError, Message, Properties, sync
 from tidemq.client.streams import StreamReader, find_token
 from tidemq.errors import ConfigError
 from tidemq.pipeline.alerts.alert_rules import AlertRule
 from tidemq.pipeline.alerts.states import Alert, Condition, Reading, State, deadline_us, expire, step
+from tidemq.pipeline.decode.decoding import number, on_columns
+from tidemq.pipeline.decode.json_payloads import json_numbers
 from tidemq.pipeline.decode.payload_rules import filter_pattern
 from tidemq.pipeline.sources.stream import register
 from tidemq.pipeline.sources.stream_options import RETRY_S
@@ -51,7 +53,6 @@ _COLUMNS = (  # of what a batch has found
     "`offset` bigint, topic string, client string"
 )
 _STATE = "json string, timer_ms bigint"
-_CORRUPT = "_corrupt"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _log = logging.getLogger(__name__)
@@ -160,22 +161,10 @@ def _value(rule: AlertRule) -> Column:
     """The number in a message: NaN where it cannot be read, null where an object does not have it."""
     if rule.condition.kind == "absence":
         return F.lit(0.0)
-    text = "cast(payload as string)"
-    if rule.value:
-        path = rule.value.split(".")
-        field: DataType = DoubleType()
-        for name in reversed(path[1:]):
-            field = StructType().add(name, field)
-        schema = StructType().add(path[0], field).add(_CORRUPT, StringType())
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        parsed = F.from_json(F.expr(text), schema, options)
-        value = reduce(lambda column, name: column.getField(name), path, parsed)
-        unreadable = parsed.isNull() | parsed.getField(_CORRUPT).isNotNull()
-    else:
-        value = F.expr(f"try_cast(trim({text}) as double)")
-        unreadable = value.isNull()
-    unreadable = unreadable | ~F.expr(f"is_valid_utf8({text})") | (F.abs(value) == math.inf)
-    return F.when(unreadable, math.nan).otherwise(value)
+    if not rule.value:
+        return F.coalesce(number(), F.lit(math.nan))
+    path = rule.value.split(".")
+    return on_columns(lambda payloads: json_numbers(payloads, path), DoubleType())("payload")
 
 
 class _Watcher(StatefulProcessor):

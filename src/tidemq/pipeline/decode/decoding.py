@@ -4,8 +4,8 @@ there is none.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DoubleType,
+    IntegerType,
     StringType,
     StructField,
     StructType,
@@ -24,15 +25,14 @@ from pyspark.sql.types import (
 )
 
 from tidemq.pipeline.decode.cbor import decode_cbor
-from tidemq.pipeline.decode.payload_rules import COLUMN_NAME, EVENT_TIME, KEY, Rule, filter_pattern
+from tidemq.pipeline.decode.json_payloads import OTHERS, decode_json, json_fields
+from tidemq.pipeline.decode.payload_rules import COLUMN_NAME, EVENT_TIME, KEY, PLACE, Rule, filter_pattern
 from tidemq.pipeline.decode.publish_time import published_times
 from tidemq.pipeline.decode.sparkplug import Births, decode_sparkplug
 
-OTHERS = "others"  # the column for what has no column of its own, as JSON; of columns that are inferred
 COLUMNS_MAX = 200  # that are inferred: a publisher may put anything into names
-_CORRUPT = "_corrupt"
 _TEXT = "cast(payload as string)"
-_FIELDS = f"from_json({_TEXT}, 'map<string,variant>')"  # of an object, whatever they are; or null
+_NUMBER = r"^[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 def matching(rule: Rule, frame: DataFrame) -> DataFrame:
@@ -42,16 +42,17 @@ def matching(rule: Rule, frame: DataFrame) -> DataFrame:
 
 def decode(rule: Rule, found: DataFrame, columns: StructType, births: Births) -> DataFrame:
     """Of messages of the filter, with these columns, the rows of the rule's table: `decoded`, `reason`, and
-    `event_time` if the rule has one. Of Sparkplug B, several of a message.
+    `event_time` if the rule has one. Of Sparkplug B, and of rules with `many`, several of a message.
     """
     if rule.format == "sparkplug":
         frame = _sparkplug(found, columns, births)
     elif rule.format == "cbor":
         frame = _cbor(found, columns)
+    elif rule.format == "json":
+        frame = _json(rule, found, columns)
     else:
-        frame = _number(found) if rule.format == "number" else _json(rule, found, columns)
-        utf8 = F.expr(f"is_valid_utf8({_TEXT})")
-        frame = frame.withColumn("reason", F.when(~utf8, "not UTF-8").otherwise(F.col("reason")))
+        frame = found.withColumn("decoded", F.struct(number().alias("value")))
+        frame = frame.withColumn("reason", F.when(F.col("decoded.value").isNull(), "not a number"))
     if rule.timed:
         frame = frame.withColumn(EVENT_TIME, F.coalesce(_event_time(rule, columns), "received"))
     return frame
@@ -59,8 +60,8 @@ def decode(rule: Rule, found: DataFrame, columns: StructType, births: Births) ->
 
 def rows(decoded: DataFrame, rule: Rule) -> DataFrame:
     """Of what `decode` gave, the rows of the rule's table, late ones among them."""
-    time = [EVENT_TIME] if rule.timed else []
-    return decoded.where("reason is null").select(*KEY, *time, "decoded.*", "date")
+    more = ([PLACE] if rule.many else []) + ([EVENT_TIME] if rule.timed else [])
+    return decoded.where("reason is null").select(*KEY, *more, "decoded.*", "date")
 
 
 def late(rule: Rule) -> Column:
@@ -89,41 +90,29 @@ def dead_letters(decoded: DataFrame, rule: Rule) -> DataFrame:
 # --- formats -----------------------------------------------------------------------------------
 
 
-def _number(found: DataFrame) -> DataFrame:
-    value = F.expr(f"named_struct('value', try_cast(trim({_TEXT}) as double))")
-    reason = F.when(F.col("decoded.value").isNull(), "not a number")
-    return found.withColumn("decoded", value).withColumn("reason", reason)
+def number() -> Column:
+    """Of a payload the number that it is as text, in decimal digits; null where it is none."""
+    value = F.when(F.expr(f"trim({_TEXT}) rlike '{_NUMBER}'"), F.expr(f"try_cast(trim({_TEXT}) as double)"))
+    return F.when(F.abs(value) != math.inf, value)
 
 
 def _json(rule: Rule, found: DataFrame, columns: StructType) -> DataFrame:
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    named = [each for each in columns.fields if not (rule.infers and each.name == OTHERS)]
-    parsed = F.from_json(F.expr(_TEXT), StructType([*named, StructField(_CORRUPT, StringType())]), options)
-    values = [F.col("parsed").getField(each.name).alias(each.name) for each in named]
-    wrong = F.col("parsed").isNull() | F.col("parsed").getField(_CORRUPT).isNotNull()
-    said = F.lit(f"not a JSON object with {rule.columns}")
-    if rule.infers:
-        values.append(_others([each.name for each in named]).alias(OTHERS))
-        other = "a field of the JSON object has another type than its column"
-        said = F.when(F.expr(f"{_FIELDS} is null"), "not a JSON object").otherwise(other)
-    return found.withColumn("parsed", parsed).select(
-        *found.columns, F.struct(*values).alias("decoded"), F.when(wrong, said).alias("reason")
+    kind = _decoded_type(columns)
+    if rule.many:
+        kind.add(PLACE, IntegerType())
+    whole = ArrayType(kind) if rule.many else kind
+    arrow = to_arrow_type(whole, timezone="UTC")
+    decoder = on_columns(
+        lambda payloads: decode_json(payloads, columns, arrow, many=rule.many, infers=rule.infers), whole
     )
-
-
-def _others(names: list[str]) -> Column:
-    """What an object has beside these fields, as JSON; null: nothing."""
-    known = F.array(*map(F.lit, names)) if names else F.expr("cast(array() as array<string>)")
-    others = F.map_filter(
-        F.expr(_FIELDS), lambda name, value: ~F.array_contains(known, name) & ~F.is_variant_null(value)
-    )
-    return F.when(F.size(others) > 0, F.to_json(others))
+    both = decoder("payload")
+    return found.withColumn("both", F.explode(both) if rule.many else both).select(*found.columns, "both.*")
 
 
 def _cbor(found: DataFrame, columns: StructType) -> DataFrame:
     kind = _decoded_type(columns)
     arrow = to_arrow_type(kind, timezone="UTC")
-    decoder = _on_columns(lambda payloads: decode_cbor(payloads, columns, arrow), kind)
+    decoder = on_columns(lambda payloads: decode_cbor(payloads, columns, arrow), kind)
     return found.withColumn("both", decoder("payload")).select(*found.columns, "both.*")
 
 
@@ -134,12 +123,12 @@ def _sparkplug(found: DataFrame, columns: StructType, births: Births) -> DataFra
     def decode_all(topics: pa.Array, offsets: pa.Array, payloads: pa.Array) -> pa.Array:
         return decode_sparkplug(topics, offsets, payloads, births, arrow)
 
-    decoder = _on_columns(decode_all, kind)
+    decoder = on_columns(decode_all, kind)
     both = found.withColumn("both", decoder("topic", "offset", "payload"))
     return both.select(*found.columns, F.explode_outer("both.decoded").alias("decoded"), "both.reason")
 
 
-def _on_columns(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
+def on_columns(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
     """A function of Arrow arrays as one of columns, which executors run."""
     # its stub asks for the type that it warns of at run time
     made: Callable[..., Column] = arrow_udf(function, kind)  # type: ignore[call-overload]
@@ -157,7 +146,7 @@ def _event_time(rule: Rule, columns: StructType) -> Column:
     """When the rule says that a reading was taken; null where it is not said, or is no time."""
     if rule.time_property:
         name = rule.time_property
-        read = _on_columns(lambda properties: published_times(properties, name), TimestampType())
+        read = on_columns(lambda properties: published_times(properties, name), TimestampType())
         return read("user_properties")
     if rule.time not in columns.names:
         return F.lit(None).cast(TimestampType())
@@ -174,18 +163,19 @@ def _event_time(rule: Rule, columns: StructType) -> Column:
 # --- columns that messages have ----------------------------------------------------------------
 
 
-def inferred(found: DataFrame, known: StructType) -> StructType:
+def inferred(rule: Rule, found: DataFrame, known: StructType) -> StructType:
     """The columns of JSON messages: those that are known, and those of their other fields.
 
     The first message that has a field, and not as null, says the type of its column: double, boolean, or text
     for all else, which keeps lists and objects as JSON. So it does not matter where batches begin and end.
     """
-    taken = {name.lower() for name in (*KEY, EVENT_TIME, "date", OTHERS, _CORRUPT, "late_s", *known.names)}
+    taken = {name.lower() for name in (*KEY, EVENT_TIME, PLACE, "date", OTHERS, "late_s", *known.names)}
+    kind = ArrayType(StructType().add("name", StringType()).add("type", StringType()))
+    arrow = to_arrow_type(kind)
+    read = on_columns(lambda payloads: json_fields(payloads, arrow, many=rule.many), kind)
     fields = (
-        found.selectExpr("offset", f"explode({_FIELDS}) as (name, value)")
-        .selectExpr("offset", "name", "schema_of_variant(value) as type")
-        .where(F.expr("type != 'VOID'") & F.col("name").rlike(f"^{COLUMN_NAME}$"))
-        .where(~F.lower("name").isin(*taken))
+        found.select("offset", F.inline(read("payload")))
+        .where(F.col("name").rlike(f"^{COLUMN_NAME}$") & ~F.lower("name").isin(*taken))
         .groupBy("name")
         .agg(F.min_by("type", "offset").alias("type"), F.min("offset").alias("first"))
         .orderBy("first", "name")
@@ -195,11 +185,8 @@ def inferred(found: DataFrame, known: StructType) -> StructType:
     for row in fields.collect():
         if row.name.lower() not in taken:
             taken.add(row.name.lower())
-            columns.append(StructField(row.name, _column_type(row.type)))
+            columns.append(StructField(row.name, _INFERRED[row.type]))
     return StructType([*columns, StructField(OTHERS, StringType())])
 
 
-def _column_type(variant: str) -> DataType:
-    if re.match("BIGINT|DECIMAL|DOUBLE|FLOAT", variant):
-        return DoubleType()
-    return BooleanType() if variant == "BOOLEAN" else StringType()
+_INFERRED: Mapping[str, DataType] = {"double": DoubleType(), "boolean": BooleanType(), "string": StringType()}

@@ -25,14 +25,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from tidemq.errors import ConfigError
-from tidemq.pipeline.decode.cbor import converter
+from tidemq.pipeline.decode.cbor import CBOR
+from tidemq.pipeline.decode.json_payloads import JSON
 from tidemq.pipeline.decode.named_tables import load_named
 from tidemq.pipeline.decode.sparkplug import COLUMNS as SPARKPLUG_COLUMNS
 
 KEY = ("epoch", "offset", "topic", "client_id", "received")  # of every decoded row, before what was decoded
+PLACE = "place"  # of a reading in its message, from 0; where the rule says that it may have many
 EVENT_TIME = "event_time"  # of a decoded row, where the rule names a time
 FIXED = {"number": "value double", "sparkplug": SPARKPLUG_COLUMNS}  # columns that no rule names
 FORMATS = ("json", "number", "cbor", "sparkplug")
+MANY = ("lines", "array")
 WATERMARK = timedelta(minutes=10)  # where a rule has gold, and does not say
 COLUMN_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"  # of a column that is inferred
 FIGURES = (
@@ -61,7 +64,7 @@ class Gold:
         """ConfigError names the file, the key and what would be accepted."""
         keys.known("window", "values", "limits", "percentiles", "gap", "by")
         values, by = keys.texts("values"), keys.texts("by")
-        if set(by) & {*FIGURES, *KEY, "date"}:
+        if set(by) & {*FIGURES, *KEY, PLACE, "date"}:
             raise keys.wrong("by", "columns of the rule with other names than gold's own")
         limits = keys.given.get("limits", {})
         if not isinstance(limits, Mapping) or not all(
@@ -91,6 +94,7 @@ class Rule:
     filter: str
     format: str
     columns: str = ""  # in Spark's language; of JSON, none: as the messages have them
+    many: str = ""  # of JSON: how a message holds several readings, see MANY; none: it is one
     time: str = ""  # the column that says when a reading was taken; none: when the broker had it
     time_property: str = ""  # the user property that says it
     watermark: timedelta | None = None  # what was received so much later than its time is late
@@ -110,8 +114,11 @@ class Rule:
         keys.known(
             *("name", "filter", "format"),
             *(() if format in FIXED else ("columns",)),
+            *(("many",) if format == "json" else ()),
             *("time", "time_property", "watermark", "gold"),
         )
+        if "many" in keys.given and keys.given["many"] not in MANY:
+            raise keys.wrong("many", " or ".join(MANY))
         name, filter = keys.text("name"), keys.text("filter")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise keys.wrong("name", "letters, digits, _ and -")
@@ -126,6 +133,7 @@ class Rule:
             filter=filter,
             format=format,
             columns=FIXED.get(format) or ("" if _infers(given) else keys.text("columns")),
+            many=keys.given.get("many", ""),
             **_timing(keys),
             gold=None if gold is None else Gold.parse(Keys(file, "rules.gold", gold), format == "sparkplug"),
         )
@@ -160,10 +168,13 @@ class Rule:
         except PySparkException as error:
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(f"the columns of the rule {self.name}, {self.columns!r}: {reason}") from error
-        if taken := sorted({*KEY, "date", EVENT_TIME, "late_s", "_corrupt"}.intersection(parsed.names)):
+        if taken := sorted({*KEY, PLACE, "date", EVENT_TIME, "late_s"}.intersection(parsed.names)):
             raise ConfigError(f"the rule {self.name} has a column {taken[0]}, which every table has")
-        if self.format == "cbor":
-            converter(parsed, self.name)
+        if converters := {"cbor": CBOR, "json": JSON}.get(self.format):
+            try:
+                converters.of(parsed)
+            except ConfigError as error:
+                raise ConfigError(f"the rule {self.name}: {error}") from error
         self._check_named(parsed)
 
     def _check_named(self, parsed: StructType) -> None:

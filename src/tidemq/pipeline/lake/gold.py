@@ -113,7 +113,8 @@ def _readings(spark: SparkSession, rule: Rule, gold: Gold, silver: Table, spans:
         if name not in there:
             rows = rows.withColumn(name, F.lit(None).cast(kind))
         elif kind == "double":
-            rows = rows.withColumn(name, F.col(name).try_cast(kind))  # an inferred one may be text
+            number = F.col(name).try_cast(kind)  # an inferred one may be text
+            rows = rows.withColumn(name, F.when(~F.isnan(number), number))  # of Sparkplug, it may be NaN
     return rows
 
 

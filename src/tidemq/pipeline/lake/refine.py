@@ -17,7 +17,7 @@ from tidemq.pipeline.decode.decoding import (
     matching,
     rows,
 )
-from tidemq.pipeline.decode.payload_rules import EVENT_TIME, KEY, Rule
+from tidemq.pipeline.decode.payload_rules import EVENT_TIME, KEY, PLACE, Rule
 from tidemq.pipeline.decode.sparkplug import BIRTH_COLUMNS, BIRTHS, Births
 from tidemq.pipeline.lake.plan import Ingest
 from tidemq.pipeline.lake.redelivery import first_deliveries
@@ -52,9 +52,9 @@ def _decoded(rule: Rule, found: DataFrame, ingest: Ingest, epoch: int) -> DataFr
     if not rule.infers:
         return decode(rule, found, rule.struct(), Births())
     known = ingest.silver(rule).schema() or StructType()
-    fixed = {*KEY, EVENT_TIME, "date"}
+    fixed = {*KEY, PLACE, EVENT_TIME, "date"}
     columns = StructType([each for each in known.fields if each.name not in fixed])
-    return decode(rule, found, inferred(found, columns), Births())
+    return decode(rule, found, inferred(rule, found, columns), Births())
 
 
 def _births(rule: Rule, found: DataFrame, table: Table, stream: str, epoch: int) -> Births:
