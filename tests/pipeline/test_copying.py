@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pipeline.streaming import Streaming
@@ -38,13 +39,44 @@ def test_messages_of_several_days_go_into_a_file_each(
     monkeypatch.setattr(copying, "messages_of", lambda options, wanted: iter(batches))
     given = pa.RecordBatch.from_pydict({"epoch": [7, 7], "start": [0, 20], "end": [14, 20]})
     for _ in range(2):  # a task that is tried again leaves nothing twice
-        (back,) = copier(OPTIONS, tmp_path.as_uri(), 10)(iter([given]))
+        (back,) = copier(OPTIONS, tmp_path.as_uri(), 10, 1 << 20)(iter([given]))
     assert back == given
     found = ds.dataset(tmp_path, partitioning="hive").to_table().sort_by("offset").to_pylist()
     assert [(row["offset"], row["date"]) for row in found] == [
         (10, "2026-11-21"), (11, "2026-11-22"), (12, "2026-11-22"), (13, "2026-11-21")
     ]  # fmt: skip
     assert sorted(path.name for path in tmp_path.rglob("*.*")) == [f"{10:020}.parquet"] * 2
+
+
+def test_a_task_holds_no_more_than_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 messages of 1 MiB on two days it holds 8 MiB: row groups say how much it wrote at a time."""
+    payload = b"x" * (1 << 20)
+
+    def message(offset: int) -> pa.RecordBatch:
+        at = MIDNIGHT + timedelta(days=offset % 2)
+        return pa.RecordBatch.from_pydict(
+            {
+                "offset": pa.array([offset], pa.int64()),
+                "received": pa.array([at], pa.timestamp("us", "UTC")),
+                "payload": pa.array([payload]),
+            }
+        )
+
+    given = pa.RecordBatch.from_pydict({"epoch": [7], "start": [0], "end": [64]})
+    before = pa.total_allocated_bytes()
+    held = []
+
+    def note(offset: int) -> pa.RecordBatch:
+        held.append(pa.total_allocated_bytes() - before)
+        return message(offset)
+
+    monkeypatch.setattr(copying, "messages_of", lambda options, wanted: map(note, range(64)))
+    list(copier(OPTIONS, tmp_path.as_uri(), 0, 8 << 20)(iter([given])))
+    assert max(held) < 24 << 20
+    files = [pq.ParquetFile(path) for path in tmp_path.rglob("*.parquet")]
+    assert [file.metadata.num_rows for file in files] == [32, 32]
+    groups = [file.metadata.row_group(at).num_rows for file in files for at in range(file.num_row_groups)]
+    assert groups == [4] * 16
 
 
 def test_bronze_has_what_spark_would_write(spark: SparkSession, streaming: Streaming, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pipeline.streaming import Streaming
 from pyarrow import table as arrow_table
 from pyspark.sql import SparkSession
 
+from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest, with_day
 from tidemq.pipeline.lake.table import Table, TableError
 from tidemq.pipeline.sources.stream import register
@@ -60,6 +62,23 @@ def test_each_message_is_in_bronze_once_also_without_the_checkpoint(
     streaming.publish([("once/a", b"x")] * 10)
     run_ingest(spark, ingest, once=True)
     assert offsets(ingest) == list(range(110))
+
+
+def test_a_job_without_its_checkpoint_goes_on_where_its_table_is(
+    spark: SparkSession, streaming: Streaming, job: Callable[..., Ingest], tmp_path: Path
+) -> None:
+    """At the latest; and the last batch comes again, for a killed driver may have left out some tables."""
+    rule = Rule("all", "lost/#", "number", "value double")
+    ingest = job("lost", rows_max=10, rules=(rule,))
+    streaming.publish([("lost/a", b"%d" % number) for number in range(30)])
+    run_ingest(spark, ingest, once=True)
+    shutil.rmtree(tmp_path / "lake/lost/checkpoint")
+    shutil.rmtree(tmp_path / "lake/lost/silver")
+    streaming.publish([("lost/a", b"%d" % number) for number in range(30, 45)])
+    run_ingest(spark, replace(ingest, start="latest"), once=True)
+    assert offsets(ingest) == list(range(45))
+    silver = DeltaTable(ingest.silver(rule).uri).to_pyarrow_table()
+    assert sorted(silver.column("value").to_pylist()) == list(range(20, 45))
 
 
 def test_who_commits_second_is_refused_and_who_comes_late_adds_nothing(

@@ -114,6 +114,7 @@ def test_ranges_are_read_by_several_tasks(load: Callable[..., DataFrame], stream
     assert frame.rdd.getNumPartitions() == 4
     rows = frame.agg(F.count("*"), F.min("offset"), F.max("offset"), F.countDistinct("offset")).first()
     assert tuple(rows) == (5000, 0, 4999, 5000)  # type: ignore[arg-type]
+    assert load("ranges", rowsPerPartition="0").rdd.getNumPartitions() == 1
     part = load("ranges", start="17", end="4711").select("offset").collect()
     assert sorted(row.offset for row in part) == list(range(17, 4711))
     assert load("ranges", start="latest").count() == 0

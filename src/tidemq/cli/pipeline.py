@@ -57,6 +57,12 @@ def ingest(
     ] = "earliest",
     allow_data_loss: AllowDataLoss = False,
     rows_max: RowsMax = 1_000_000,
+    batch_bytes_max: Annotated[
+        int, typer.Option(min=0, help="Bytes of a batch, on the broker's disk, in place of --rows-max.")
+    ] = 0,
+    bytes_max: Annotated[
+        int, typer.Option(min=1, help="Bytes of messages that a task holds before it writes them.")
+    ] = 64 << 20,
     trigger: Trigger = 1.0,
     maintain_batches: Annotated[
         int, typer.Option(min=0, help="Compact small files every N batches; 0: never.")
@@ -80,6 +86,8 @@ def ingest(
             start=start,
             fail_on_data_loss=not allow_data_loss,
             rows_max=rows_max,
+            batch_bytes_max=batch_bytes_max,
+            bytes_max=bytes_max,
             trigger_s=trigger,
             maintain_batches=maintain_batches,
             rules=load_rules(rules) if rules else (),

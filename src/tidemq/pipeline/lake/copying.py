@@ -25,22 +25,23 @@ _DAY_US = 86_400_000_000
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def copier(options: SourceOptions, folder: str, reached: int) -> Task:
+def copier(options: SourceOptions, folder: str, reached: int, bytes_max: int) -> Task:
     """What a task does with ranges: writes their messages from offset `reached` on below `folder`, a URI, a
     file for each range and day. A file has its name once it is whole, and the same rows whoever wrote it, so
-    a task that is tried again leaves nothing twice. Gives the ranges back.
+    a task that is tried again leaves nothing twice. It holds messages of some `bytes_max` bytes at a time.
+    Gives the ranges back.
     """
 
     def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                _copy(options, Range(row["epoch"], max(row["start"], reached), row["end"]), folder)
+                _copy(options, Range(row["epoch"], max(row["start"], reached), row["end"]), folder, bytes_max)
             yield batch
 
     return copy
 
 
-def _copy(options: SourceOptions, wanted: Range, folder: str) -> None:
+def _copy(options: SourceOptions, wanted: Range, folder: str, bytes_max: int) -> None:
     if wanted.start >= wanted.end:
         return
     files, root = pafs.FileSystem.from_uri(folder)
@@ -54,6 +55,9 @@ def _copy(options: SourceOptions, wanted: Range, folder: str) -> None:
             if name not in days:
                 days[name] = _Day(files, f"{root}/{name}", f"{wanted.start:020}.parquet", batch.schema)
             days[name].add(batch if len(of_batch) == 1 else batch.filter(pc.equal(dates, day)))
+        if sum(each.bytes for each in days.values()) >= bytes_max:
+            for each in days.values():
+                each.flush()
     for each in days.values():
         each.close()
 
@@ -72,21 +76,24 @@ class _Day:
         )
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
+        self.bytes = 0  # that it holds
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
         self._rows += batch.num_rows
+        self.bytes += batch.nbytes
         if self._rows >= GROUP_ROWS:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Writes what it holds, as a row group."""
         if self._batches:
             self._writer.write_table(pa.Table.from_batches(self._batches), GROUP_ROWS)
-        self._batches, self._rows = [], 0
+        self._batches, self._rows, self.bytes = [], 0, 0
 
     def close(self) -> None:
         """Gives the file its name, unless another attempt at the task was first: its size may be known."""
-        self._flush()
+        self.flush()
         self._writer.close()
         if self._files.get_file_info(self._path).type == pafs.FileType.NotFound:
             self._files.move(self._unfinished, self._path)

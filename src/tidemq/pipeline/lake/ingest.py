@@ -10,10 +10,12 @@ into one table and not into the next comes into that when it is tried again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+import pyarrow.fs as pafs
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -26,8 +28,10 @@ from tidemq.pipeline.lake.plan import Ingest
 from tidemq.pipeline.lake.refine import refine
 from tidemq.pipeline.lake.table import Table, day_of
 from tidemq.pipeline.sources.stream import COLUMNS, RANGES, register
-from tidemq.pipeline.sources.stream_options import SourceOptions
+from tidemq.pipeline.sources.stream_options import Position, SourceOptions
 from tidemq.pipeline.spark.jobs import run_job
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["Ingest", "run_ingest", "start_ingest", "with_day"]
 
@@ -35,14 +39,36 @@ __all__ = ["Ingest", "run_ingest", "start_ingest", "with_day"]
 def start_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> StreamingQuery:
     """Begins, or goes on from the checkpoint; with `once`, it ends with the last message of now."""
     register(spark)
+    checkpoint = f"{ingest.folder}/checkpoint"
+    start = ingest.start if has_begun(checkpoint) else _begin(ingest)
     read = spark.readStream.format("tidemq").options(
-        **ingest.source, start=ingest.start, maxRowsPerBatch=str(ingest.rows_max), ranges="true"
+        **ingest.source, **ingest.limits, start=start, ranges="true"
     )
     write = read.load().writeStream.foreachBatch(_committer(ingest))
-    write = write.option("checkpointLocation", f"{ingest.folder}/checkpoint").queryName(ingest.stream)
+    write = write.option("checkpointLocation", checkpoint).queryName(ingest.stream)
     if once:
         return write.trigger(availableNow=True).start()
     return write.trigger(processingTime=f"{ingest.trigger_s} seconds").start()
+
+
+def _begin(ingest: Ingest) -> str:
+    """Where a new checkpoint begins; no later than where the table is, if there is one. Its checkpoint was
+    lost, and who begins with the latest would skip what came meanwhile without a word.
+    """
+    reader = ingest.open()
+    state = reader.describe()
+    known = ingest.bronze.resumes_at(ingest.stream, state.epoch)
+    wanted = Position.parse("start", ingest.start)
+    if known is None or wanted.resolve(reader, state) <= known:
+        return ingest.start
+    _log.warning("%s has no checkpoint: it goes on from offset %d, where its table is", ingest.folder, known)
+    return str(known)
+
+
+def has_begun(checkpoint: str) -> bool:
+    """Whether a query has written where it began."""
+    files, root = pafs.FileSystem.from_uri(checkpoint)
+    return bool(files.get_file_info(pafs.FileSelector(f"{root}/offsets", allow_not_found=True)))
 
 
 def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
@@ -54,7 +80,9 @@ def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
         copied: list[Row] = []
 
         def write(folder: str, reached: int) -> None:
-            copied.extend(ranges.mapInArrow(copier(options, folder, reached), RANGES).collect())
+            copied.extend(
+                ranges.mapInArrow(copier(options, folder, reached, ingest.bytes_max), RANGES).collect()
+            )
 
         columns = to_arrow_schema(_columns(f"{COLUMNS}, date date"), timezone="UTC")
         ingest.bronze.append_by(write, columns, ingest.stream, epoch)

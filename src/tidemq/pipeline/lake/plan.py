@@ -23,6 +23,8 @@ class Ingest:
     start: str = "earliest"  # of a new checkpoint: latest, an offset, a time
     fail_on_data_loss: bool = True
     rows_max: int = 1_000_000  # of a batch
+    batch_bytes_max: int = 0  # of a batch, on the broker's disk, in place of `rows_max`; 0: that bounds it
+    bytes_max: int = 64 << 20  # of messages that a task holds before it writes them
     trigger_s: float = 1.0  # from the beginning of one batch to that of the next
     maintain_batches: int = 200  # so often files are put together; 0: never
     rules: tuple[Rule, ...] = ()  # how payloads are decoded; none: bronze is all
@@ -39,6 +41,13 @@ class Ingest:
         fail = str(self.fail_on_data_loss).lower()
         given = {"url": self.url, "stream": self.stream, "failOnDataLoss": fail}
         return given | ({"tokenFile": self.token_file} if self.token_file else {})
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """Options of the source that bound a batch."""
+        if self.batch_bytes_max:
+            return {"maxBytesPerBatch": str(self.batch_bytes_max)}
+        return {"maxRowsPerBatch": str(self.rows_max)}
 
     def open(self) -> StreamReader:
         """A reader of the stream, for the driver."""

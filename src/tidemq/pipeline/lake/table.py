@@ -92,8 +92,14 @@ class Progress:
         """Whose transactions in Delta's log say so."""
         return f"tidemq/{self.stream}/{self.epoch}"
 
+    @property
+    def beginning(self) -> str:
+        """Whose transactions say where the last batch began, which may not be in all tables yet."""
+        return f"{self.writer}/from"
+
     def properties(self) -> CommitProperties:
-        return CommitProperties(app_transactions=[Transaction(self.writer, self.end)])
+        said = [Transaction(self.writer, self.end), Transaction(self.beginning, self.start)]
+        return CommitProperties(app_transactions=said)
 
 
 class Table:
@@ -220,6 +226,18 @@ class Table:
             return DeltaTable(self.uri).transaction_version(Progress(stream, epoch).writer) or 0
         except TableNotFoundError:
             return 0
+
+    def resumes_at(self, stream: str, epoch: int) -> int | None:
+        """Where who has lost the checkpoint goes on: the offset at which the last batch began, which other
+        tables may not have yet. None where the table has nothing of the stream.
+        """
+        try:
+            table = DeltaTable(self.uri)
+        except TableNotFoundError:
+            return None
+        progress = Progress(stream, epoch)
+        began = table.transaction_version(progress.beginning)
+        return table.transaction_version(progress.writer) if began is None else began
 
     def _open(self, schema: pa.Schema, widen: bool = False, description: str | None = None) -> Any:
         """The table, made if there is none: what `_commit` needs."""

@@ -122,7 +122,8 @@ class _Rows:
 
     def _planned(self, epoch: int, start: int, end: int) -> Sequence[Range]:
         """The messages of a batch, for tasks of about equal size."""
-        count = max(-(-(end - start) // self._options.partition_rows), 0)
+        rows = self._options.partition_rows or max(end - start, 1)  # 0: all in one
+        count = max(-(-(end - start) // rows), 0)
         bounds = [start + (end - start) * number // count for number in range(count)] + [end]
         return [Range(epoch, first, last) for first, last in pairwise(bounds)]
 

@@ -103,7 +103,7 @@ class SourceOptions:
             fail_on_data_loss=fail == "true",
             rows_max=_number(values, "maxrowsperbatch", 0),
             bytes_max=_number(values, "maxbytesperbatch", 0),
-            partition_rows=max(_number(values, "rowsperpartition", PARTITION_ROWS), 1),
+            partition_rows=_number(values, "rowsperpartition", PARTITION_ROWS),
             time_property=values.get("timeproperty", ""),
             ranges=values.get("ranges") == "true",
         )
