@@ -39,6 +39,7 @@ from tidemq.pipeline.alerts.alert_rules import load_alert_rules
 from tidemq.pipeline.alerts.watching import Alerts, run_alerts
 from tidemq.pipeline.decode.payload_rules import load_rules
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest
+from tidemq.pipeline.sources.mqtt_target import Target
 from tidemq.pipeline.spark.session import spark_session
 
 HERE = Path(__file__).parent  # with the rules
@@ -61,7 +62,7 @@ class Lake:
         self.alerts = Alerts(
             url=admin,
             stream="hosts",
-            mqtt=mqtt,
+            mqtt=Target(mqtt),
             rules=watched,
             checkpoint=f"{folder}/alerts",
             start="earliest",

@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 from waiting import WAIT_S
 
 from tidemq.client import ConnectError, sync
-from tidemq.pipeline.alerts import watching as module
 from tidemq.pipeline.alerts.alert_rules import AlertRule, load_alert_rules
 from tidemq.pipeline.alerts.watching import Alerts, run_alerts
+from tidemq.pipeline.sources.mqtt_target import Target
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -127,23 +127,17 @@ def rules_of(tmp_path: Path) -> tuple[AlertRule, ...]:
 def crash_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The first time that the driver has published, it fails before the batch counts as done."""
     crashed: list[Any] = []
-    connected = module._connected
+    connected = Target.connected
 
-    class Crashing:
-        def __init__(self, client: sync.Client) -> None:
-            self._client = client
+    @contextmanager
+    def crashing(target: Target, **options: Any) -> Iterator[sync.Client]:
+        with connected(target, **options) as client:
+            yield client
+        if not crashed:
+            crashed.append("crashed")
+            raise OSError("crashed")
 
-        def publish_many(self, *arguments: Any, **options: Any) -> int:
-            found: int = self._client.publish_many(*arguments, **options)
-            return found
-
-        def disconnect(self) -> None:
-            self._client.disconnect()
-            if not crashed:
-                crashed.append("crashed")
-                raise OSError("crashed")
-
-    monkeypatch.setattr(module, "_connected", lambda url: Crashing(connected(url)))
+    monkeypatch.setattr(Target, "connected", crashing)
     return crashed
 
 
@@ -160,7 +154,7 @@ def test_alerts_are_received_once_each_but_for_a_crash(
     job = Alerts(
         url=streaming.url,
         stream="watched",
-        mqtt=f"mqtt://127.0.0.1:{streaming.broker.port}",
+        mqtt=Target(f"mqtt://127.0.0.1:{streaming.broker.port}"),
         rules=rules_of(tmp_path),
         checkpoint=str(tmp_path / "checkpoint"),
         start="earliest",
@@ -218,7 +212,7 @@ def test_a_broker_that_is_not_there_is_named(unused_tcp_port: int, tmp_path: Pat
     job = Alerts(
         url="http://127.0.0.1:1",
         stream="any",
-        mqtt=f"mqtt://127.0.0.1:{unused_tcp_port}",
+        mqtt=Target(f"mqtt://127.0.0.1:{unused_tcp_port}"),
         rules=rules_of(tmp_path),
         checkpoint=str(tmp_path / "checkpoint"),
     )

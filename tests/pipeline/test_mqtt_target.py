@@ -43,6 +43,23 @@ def test_user_and_password_are_those_of_the_options(start_broker: StartBroker) -
             publisher.publish(0, [MESSAGE])
 
 
+def test_the_password_may_be_in_a_file(start_broker: StartBroker, tmp_path: Path) -> None:
+    url = f"mqtt://127.0.0.1:{start_broker(USERS).port}"
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    target = Target.parse({"url": url, "user": "job", "passwordFile": str(file)})
+    with target.connected() as client:
+        assert client.publish_many([MESSAGE], timeout_s=10) == 1
+    assert "secret" not in repr(Target(url, password="secret"))
+    file.unlink()
+    with pytest.raises(UsageError, match=r"the password file .* cannot be read"), target.connected():
+        pass
+    with pytest.raises(UsageError, match="password and passwordFile exclude one another"):
+        Target.parse({"url": url, "password": "x", "passwordFile": "x"})
+    with pytest.raises(UsageError, match="the option key needs cert"):
+        Target.parse({"url": url, "key": "x"})
+
+
 def test_the_certificates_are_those_of_the_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Callable[[str, str], None]
 ) -> None:
@@ -54,14 +71,23 @@ def test_the_certificates_are_those_of_the_option(
     certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     tmp_path.chmod(0o755)
-    listener = f"certfile {tmp_path}/cert.pem\nkeyfile {tmp_path}/key.pem\nuser root"
+    job = authority.issue_cert(common_name="job", organization_name="jobs")
+    job.private_key_and_cert_chain_pem.write_to_path(tmp_path / "job.pem")
+    (tmp_path / "empty.pem").touch()
+    files = f"certfile {tmp_path}/cert.pem\nkeyfile {tmp_path}/key.pem\ncafile {tmp_path}/ca.pem"
+    listener = f"{files}\nrequire_certificate true\nuser root"
     server = Server("mosquitto", tmp_path, listener).start()
     try:
         url = f"mqtts://localhost:{server.port}"
-        assert publish(Target.parse({"url": url, "cafile": str(tmp_path / "ca.pem")})) == 2
+        own = {"cafile": str(tmp_path / "ca.pem"), "cert": str(tmp_path / "job.pem")}
+        assert publish(Target.parse({"url": url, **own})) == 2
+        with pytest.raises(ConnectError):  # the server wants a certificate
+            publish(Target(url, cafile=own["cafile"]))
         with pytest.raises(ConnectError, match="its certificate is not accepted"):
             publish(Target(url))
     finally:
         server.kill()
     with pytest.raises(UsageError, match=r"no certificates can be read from .*nowhere\.pem"):
         publish(Target(url, cafile=str(tmp_path / "nowhere.pem")))
+    with pytest.raises(UsageError, match=r"no certificate with its key can be read from .*empty\.pem"):
+        publish(Target(url, cert=str(tmp_path / "empty.pem")))

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.errors import TideMQError, UsageError
+
+if TYPE_CHECKING:
+    from tidemq.pipeline.sources.mqtt_target import Target
 
 app = typer.Typer(
     help="Bring streams into tables with Spark (pip install 'tidemq[pipeline]').",
@@ -37,6 +40,13 @@ Master = Annotated[
 AllowDataLoss = Annotated[
     bool, typer.Option("--allow-data-loss", help="Go on when messages have expired, and say so.")
 ]
+User = Annotated[str | None, typer.Option(metavar="NAME", help="User name at the MQTT broker.")]
+PasswordFile = Annotated[
+    str | None, typer.Option(metavar="FILE", help="File with the user's password at the MQTT broker.")
+]
+CaFile = Annotated[str | None, typer.Option(metavar="FILE", help="Certificates that are trusted.")]
+Cert = Annotated[str | None, typer.Option(metavar="FILE", help="Own certificate for the MQTT broker.")]
+Key = Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, if --cert does not have it.")]
 RowsMax = Annotated[int, typer.Option(min=1, help="Messages of a batch.")]
 Trigger = Annotated[float, typer.Option(min=0.0, help="Seconds between the beginnings of batches.")]
 
@@ -140,6 +150,11 @@ def alerts(
     checkpoint: Annotated[
         str, typer.Option(metavar="DIR", help="Folder or URI of the checkpoint, which all executors reach.")
     ],
+    user: User = None,
+    password_file: PasswordFile = None,
+    cafile: CaFile = None,
+    cert: Cert = None,
+    key: Key = None,
     token_file: TokenFile = "",
     master: Master = "local[*]",
     start: Annotated[
@@ -165,7 +180,7 @@ def alerts(
             url=url,
             token_file=token_file,
             stream=stream,
-            mqtt=mqtt,
+            mqtt=_target(mqtt, user, password_file, cafile, cert, key),
             rules=load_alert_rules(rules),
             checkpoint=checkpoint,
             start=start,
@@ -233,7 +248,11 @@ def replay(
     time_property: Annotated[
         str, typer.Option(metavar="NAME", help="User property with the publisher's time, to pace by.")
     ] = "",
-    cafile: Annotated[str | None, typer.Option(metavar="FILE", help="Certificates that are trusted.")] = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    cafile: CaFile = None,
+    cert: Cert = None,
+    key: Key = None,
     master: Master = "local[*]",
 ) -> None:
     """Publish stored messages again: a table's, by Spark, or a stream's, without it. In their order;
@@ -242,12 +261,11 @@ def replay(
     try:
         from tidemq.client.streams import find_token
         from tidemq.pipeline.replay import Replay, replay, stream_batches, table_batches
-        from tidemq.pipeline.sources.mqtt_target import Target
         from tidemq.pipeline.sources.stream_options import Position
         from tidemq.pipeline.spark.session import spark_session
 
-        given = {"url": url} | ({"cafile": cafile} if cafile else {})
-        job = Replay(Target.parse(given), pace, topic_prefix, time_property)
+        target = _target(url, user, password_file, cafile, cert, key)
+        job = Replay(target, pace, topic_prefix, time_property)
         bounds = Position.parse("start", start), Position.parse("end", end)
         if bool(source) == bool(stream):
             raise UsageError("give a SOURCE, or a stream by --stream")
@@ -264,6 +282,15 @@ def replay(
     if pace:
         text += f", late by {outcome.late_p50_s * 1e3:.1f} ms (p50), {outcome.late_p99_s * 1e3:.1f} ms (p99)"
     print(text)
+
+
+def _target(url: str, *options: str | None) -> Target:
+    """Where to publish, and as whom: user, password file, trusted certificates, own certificate and key."""
+    from tidemq.pipeline.sources.mqtt_target import Target
+
+    names = ("user", "passwordFile", "cafile", "cert", "key")
+    given = {name: value for name, value in zip(names, options, strict=True) if value is not None}
+    return Target.parse({"url": url, **given})
 
 
 @contextmanager

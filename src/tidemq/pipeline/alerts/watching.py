@@ -1,7 +1,7 @@
 """Alerts: a broker's stream is watched by rules, and what they find is published over MQTT within seconds.
 
-    run_alerts(spark, Alerts(url="http://broker:8080", stream="plant", mqtt="mqtt://broker", rules=rules,
-                             checkpoint="/var/lib/alerts"))
+    run_alerts(spark, Alerts(url="http://broker:8080", stream="plant", mqtt=Target("mqtt://broker"),
+                             rules=rules, checkpoint="/var/lib/alerts"))
 
 Spark keeps what is known of each rule and topic (`states`) in its state store, below the checkpoint.
 Every batch, its executors decode what came and step through it in the order of offsets; the driver publishes
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import DoubleType
 
-from tidemq.client import ConnectError, Message, Properties, sync
+from tidemq.client import Message, Properties, sync
 from tidemq.client.streams import StreamReader, find_token
 from tidemq.errors import ConfigError
 from tidemq.pipeline.alerts.alert_rules import AlertRule
@@ -42,6 +41,7 @@ from tidemq.pipeline.alerts.states import Alert, Condition, Reading, State, dead
 from tidemq.pipeline.decode.decoding import number, on_columns
 from tidemq.pipeline.decode.json_payloads import json_numbers
 from tidemq.pipeline.decode.payload_rules import filter_pattern
+from tidemq.pipeline.sources.mqtt_target import Target
 from tidemq.pipeline.sources.stream import register
 from tidemq.pipeline.sources.stream_options import RETRY_S
 from tidemq.pipeline.spark.jobs import run_job
@@ -66,7 +66,7 @@ class Alerts:
     url: str  # of the broker's admin listener
     token_file: str = ""  # with its token, on the driver (see `find_token`)
     stream: str
-    mqtt: str  # of the broker that gets the alerts
+    mqtt: Target  # the broker that gets the alerts
     rules: tuple[AlertRule, ...]
     checkpoint: str
     start: str = "latest"  # of a new checkpoint: earliest, an offset, a time
@@ -108,7 +108,7 @@ def run_alerts(spark: SparkSession, alerts: Alerts) -> None:
     ConnectError or ServerRefusedError where a broker cannot be reached at the start, StreamError where there
     is no such stream; JobError after a failure that no restart mends, and after several in a row.
     """
-    with sync.Client(alerts.mqtt):
+    with sync.Client(alerts.mqtt.url, **alerts.mqtt.options()):
         pass
     token = find_token(alerts.token_file)
     StreamReader(alerts.url, alerts.stream, token=token, retry_s=RETRY_S).describe()
@@ -261,11 +261,8 @@ def _publisher(alerts: Alerts) -> Callable[[DataFrame, int], None]:
                 else:
                     messages.append(message)
         if messages:
-            client = _connected(alerts.mqtt)
-            try:
+            with alerts.mqtt.connected() as client:
                 client.publish_many(messages, qos=1, timeout_s=RETRY_S)
-            finally:
-                client.disconnect()
 
     return publish
 
@@ -303,18 +300,3 @@ def _warn(unread: Iterable[Row]) -> None:
     for rule, row in examples.items():
         text = "alert %s: %d messages cannot be read, such as that of offset %d on %s"
         _log.warning(text, rule, counts[rule], row.offset, row.topic)
-
-
-def _connected(url: str) -> sync.Client:
-    """A client; ConnectError where the broker has been away for long."""
-    given_up_s = time.monotonic() + RETRY_S
-    while True:
-        client = sync.Client(url)
-        try:
-            client.connect()
-        except ConnectError:
-            if time.monotonic() > given_up_s:
-                raise
-            time.sleep(1)
-        else:
-            return client

@@ -6,7 +6,8 @@ import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self, Unpack
 
 from tidemq.client import ConnectError, sync
@@ -30,35 +31,63 @@ def named(given: Mapping[str, str], accepted: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker's MQTT listener. `cafile` is a file with certificates, on each machine that connects."""
+    """A broker's MQTT listener. Files are on each machine that connects: `password_file` holds the password,
+    `cafile` the certificates that are trusted, `cert` the client's own and `key` its key.
+    """
 
     url: str
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
+    password_file: str | None = None
     cafile: str | None = None
+    cert: str | None = None
+    key: str | None = None  # where `cert` does not have it
 
-    NAMES = ("url", "user", "password", "cafile")
+    NAMES = ("url", "user", "password", "passwordFile", "cafile", "cert", "key")
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
-        """UsageError where the URL is missing or wrong."""
+        """Of options by these names. UsageError where the URL is missing or wrong, or two options say one
+        thing.
+        """
         if not values.get("url"):
             raise UsageError("the option url is missing: mqtt://host, mqtts://host or ws://host")
         parse_url(values["url"])
-        return cls(**{name: values[name] for name in cls.NAMES if name in values})
+        if "password" in values and "passwordFile" in values:
+            raise UsageError("the options password and passwordFile exclude one another")
+        if "key" in values and "cert" not in values:
+            raise UsageError("the option key needs cert")
+        given = {name: values[name] for name in cls.NAMES if name in values and name != "passwordFile"}
+        return cls(**given, password_file=values.get("passwordFile"))
 
     def tls(self) -> ssl.SSLContext | None:
         """UsageError where there are no such certificates."""
-        if self.cafile is None:
+        if self.cafile is None and self.cert is None:
             return None
         try:
-            return ssl.create_default_context(cafile=self.cafile)
+            context = ssl.create_default_context(cafile=self.cafile)
         except OSError as error:
             raise UsageError(f"no certificates can be read from {self.cafile}: {error}") from error
+        if self.cert is not None:
+            try:
+                context.load_cert_chain(self.cert, self.key)
+            except OSError as error:
+                files = f"{self.cert} and {self.key}" if self.key else self.cert
+                raise UsageError(f"no certificate with its key can be read from {files}: {error}") from error
+        return context
 
     def options(self) -> Options:
-        """Of a client."""
-        return Options(username=self.user, password=self.password, tls=self.tls())
+        """Of a client; UsageError where a file cannot be read."""
+        return Options(username=self.user, password=self.secret(), tls=self.tls())
+
+    def secret(self) -> str | None:
+        """The password; UsageError where its file cannot be read."""
+        if self.password_file is None:
+            return self.password
+        try:
+            return Path(self.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"the password file {self.password_file} cannot be read: {error}") from error
 
     @contextmanager
     def connected(self, **more: Unpack[Options]) -> Iterator[sync.Client]:

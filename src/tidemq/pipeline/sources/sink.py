@@ -132,7 +132,7 @@ class _Rows:
             options.publisher,
             partition,
             username=target.user,
-            password=target.password,
+            password=target.secret(),
             tls=target.tls(),
         ) as publisher:
             return publisher.publish(batch, chain.from_iterable(groups))
