@@ -133,7 +133,7 @@ def test_an_absence_begins_when_the_time_is_over_and_ends_with_the_next_message(
     assert expire(condition, state, 159 * SECOND) == (state, [])
     state, [raised] = expire(condition, state, 170 * SECOND)
     assert raised == Alert("raised", 60.0, 60.0, 160 * SECOND, reading(100, None, 1))
-    assert deadline_us(condition, state) is None
+    assert deadline_us(condition, state) == (100 + 7 * 86_400) * SECOND
     assert expire(condition, state, 999 * SECOND) == (state, [])
     state, [cleared] = step(condition, state, reading(300, None, 2))
     assert cleared == Alert("cleared", 200.0, 60.0, 300 * SECOND, reading(300, None, 2))
@@ -146,6 +146,33 @@ def test_an_absence_that_no_timer_saw_is_told_by_the_message_that_ends_it() -> N
     by_timer, [raised] = expire(condition, state, 170 * SECOND)
     _, [cleared] = step(condition, by_timer, reading(300, None, 2))
     assert step(condition, state, reading(300, None, 2))[1] == [raised, cleared]
+
+
+def test_who_never_comes_back_is_forgotten() -> None:
+    condition = Condition(kind="absence", after_s=60.0, forget_s=3600.0)
+    state, _ = step(condition, State(), reading(100, None))
+    absent, [raised] = expire(condition, state, 200 * SECOND)
+    assert deadline_us(condition, absent) == 3700 * SECOND
+    for before in (absent, state):  # whether a timer has seen the absence or not
+        forgotten, alerts = expire(condition, before, 4000 * SECOND)
+        assert forgotten == State()
+        assert alerts[-1] == Alert("forgotten", 3600.0, 3600.0, 3700 * SECOND, raised.reading)
+        assert [each.state for each in alerts[:-1]] == ["raised"] * (before is state)
+        again, alerts = step(condition, before, reading(9000, None, 1))
+        assert [each.state for each in alerts][-1:] == ["forgotten"]  # and not cleared: it is a new one
+        assert not again.raised
+
+
+def test_readings_are_forgotten_too() -> None:
+    condition = Condition(kind="threshold", above=30.0, forget_s=60.0)
+    assert alerts_of(condition, [(0, 31.0), (59, 31.0), (120, 31.0), (400, 29.0)]) == [
+        ("raised", 0, 31.0),
+        ("forgotten", 1, 60.0),
+        ("raised", 2, 31.0),
+        ("forgotten", 2, 60.0),
+    ]
+    calm, _ = step(condition, State(), reading(0, 29.0))
+    assert expire(condition, calm, 100 * SECOND) == (State(), [])
 
 
 def test_nothing_is_absent_that_was_never_there() -> None:

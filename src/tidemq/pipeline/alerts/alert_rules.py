@@ -91,6 +91,7 @@ _KEYS = {
     "after_s": _Key(
         accepted=_SECONDS, good=lambda value: _is_number(value) and value > 0, kinds=("absence",)
     ),
+    "forget_s": _Key(accepted=_SECONDS, good=lambda value: _is_number(value) and value > 0),
 }
 _NEEDED = {"zscore": ("name", "filter", "kind", "window"), "absence": ("name", "filter", "kind", "after_s")}
 
@@ -141,6 +142,9 @@ class AlertRule:
             raise ConfigError(f"{file}: alerts.count is {condition.count}; accepted: at most `of`")
         if condition.for_s and condition.of > 1:
             raise ConfigError(f"{file}: the alert {self.name} has for_s and of; accepted: one of them")
+        if condition.forget_s <= condition.after_s:
+            accepted = f"more than `after_s`, {condition.after_s:g}"
+            raise ConfigError(f"{file}: alerts.forget_s is {condition.forget_s:g}; accepted: {accepted}")
         placeholders = _PLACEHOLDER.findall(self.topic)
         example = self.render(self.filter.replace("+", "x").replace("#", "x"))
         if set(placeholders) - {"name", self.by} or topic_name_fault(example):

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 SECOND_US = 1_000_000
+FORGET_S = 7 * 86_400.0
 _SPREAD_MIN = 1e-9  # of the mean: equal readings differ from theirs by rounding
 
 
@@ -33,6 +34,7 @@ class Condition:
     of: int = 1  # of the last so many readings
     window: int = 0  # of zscore
     after_s: float = 0.0  # of absence: no message for so long
+    forget_s: float = FORGET_S  # no message for so long: nothing is known any more, and nothing waited for
 
     def is_beyond(self, measure: float, margin: float) -> bool:
         """Whether it lies beyond a limit that is drawn in by `margin`."""
@@ -59,13 +61,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """That something has begun (`raised`) or is over (`cleared`)."""
+    """That something has begun (`raised`), is over (`cleared`), or is not watched any more (`forgotten`)."""
 
     state: str
     value: float  # what was compared with the limit; of absence, seconds
     limit: float
     time_us: int
-    reading: Reading  # that it was seen by; of an absence that is raised, the last one before
+    reading: Reading  # that it was seen by; the last one before, where it is seen by none
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,15 @@ class State:
 
 def step(condition: Condition, state: State, reading: Reading) -> tuple[State, list[Alert]]:
     """The next reading, in the order of offsets; with a value, unless the condition is absence."""
-    if condition.kind == "absence":
-        return _come(condition, state, reading)
+    state, ended = expire(condition, state, reading.time_us)  # what no timer has seen
+    state, alerts = (
+        _come(condition, state, reading) if condition.kind == "absence" else _read(condition, state, reading)
+    )
+    return state, ended + alerts
+
+
+def _read(condition: Condition, state: State, reading: Reading) -> tuple[State, list[Alert]]:
+    """A number."""
     assert reading.value is not None
     if condition.kind == "rate" and state.last and reading.time_us <= state.last.time_us:
         return state, []  # no time has passed by the broker's clock
@@ -108,25 +117,32 @@ def step(condition: Condition, state: State, reading: Reading) -> tuple[State, l
 
 
 def deadline_us(condition: Condition, state: State) -> int | None:
-    """When an absence begins if nothing comes; None where there is nothing to wait for."""
-    if condition.kind != "absence" or state.raised or state.last is None:
+    """When an absence begins if nothing comes, or all is forgotten; None where nothing is known."""
+    if state.last is None:
         return None
-    return state.last.time_us + round(condition.after_s * SECOND_US)
+    absent = condition.kind == "absence" and not state.raised
+    return state.last.time_us + round((condition.after_s if absent else condition.forget_s) * SECOND_US)
 
 
 def expire(condition: Condition, state: State, now_us: int) -> tuple[State, list[Alert]]:
     """Nothing has come until now. The alert has the time of the deadline, whenever this is called."""
-    due_us = deadline_us(condition, state)
-    if due_us is None or now_us < due_us:
-        return state, []
-    assert state.last is not None
-    alert = Alert("raised", condition.after_s, condition.after_s, due_us, state.last)
-    return replace(state, raised=True), [alert]
+    alerts = []
+    while (due_us := deadline_us(condition, state)) is not None and now_us >= due_us:
+        last = state.last
+        assert last is not None
+        if condition.kind == "absence" and not state.raised:
+            alerts.append(Alert("raised", condition.after_s, condition.after_s, due_us, last))
+            state = replace(state, raised=True)
+        else:
+            if state.raised:
+                alerts.append(Alert("forgotten", condition.forget_s, condition.forget_s, due_us, last))
+            state = State()
+    return state, alerts
 
 
 def _come(condition: Condition, state: State, reading: Reading) -> tuple[State, list[Alert]]:
     """A message, after an absence or not."""
-    state, alerts = expire(condition, state, reading.time_us)  # also one that no timer has seen
+    alerts: list[Alert] = []
     if state.raised and state.last is not None:
         absent_s = max(reading.time_us - state.last.time_us, 0) / SECOND_US
         alerts.append(Alert("cleared", absent_s, condition.after_s, reading.time_us, reading))

@@ -218,6 +218,9 @@ class _Watcher(StatefulProcessor):
     def _keep(self, condition: Condition, state: State, timer_ms: int | None) -> None:
         """With a timer for the deadline. One that is too early stays: when it comes, it is set again."""
         due_us = deadline_us(condition, state)
+        if due_us is None and timer_ms is None:
+            self._kept.clear()
+            return
         if due_us is not None:
             due_ms = -(-due_us // 1000)
             if timer_ms is None or timer_ms > due_ms:
