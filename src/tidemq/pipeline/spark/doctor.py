@@ -22,6 +22,7 @@ PACKAGES = {  # the oldest
     "pandas": (2, 2),
     "deltalake": (1, 6),
     "cbor2": (6, 2),
+    "msgspec": (0, 20),
 }
 
 
