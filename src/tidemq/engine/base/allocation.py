@@ -7,6 +7,7 @@ import cython
 from cython.cimports.libc.stdint import int64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.tidemq.engine.base.allocation import HUGE_PAGE_BYTES
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.system import (
     MADV_HUGEPAGE,
     MAP_ANONYMOUS,
@@ -55,7 +56,8 @@ def enlarge(block, size):
 def release(block):
     """Frees what ``allocate`` gave; NULL is ignored. Any thread."""
     if block != cython.NULL:
-        add_i64(cython.address(_live_blocks), -1, RELAXED)
+        left: int64_t = add_i64(cython.address(_live_blocks), -1, RELAXED)
+        holds(left >= 0, b"allocation: what is released was allocated")
         free(block)
 
 
@@ -66,6 +68,10 @@ def map_pages(size, ordinary):
     pages, the rest in huge ones where the system gives them: a small table stays small, and random access to
     a large one does not pay for address translation. Any thread.
     """
+    holds(
+        size % HUGE_PAGE_BYTES == 0 and ordinary % HUGE_PAGE_BYTES == 0 and ordinary <= size,
+        b"allocation: a table and its first part are of whole huge pages",
+    )
     whole: cython.size_t = size + HUGE_PAGE_BYTES
     flags: cython.int = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
     base: cython.p_char = cython.cast(
@@ -85,7 +91,8 @@ def map_pages(size, ordinary):
 
 def unmap_pages(block, size):
     """Gives back what ``map_pages`` gave. Any thread."""
-    add_i64(cython.address(_live_blocks), -1, RELAXED)
+    left: int64_t = add_i64(cython.address(_live_blocks), -1, RELAXED)
+    holds(left >= 0, b"allocation: pages that are given back were mapped")
     munmap(block, size)
 
 

@@ -5,9 +5,10 @@ banned and nobody else. The table is bounded; who came first is forgotten first.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.guarding import Visits
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
@@ -96,8 +97,11 @@ def take_place(guard, address, most):
 
 def give_place(guard, address):
     lock(cython.address(guard.lock))
-    guard.addresses[address] -= 1
-    if guard.addresses[address] <= 0:
+    left: int64_t = guard.addresses[address] - 1
+    holds(left >= 0, b"guard: a place that is given back was taken")
+    if left > 0:
+        guard.addresses[address] = left
+    else:
         guard.addresses.erase(address)
     unlock(cython.address(guard.lock))
 
@@ -140,6 +144,7 @@ def note_visit(guard, visitor, now_ms, connects_max, window_ms, ban_ms, clients_
         _forget_old(guard, now_ms, window_ms, clients_max)
         guard.order.push_back(visitor)
     visits: cython.pointer[Visits] = cython.address(guard.clients[visitor])
+    holds(guard.order.size() == guard.clients.size(), b"guard: each client has one place in the order")
     if visits.began_ms + window_ms <= now_ms or visits.connects == 0:
         visits.began_ms = now_ms
         visits.connects = 0

@@ -105,6 +105,7 @@ def passage_message(passage, tally):
     """The passage's message, made when first asked for; the passage keeps its hold, the caller gets none."""
     if passage.message == cython.NULL:
         passage.message = new_message(passage, tally)
+    holds(passage.message.id.clock == passage.id.clock, b"message: that of a passage has its id")
     return passage.message
 
 

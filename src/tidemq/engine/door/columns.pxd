@@ -57,6 +57,8 @@ cdef void _put_row(
 ) noexcept nogil
 cdef void _complete(Columns* columns) noexcept nogil
 cdef void _complete_texts(Texts* texts, int64_t rows) noexcept nogil
+cdef bint _has_rows(const Texts* texts, int64_t rows) noexcept nogil
+cdef void _check(const Columns* columns) noexcept nogil
 cdef void _fill(
     Columns* columns, vector[Section*]* sections, size_t* section, size_t* place, uint64_t stream, int64_t offset, uint64_t origin,
 ) noexcept nogil

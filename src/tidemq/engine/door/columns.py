@@ -10,6 +10,7 @@ import cython
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.state.captured import CAPTURED_DUP, CAPTURED_RETAIN, CapturedHead
 from cython.cimports.tidemq.wire.cursor import Cursor, read_binary, read_varint, write_u32
@@ -125,6 +126,35 @@ def _complete(columns):
     _complete_texts(cython.address(columns.response_topic), rows)
     _complete_texts(cython.address(columns.correlation_data), rows)
     columns.user_ends.resize(rows + 1, columns.user_ends.back())
+    if ASSERTS:
+        _check(columns)
+
+
+def _has_rows(texts, rows):
+    ends: cython.size_t = rows + 1
+    return texts.ends.size() == ends and cython.cast(cython.size_t, texts.ends.back()) == texts.data.size()
+
+
+def _check(columns):
+    rows: cython.size_t = columns.rows
+    holds(
+        columns.offset.size() == rows
+        and columns.qos.size() == rows
+        and columns.packet_id.size() == rows
+        and columns.received_us.size() == rows
+        and columns.user_ends.size() == rows + 1,
+        b"columns: each has a number for each row",
+    )
+    holds(
+        _has_rows(cython.address(columns.topic), columns.rows)
+        and _has_rows(cython.address(columns.payload), columns.rows)
+        and _has_rows(cython.address(columns.client_id), columns.rows)
+        and _has_rows(cython.address(columns.message_id), columns.rows)
+        and _has_rows(cython.address(columns.content_type), columns.rows)
+        and _has_rows(cython.address(columns.response_topic), columns.rows)
+        and _has_rows(cython.address(columns.correlation_data), columns.rows),
+        b"columns: each has a text for each row",
+    )
 
 
 def _complete_texts(texts, rows):
@@ -145,6 +175,7 @@ def _fill(columns, sections, section, place, stream, offset, origin):
                 _put_row(columns, cython.address(head), data + place[0], offset + columns.rows, origin)
             place[0] += head.topic_size + head.client_id_size
             place[0] += cython.cast(cython.size_t, head.payload_size) + head.properties_size
+            holds(place[0] <= captured.size(), b"columns: messages end where their section does")
             if cython.cast(int64_t, columns.topic.data.size() + columns.payload.data.size()) > _BATCH_BYTES:
                 return
         section[0] += 1

@@ -12,6 +12,7 @@ from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.event import (
     EVENT_AUTH,
     EVENT_CONNECT,
@@ -38,9 +39,11 @@ from cython.cimports.tidemq.wire.packets import (
 )
 from cython.cimports.tidemq.wire.properties import has_property
 from cython.cimports.tidemq.wire.protocol import (
+    FAULT_NONE,
     PROP_AUTH_DATA,
     PROP_AUTH_METHOD,
     PROP_SUBSCRIPTION_ID,
+    Fault,
     Span,
     bytes_of,
 )
@@ -133,7 +136,8 @@ def _connect_request(event):
     connect: Connect
     packet: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
     memset(cython.address(connect), 0, cython.sizeof(Connect))
-    parse_connect(packet[0], packet + 1, event.packet.size() - 1, cython.address(connect))
+    fault: Fault = parse_connect(packet[0], packet + 1, event.packet.size() - 1, cython.address(connect))
+    holds(fault == FAULT_NONE, b"conversion: a CONNECT that is decided on is whole")
     method = data = None
     if connect.version == 5:
         if has_property(cython.address(connect.properties), PROP_AUTH_METHOD):
@@ -162,7 +166,9 @@ def _subscribe_request(event):
     data: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
     filter: Span
     options: uint8_t
-    parse_subscribe(data[0], data + 1, event.packet.size() - 1, event.version, 65535, cython.address(packet))
+    size: cython.size_t = event.packet.size() - 1
+    fault: Fault = parse_subscribe(data[0], data + 1, size, event.version, 65535, cython.address(packet))
+    holds(fault == FAULT_NONE, b"conversion: a SUBSCRIBE that is decided on is whole")
     rest: Span = packet.filters
     filters = []
     while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
@@ -271,5 +277,6 @@ def new_listener(settings, rates):
 
 def free_listener(listener):
     """Frees it; no connection of it is left."""
+    holds(listener.connection_count == 0, b"conversion: a listener that is freed has no connections")
     pthread_mutex_destroy(cython.address(listener.terms_lock))
     del listener

@@ -2,10 +2,13 @@
 
 import cython
 from cython.cimports.libc.stdint import uint32_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.guarding import destroy_guard
 from cython.cimports.tidemq.engine.base.message import Message, release_message
 from cython.cimports.tidemq.engine.base.system import (
+    RELAXED,
     close,
+    load_i64,
     pthread_cond_destroy,
     pthread_mutex_destroy,
 )
@@ -60,6 +63,10 @@ def empty_common(common):
     """Frees sessions, messages and what the reactors hold; the counters are left, to be read once more."""
     index: cython.size_t
     settle_all_mail(common)
+    holds(
+        load_i64(cython.address(common.connection_count), RELAXED) == 0,
+        b"dismantling: no connection outlives its reactor",
+    )
     for index in range(common.events.size()):
         free_event(common, common.events[index])
     common.events.clear()
@@ -75,6 +82,14 @@ def empty_common(common):
         end_session(common.reactors[s.reactor], s)
     for index in range(common.reactors.size()):
         continue_ending(common.reactors[index], ~cython.cast(cython.size_t, 0))
+    holds(
+        load_i64(cython.address(common.session_count), RELAXED) == 0,
+        b"dismantling: sessions that have ended are not counted",
+    )
+    holds(
+        load_i64(cython.address(common.subscription_count), RELAXED) == 0,
+        b"dismantling: subscriptions that have ended are not counted",
+    )
     for index in range(common.journal.size()):
         free_section(common.reactors[common.journal[index].reactor], common.journal[index])
     common.journal.clear()

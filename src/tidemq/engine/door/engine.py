@@ -20,6 +20,7 @@ from cython.cimports.libcpp.memory import (
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.string_view import string_view
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.base.clock import clock_ms
 from cython.cimports.tidemq.engine.base.counters import COUNTER_COUNT
 from cython.cimports.tidemq.engine.base.engine_limits import (
@@ -276,6 +277,7 @@ class Engine:
         unlock(cython.address(self.common.events_lock))
         for index in range(taken.size()):
             if taken[index].kind == EVENT_STOPPED:
+                holds(self.running > 0, b"engine: a reactor ends once")
                 self.running -= 1
             if taken[index].kind != EVENT_STOPPED or self.running == 0:
                 result.append(event_of(taken[index]))
@@ -563,4 +565,6 @@ class Engine:
         """Frees sessions, messages and reactors; no thread runs any more."""
         empty_common(self.common)
         self.final_counters = self.counters()
+        if ASSERTS:
+            holds(not any(self.live_objects().values()), b"engine: what was made has been freed")
         free_common(self.common)

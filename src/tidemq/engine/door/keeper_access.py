@@ -9,6 +9,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
@@ -184,6 +185,10 @@ class StoreAccess:
     def change_stream(self, stream: int, removed, added) -> None:
         """Filters that a stream has no more, and others that it has from now on."""
         self._check_stream_filters(added)
+        holds(
+            cython.cast(cython.uint, stream) < self.stream_count,
+            b"keeper access: a stream that changes was added",
+        )
         common: cython.pointer[Common] = self.engine.common
         subscription: Subscription
         mark: cython.p_void = cython.address(self.stream_marks[stream])
@@ -237,6 +242,8 @@ class StoreAccess:
         return reactor
 
     def _mail_rows(self, reactor, kind, queue, rows):
+        count: cython.size_t = self.engine.common.reactors.size()
+        holds(cython.cast(cython.size_t, reactor) < count, b"keeper access: a reactor owns a queue")
         mail: Mail = new_mail(kind)
         mail.number = queue
         mail.pointer = rows

@@ -11,6 +11,7 @@ import struct
 import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import Message, hold_message, release_message, topic_of
 from cython.cimports.tidemq.engine.base.system import (
@@ -217,6 +218,10 @@ def _convert_section(work, section):
             _convert_added(work, record, record.message == before)
             before = record.message
             highest = max(highest, record.id.clock)
+            holds(
+                record.moved or (record.id.clock & 63) < work.common.reactors.size(),
+                b"keeper work: a reactor has given a new message its id",
+            )
             if not record.moved and record.message.feeder:
                 work.adds = True
                 work.outdated = work.outdated or late
@@ -238,6 +243,7 @@ def _convert_section(work, section):
 def _convert_added(work, record, again):
     """A new row; the payload comes with the first of several rows of one message."""
     common: cython.pointer[Common] = work.common
+    holds(record.id.clock == record.message.id.clock, b"keeper work: a row has the id of its message")
     if not again:
         work.writes.append(
             ("payload", _id_bytes(cython.address(record.id)), _message_value(common, record.message))

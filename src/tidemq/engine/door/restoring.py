@@ -11,6 +11,7 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.allocation import obtain
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import LIVE_ENTRIES
 from cython.cimports.tidemq.engine.base.message import (
     Message,
@@ -60,7 +61,9 @@ def _reactor_for(common, client_id):
 def _session_of(common, queue):
     if not common.queue_owners.count(queue):
         return cython.NULL
-    return common.reactors[common.queue_owners[queue]].sessions[queue]
+    r: cython.pointer[Reactor] = common.reactors[common.queue_owners[queue]]
+    holds(r.sessions.count(queue) > 0, b"restoring: who owns a queue has its session")
+    return r.sessions[queue]
 
 
 def _bytes_at(value, at):
@@ -274,6 +277,7 @@ def load_inflight(common, key, value, payload):
         entry.state = DONE
         box.waiting -= 1
         r.tally[LIVE_ENTRIES] -= 1
+    holds(box.tail == sequence, b"restoring: what was in flight comes back to its place")
     entry = append_entry(box, r.tally)
     entry.message = message
     entry.subscription_ids = _read_ids(value)

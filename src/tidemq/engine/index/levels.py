@@ -27,6 +27,7 @@ from cython.cimports.tidemq.engine.base.allocation import (
     release,
     unmap_pages,
 )
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.system import getrandom
 from cython.cimports.tidemq.engine.index.levels import (
     CHUNK_BITS,
@@ -133,6 +134,7 @@ def take_id(tree):
             ordinary: cython.size_t = HUGE_PAGE_BYTES if node == 0 else 0
             tree.chunks.push_back(cython.cast(cython.pointer[LevelNode], map_pages(CHUNK_BYTES, ordinary)))
     tree.node_count += 1
+    holds(tree.node_count <= tree.node_end, b"levels: nodes in use are among those handed out")
     return node
 
 
@@ -173,6 +175,10 @@ def link_child(tree, parent_id, child_id):
 def unlink_child(tree, child):
     """Takes a node out of its parent's list."""
     parent: cython.pointer[LevelNode] = node_at(tree, child.parent)
+    holds(
+        (child.previous_sibling == NO_NODE) == (node_at(tree, parent.first_child) == child),
+        b"levels: a child with none before it is its parent's first",
+    )
     if is_byte(node_text(child), 0x23):
         parent.flags &= ~HAS_HASH
     elif is_byte(node_text(child), 0x2B):
@@ -308,6 +314,7 @@ def remove_edge(tree, child, tag):
     segment: cython.pointer[EdgeSegment] = segment_of(tree, tag)
     gap: uint32_t = tag & (SEGMENT_SLOTS - 1)
     while segment.slots[gap].child != child:
+        holds(segment.slots[gap].child != NO_NODE, b"levels: a node without wildcard has an edge")
         gap = (gap + 1) & (SEGMENT_SLOTS - 1)
     at: uint32_t = (gap + 1) & (SEGMENT_SLOTS - 1)
     while segment.slots[at].child != NO_NODE:
@@ -409,6 +416,7 @@ def remove_leaf(tree, node):
     leaf: cython.pointer[LevelNode] = node_at(tree, node)
     text: Span = node_text(leaf)
     parent: uint32_t = leaf.parent
+    holds(leaf.value == cython.NULL and leaf.first_child == NO_NODE, b"levels: a node that goes is bare")
     unlink_child(tree, leaf)
     if not is_byte(text, 0x23) and not is_byte(text, 0x2B):
         remove_edge(tree, node, edge_tag(tree, parent, hash_level(tree, text)))

@@ -16,6 +16,8 @@ cdef uint16_t mark_of_filter(const Marks* marks, Span filter) noexcept nogil   #
 cdef uint16_t mark_of_all(const Marks* marks) noexcept nogil                   # one of those of every topic
 cdef void marks_of_topic(const Marks* marks, Span topic, uint16_t* out) noexcept nogil   # MARKS_OF_TOPIC of them
 
+cdef void check_mark(const Marks* marks, Span filter, uint16_t mark) noexcept nogil   # for builds that check invariants
+
 # of this module alone
 cdef uint64_t _hash(const Marks* marks, Span level) noexcept nogil
 cdef uint64_t _extend(const Marks* marks, uint64_t path, uint64_t level) noexcept nogil

@@ -15,6 +15,7 @@ with somebody's topics.
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import abort
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.system import getrandom
 from cython.cimports.tidemq.engine.index.levels import (
     LevelReader,
@@ -24,7 +25,7 @@ from cython.cimports.tidemq.engine.index.levels import (
     next_level,
     read_levels,
 )
-from cython.cimports.tidemq.engine.index.marks import MARKED_LEVELS, MARKS
+from cython.cimports.tidemq.engine.index.marks import MARKED_LEVELS, MARKS, MARKS_OF_TOPIC
 from cython.cimports.tidemq.wire.protocol import Span
 from cython.cimports.tidemq.wire.topics import HASH, PLUS
 
@@ -128,3 +129,15 @@ def marks_of_topic(marks, topic, out):
     out[2] = _mark_between(marks, count, 0, last)
     out[3] = _mark_between(marks, count, first, 0)
     out[4] = _mark_between(marks, count, 0, 0)
+
+
+def check_mark(marks, filter, mark):
+    """A filter whose wildcards are taken for words is a topic that it matches."""
+    own: uint16_t[MARKS_OF_TOPIC]
+    at: cython.int
+    found: cython.bint = False
+    holds(mark < MARKS, b"marks: each is below their number")
+    marks_of_topic(marks, filter, own)
+    for at in range(MARKS_OF_TOPIC):
+        found = found or own[at] == mark
+    holds(found, b"marks: a topic has that of each filter that matches it")

@@ -19,6 +19,7 @@ from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.allocation import allocate, release
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.locks import (
     OUTER,
     lock_inner,
@@ -120,6 +121,7 @@ def remove_retained(index, topic):
     if node == NO_NODE or node_at(index.topics, node).value == cython.NULL:
         return cython.NULL
     message: cython.p_void = node_at(index.topics, node).value
+    holds(index.count > 0, b"retained: what is removed was counted")
     node_at(index.topics, node).value = cython.NULL
     index.count -= 1
     while is_bare(index.topics, node):
@@ -274,7 +276,9 @@ def stand(walk, change):
     index: cython.pointer[RetainedIndex] = walk.index
     if walk.waiting and not walk.done:
         lock_inner(cython.address(index.walks_mutex))
-        node_at(index.topics, walk.node).detail += change
+        node: cython.pointer[LevelNode] = node_at(index.topics, walk.node)
+        holds(change > 0 or node.detail > 0, b"retained: a walk that goes on was counted at its node")
+        node.detail += change
         unlock_inner(cython.address(index.walks_mutex))
 
 
@@ -299,6 +303,10 @@ def stop_waiting(walk):
         return
     lock_inner(cython.address(index.walks_mutex))
     walk.waiting = False
+    holds(
+        (walk.previous_walk == cython.NULL) == (index.walks == walk),
+        b"retained: a walk with none before it is the first",
+    )
     if walk.previous_walk == cython.NULL:
         index.walks = walk.next_walk
     else:
@@ -312,14 +320,17 @@ def stop_waiting(walk):
 def move_walks(index, node):
     """Moves the waiting walks off a node that is about to be removed. The exclusive lock is held."""
     lock_inner(cython.address(index.walks_mutex))
+    moved: uint64_t = 0
     walk: cython.pointer[RetainedWalk] = index.walks
     while walk != cython.NULL:
         count_steps(1)
         if walk.node == node and not walk.done:
+            moved += 1
             step_over(walk)
             if not walk.done:
                 node_at(index.topics, walk.node).detail += 1
         walk = walk.next_walk
+    holds(moved == node_at(index.topics, node).detail, b"retained: a node counts the walks that stand there")
     unlock_inner(cython.address(index.walks_mutex))
 
 

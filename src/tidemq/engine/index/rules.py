@@ -10,6 +10,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
 from cython.cimports.libc.string import memchr, memcmp
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import LIVE_RULES, MEMORY_RULES
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
@@ -90,6 +91,7 @@ def _set_bytes(rules):
 def release_policy(policy, tally):
     """One holder less; NULL is none."""
     if policy != cython.NULL and add_int(cython.address(policy.references), -1, ACQ_REL) == 0:
+        holds(policy.sets.empty(), b"rules: a policy that is freed has no sets")
         pthread_mutex_destroy(cython.address(policy.lock))
         tally[LIVE_RULES] -= 1
         tally[MEMORY_RULES] -= _policy_bytes(policy)
@@ -177,6 +179,7 @@ def find_rules(policy, asker, counter, tally):
     rules: cython.pointer[RuleSet]
     if policy.sets.count(key):
         rules = policy.sets[key]
+        holds(rules.references > 0, b"rules: a set that can be found is held")
         rules.references += 1
         unlock(cython.address(policy.lock))
         return rules

@@ -10,6 +10,7 @@ import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.base.allocation import allocate, release
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.index.subscribers import SET, SET_INDEXED, SubscriberSet, Subscription
 
 
@@ -52,6 +53,7 @@ def entry_holding(members, position):
     table: cython.pointer[uint32_t] = table_of(members)
     at: uint32_t = home_entry(members, position)
     while table[at] != position + 1:
+        holds(table[at] != 0, b"subscribers: a large set has all items in its table")
         at = (at + 1) & (2 * members.capacity - 1)
     return at
 
@@ -77,6 +79,7 @@ def resize_set(members, capacity):
         cython.pointer[SubscriberSet], allocate(set_bytes(capacity))
     )
     grown.capacity = capacity
+    holds(members == cython.NULL or members.count <= capacity, b"subscribers: a set has room for its items")
     if members != cython.NULL:
         grown.count = members.count
         memcpy(grown.items, members.items, members.count * cython.sizeof(Subscription))
@@ -109,6 +112,9 @@ def find_subscriber(members, session):
 
 def add_subscriber(members, subscription):
     """Adds a session that is not in the set; returns the set, which may have moved."""
+    if ASSERTS:
+        known: cython.bint = find_subscriber(members, subscription.session) != cython.NULL
+        holds(not known, b"subscribers: a session is in a set once")
     if members == cython.NULL:
         members = resize_set(cython.NULL, 1)
     elif members.count == members.capacity:
@@ -124,6 +130,7 @@ def drop_subscriber(members, item):
     """Removes an item, whose place the last one takes; returns the set, which may have moved; NULL: empty."""
     position: uint32_t = cython.cast(uint32_t, item - members.items)
     last: uint32_t = members.count - 1
+    holds(position <= last, b"subscribers: an item leaves the set that it is in")
     if last == 0:
         release(members)
         return cython.NULL

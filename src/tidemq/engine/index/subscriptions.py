@@ -11,10 +11,11 @@ subscriptions of one session that overlap.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import allocate, release
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.base.locks import ALONE, lock_to_read, lock_to_write, unlock_rwlock
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import (
@@ -36,6 +37,7 @@ from cython.cimports.tidemq.engine.index.levels import (
     prune,
 )
 from cython.cimports.tidemq.engine.index.marks import (
+    check_mark,
     draw_marks,
     mark_of_all,
     mark_of_filter,
@@ -120,6 +122,7 @@ def unlock_exclusive(index):
 
 def _move(index, mark):
     """The mark first: who sees the version sees the marks of all changes up to it."""
+    holds(index.marks.moved[mark] <= index.version, b"subscriptions: no mark is beyond the version")
     store_u64(cython.address(index.marks.moved[mark]), index.version + 1, RELAXED)
     store_u64(cython.address(index.version), index.version + 1, RELEASE)
 
@@ -128,7 +131,10 @@ def move_filter(index, filter):
     """Tells readers that results which they keep of topics under a filter may be wrong. The exclusive lock is
     held.
     """
-    _move(index, mark_of_filter(cython.address(index.marks), filter))
+    mark: uint16_t = mark_of_filter(cython.address(index.marks), filter)
+    if ASSERTS:
+        check_mark(cython.address(index.marks), filter, mark)
+    _move(index, mark)
 
 
 def move_all(index):
@@ -311,7 +317,8 @@ def open_group(index, filter, name):
 
 def close_group(index, group):
     """Takes a group without members out of both trees and frees it."""
-    remove_plain(index, group.filter, group)
+    held: cython.bint = remove_plain(index, group.filter, group)
+    holds(held, b"subscriptions: a group stands at its filter")
     release(group.online)
     node: uint32_t = find_path(index.groups, find_path(index.groups, ROOT, group.name), group.filter)
     node_at(index.groups, node).value = cython.NULL
@@ -325,6 +332,10 @@ def count_member(group, member, comes):
     step: uint32_t = 1 if comes else 0xFFFFFFFF  # or one less, modulo 2**32
     if member.options & OPTION_STORED:
         group.stored += step
+        holds(
+            group.members != cython.NULL and group.stored <= group.members.count,
+            b"subscriptions: no more members are stored than a group has",
+        )
     if not member.options & OPTION_ONLINE:
         return
     if member.reactor >= group.reactors:
@@ -337,6 +348,10 @@ def count_member(group, member, comes):
         group.online = grown
         group.reactors = member.reactor + 1
     group.online[member.reactor] += step
+    holds(
+        group.members != cython.NULL and group.online[member.reactor] <= group.members.count,
+        b"subscriptions: no more members are online than a group has",
+    )
 
 
 def mark_online(index, group_id, session, online):

@@ -8,6 +8,7 @@ of one publisher's messages is that of the sections, also when its connection mo
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_MESSAGES_CAPTURED, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.journal.journal import ask_store, next_id
 from cython.cimports.tidemq.engine.link.backpressure import hold_feeder
@@ -62,8 +63,21 @@ def capture(r, p, streams):
     into.append(cython.cast(cython.p_char, p.payload.data), p.payload.size)
     into.append(cython.cast(cython.p_char, p.properties.data), p.properties.size)
     added: int64_t = section.captured.size() - before
+    holds(
+        added
+        == cython.cast(int64_t, cython.sizeof(CapturedHead))
+        + head.topic_size
+        + head.client_id_size
+        + head.payload_size
+        + head.properties_size,
+        b"capturing: a head says how long its message is",
+    )
     section.captured_streams |= streams
     r.captured_bytes += added
+    holds(
+        r.captured_bytes >= cython.cast(int64_t, section.captured.size()),
+        b"capturing: what is in the open section is counted",
+    )
     r.tally[MEMORY_BUFFERS] += added
     r.tally[C_MESSAGES_CAPTURED] += 1
     if p.qos:

@@ -16,6 +16,7 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.counters import MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import (
@@ -128,6 +129,8 @@ def next_id(r):
     now -= now % _CLOCK_STEP
     if now <= r.clock:
         now = r.clock + _CLOCK_STEP
+    holds(now > r.clock, b"journal: ids of a reactor rise")
+    holds(now % _CLOCK_STEP == 0 and r.index < _CLOCK_STEP, b"journal: an id's low bits are its reactor")
     r.clock = now
     result: MessageId
     result.clock = now | r.index
@@ -142,6 +145,9 @@ def precedes(a, b):
 
 def _append_record(r, kind, message):
     record: Record
+    if ASSERTS:
+        holds(may_touch(r.index), b"journal: a reactor alone records in its section")
+    holds(r.committed < r.section.number, b"journal: the open section is not committed")
     memset(cython.address(record), 0, cython.sizeof(Record))
     record.kind = kind
     if message != cython.NULL:
@@ -179,6 +185,7 @@ def _open_record(r, entry):
     """The record that last changed the entry's row, if it can still be changed; else NULL."""
     if entry.section != r.section.number or entry.record == NO_RECORD:
         return cython.NULL
+    holds(entry.record < r.section.records.size(), b"journal: an entry names its record in the open section")
     return cython.address(r.section.records[entry.record])
 
 
@@ -257,6 +264,7 @@ def void_change(r, entry):
     kind: uint8_t = record.kind
     _clear_record(r, record)
     record.kind = RECORD_VOID
+    holds(r.section.live > 0, b"journal: a change that is voided was live")
     r.section.live -= 1
     entry.record = NO_RECORD
     return kind

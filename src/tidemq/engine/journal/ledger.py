@@ -15,6 +15,7 @@ Bounded: a publisher that is owed ``receive_max`` is not read from.
 import cython
 from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.journal.ledger import promise_at, token_of
 from cython.cimports.tidemq.engine.state.promise import PROMISE_PUBLISHED, PROMISE_VOID, Due, Promise
 
@@ -44,16 +45,19 @@ def enter_promise(r, s, promise):
     owed: cython.bint = is_owed(r, s)
     slot: uint32_t = r.ledger.free
     if slot:
+        holds(promise_at(r, slot).kind == PROMISE_VOID, b"ledger: a free slot has no promise")
         r.ledger.free = promise_at(r, slot).next
         promise_at(r, slot)[0] = promise[0]
     else:
         r.ledger.slots.push_back(promise[0])
         slot = cython.cast(uint32_t, r.ledger.slots.size())
     r.ledger.count += 1
+    holds(r.ledger.count <= r.ledger.slots.size(), b"ledger: there is a slot for each promise")
     r.ledger.again += promise.again
     promise_at(r, slot).next = 0
     promise_at(r, slot).first = not owed
     if owed:
+        holds(promise_at(r, s.last_owed).next == 0, b"ledger: nothing stands behind what is owed last")
         promise_at(r, s.last_owed).next = slot
     s.last_owed = slot
     if s.stored != cython.NULL and s.stored.unrecorded == 0:
@@ -66,6 +70,10 @@ def enter_promise(r, s, promise):
 def await_section(r, slot, section):
     """The slot is looked at when the section is committed, which must be the last one so far."""
     due: Due
+    holds(
+        r.ledger.due.empty() or r.ledger.due.back().section <= section,
+        b"ledger: slots are due in the order of sections",
+    )
     due.section = section
     due.slot = slot
     r.ledger.due.push_back(due)

@@ -16,6 +16,7 @@ inboxes, still gets a place. The memory ceiling stops every publisher in the sam
 import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_PUBLISHERS_PAUSED,
     MEMORY_SESSIONS,
@@ -72,6 +73,7 @@ def resume_feeder(r, feeder):
         send_number_mail(r, reactor_of(feeder), MAIL_RESUME, feeder)
         return
     c: cython.pointer[Connection] = connection_of(r, feeder)
+    holds(c == cython.NULL or c.pause_count > 0, b"backpressure: who goes on was paused")
     if c != cython.NULL and c.pause_count:
         c.pause_count -= 1
         if c.pause_count == 0:
@@ -235,6 +237,10 @@ def stop_waiting(r, s):
     if not is_waited_for(s):
         return
     strain: cython.pointer[Strain] = s.strain
+    holds(
+        strain.place < r.strained.size() and r.strained[strain.place] == s,
+        b"backpressure: a strained receiver knows its place",
+    )
     if not strain.slow:
         _charge(r, strain)
     strain.since_ms = r.now_ms
@@ -270,6 +276,10 @@ def relieve(r, s):
 def _look_at(r, s):
     """Has it taken enough, or does patience with it run out?"""
     strain: cython.pointer[Strain] = s.strain
+    holds(
+        not strain.slow or strain.feeders == cython.NULL,
+        b"backpressure: nobody waits for a receiver that is slow",
+    )
     if _has_taken(r, s):
         _charge(r, strain)
         _note_taken(r, s)

@@ -7,6 +7,7 @@ control plane has one event, and the log one line, for each client and kind in t
 import cython
 from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.event import EVENT_DROPPED, Event
 from cython.cimports.tidemq.engine.index.subscriptions import (
     SharedGroup,
@@ -51,6 +52,7 @@ def _add(r, number, counter, messages):
     if not known:
         drop.counter = counter
         drop.messages = 0
+    holds(drop.counter == counter, b"drops: what is gathered together is counted together")
     drop.messages += messages
     if known or number == 0:
         return cython.NULL
@@ -87,6 +89,7 @@ def report_drops(r):
     item = r.drops.begin()
     while item != r.drops.end():
         drop: cython.pointer[Drop] = cython.address(dereference(item).second)
+        holds(drop.messages > 0, b"drops: of whom is reported something was dropped")
         event: cython.pointer[Event] = new_event(EVENT_DROPPED, 0)
         event.reason = drop.counter
         event.packet_bytes_max = cython.cast(uint32_t, min(drop.messages, cython.cast(uint64_t, 0xFFFFFFFF)))

@@ -8,6 +8,7 @@ at most.
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint64_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import (
     EAGAIN,
@@ -65,8 +66,10 @@ def linger(r, fd):
     one.fd = fd
     one.until_ms = r.now_ms + LINGER_MS
     watch(r, fd, _MARK | (r.lingering_first + r.lingering.size()), 0)
+    holds(r.lingering.empty() or r.lingering.front().fd >= 0, b"lingering: the oldest is open")
     r.lingering.push_back(one)
     r.lingering_count += 1
+    holds(r.lingering_count <= r.lingering.size(), b"lingering: those that are open are among all")
 
 
 def drain_lingering(r, key):

@@ -9,6 +9,7 @@ import cython
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_MESSAGES_MAILED
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import hold_message
@@ -98,7 +99,12 @@ def take_inbox(r):
     """Moves the inbox to ``r.reading``, once all that is there has been acted on."""
     if not r.reading.empty():
         return
+    holds(r.mail_at == 0, b"mail: what was taken before is acted on")
     lock(cython.address(r.inbox_lock))
+    holds(
+        load_int(cython.address(r.inbox_count), RELAXED) == cython.cast(cython.int, r.inbox.size()),
+        b"mail: an inbox says how much is in it",
+    )
     r.reading.swap(r.inbox)
     store_int(cython.address(r.inbox_count), 0, RELAXED)
     unlock(cython.address(r.inbox_lock))

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint32_t, uint64_t, uint8_t
 
 from tidemq.engine.base.message cimport Message
-from tidemq.engine.state.client cimport Connection, Output
+from tidemq.engine.state.client cimport Connection, LargePayloads, Output
 from tidemq.engine.state.reactor cimport Reactor
 from tidemq.engine.base.system cimport iovec
 
@@ -31,3 +31,4 @@ cdef void _give_block(Reactor* r, Output* out) noexcept nogil
 cdef bint _is_strained(const Connection* c) noexcept nogil
 cdef void _make_room(Reactor* r, Connection* c, uint32_t size) noexcept nogil
 cdef int _gather(Output* out, iovec* parts) noexcept nogil
+cdef void _check_large(const LargePayloads* large) noexcept nogil

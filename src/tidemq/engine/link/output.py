@@ -11,6 +11,7 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy, memmove, memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import enlarge, obtain
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_BYTES_SENT,
     LIVE_BUFFERS,
@@ -46,6 +47,11 @@ _VECTOR_MAX = cython.declare(cython.int, 64)  # parts of one scatter-gather send
 
 def touch(r, c):
     """The connection is looked at when the turn ends."""
+    # NULL while it is closed
+    holds(
+        c.slot < r.connections.size() and r.connections[c.slot] in (c, cython.NULL),
+        b"output: a reactor alone writes to its connections",
+    )
     if not c.touched:
         c.touched = True
         r.touched.push_back(c)
@@ -132,6 +138,7 @@ def reserve_output(r, c, size):
         _make_room(r, c, size)
     at: cython.pointer[uint8_t] = out.data + out.end
     out.end += size
+    holds(out.start <= out.end and out.end <= out.capacity, b"output: start <= end <= capacity")
     return at
 
 
@@ -212,6 +219,19 @@ def consume_output(r, out, size):
         done += 1
     if done:
         large.parts.erase(large.parts.begin(), large.parts.begin() + done)
+    if ASSERTS and large != cython.NULL:
+        _check_large(large)
+
+
+def _check_large(large):
+    """Where there are few: each change of what waits is looked at."""
+    index: cython.size_t
+    left: uint64_t = 0
+    if large.parts.size() > _VECTOR_MAX:
+        return
+    for index in range(large.parts.size()):
+        left += large.parts[index].message.payload_size - large.parts[index].sent
+    holds(left == large.bytes, b"output: large payloads count what is left of them")
 
 
 def is_drained(out):

@@ -10,6 +10,7 @@ what each connection may take in advance: a twentieth of a second's worth of mes
 import cython
 from cython.cimports.libc.stdint import int64_t, uint32_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_CLIENTS_THROTTLED, C_THROTTLED_MS
 from cython.cimports.tidemq.engine.base.engine_limits import Rates
 from cython.cimports.tidemq.engine.base.system import RELAXED, add_i64, compare_exchange_i64, load_i64
@@ -82,6 +83,7 @@ def hold_is_over(r, handle):
     if c == cython.NULL or not c.throttled:
         return
     end_hold(r, c)
+    holds(c.pause_count > 0, b"rates: who waits for a bucket is paused")
     c.pause_count -= 1
     if c.pause_count == 0:
         r.resumed.push_back(handle)
@@ -106,6 +108,7 @@ def _walk(data, size, most, end):
                 return count
             count += 1
         at += header.header_size + header.body_size
+        holds(at <= size, b"rates: packets that are counted have come whole")
     return count
 
 

@@ -11,12 +11,13 @@ from cython.cimports.libc.stdio import snprintf
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_DROPPED_RECEIVER_FULL,
     C_EVENTS_DROPPED,
     MEMORY_BUFFERS,
 )
-from cython.cimports.tidemq.engine.base.event import EVENT_RECEIVED, Event
+from cython.cimports.tidemq.engine.base.event import EVENT_CONNECTED, EVENT_RECEIVED, EVENT_STOPPED, Event
 from cython.cimports.tidemq.engine.base.guarding import is_local_socket
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import hold_message
@@ -69,6 +70,10 @@ def _is_full(common):
 
 def post_report(r, event):
     """Hands over an event that nobody has to answer; dropped and counted when too many wait."""
+    holds(
+        event.kind >= EVENT_CONNECTED and event.kind != EVENT_STOPPED,
+        b"reports: what somebody waits for is never dropped",
+    )
     if _is_full(r.common):
         r.tally[C_EVENTS_DROPPED] += 1
         del event
@@ -128,6 +133,7 @@ def is_local(c):
 
 def connection_event(r, c, kind):
     """An event about a connection, with its peer, client identifier and user name filled in."""
+    holds(r.connections[c.slot] == c, b"reports: an event about a connection comes from where that is")
     event: cython.pointer[Event] = new_event(kind, handle_of(r, c))
     name_peer(c)
     event.peer = c.peer[0]

@@ -6,6 +6,7 @@ costs nothing per packet, and a connection has one at most.
 
 import cython
 from cython.cimports.libc.stdint import int64_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.state.handles import handle_of
 from cython.cimports.tidemq.engine.state.mail import TIMER_CONNECTION, TIMER_SESSION, Timer
 
@@ -28,6 +29,7 @@ def add_timer(r, due_ms, key, kind):
             break
         _swap(r, parent, at)
         at = parent
+    holds(r.timers[0].due_ms <= due_ms, b"timers: none is due before the first")
 
 
 def _swap(r, a, b):
@@ -53,11 +55,20 @@ def take_timer(r):
             break
         _swap(r, at, child)
         at = child
+    holds(
+        (size < 2 or r.timers[0].due_ms <= r.timers[1].due_ms)
+        and (size < 3 or r.timers[0].due_ms <= r.timers[2].due_ms),
+        b"timers: the one that comes next is the earliest",
+    )
     return first
 
 
 def time_connection(r, c, due_ms):
     """Sets the connection's one timer; an earlier one stays, for it looks again when it is due."""
+    holds(
+        c.slot < r.connections.size() and r.connections[c.slot] == c,
+        b"timers: a connection that gets one is here",
+    )
     due_ms = min(due_ms, r.now_ms + _LONGEST_MS)
     if c.timer_ms and c.timer_ms <= due_ms:
         return

@@ -6,6 +6,7 @@ refused before the control plane is asked.
 
 import cython
 from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_CLIENTS_BANNED, C_REFUSED_FLAPPING
 from cython.cimports.tidemq.engine.base.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.base.guarding import address_of_socket, is_banned, note_visit, visitor_of
@@ -30,6 +31,7 @@ def may_visit(r, c, client_id):
 def count_visit(r, c):
     """The client may connect, by all other rules. False: it does so too often."""
     limits: cython.pointer[EngineLimits] = cython.address(r.common.limits)
+    holds(c.session == cython.NULL, b"visits: a client is counted before it has a session")
     if c.visitor == 0 or note_visit(
         cython.address(r.common.guard),
         c.visitor,

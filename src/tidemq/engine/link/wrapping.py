@@ -8,6 +8,7 @@ waits there is MQTT as it is, and one record holds what a turn has gathered.
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_BYTES_RECEIVED,
     C_BYTES_SENT,
@@ -120,6 +121,7 @@ def _note_client(r, c):
         c.address = address_of_bytes(t.proxy.address)
     if most == 0 or c.address == 0:
         return True
+    holds(not c.placed, b"wrapping: a client behind a proxy is counted once")
     if not take_place(cython.address(r.common.guard), c.address, most):
         r.tally[C_REFUSED_ADDRESS] += 1
         r.tally[C_CONNECTIONS_REFUSED] += 1
@@ -178,6 +180,7 @@ def flush_wrapped(r, c):
     out: cython.pointer[Output] = cython.address(c.output)
     total: uint32_t = 0
     if t.output.bytes == cython.NULL:
+        holds(r.spare_output.start == r.spare_output.end, b"wrapping: spare memory holds nothing of another")
         t.output = r.spare_output
         memset(cython.address(r.spare_output), 0, cython.sizeof(Buffer))
     while True:

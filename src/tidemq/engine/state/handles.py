@@ -7,6 +7,7 @@ billion times more, which takes days at the rate at which a reactor accepts, whi
 
 import cython
 from cython.cimports.libc.stdint import uint16_t, uint32_t
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.state.client import Connection
 
 
@@ -18,9 +19,12 @@ def reactor_of(handle):
 def connection_of(r, handle):
     """The connection of this reactor that the handle names, or NULL when it is gone."""
     slot: uint32_t = handle & 0xFFFFFF
+    if ASSERTS:
+        holds(may_touch(r.index), b"handles: a reactor alone looks up its connections")
     if slot >= r.connections.size():
         return cython.NULL
     c: cython.pointer[Connection] = r.connections[slot]
     if c == cython.NULL or c.generation != cython.cast(uint32_t, handle >> 24):
         return cython.NULL
+    holds(c.slot == slot and reactor_of(handle) == r.index, b"handles: one names what it was made for")
     return c

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.libc.stdint import int64_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.base.system import (
     CLOCK_REALTIME,
@@ -47,4 +48,5 @@ def raise_ids(common, offset_ns):
         if compare_exchange_i64(
             cython.address(common.id_offset_ns), cython.address(known), offset_ns, False, RELAXED, RELAXED
         ):
-            return
+            known = offset_ns
+    holds(id_offset(common) >= offset_ns, b"wall clock: ids are as high as they were raised")
