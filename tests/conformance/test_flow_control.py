@@ -175,3 +175,21 @@ def test_resumed_with_handshakes_beyond_the_maximum(broker: RunningBroker) -> No
             receiver.send(acknowledge(PUBCOMP, packet.packet_id))
     assert payloads == [b"0", b"3", b"4", b"5"]
     receiver.expect_nothing()
+
+
+def test_ended_with_handshakes_beyond_the_maximum(broker: RunningBroker) -> None:
+    """A session may end while a PUBREL that is due waits behind messages for which there is no room."""
+    topic = unique("t/")
+    receiver, sender = connected(broker, receive_max=4, **kept(5)), connected(broker)
+    receiver.subscribe(topic, 2)
+    for number in range(4):
+        sender.publish(topic, b"%d" % number, 2)
+    last = [receiver.expect(PUBLISH, payload=b"%d" % number) for number in range(4)][3]
+    receiver.send(acknowledge(PUBREC, last.packet_id))
+    receiver.expect(PUBREL, packet_id=last.packet_id)
+    receiver.drop()
+    receiver = connected(broker, client_id=receiver.client_id, receive_max=1, **kept(5))
+    receiver.expect(PUBLISH, payload=b"0", dup=True)
+    receiver.expect_nothing()
+    receiver.drop()
+    connected(broker, client_id=receiver.client_id).expect_nothing()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conformance.kit import connected, kept, unique
+from conformance.kit import Client, connected, kept, unique
 from conformance.packets import PUBACK, PUBLISH, PUBREC, PUBREL, Will, acknowledge, publish
 from conftest import RunningBroker, StartBroker
 
@@ -73,6 +73,16 @@ def test_takeovers(broker: RunningBroker) -> None:
         clients.append(connected(broker, client_id=name, **kept(5)))
         clients[-2].expect_closed(0x8E)
     clients[-1].ping()
+
+
+def test_a_clean_start_ends_a_session_wherever_it_is(broker: RunningBroker) -> None:
+    """Though the client comes in on another reactor."""
+    name = unique("c")
+    for _ in REPEATED:
+        connected(broker, client_id=name, **kept(5)).disconnect()
+        client = Client(broker.port)
+        assert not client.connect(name, **kept(5) | {"clean": True}).session_present
+        client.disconnect()
 
 
 def test_wills_cross(broker: RunningBroker) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from conformance.kit import Client, SideBySide, connected, kept, unique
-from conformance.packets import CONNACK, PUBACK, PUBLISH, acknowledge, connect, publish, subscribe
+from conformance.packets import CONNACK, PUBACK, PUBLISH, SUBACK, acknowledge, connect, publish, subscribe
 from conftest import RunningBroker
 
 every_version = pytest.mark.parametrize("version", [3, 4, 5])
@@ -96,6 +96,21 @@ def test_clean_session_is_not_kept(broker: RunningBroker, version: int) -> None:
     connected(broker, version).publish(topic, b"missed", 1)
     client, present = again(broker, client, clean=False)
     assert not present
+    client.expect_nothing()
+
+
+def test_one_with_many_subscriptions_ends(broker: RunningBroker) -> None:
+    """More than leave the index at once."""
+    topic, count = unique("t/"), 700
+    client = connected(broker)
+    client.send(subscribe(1, *((f"{topic}/{number}", 1) for number in range(count))))
+    client.expect(SUBACK)
+    client.disconnect()
+    client, present = again(broker, client, clean=False)
+    assert not present
+    client.subscribe(f"{topic}/{count - 1}", 1)
+    connected(broker).publish(f"{topic}/{count - 1}", b"x", 1)
+    client.expect_message(f"{topic}/{count - 1}", b"x", 1)
     client.expect_nothing()
 
 

@@ -10,6 +10,7 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.base.engine_limits import FULL_REJECT
 from cython.cimports.tidemq.engine.base.message import Passage, close_passage, open_passage, release_message
@@ -58,6 +59,7 @@ def _record_takers(r, promise):
     end: cython.pointer[cython.const[uint8_t]] = at + promise.takers.size()
     while at < end:
         count_steps(1)
+        holds(end - at >= _TAKER_BYTES, b"agreement: what is said of each taker has come whole")
         count: uint32_t = read_u32(at + 10)
         ids.clear()
         for each in range(count):
@@ -84,6 +86,8 @@ def _record_offer(r, publisher, promise):
     """
     before: cython.size_t = r.section.records.size()
     index: cython.size_t
+    holds(promise.answers == 0, b"agreement: what is recorded was answered by all")
+    holds(not promise.recorded, b"agreement: an offer is recorded once")
     if promise.connection and promise.connection == publisher.stored.severed:
         promise.reason = STORE_FAILED
     dropped: cython.bint = promise.reason == RC_QUOTA_EXCEEDED and r.common.queue_full != FULL_REJECT
@@ -179,6 +183,7 @@ def settle_offer(r, clock, reason):
         s: cython.pointer[Session] = cython.NULL
         if r.sessions.count(taker.queue):
             s = r.sessions[taker.queue]
+            holds(s.stored.offered > 0, b"agreement: a queue knows how many of its rows are offered")
             s.stored.offered -= 1
         if reason:
             r.tally[C_DROPPED_STORE_FAILED] += 1

@@ -6,6 +6,7 @@ import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.message import (
     Message,
     Passage,
@@ -196,6 +197,7 @@ def _continue_backlog(r, c, left):
             break
         left[0] -= 1
         s: cython.pointer[Session] = c.session
+        holds(not s.backlog.empty(), b"backlogs: a session's table of them is not empty")
         item = s.backlog.begin()
         if dereference(item).second.walk == cython.NULL:
             _open_backlog(
@@ -227,6 +229,7 @@ def continue_backlogs(r):
         if r.backlog_at >= r.backlogged.size():
             r.backlog_at = 0
         c: cython.pointer[Connection] = connection_of(r, r.backlogged[r.backlog_at])
+        holds(c == cython.NULL or c.backlogged, b"backlogs: a connection in the list says so")
         if (
             c != cython.NULL
             and not c.doomed

@@ -10,6 +10,7 @@ from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.counters import C_CACHE_MISSES, MEMORY_CACHES
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.index.marks import marks_of_topic
@@ -82,9 +83,11 @@ def _grow(cache):
     for index in range(cache.slots.size()):
         slot: CacheSlot = cache.slots[index]
         if slot.entry != cython.NULL:
-            at: cython.size_t = (slot.hash & (sets - 1)) * CACHE_WAYS
+            first: cython.size_t = (slot.hash & (sets - 1)) * CACHE_WAYS
+            at: cython.size_t = first
             while larger[at].entry != cython.NULL:
                 at += 1
+            holds(at < first + CACHE_WAYS, b"cache: no set overflows when the table grows")
             larger[at] = slot
     cache.slots.swap(larger)
 
@@ -100,10 +103,13 @@ def cache_bytes(cache):
 def free_cache(r):
     """Forgets every topic."""
     index: cython.size_t
+    count: uint32_t = 0
     for index in range(r.cache.slots.size()):
         entry: cython.pointer[CacheEntry] = r.cache.slots[index].entry
         if entry != cython.NULL:
+            count += 1
             del entry
+    holds(count == r.cache.count, b"cache: there are as many topics as are counted")
     r.cache.slots.clear()
     r.cache.count = 0
     r.cache.hand = 0
@@ -118,6 +124,8 @@ def _add_receiver(entry, subscription, found):
     [MQTT-3.3.4-3]. Its identifier is added to ``found``, and counted.
     """
     session: cython.pointer[Session] = cython.cast(cython.pointer[Session], subscription.session)
+    if ASSERTS:
+        holds(may_touch(session.reactor), b"cache: the sessions of an entry are this reactor's")
     if session.ending:
         return
     qos: cython.uchar = subscription.options & OPTION_QOS
@@ -178,6 +186,8 @@ def _place_identifiers(entry, found):
             identifier: cython.pointer[Identifier] = cython.address(found[0][index])
             if identifier.own != own:
                 receiver = cython.address(entry.receivers[identifier.receiver])
+                place = receiver.ids_at + receiver.ids_count
+                holds(place < entry.ids.size(), b"cache: each subscription identifier has a place")
                 entry.ids[receiver.ids_at + receiver.ids_count] = identifier.value
                 receiver.ids_count += 1
 
@@ -213,6 +223,8 @@ def _match(r, entry, topic):
     """Asks the shared index and fills the entry."""
     identifiers: vector[Identifier]
     index: cython.size_t
+    if ASSERTS:
+        holds(r.cache.weight >= _weigh(entry), b"cache: the weight is that of all entries")
     r.cache.weight -= _weigh(entry)
     entry.receivers.clear()
     entry.ids.clear()

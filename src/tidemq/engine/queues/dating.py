@@ -9,6 +9,7 @@ from __future__ import annotations
 import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import (
@@ -46,6 +47,7 @@ def follow_clock(r):
         ):
             add_i64(cython.address(common.clock_steps), 1, RELAXED)
     steps: int64_t = load_i64(cython.address(common.clock_steps), RELAXED)
+    holds(steps >= r.clock_steps, b"dating: steps of the clock are counted upwards")
     if steps != r.clock_steps:
         r.clock_steps = steps
         _begin_dating(r)
@@ -61,6 +63,7 @@ def _date_next(r):
     """Sessions of one bucket."""
     numbers: vector[uint64_t]
     index: cython.size_t
+    holds(r.dating_at < r.sessions.bucket_count(), b"dating: a bucket is one of the table")
     sessions_in(r.sessions, r.dating_at, numbers)
     r.dating_at += 1
     for index in range(numbers.size()):

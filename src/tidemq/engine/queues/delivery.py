@@ -9,6 +9,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, ui
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.counters import (
     C_DROPPED_EXPIRED,
     C_DROPPED_OFFLINE_QOS_0,
@@ -17,6 +18,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_MESSAGES_RESENT,
     C_MESSAGES_SENT,
 )
+from cython.cimports.tidemq.engine.base.locks import under_no_lock
 from cython.cimports.tidemq.engine.base.message import (
     Message,
     Passage,
@@ -206,6 +208,9 @@ def _deliver_now(r, s, p, retain, ids, ids_count):
 
 def deliver(r, s, p, qos, retain, ids, ids_count):
     """Gives a message to a session of this reactor, at the lower of both QoS [MQTT-3.8.4-8]."""
+    under_no_lock()
+    if ASSERTS:
+        holds(may_touch(s.reactor), b"delivery: a message goes to a session of this reactor")
     if s.internal:
         report_received(r, s.number, passage_message(p, r.tally))
         return
@@ -309,6 +314,7 @@ def _may_be_undone(r, entry):
 def _send_entry(r, s, c, p, entry):
     """Sends the WAITING entry at ``next`` if the client takes one more now [MQTT-3.3.4-9]."""
     box: cython.pointer[Outbox] = cython.address(s.outbox)
+    holds(entry == entry_at(box, box.next), b"delivery: what is sent next is the entry at next")
     if box.inflight >= c.send_max or box.next - box.head >= 65535:
         return False
     if pending_output(c) > r.common.limits.output_high_bytes:
@@ -339,6 +345,8 @@ def _send_entry(r, s, c, p, entry):
     box.waiting -= 1
     box.inflight += 1
     box.next += 1
+    holds(box.inflight <= c.send_max, b"delivery: no more is in flight than the client takes")
+    holds(box.next - box.head <= 65535, b"delivery: packet identifiers in flight never collide")
     if entry.was_sent:
         r.tally[C_MESSAGES_RESENT] += 1
     return True

@@ -24,6 +24,7 @@ cdef bint holds_any(const Session* shard) noexcept nogil
 cdef void make_due(Reactor* r, LocalGroup* group) noexcept nogil
 
 # of this module alone
+cdef void _check_members(Membership* member) noexcept nogil
 cdef void _place(LocalGroup* group, Membership* member, uint32_t at) noexcept nogil
 cdef void _exchange(LocalGroup* group, uint32_t a, uint32_t b) noexcept nogil
 cdef void _note_full(Membership* member) noexcept nogil

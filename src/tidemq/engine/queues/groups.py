@@ -9,6 +9,7 @@ the index.
 import cython
 from cython.cimports.libc.stdint import int64_t, uint32_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.base.counters import MEMORY_SESSIONS
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.index.subscribers import OPTION_QOS, OPTION_RETAIN_AS_PUBLISHED
@@ -21,6 +22,7 @@ _GROUP_BYTES = cython.declare(int64_t, 192)  # about, with its place in the tabl
 _MEMBER_BYTES = cython.declare(int64_t, 128)
 _TRIES_MAX = cython.declare(uint32_t, 64)  # of a draw
 _ANY_TRIES_MAX = cython.declare(uint32_t, 8)
+_CHECKED_MAX = cython.declare(uint32_t, 32)  # members of a group whose places are checked
 
 
 # --- the groups that a reactor knows ---------------------------------------------------------------
@@ -43,6 +45,7 @@ def local_group(r, number):
 def forget_group(r, at):
     """The group at this place of the list is gone: it has no members, and no shards any more."""
     group: cython.pointer[LocalGroup] = r.group_list[at]
+    holds(group.members.empty(), b"groups: one that is forgotten has no members")
     r.group_list[at] = r.group_list.back()
     r.group_list.pop_back()
     r.groups.erase(group.number)
@@ -98,6 +101,20 @@ def _exchange(group, a, b):
     _place(group, member, b)
 
 
+def _check_members(member):
+    """The member, and some beside it, are where they say that they are."""
+    group: cython.pointer[LocalGroup] = member.group
+    holds(group.ready <= group.members.size(), b"groups: no more are ready than are there")
+    at: uint32_t
+    for at in range(min(cython.cast(uint32_t, group.members.size()), _CHECKED_MAX)):
+        each: cython.pointer[Membership] = group.members[at]
+        holds(each.at == at and each.group == group, b"groups: a member is at its place")
+        holds(each.full == (at >= group.ready), b"groups: those below ready are those not found full")
+        full: cython.pointer[Memberships] = each.session.memberships
+        listed: cython.bint = each.full_at < full.full.size() and full.full[each.full_at] == each
+        holds(listed or not each.full, b"groups: one found full is in its session's list")
+
+
 def note_room(member):
     """A member that was found full may take a message again."""
     full: cython.pointer[Memberships] = member.session.memberships
@@ -108,6 +125,8 @@ def note_room(member):
     member.full = False
     _exchange(group, member.at, group.ready)
     group.ready += 1
+    if ASSERTS:
+        _check_members(member)
 
 
 def _note_full(member):
@@ -118,6 +137,8 @@ def _note_full(member):
     member.full = True
     member.full_at = cython.cast(uint32_t, full.full.size())
     full.full.push_back(member)
+    if ASSERTS:
+        _check_members(member)
 
 
 def _enter(r, member):
@@ -128,6 +149,8 @@ def _enter(r, member):
     group.members.push_back(member)
     _exchange(group, member.at, group.ready)
     group.ready += 1
+    if ASSERTS:
+        _check_members(member)
     make_due(r, group)
 
 
@@ -143,6 +166,8 @@ def _go(member):
     _place(group, group.members.back(), member.at)
     group.members.pop_back()
     member.present = False
+    if ASSERTS:
+        _check_members(member)
 
 
 def join_group(r, s, number, options, subscription_id):

@@ -10,6 +10,7 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_DROPPED_NO_GROUP_MEMBER, C_DROPPED_SESSION_ENDED
 from cython.cimports.tidemq.engine.base.message import Message, message_bytes
 from cython.cimports.tidemq.engine.base.steps import count_steps
@@ -19,7 +20,7 @@ from cython.cimports.tidemq.engine.queues.groups import make_due
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, forget_entry, free_outbox, prepend_entry
 from cython.cimports.tidemq.engine.queues.queueing import lower_edge, note_spilled
 from cython.cimports.tidemq.engine.state.client import Handback, Session
-from cython.cimports.tidemq.engine.state.queue import DONE, ROW_NONE, SENT, WAITING, Entry, Outbox
+from cython.cimports.tidemq.engine.state.queue import DONE, RELEASED, ROW_NONE, SENT, WAITING, Entry, Outbox
 from cython.operator import dereference, preincrement
 
 
@@ -82,11 +83,15 @@ def _take_apart(r, box, place, ended, dropped):
         if shard != cython.NULL:
             _return_to_shard(r, shard, box, entry)
         elif ended:
+            if entry.state == RELEASED and place[0] >= box.next:
+                box.inflight += 1  # since its client came back it has not been counted
             _drop(r, box, entry)
             dropped[0] += 1
     if place[0] > box.head:
         return False
     if ended:
+        empty: cython.bint = box.head == box.tail and box.bytes == 0
+        holds(empty, b"handbacks: of what an ended session held nothing stays")
         free_outbox(box, r.tally)
     return True
 
@@ -114,6 +119,7 @@ def _let_groups_go_on(r, rest):
     for index in range(rest.groups.size()):
         known = r.groups.find(rest.groups[index])
         if known != r.groups.end():
+            holds(dereference(known).second.handbacks > 0, b"handbacks: a group knows how many it waits for")
             dereference(known).second.handbacks -= 1
             make_due(r, dereference(known).second)
     rest.groups.clear()
@@ -167,6 +173,8 @@ def continue_handbacks(r):
     while not r.handbacks.empty() and r.handback_left:
         rest: cython.pointer[Handback] = r.handbacks.front()
         ended: cython.bint = rest.session == cython.NULL
+        known: cython.bint = ended or rest.session.memberships.handback == rest
+        holds(known, b"handbacks: a session knows the one that is under way")
         dropped: uint64_t = 0
         box: cython.pointer[Outbox] = (
             cython.address(rest.box) if ended else cython.address(rest.session.outbox)

@@ -2,6 +2,7 @@
 
 import cython
 from cython.cimports.libc.stdint import int64_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     MEMORY_BUFFERS,
     MEMORY_CACHES,
@@ -80,6 +81,8 @@ def _may_go_on(r, publisher):
     c: cython.pointer[Connection] = connection_of(r, publisher)
     if c == cython.NULL:
         return True  # it is gone
+    holds(c.overloaded, b"memory ceiling: a publisher in the list of those it stopped says so")
+    holds(c.pause_count > 0, b"memory ceiling: a publisher that it stopped is paused")
     passed: cython.bint = load_int(cython.address(r.common.overloaded), RELAXED) != 0
     if passed and r.now_ms - c.overloaded_ms <= r.common.limits.backpressure_ms:
         return False
@@ -98,6 +101,7 @@ def continue_overloaded(r):
         count_steps(1)
         left -= 1
         r.overloaded_left -= 1
+        holds(r.overloaded_left < r.overloaded.size(), b"memory ceiling: no more are looked at than wait")
         if _may_go_on(r, r.overloaded[r.overloaded_left]):
             r.overloaded[r.overloaded_left] = r.overloaded.back()
             r.overloaded.pop_back()

@@ -13,6 +13,7 @@ from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.message import copy_identifiers, hold_message, release_message
 from cython.cimports.tidemq.engine.base.steps import allow_receivers, count_steps
 from cython.cimports.tidemq.engine.journal.rows import append_u32, append_u64
@@ -22,10 +23,12 @@ from cython.operator import dereference, preincrement
 
 def note_offer(r, s, message, qos, retain, ids, ids_count):
     """A session of this reactor will take the message."""
+    holds(message.id.clock != 0, b"offers: what is offered has an id")
     offer: cython.pointer[Offer] = cython.address(r.offers[message.id.clock])
     if offer.message == cython.NULL:
         hold_message(message)
         offer.message = message
+    holds(offer.message == message, b"offers: an id names one message")
     taker: Taker
     taker.queue = s.number
     taker.qos = qos
@@ -44,6 +47,7 @@ def describe_offer(r, clock):
     owner: unique_ptr[string] = make_unique[string]()
     takers: cython.pointer[string] = owner.release()
     offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+    holds(offer.told < offer.takers.size(), b"offers: no more takers were told of than there are")
     allow_receivers(offer.takers.size() - offer.told)
     for index in range(offer.told, offer.takers.size()):
         count_steps(1)

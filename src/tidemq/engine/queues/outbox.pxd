@@ -23,5 +23,6 @@ cdef inline uint16_t packet_id_of(uint64_t sequence) noexcept nogil:
     return <uint16_t>(sequence % 65535 + 1)
 
 # of this module alone
+cdef void _check_outbox(const Outbox* box) noexcept nogil
 cdef void _grow(Outbox* box, int64_t* tally) noexcept nogil
 cdef Entry* _new_entry(Outbox* box, uint64_t place, int64_t* tally) noexcept nogil

@@ -11,7 +11,7 @@ from cython.cimports.libc.stdint import int64_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
 from cython.cimports.tidemq.engine.base.allocation import allocate, release
-from cython.cimports.tidemq.engine.base.asserting import holds
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.base.counters import LIVE_ENTRIES, MEMORY_BUFFERS
 from cython.cimports.tidemq.engine.base.message import message_bytes, release_message
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, packet_id_of
@@ -19,6 +19,7 @@ from cython.cimports.tidemq.engine.state.queue import DONE, RELEASED, ROW_NONE, 
 
 _FIRST_CAPACITY = cython.declare(uint32_t, 4)  # of a ring; it doubles
 _KEPT_CAPACITY = cython.declare(uint32_t, 1024)  # an empty ring larger than this is given back
+_CHECKED_MAX = cython.declare(uint64_t, 64)  # places of an outbox whose counts are checked
 
 
 def _grow(box, tally):
@@ -46,6 +47,7 @@ def append_entry(box, tally):
 
 def prepend_entry(box, tally):
     """The same before the head, where nothing is in flight: no place is a packet identifier then."""
+    holds(box.inflight == 0, b"outbox: nothing is in flight where an entry goes before the head")
     if box.tail - box.head == box.capacity:
         _grow(box, tally)
     box.head -= 1
@@ -76,9 +78,12 @@ def place_of(box, packet_id):
 
 def find_entry(box, packet_id):
     """The entry in flight with this packet identifier, or NULL."""
+    if ASSERTS:
+        _check_outbox(box)
     if packet_id == 0 or box.head == box.next:
         return cython.NULL
     place: uint64_t = place_of(box, packet_id)
+    holds(packet_id_of(place) == packet_id, b"outbox: a place is found by its packet identifier")
     return entry_at(box, place) if place < box.next else cython.NULL
 
 
@@ -97,6 +102,7 @@ def release_payload(box, entry, tally):
 
 def forget_entry(box, entry, tally):
     """Acknowledged, dropped or expired: the place becomes a hole, and the head moves past all holes."""
+    holds(entry.state != DONE, b"outbox: an entry is forgotten once")
     if entry.state == WAITING:
         box.waiting -= 1
     else:
@@ -124,8 +130,32 @@ def trim_outbox(box):
     holds(box.inflight + box.waiting <= box.tail - box.head, b"outbox: entries are at its places")
 
 
+def _check_outbox(box):
+    """Counts agree with the entries."""
+    waiting: uint32_t = 0
+    inflight: uint32_t = 0
+    size: uint64_t = 0
+    sequence: uint64_t = box.head
+    if box.tail - box.head > _CHECKED_MAX:
+        return
+    while sequence != box.tail:
+        entry: cython.pointer[Entry] = entry_at(box, sequence)
+        if entry.state == WAITING:
+            waiting += 1
+        elif entry.state != DONE and sequence < box.next:
+            inflight += 1
+        if entry.state != DONE and entry.message != cython.NULL:
+            size += message_bytes(entry.message)
+        sequence += 1
+    holds(waiting == box.waiting, b"outbox: as many entries wait as are counted")
+    holds(inflight == box.inflight, b"outbox: as many entries are in flight as are counted")
+    holds(size == box.bytes, b"outbox: bytes are the sum over its entries")
+
+
 def rewind_outbox(box):
     """The client comes back: all that was in flight is to be sent again, from the oldest [MQTT-4.4.0-1]."""
+    if ASSERTS:
+        _check_outbox(box)
     sequence: uint64_t = box.head
     while sequence != box.next:
         entry: cython.pointer[Entry] = entry_at(box, sequence)

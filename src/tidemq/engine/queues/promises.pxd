@@ -23,5 +23,6 @@ cdef void promise_kept(Reactor* r, const Passage* p, uint64_t token) noexcept no
 cdef void free_promises(Reactor* r) noexcept nogil
 
 # of this module alone
+cdef void _check_order(Reactor* r) noexcept nogil
 cdef Promise _new_promise(Reactor* r, Connection* c, uint8_t kind) noexcept nogil
 cdef void _enter(Reactor* r, Session* s, Promise* promise, const Passage* p) noexcept nogil

@@ -6,10 +6,11 @@ sections (``commit_results``).
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t
 from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.base.message import hold_message, release_message
 from cython.cimports.tidemq.engine.journal.journal import last_section
 from cython.cimports.tidemq.engine.journal.ledger import enter_promise, reactor_of_token
@@ -44,6 +45,13 @@ def _new_promise(r, c, kind):
             c.pause_count += 1
             touch(r, c)
     return promise
+
+
+def _check_order(r):
+    """The last promise is about the section of the one before it, or a later one."""
+    last: cython.size_t = r.promises.size() - 1
+    sorted: cython.bint = last == 0 or r.promises[last - 1].section <= r.promises[last].section
+    holds(sorted, b"promises: they are in the order of their sections")
 
 
 def _enter(r, s, promise, p):
@@ -88,6 +96,8 @@ def promise_ack(r, c, packet_type, packet_id, reason):
     promise.packet_id = packet_id
     promise.reason = reason
     r.promises.push_back(promise)
+    if ASSERTS:
+        _check_order(r)
 
 
 def promise_packet(r, c, packet):
@@ -134,10 +144,12 @@ def mail_kept(r, token, reason, takers):
     mail.number = token
     mail.reason = reason
     mail.hops = cython.cast(uint8_t, r.index)
+    target: uint16_t = reactor_of_token(token)
+    holds(target != r.index and target < r.outgoing.size(), b"promises: a token names another reactor")
     if takers != cython.NULL:
         mail.letter = new_letter()
         mail.letter.data = takers
-    r.outgoing[reactor_of_token(token)].push_back(mail)
+    r.outgoing[target].push_back(mail)
 
 
 def promise_kept(r, p, token):
@@ -156,6 +168,8 @@ def promise_kept(r, p, token):
     promise.kept = True
     promise.packet = takers
     r.promises.push_back(promise)
+    if ASSERTS:
+        _check_order(r)
 
 
 def free_promises(r):

@@ -14,6 +14,7 @@ from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import allocate
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.base.counters import C_DROPPED_EXPIRED, C_DROPPED_QUEUE_FULL
 from cython.cimports.tidemq.engine.base.engine_limits import FULL_DROP_OLDEST
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
@@ -229,6 +230,9 @@ def spill(r, s, message, qos, retain, ids, ids_count):
 def note_spilled(s, message):
     """A message that `goes_to_store` is there, or on its way there."""
     q: cython.pointer[StoredQueue] = s.stored
+    if ASSERTS:
+        above: cython.bint = precedes(cython.address(q.edge), cython.address(message.id))
+        holds(above, b"queueing: rows that are only in the store are above the edge")
     q.waiting += 1
     q.bytes += message_bytes(message)
     q.leaving = 0
@@ -315,6 +319,7 @@ def accept_rows(r, s, rows):
     index: cython.size_t
     again: cython.bint = False
     offered: cython.bint = False
+    holds(q.reading, b"queueing: a window that comes was asked for")
     q.reading = False
     allow_steps(rows.rows.size())
     for index in range(rows.rows.size()):
@@ -326,6 +331,9 @@ def accept_rows(r, s, rows):
         if is_offered(r, s, row.id.clock):
             offered = True
             break
+        if ASSERTS:
+            above: cython.bint = precedes(cython.address(q.edge), cython.address(row.id))
+            holds(above, b"queueing: the rows of a window are above the edge, in order")
         q.edge = row.id
         _forget_stored(r, s, row)
         if row.message.expires_ms and row.message.expires_ms <= r.now_ms:

@@ -8,6 +8,7 @@ import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.allocation import allocate
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.journal.journal import delete_value, put_value
 from cython.cimports.tidemq.engine.journal.rows import append_u16, append_u64
 from cython.cimports.tidemq.engine.state.section import FAMILY_RECEIVED
@@ -47,6 +48,7 @@ def _key(s, packet_id):
 def restore_received(s, packet_id):
     """What the store remembers from before the start."""
     bit: uint32_t = _STORED + packet_id
+    holds(s.stored != cython.NULL, b"received identifiers: only a stored session has second bits")
     note_received(s, packet_id)
     s.received[bit >> 6] |= cython.cast(uint64_t, 1) << (bit & 63)
 
@@ -64,6 +66,7 @@ def forget_received(r, s, packet_id):
     if not _has_bit(s, packet_id):
         return False
     s.received[packet_id >> 6] &= ~(cython.cast(uint64_t, 1) << (packet_id & 63))
+    holds(s.received_count > 0, b"received identifiers: those that are set are counted")
     s.received_count -= 1
     return s.stored != cython.NULL and _forget_stored(r, s, packet_id)
 

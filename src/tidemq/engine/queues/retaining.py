@@ -3,6 +3,7 @@
 import cython
 from cython.cimports.libc.stdint import int64_t, uint32_t
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_DROPPED_EXPIRED,
     C_DROPPED_RETAINED_FULL,
@@ -51,6 +52,7 @@ def retain_passage(r, p):
     if p.payload.size:
         message = passage_message(p, r.tally)
         hold_message(message)
+    holds(p.id.clock != 0, b"retaining: what is retained has an id")
     if r.common.durable and p.topic.data[0] != 0x24:  # '$': what the broker says of itself is not kept
         note_retained(r, passage_message(p, r.tally))
         p.kept = True
@@ -110,6 +112,7 @@ def sweep_retained(r):
     if r.index or (r.sweep == cython.NULL and r.now_ms - r.swept_ms < _SWEEP_PAUSE_MS):
         return
     r.found.clear()
+    holds(r.index == 0, b"retaining: one reactor sweeps for all")
     lock_shared(r.common.retained)
     if r.sweep == cython.NULL:
         everything.push_back(0x23)  # '#'

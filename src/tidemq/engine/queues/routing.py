@@ -6,6 +6,7 @@ A message is mailed once to each other reactor that has subscribers; that reacto
 
 import cython
 from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_DROPPED_NO_GROUP_MEMBER, C_MESSAGES_UNROUTED
 from cython.cimports.tidemq.engine.base.message import (
     Passage,
@@ -71,6 +72,7 @@ def _choose_reactor(r, group):
     while at >= group.elsewhere[index].members:
         at -= group.elsewhere[index].members
         index += 1
+        holds(index < group.elsewhere.size(), b"routing: the shares of a group sum up to their count")
     return group.elsewhere[index].reactor
 
 
@@ -163,6 +165,7 @@ def route(r, p):
         p.offered = r.sessions[p.publisher].offers != 0
     _deliver_plain(r, p, entry)
     others: uint64_t = entry.reactors
+    holds(not others >> r.index & 1, b"routing: a reactor mails nothing to itself")
     p.only_reactors = others if p.receivers == 0 and entry.groups.empty() else 0
     target: uint16_t = 0
     while others:

@@ -8,6 +8,7 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.string_view import string_view
 from cython.cimports.tidemq.engine.base.allocation import release
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.counters import (
     C_DROPPED_NO_GROUP_MEMBER,
     C_DROPPED_SESSION_ENDED,
@@ -224,6 +225,9 @@ def end_session(r, s):
     offline.
     """
     common: cython.pointer[Common] = r.common
+    if ASSERTS:
+        holds(may_touch(s.reactor), b"sessions: one ends on the reactor that owns it")
+    holds(s.connection == cython.NULL, b"sessions: one that ends is offline")
     if s.stored != cython.NULL:
         _unstore_session(r, s)
     dispose_outbox(r, s)
@@ -238,7 +242,8 @@ def end_session(r, s):
         r.tally[MEMORY_SESSIONS] -= cython.cast(int64_t, s.client_id.size())
         common.queue_owners.erase(s.number)
         unlock(cython.address(common.registry_lock))
-        add_i64(cython.address(common.session_count), -1, RELAXED)
+        left: int64_t = add_i64(cython.address(common.session_count), -1, RELAXED)
+        holds(left >= 0, b"sessions: no more end than were made")
         r.tally[C_SESSIONS_ENDED] += 1
     free_backlog(s)
     release(s.received)
@@ -299,6 +304,8 @@ def continue_ending(r, subscriptions_max):
 
 
 def _free_session(r, s):
+    withdrawn: cython.bint = s.subscriptions == cython.NULL or s.subscriptions.empty()
+    holds(withdrawn, b"sessions: one that is freed is in no index")
     del s.subscriptions
     r.tally[LIVE_SESSIONS] -= 1
     r.tally[MEMORY_SESSIONS] -= _SESSION_BYTES

@@ -9,6 +9,7 @@ member online moves, whole, to one that has.
 import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import Passage, close_passage, copy_passage, open_passage
 from cython.cimports.tidemq.engine.base.steps import count_steps
@@ -141,6 +142,9 @@ def _give(r, shard, entry, member):
 def _serve(r, group, shard, left):
     """As many of its messages as the members take now; ``left``: and as may go out now."""
     box: cython.pointer[Outbox] = cython.address(shard.outbox)
+    holds(shard.group == group.number, b"shards: one serves the members of its own group")
+    if ASSERTS:
+        holds(may_touch(shard.reactor), b"shards: one is served by the reactor that it is on")
     while box.waiting and left[0]:
         entry: cython.pointer[Entry] = entry_at(box, box.next)
         if entry.state == DONE:
@@ -199,6 +203,7 @@ def continue_groups(r):
     while groups and served < _GIVE_MAX:
         group: cython.pointer[LocalGroup] = r.due_groups.front()
         r.due_groups.pop_front()
+        holds(group.due, b"shards: a group in the list of those that are due says so")
         group.due = False
         served += 1 + serve_group(r, group)
         groups -= 1
