@@ -220,6 +220,14 @@ def test_packets_wait_for_the_decision(broker: RunningBroker) -> None:
     assert received == [1, 2, 4, 5, 7, 8]
 
 
+def test_subscriptions_wait_for_their_decisions(broker: RunningBroker) -> None:
+    """One after the other, though they came together."""
+    topic, client = unique("t/"), connected(broker)
+    client.send(*(subscribe(number, (f"{topic}/{number}", 1)) for number in range(1, 4)))
+    for number in range(1, 4):
+        client.expect(SUBACK, packet_id=number, reasons=[1])
+
+
 def test_disconnect_in_the_exchange(broker: RunningBroker) -> None:
     """A client may give up; the broker sends nothing more. [MQTT-3.14.0-1]"""
     client = asked(broker)

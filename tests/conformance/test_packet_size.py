@@ -134,6 +134,16 @@ def test_messages_that_fit(broker: RunningBroker) -> None:
     assert len(client.expect(PUBLISH, topic=topic).payload) == 500_000
 
 
+def test_large_packets_behind_each_other(broker: RunningBroker) -> None:
+    """Where one ends and the next begins makes no difference."""
+    topic, receiver, sender = unique("t/"), connected(broker), connected(broker)
+    receiver.subscribe(topic, 1)
+    payloads = [bytes([number]) * 300_000 for number in range(4)]
+    sender.send(*(publish(topic, payload, 1, 1 + number) for number, payload in enumerate(payloads)))
+    for payload in payloads:
+        receiver.expect_message(topic, payload, 1)
+
+
 def test_topic_aliases_count(broker: RunningBroker) -> None:
     """A message that fits only without a topic alias comes without one, or not at all. [MQTT-3.1.2-24]"""
     topic, sender = unique("t/"), connected(broker)

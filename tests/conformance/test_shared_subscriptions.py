@@ -172,6 +172,13 @@ def test_unsubscribe(broker: RunningBroker) -> None:
     assert {member for member, _ in collect(members)} == {1}
 
 
+def test_the_last_member_unsubscribes(broker: RunningBroker) -> None:
+    topic, name, (member,) = group(broker, 1)
+    member.unsubscribe(name)
+    connected(broker).publish(topic, b"x", 1)
+    member.expect_nothing()
+
+
 def test_members_who_left(broker: RunningBroker) -> None:
     """Who is gone without a session gets nothing any more: all messages go to the others."""
     topic, _, members = group(broker, 3)

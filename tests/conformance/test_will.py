@@ -197,6 +197,17 @@ def test_back_before_the_delay(broker: RunningBroker) -> None:
     again.ping()
 
 
+def test_a_new_will_takes_the_place_of_the_old(broker: RunningBroker) -> None:
+    """The client is back before the delay is over, with another will."""
+    topic, watcher, name = unique("will/"), connected(broker), unique("c")
+    watcher.subscribe(topic, 1)
+    old = Will(topic, b"old", 1, properties=[("will_delay", 60)])
+    connected(broker, client_id=name, will=old, **kept(5)).drop()
+    connected(broker, client_id=name, will=Will(topic, b"new", 1), **kept(5)).drop()
+    watcher.expect_message(topic, b"new", 1)
+    watcher.expect_nothing()
+
+
 @side_by_side
 def test_clean_start_before_the_delay(broker: RunningBroker) -> None:
     """Clean Start ends the session, so the will goes out. [MQTT-3.1.2-8]"""

@@ -11,6 +11,7 @@ from cython.cimports.libc.string import memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.base.counters import C_REFUSED_NOT_AUTHORISED, C_SUBSCRIPTIONS_REVOKED
 from cython.cimports.tidemq.engine.base.event import EVENT_REVOKED, Event
@@ -154,6 +155,8 @@ def apply_rules(r, c, client_id):
         else:
             c.rules = find_rules(r.policy, cython.address(asker), numbers, r.tally)
         c.rules_number = add_i64(numbers, 1, RELAXED) if c.rules.personal else c.rules.number
+    numbered: cython.bint = (c.rules != cython.NULL) == (c.rules_number != 0)
+    holds(numbered, b"authorising: what is found by rules is known by their number")
     release_rules(before, r.tally)
 
 
@@ -161,6 +164,7 @@ def _judgement(entry, number):
     """The one of this number, or a new one in place of the oldest."""
     known: cython.pointer[Judgement] = find_judgement(entry, number)
     if known == cython.NULL:
+        holds(entry.next_judgement < JUDGEMENTS, b"authorising: room for a judgement is made in its entry")
         known = cython.address(entry.judgements[entry.next_judgement])
         entry.next_judgement = (entry.next_judgement + 1) % JUDGEMENTS
         memset(known, 0, cython.sizeof(Judgement))
@@ -257,6 +261,8 @@ def _review_next(r, c, review):
     """Ends those of one bucket that the rules do not allow."""
     filters: vector[string]
     index: cython.size_t
+    whole: cython.size_t = c.session.subscriptions.bucket_count()
+    holds(review.at < whole, b"authorising: a review looks at buckets that there are")
     filters_in(c.session.subscriptions[0], review.at, filters)
     review.at += 1
     for index in range(filters.size()):
@@ -381,6 +387,7 @@ def continue_review(r):
         count_steps(1)
         left -= 1
         r.review_left -= 1
+        holds(r.review_left < r.connections.size(), b"authorising: a review looks at slots that there are")
         c: cython.pointer[Connection] = r.connections[r.review_left]
         if c != cython.NULL:  # doomed or not: a will may go out at the end of the turn
             bring_up_to_date(r, c)

@@ -5,6 +5,7 @@ from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import release
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_CONNECTIONS_ACCEPTED,
     C_CONNECTIONS_CLOSED,
@@ -60,7 +61,7 @@ from cython.cimports.tidemq.engine.queues.handbacks import return_held
 from cython.cimports.tidemq.engine.queues.queueing import evict_waiting
 from cython.cimports.tidemq.engine.queues.sessions import end_session, set_online, store_session
 from cython.cimports.tidemq.engine.state.client import CLOSING, CONNECTED, FOR_EVER, Connection, Session
-from cython.cimports.tidemq.engine.state.handles import handle_of
+from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
 from cython.cimports.tidemq.net.transport import fault_name
 from cython.cimports.tidemq.wire.protocol import FAULT_TRANSPORT
 
@@ -76,8 +77,12 @@ def place_connection(r, c):
     else:
         c.slot = r.free_slots.back()
         r.free_slots.pop_back()
+        holds(r.connections[c.slot] == cython.NULL, b"closing: a free slot has no connection")
         r.connections[c.slot] = c
     c.generation = r.generations[c.slot]
+    if ASSERTS:
+        named: cython.pointer[Connection] = connection_of(r, handle_of(r, c))
+        holds(named == c, b"closing: a handle names the connection that it is made for")
     event: epoll_event
     event.events = EPOLLIN
     event.data.u64 = handle_of(r, c)
@@ -116,6 +121,9 @@ def open_connection(r, fd, listener, address):
 
 def remove_connection(r, c):
     """Takes a connection off this reactor: its slot, its events, and everything that points to it here."""
+    own: cython.bint = c.slot < r.connections.size() and r.connections[c.slot] == c
+    holds(own, b"closing: a connection leaves the slot that it was given")
+    holds(c.generation == r.generations[c.slot], b"closing: a slot has the generation of its connection")
     epoll_ctl(r.epoll, EPOLL_CTL_DEL, c.fd, cython.NULL)
     if c.session != cython.NULL and c.session.connection == c:
         stop_waiting(r, c.session)
@@ -267,6 +275,7 @@ def close_connection(r, c):
     """Ends a connection now. The struct is freed at the end of the turn where it is in ``r.touched``, else
     here.
     """
+    holds(c.state != CLOSING, b"closing: a connection is closed once")
     if r.review_left:
         bring_up_to_date(r, c)  # its will is judged by the rules of now
     if c.doom_fault:
@@ -294,8 +303,10 @@ def close_connection(r, c):
         give_place(cython.address(r.common.guard), c.address)
     r.tally[MEMORY_CONNECTIONS] -= connection_bytes(c)
     _free_parts(r, c)
-    add_i64(cython.address(r.common.connection_count), -1, RELAXED)
-    add_i64(cython.address(c.listener.connection_count), -1, RELAXED)
+    left: int64_t = add_i64(cython.address(r.common.connection_count), -1, RELAXED)
+    holds(left >= 0, b"closing: no more connections end than began")
+    left = add_i64(cython.address(c.listener.connection_count), -1, RELAXED)
+    holds(left >= 0, b"closing: of a listener no more connections end than began")
     r.tally[LIVE_CONNECTIONS] -= 1
     r.tally[C_CONNECTIONS_CLOSED] += 1
     if not c.touched:

@@ -6,6 +6,7 @@ is tried again, and its promises wait for a section after it that is committed.
 
 import cython
 from cython.cimports.libc.stdint import uint32_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.base.engine_limits import FULL_REJECT
 from cython.cimports.tidemq.engine.base.message import message_bytes
@@ -38,6 +39,7 @@ from cython.cimports.tidemq.engine.state.promise import (
     PROMISE_CONNACK,
     PROMISE_KEPT,
     PROMISE_PACKET,
+    PROMISE_PUBLISHED,
     PROMISE_SEND,
     PROMISE_VOID,
     Promise,
@@ -118,6 +120,8 @@ def answer_kept(r, mail):
     slot: uint32_t = slot_of_token(mail.number)
     promise: cython.pointer[Promise] = promise_at(r, slot)  # it stays until all have answered
     s: cython.pointer[Session] = _publisher_of(r, promise)
+    holds(promise.kind == PROMISE_PUBLISHED, b"commit results: a promise stays until all have answered")
+    holds(promise.answers > 0, b"commit results: no more answer than were asked")
     promise.answers -= 1
     if mail.reason:
         promise.reason = mail.reason
@@ -165,9 +169,11 @@ def _settle_refused(r, c, s, packet_type, packet_id, reason):
 
 def _settle_debt(r, c):
     """The client is owed one thing less: it may be read from again, or go to another reactor."""
+    holds(c.owed > 0, b"commit results: what is kept is owed")
     c.owed -= 1
     if c.in_debt and c.owed <= r.common.limits.receive_max // 2:
         c.in_debt = False
+        holds(c.pause_count > 0, b"commit results: a client that is owed too much is paused")
         resume_feeder(r, handle_of(r, c))
     if c.homing and c.owed == 0:
         resume_feeder(r, handle_of(r, c))
@@ -183,6 +189,7 @@ def _keep_published(r, promise, slot):
     if promise.message != cython.NULL:
         close_offer(r, promise)
         if s != cython.NULL:
+            holds(s.offers > 0, b"commit results: a publisher knows how many of its offers are open")
             s.offers -= 1
     if promise.packet_type == 0:
         settle_will(r, s, promise, token_of(r, slot))
@@ -385,6 +392,7 @@ def section_answered(r, section, reason):
         _keep_committed(r)  # those of sections before it
         _section_failed(r, section, reason)
     else:
+        holds(section.number > r.committed, b"commit results: what is committed never goes back")
         r.committed = section.number
     spend_section(r, section)
     _keep_committed(r)

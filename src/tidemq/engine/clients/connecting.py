@@ -16,6 +16,7 @@ from cython.cimports.libcpp.memory import (
     unique_ptr,
 )
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.counters import (
     C_CONNECTIONS_MOVED,
     C_CONNECTIONS_REFUSED,
@@ -226,6 +227,7 @@ def answer_connect(r, c, reason, letter):
     data: cython.pointer[cython.const[string]] = letter.data
     if c.state != DECIDING:
         return
+    holds(c.asked, b"connecting: a client whose CONNECT is decided on is not read from")
     c.asked = False
     r.resumed.push_back(handle_of(r, c))
     if reason == RC_CONTINUE_AUTHENTICATION and auth_method_of(c) == cython.NULL:
@@ -356,6 +358,7 @@ def admit(r, c, client_id, auth_data):
     ``client_id``: NULL where it is the client's own.
     """
     connect: Connect
+    holds(c.connect_packet != cython.NULL, b"connecting: a CONNECT is kept until its client is in")
     packet: cython.pointer[cython.const[uint8_t]] = span_of(c.connect_packet).data
     parse_connect(
         packet[0], packet + 1, cython.cast(uint32_t, c.connect_packet.size() - 1), cython.address(connect)
@@ -437,6 +440,9 @@ def _attach(r, c, found, connect, auth_data):
     properties: string
     s: cython.pointer[Session] = found.session
     present: cython.bint = not found.created
+    if ASSERTS:
+        holds(may_touch(s.reactor), b"connecting: a client joins its session on the reactor that owns it")
+    holds(s.connection == cython.NULL, b"connecting: a session has one connection")
     leave_will(r, s)
     s.ends_ms = 0
     # atomic: the façade looks whether there is one

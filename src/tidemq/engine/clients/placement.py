@@ -10,6 +10,7 @@ It keeps the order of its messages, because it is posted after everything that i
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint16_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_PUBLISHERS_MOVED
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
@@ -98,6 +99,7 @@ def go_home(r, c):
 
 def _move(r, c, target):
     """Sends connection and session to another reactor at the end of the turn."""
+    holds(c.owed == 0, b"placement: a client that moves is owed nothing")
     mail: Mail = new_mail(MAIL_MOVED)
     mail.hops = cython.cast(cython.uchar, target)
     mail.pointer = c
@@ -123,6 +125,8 @@ def welcome(r, mail):
     given where it comes from, whatever the clocks of both reactors say.
     """
     c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
+    holds(c.session.reactor == r.index, b"placement: a session that comes belongs here")
+    holds(c.session.moving, b"placement: a session that comes is on its way")
     r.clock = max(r.clock, mail.number)
     c.session.last_owed = 0  # a slot of the other reactor
     lock(cython.address(r.common.registry_lock))

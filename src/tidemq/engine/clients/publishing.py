@@ -5,6 +5,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.counters import (
     C_DROPPED_MEMORY,
     C_MESSAGES_RECEIVED,
@@ -124,6 +125,9 @@ def _check_publish(r, c, publish):
 def handle_publish(r, c, first, body, size, frame, frame_size):
     """A PUBLISH from a client, in its whole ``frame``: checked, decided on, routed, acknowledged."""
     publish: Publish
+    if ASSERTS:
+        own: cython.bint = c.session.connection == c and may_touch(c.session.reactor)
+        holds(own, b"publishing: a client publishes on the reactor of its session")
     fault: Fault = parse_publish(first, body, size, c.version, cython.address(publish))
     if fault == FAULT_NONE:
         fault = _check_publish(r, c, cython.address(publish))
@@ -182,6 +186,7 @@ def _answered(r, c, entry, publish):
 
 def _ask_publish(r, c, publish, first, body, size):
     """Lets the control plane decide on a message; nothing more is read until it has."""
+    holds(c.pending_packet == cython.NULL, b"publishing: one message of a client waits for a decision")
     c.asked = True
     touch(r, c)
     c.pending_packet = keep_packet(r, first, body, size)

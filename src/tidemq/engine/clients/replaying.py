@@ -8,6 +8,7 @@ index and in no session: it ends with the connection.
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libc.string import memcmp
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_MESSAGES_SENT
 from cython.cimports.tidemq.engine.base.event import EVENT_DELIVERED, EVENT_UNSUBSCRIBE, Event
 from cython.cimports.tidemq.engine.link.output import append_output, touch
@@ -50,6 +51,7 @@ def deliver_replayed(r, mail):
         event.flag = True
         post_event(r.common, event)
         return
+    holds(not c.delivered, b"replaying: the next piece comes when the last one is out")
     append_output(r, c, mail.letter.data.data(), cython.cast(uint32_t, mail.letter.data.size()))
     r.tally[C_MESSAGES_SENT] += mail.token
     c.delivered = True
@@ -58,6 +60,7 @@ def deliver_replayed(r, mail):
 
 def report_delivered(r, c, gone):
     """What was delivered last is out, or never will be."""
+    holds(c.delivered, b"replaying: what is reported was delivered")
     c.delivered = False
     event: cython.pointer[Event] = new_event(EVENT_DELIVERED, handle_of(r, c))
     event.flag = gone

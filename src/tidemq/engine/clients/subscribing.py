@@ -3,6 +3,7 @@
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint32_t
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_REFUSED_NOT_AUTHORISED,
     C_REFUSED_STORE,
@@ -52,6 +53,7 @@ def handle_subscribe(r, c, first, body, size):
         doom(r, c, fault_reason(fault), fault)
         return
     if r.common.ask_subscribe or asks_for_stream(packet.filters):
+        holds(c.pending_packet == cython.NULL, b"subscribing: one SUBSCRIBE of a client waits for a decision")
         c.asked = True
         touch(r, c)
         c.pending_packet = keep_packet(r, first, body, size)
@@ -157,6 +159,10 @@ def _apply_subscribe(r, c, packet, decisions):
     rest = packet.filters
     index = 0
     while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
+        holds(
+            index < wanted.size(),
+            b"subscribing: of each filter it is known what it wants",
+        )
         if wanted[index] and stored:
             promise_backlog(r, c, filter, reasons[index] & 3, subscription_id)
         elif wanted[index]:

@@ -9,6 +9,7 @@ token of the promise, and the session does not end. Where the store fails it is 
 
 import cython
 from cython.cimports.libc.stdint import int64_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.message import (
     Passage,
     close_passage,
@@ -19,7 +20,7 @@ from cython.cimports.tidemq.engine.base.message import (
     topic_of,
 )
 from cython.cimports.tidemq.engine.journal.journal import STORE_FAILED, next_id, store_fails
-from cython.cimports.tidemq.engine.journal.ledger import next_token
+from cython.cimports.tidemq.engine.journal.ledger import next_token, token_of
 from cython.cimports.tidemq.engine.link.timers import time_session
 from cython.cimports.tidemq.engine.queues.agreement import record_offers
 from cython.cimports.tidemq.engine.queues.cache import find_receivers
@@ -55,6 +56,7 @@ def publish_last_will(r, s):
     [MQTT-3.1.2-8] [MQTT-3.1.2-10].
     """
     if s.will != cython.NULL and not s.will.recorded:
+        holds(s.connection == cython.NULL, b"wills: a will goes out when its client has gone")
         if s.will.expiry_s >= 0:
             s.will.message.expires_ms = r.now_ms + s.will.expiry_s * 1000
         route_message(r, s.will.message)
@@ -95,6 +97,8 @@ def publish_will(r, s):
         s.will.token = own.token if own.token else next_token(r)
         passage_message(cython.address(own), r.tally)
         promise_will(r, s, cython.address(own))
+        kept: cython.bint = s.will.token == token_of(r, s.last_owed)
+        holds(kept, b"wills: one that waits has the token of its promise")
         if own.answers == 0:
             record_offers(r, s)
     else:

@@ -4,6 +4,7 @@ import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.base.message import Passage, empty_passage, new_message
 from cython.cimports.tidemq.engine.link.replies import span_of
@@ -57,6 +58,7 @@ def apply_wishes(r, c, s, connect, properties):
             c.send_max = connect.properties.receive_maximum
     if has_property(cython.address(connect.properties), PROP_MAXIMUM_PACKET_SIZE):
         c.packet_bytes_max = connect.properties.maximum_packet_size
+    holds(c.send_max > 0 and c.packet_bytes_max > 0, b"wishes: a client takes at least one message at a time")
     if has_property(cython.address(connect.properties), PROP_TOPIC_ALIAS_MAXIMUM):
         c.alias_max = connect.properties.topic_alias_maximum
         if c.alias_max > limits.topic_alias_max:
@@ -79,6 +81,7 @@ def keep_will(r, s, connect):
     passage.qos = connect.will_qos
     passage.retain = connect.will_retain
     passage.publisher = s.number
+    holds(s.will == cython.NULL, b"wishes: the will of before is gone")
     owner: unique_ptr[Will] = make_unique[Will]()
     s.will = owner.release()
     s.will.expiry_s = -1

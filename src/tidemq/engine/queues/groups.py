@@ -108,6 +108,7 @@ def _check_members(member):
     at: uint32_t
     for at in range(min(cython.cast(uint32_t, group.members.size()), _CHECKED_MAX)):
         each: cython.pointer[Membership] = group.members[at]
+        holds(each.present, b"groups: whoever is among the members is there")
         holds(each.at == at and each.group == group, b"groups: a member is at its place")
         holds(each.full == (at >= group.ready), b"groups: those below ready are those not found full")
         full: cython.pointer[Memberships] = each.session.memberships

@@ -1,3 +1,6 @@
 from tidemq.engine.state.reactor cimport Reactor
 
 cdef void post_departing(Reactor* r) noexcept nogil
+
+# of this module alone
+cdef void _check_departing(const Reactor* r) noexcept nogil

@@ -14,6 +14,7 @@ nothing waits below 200,000 messages a second.
 import cython
 from cython.cimports.libc.stdint import int64_t
 from cython.cimports.libc.string import memset
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_PACKETS_RECEIVED, C_TURNS, C_TURNS_GATHERED
 from cython.cimports.tidemq.engine.base.system import PR_SET_TIMERSLACK, nanosleep, prctl, timespec
 from cython.cimports.tidemq.engine.state.turning import Gathering
@@ -72,6 +73,8 @@ def _count(g, messages, packets, turns, now_ns):
     if elapsed_ns < _SPAN_NS:
         return
     came: int64_t = messages - g.messages
+    risen: cython.bint = came >= 0 and packets >= g.packets and turns > g.turns
+    holds(risen, b"gathering: counts of what comes only rise")
     rate: cython.double = cython.cast(cython.double, came) / elapsed_ns
     fast: cython.bint = rate * 1e9 >= _FAST_PER_S or g.busy_ns * 100 >= elapsed_ns * _BUSY
     few: cython.bint = came < _FEW * (turns - g.turns)
@@ -83,6 +86,7 @@ def _count(g, messages, packets, turns, now_ns):
 def note_turn(r, began_ns, ended_ns):
     """At the end of a turn."""
     g: cython.pointer[Gathering] = cython.address(r.gathering)
+    holds(began_ns <= ended_ns, b"gathering: a turn ends after it began")
     if g.on:
         r.tally[C_TURNS_GATHERED] += 1
     g.busy_ns += ended_ns - began_ns

@@ -2,6 +2,7 @@
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_CONNECTIONS_REFUSED,
     C_LISTENERS_THROTTLED,
@@ -55,6 +56,8 @@ def add_listening(r, fd, listener, alone):
 
 def watch_listening(r, key):
     """Tells of clients at a listening socket; of those who share it, one reactor is woken."""
+    holds(key & _MARK != 0, b"listening: the key of a listening socket bears the mark")
+    holds((key & ~_MARK) < r.listening.size(), b"listening: a key names a socket of the list")
     socket: ListeningSocket = r.listening[key & ~_MARK]
     if not r.stopping:
         watch(r, socket.fd, key, 0 if socket.alone else EPOLLEXCLUSIVE)

@@ -4,6 +4,7 @@ above.
 
 import cython
 from cython.cimports.libc.stdint import uint8_t
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.message import release_message
 from cython.cimports.tidemq.engine.base.system import EPOLL_CTL_DEL, epoll_ctl
 from cython.cimports.tidemq.engine.clients.authorising import bring_up_to_date, take_policy
@@ -68,6 +69,7 @@ from cython.cimports.tidemq.engine.state.section import Section, StoredRows
 def _adopt(r, mail):
     """A connection whose session lives here: its CONNECT has been accepted already."""
     c: cython.pointer[Connection] = cython.cast(cython.pointer[Connection], mail.pointer)
+    holds(c.leaving, b"postman: a connection that comes was sent here")
     c.leaving = False
     place_connection(r, c)
     touch(r, c)  # it may have been doomed where it comes from, and it is closed here
@@ -119,6 +121,7 @@ def _subscribe(r, mail):
     s: cython.pointer[Session] = new_session(r)
     s.internal = True
     s.number = mail.number
+    holds(not r.sessions.count(s.number), b"postman: a new receiver has a number of its own")
     r.sessions[s.number] = s
     add_subscription(r, s, span_of(mail.letter.text), mail.reason, 0, cython.address(wants_retained))
     begin_backlog(r, s, span_of(mail.letter.text), mail.reason, 0)
@@ -214,6 +217,7 @@ def handle_mail(r, mail):
     elif kind == MAIL_COMMITTED:
         section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
     elif kind == MAIL_FAILED:
+        holds(mail.number > r.failures, b"postman: failures of the store are counted upwards")
         r.failures = mail.number
     elif kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED):
         _take_rows(r, mail)

@@ -7,7 +7,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import obtain
-from cython.cimports.tidemq.engine.base.asserting import ASSERTS, set_reactor
+from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, set_reactor
 from cython.cimports.tidemq.engine.base.clock import clock_ms, clock_ns
 from cython.cimports.tidemq.engine.base.counters import (
     C_ENDED_CONNECT_LATE,
@@ -146,6 +146,8 @@ def new_reactor(common, index):
 def free_reactor(r):
     """Frees a reactor whose thread has ended and whose connections and sessions are gone."""
     index: cython.size_t
+    empty: cython.bint = r.free_slots.size() == r.connections.size()
+    holds(empty, b"reactor: one that is freed has no connections")
     for index in range(r.spare_blocks.size()):
         free(r.spare_blocks[index])
     r.tally[LIVE_BUFFERS] -= r.spare_blocks.size()
@@ -334,6 +336,7 @@ def _run_resumed(r):
 
 def _settle(r, c):
     """The end of the turn for a touched connection: written, sent to another reactor, or closed and freed."""
+    holds(c.touched, b"reactor: a connection that is settled was touched")
     if c.fd < 0:  # closed earlier in the turn
         del c
         return
@@ -435,6 +438,7 @@ def _read_mail(r):
         allow_steps(1)
         r.mail_at += 1
         handle_mail(r, cython.address(r.reading[r.mail_at - 1]))
+    holds(r.mail_at <= r.reading.size(), b"reactor: no more mail is acted on than came")
     if r.mail_at == r.reading.size():
         r.reading.clear()
         r.mail_at = 0
@@ -462,7 +466,6 @@ def run_reactor(r):
     begin_gathering()
     if ASSERTS:
         set_reactor(r.index)
-    set_reactor(r.index)
     while not (r.stopping and (r.now_ms >= r.stop_ms or _all_written(r))):
         count: cython.int = 0
         gather(r)

@@ -10,6 +10,7 @@ from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.base.allocation import obtain
+from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_BYTES_RECEIVED,
     C_PACKETS_RECEIVED,
@@ -181,6 +182,8 @@ def _parse_packets(r, c, data, size):
         if header.body_size > size - at - header.header_size:
             break
         r.tally[C_PACKETS_RECEIVED] += 1
+        whole: cython.bint = at + header.header_size + header.body_size <= size
+        holds(whole, b"reading: a packet that is handled has come whole")
         allow_steps(1)
         c.last_read_ms = r.now_ms
         _handle_packet(r, c, cython.address(header), data + at)
@@ -209,6 +212,7 @@ def _keep_input(r, c, data, size, began_ms):
             if whole > r.read_capacity or size > r.read_capacity // 2:
                 # twice what has come: a header alone, which may claim much, gets little
                 capacity = min(whole, max(2 * size, _ROOM_FIRST))
+    holds(c.input == cython.NULL, b"reading: what has come of a packet is in one buffer")
     c.input = cython.cast(cython.pointer[uint8_t], obtain(capacity))
     memcpy(c.input, data, size)
     c.input_size = size
@@ -342,6 +346,7 @@ def _read_plain(r, c):
         if got:
             c.last_read_ms = r.now_ms  # a large packet over a slow line is alive; a trickle of bytes is not
         c.input_size += got
+        holds(c.input_size <= c.input_capacity, b"reading: no more is kept than the buffer has room for")
         if c.input_size == c.input_capacity:
             parse_kept(r, c)
         return
