@@ -7,7 +7,7 @@ from tidemq.engine.state.reactor cimport Reactor
 from tidemq.engine.state.section cimport Record, Section
 
 cdef enum:
-    KEPT_A_TURN = 8192           # promises
+    KEPT_A_TURN = 4096           # promises to publishers, and as many others
 
 cdef void answer_kept(Reactor* r, Mail* mail) noexcept nogil
 cdef bint keep_promises(Reactor* r) noexcept nogil

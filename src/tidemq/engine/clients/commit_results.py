@@ -242,37 +242,39 @@ def _keep_from(r, slot):
         count_steps(1)
         _keep_published(r, cython.address(promise), slot)
         slot = promise.next
-        r.keep_left -= 1
-        if r.keep_left == 0:
+        r.publishers_left -= 1
+        if r.publishers_left == 0:
             r.ledger.ready.push_back(slot)
             return
 
 
 def _keep_committed(r):
-    """Keeps promises whose section is committed: so many in a turn that nobody waits long for it."""
+    """Keeps promises whose section is committed: so many in a turn that nobody waits long for it. A steady
+    flood of what is owed to publishers holds up no SUBACK, for there are as many of the others in a turn.
+    """
     promise: Promise
-    while r.keep_left and not r.ledger.due.empty() and r.ledger.due.front().section <= r.committed:
+    while r.publishers_left and not r.ledger.due.empty() and r.ledger.due.front().section <= r.committed:
         slot: uint32_t = r.ledger.due.front().slot
         r.ledger.due.pop_front()
         _keep_from(r, slot)
-    while r.keep_left and not r.ledger.ready.empty():
+    while r.publishers_left and not r.ledger.ready.empty():
         slot = r.ledger.ready.back()
         r.ledger.ready.pop_back()
         _keep_from(r, slot)
-    while r.keep_left and not r.promises.empty() and r.promises.front().section <= r.committed:
+    while r.others_left and not r.promises.empty() and r.promises.front().section <= r.committed:
         count_steps(1)
         promise = r.promises.front()
         r.promises.pop_front()
         _keep_other(r, cython.address(promise))
-        r.keep_left -= 1
+        r.others_left -= 1
 
 
 def keep_promises(r):
     """At the end of a turn: keeps what can be kept, and ends what that leaves behind. True: there is more."""
     _keep_committed(r)
     removing: cython.bint = end_removals(r)
-    r.keeping = free_spent(r) or removing or r.keep_left == 0
-    r.keep_left = KEPT_A_TURN
+    r.keeping = free_spent(r) or removing or r.publishers_left == 0 or r.others_left == 0
+    r.publishers_left = r.others_left = KEPT_A_TURN
     return r.keeping
 
 

@@ -121,7 +121,8 @@ cdef cppclass Reactor:
     Ledger ledger                # promises to publishers
     deque[Promise] promises      # all others, in the order of their sections
     deque[Section*] spent        # sections that the store has: they are freed a part at a time
-    uint32_t keep_left           # promises that this turn may still keep
+    uint32_t publishers_left     # promises to publishers that this turn may still keep
+    uint32_t others_left         # and others
     bool keeping                 # there is more of these to be done at once
     deque[Unmarked] unmarked     # oldest first; it may be acknowledged by now, or its session be elsewhere
     unordered_map[uint64_t, Offer] offers   # by the clock of the message's id

@@ -126,7 +126,7 @@ def new_reactor(common, index):
     owner: unique_ptr[Reactor] = make_unique[Reactor]()
     r: cython.pointer[Reactor] = owner.release()
     r.handback_left = cython.cast(cython.uint, 0xFFFFFFFF)  # until it runs
-    r.keep_left = KEPT_A_TURN
+    r.publishers_left = r.others_left = KEPT_A_TURN
     r.index = index
     r.common = common
     r.epoll = epoll_create1(EPOLL_CLOEXEC)
