@@ -92,6 +92,19 @@ def retained_messages(server: Server, count: int) -> None:
         client.expect(PUBACK)
 
 
+def test_what_waits_for_several_commits_comes_in_order(server: Server) -> None:
+    client = connected(server, **kept(5))
+    client.publish("settled", b"", 1, retain=True)  # what was recorded before is in the store
+    server.store.hold()
+    for number in range(1, 4):
+        client.send(subscribe(number, (f"t/{number}", 1)), PING)
+        client.expect(PINGRESP)
+        assert server.store.at_gate.wait(WAIT_S)
+    server.store.let_go()
+    for number in range(1, 4):
+        client.expect(SUBACK, packet_id=number)
+
+
 def test_no_retained_messages_come_after_the_unsuback(server: Server) -> None:
     """[MQTT-3.10.4-2]"""
     retained_messages(server, 500)

@@ -143,6 +143,20 @@ def test_who_is_offered_a_message_stays_until_it_has_it(servers: Servers) -> Non
         client.disconnect()
 
 
+def test_who_moves_has_been_told_first_what_is_kept(servers: Servers) -> None:
+    """And what it sends meanwhile is in order all the same."""
+    server = servers("memory", 2)
+    count = 3 * MOVES_AFTER
+    far = server.connected_on(1, **kept(5))
+    far.subscribe("far", 1)
+    publisher = server.connected_on(0, **kept(5))
+    publisher.send(*(publish("far", b"%d" % number, 1, number + 1) for number in range(count)))
+    for number in range(count):
+        publisher.expect(PUBACK, packet_id=number + 1, reason=0)
+    for number in range(count):
+        far.expect_message("far", b"%d" % number, 1)
+
+
 class Counted:
     """Two reactors, and how many sections of rows each has given to the store: what is done here one after
     the other is a section each.

@@ -4,6 +4,7 @@ up by who does.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +22,7 @@ class SlowAnswers:
 
     def __init__(self, access: Any) -> None:
         self._access = access
+        self._lock = threading.Lock()  # what was kept back goes before what comes meanwhile
         self.holds = False
         self.held: list[tuple[Any, int]] = []
 
@@ -28,16 +30,18 @@ class SlowAnswers:
         return getattr(self._access, name)
 
     def answer(self, work: Any, reason: int = 0) -> None:
-        if self.holds:
-            self.held.append((work, reason))
-        else:
-            self._access.answer(work, reason)
+        with self._lock:
+            if self.holds:
+                self.held.append((work, reason))
+            else:
+                self._access.answer(work, reason)
 
     def let_go(self) -> None:
-        self.holds = False
-        for work, reason in self.held:
-            self._access.answer(work, reason)
-        self.held.clear()
+        with self._lock:
+            self.holds = False
+            for work, reason in self.held:
+                self._access.answer(work, reason)
+            self.held.clear()
 
 
 @pytest.fixture
@@ -46,7 +50,10 @@ def server(servers: Servers) -> Server:
 
 
 def slow_down(server: Server) -> SlowAnswers:
-    """From now on the second reactor, as it were, is slow to answer the first."""
+    """From now on the second reactor, as it were, is slow to answer the first. What the first has recorded
+    before is in the store by then: a reactor's sections are answered in their order.
+    """
+    server.connected_on(0).publish("settled", b"", 1, retain=True)
     server.keeper._access = slow = SlowAnswers(server.keeper._access)  # type: ignore[assignment]
     return slow
 

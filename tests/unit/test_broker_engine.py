@@ -96,6 +96,14 @@ async def test_a_session_its_queue_and_a_retained_message_go_from_broker_to_brok
             assert message.properties == Properties(content_type="x")
 
 
+async def test_the_program_may_subscribe_twice() -> None:
+    async with running() as broker, broker.subscribe("a") as some, broker.subscribe("b") as others:
+        await broker.publish("b", b"2")
+        await broker.publish("a", b"1")
+        assert (await asyncio.wait_for(anext(some), WAIT_S)).payload == b"1"
+        assert (await asyncio.wait_for(anext(others), WAIT_S)).payload == b"2"
+
+
 class Sum:
     """Knows only the method SUM, which wants a sum."""
 

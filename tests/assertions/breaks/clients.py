@@ -85,10 +85,7 @@ LET_IN: list[Break] = [
         "clients/placement.py",
         "        if c.owed:  # what",
         "        if c.in_debt:  # what",
-        (
-            "tests/durable/test_moves.py::test_what_waits_for_the_store_is_sent_after_a_move",
-            "tests/durable/test_streams.py::test_a_publisher_that_moves_between_reactors_keeps_its_order",
-        ),
+        ("tests/durable/test_moves.py::test_who_moves_has_been_told_first_what_is_kept",),
     ),
     Break(
         "placement: a session that comes belongs here",
@@ -177,16 +174,6 @@ ENDED: list[Break] = [
 ]
 
 SERVED: list[Break] = [
-    Break(
-        "commit results: a promise stays until all have answered",
-        "journal/ledger.py",
-        "not found.first or found.answers or found.section",
-        "not found.first or found.section",
-        (
-            "tests/durable/test_restart_queues.py::test_a_message_that_many_had_unacknowledged_is_sent_to_each_again",
-            "tests/durable/test_limits.py",
-        ),
-    ),
     Break(
         "commit results: no more answer than were asked",
         "queues/promises.py",

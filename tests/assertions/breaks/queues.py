@@ -353,9 +353,9 @@ PROMISED: list[Break] = [
     Break(
         "promises: they are in the order of their sections",
         "queues/promises.py",
-        "    promise.reason = reason\n    r.promises.push_back(promise)\n",
-        "    promise.reason = reason\n    r.promises.push_front(promise)\n",
-        (f"{WINDOWS}::test_what_came_while_the_client_was_away",),
+        "    promise.packet = owner.release()\n    r.promises.push_back(promise)\n",
+        "    promise.packet = owner.release()\n    r.promises.push_front(promise)\n",
+        ("tests/durable/test_acknowledgement.py::test_what_waits_for_several_commits_comes_in_order",),
     ),
     Break(
         "promises: a token names another reactor",

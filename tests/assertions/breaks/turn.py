@@ -109,8 +109,8 @@ PLANTED: list[Break] = [
     Break(
         "reading: no more is kept than the buffer has room for",
         "turn/reading.py",
-        "c.input + c.input_size, c.input_capacity - c.input_size)",
-        "c.input + c.input_size, c.input_capacity)",
+        "a trickle of bytes is not\n        c.input_size += got\n",
+        "a trickle of bytes is not\n        c.input_size += 2 * got\n",
         ("tests/conformance/test_packet_size.py::test_large_packets_behind_each_other",),
     ),
 ]

@@ -120,8 +120,8 @@ def answer_kept(r, mail):
     slot: uint32_t = slot_of_token(mail.number)
     promise: cython.pointer[Promise] = promise_at(r, slot)  # it stays until all have answered
     s: cython.pointer[Session] = _publisher_of(r, promise)
-    holds(promise.kind == PROMISE_PUBLISHED, b"commit results: a promise stays until all have answered")
-    holds(promise.answers > 0, b"commit results: no more answer than were asked")
+    asked: cython.bint = promise.kind == PROMISE_PUBLISHED and promise.answers > 0
+    holds(asked, b"commit results: no more answer than were asked")
     promise.answers -= 1
     if mail.reason:
         promise.reason = mail.reason

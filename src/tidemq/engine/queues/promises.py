@@ -48,10 +48,9 @@ def _new_promise(r, c, kind):
 
 
 def _check_order(r):
-    """The last promise is about the section of the one before it, or a later one."""
-    last: cython.size_t = r.promises.size() - 1
-    sorted: cython.bint = last == 0 or r.promises[last - 1].section <= r.promises[last].section
-    holds(sorted, b"promises: they are in the order of their sections")
+    """The last promise is about the section of the first, or a later one."""
+    risen: cython.bint = r.promises.front().section <= r.promises.back().section
+    holds(risen, b"promises: they are in the order of their sections")
 
 
 def _enter(r, s, promise, p):
@@ -106,6 +105,8 @@ def promise_packet(r, c, packet):
     owner: unique_ptr[string] = make_unique[string](packet[0])
     promise.packet = owner.release()
     r.promises.push_back(promise)
+    if ASSERTS:
+        _check_order(r)
 
 
 def promise_connack(r, c, packet):
