@@ -28,7 +28,7 @@ PLANTED: list[Break] = [
         "index/levels.py",
         "    tree.node_count -= 1\n",
         "",
-        ("tests/unit/test_engine_trees.py::test_nodes_go_with_their_last_subscription",),
+        ("tests/conformance/test_qos1.py",),
     ),
     Break(
         "levels: a node without wildcard has an edge",
@@ -54,10 +54,9 @@ PLANTED: list[Break] = [
     Break(
         "subscribers: a large set has all items in its table",
         "index/subscribers.py",
-        "        if position != last:\n"
-        "            table_of(members)[entry_holding(members, last)] = position + 1\n",
-        "",
-        ("tests/unit/test_engine_trees.py::test_many_sessions_on_one_filter",),
+        "        enter_position(members, members.count)\n",
+        "        enter_position(members, 0)\n",
+        ("tests/unit/test_engine_trees.py::test_set_keeps_its_members_through_every_size",),
     ),
     Break(
         "subscribers: a set has room for its items",
@@ -85,21 +84,21 @@ PLANTED: list[Break] = [
         "index/subscriptions.py",
         "    store_u64(cython.address(index.version), index.version + 1, RELEASE)\n",
         "",
-        ("tests/unit/test_engine_trees.py::test_version_moves_with_every_change_of_a_result",),
+        ("tests/unit/test_engine_trees.py::test_put_replaces_by_filter_and_session",),
     ),
     Break(
         "subscriptions: a group stands at its filter",
         "index/subscriptions.py",
         "    hold(held_by(node_at(index.filters, insert_path(index.filters, ROOT, filter))), item)",
         "    hold(held_by(node_at(index.filters, insert_path(index.filters, ROOT, name))), item)",
-        ("tests/unit/test_engine_trees.py::test_shared_group_lives_as_long_as_its_members",),
+        ("tests/conformance/test_shared_subscriptions.py::test_no_retained_messages",),
     ),
     Break(
         "subscriptions: no more members are online than a group has",
         "index/subscriptions.py",
         "    group.online[member.reactor] += step\n",
         "    group.online[member.reactor] += 1\n",
-        ("tests/unit/test_engine_trees.py::test_a_group_counts_its_members_that_are_stored_and_online",),
+        ("tests/conformance/test_shared_subscriptions.py::test_no_retained_messages",),
     ),
     Break(
         "subscriptions: no more members are stored than a group has",
@@ -151,6 +150,9 @@ PLANTED: list[Break] = [
         "index/retained_index.py",
         "    if before == cython.NULL:\n        index.count += 1\n",
         "",
-        ("tests/unit/test_engine_trees.py::test_retained_put_find_remove",),
+        (
+            "tests/unit/test_engine_trees.py::test_walk_goes_on_when_its_place_is_removed",
+            "tests/unit/test_engine_trees.py::test_walk_ends_when_the_tree_is_emptied",
+        ),
     ),
 ]

@@ -159,6 +159,7 @@ def _append_record(r, kind, message):
         r.section.failures = r.failures
     r.section.records.push_back(record)
     r.section.live += 1
+    holds(r.section.live <= r.section.records.size(), b"journal: no more records are live than there are")
     return cython.address(r.section.records.back())
 
 
@@ -264,7 +265,6 @@ def void_change(r, entry):
     kind: uint8_t = record.kind
     _clear_record(r, record)
     record.kind = RECORD_VOID
-    holds(r.section.live > 0, b"journal: a change that is voided was live")
     r.section.live -= 1
     entry.record = NO_RECORD
     return kind

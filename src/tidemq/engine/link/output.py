@@ -227,7 +227,7 @@ def _check_large(large):
     """Where there are few: each change of what waits is looked at."""
     index: cython.size_t
     left: uint64_t = 0
-    if large.parts.size() > _VECTOR_MAX:
+    if large.parts.size() > cython.cast(cython.size_t, _VECTOR_MAX):
         return
     for index in range(large.parts.size()):
         left += large.parts[index].message.payload_size - large.parts[index].sent

@@ -166,6 +166,7 @@ def _wrap_some(r, c):
             payload: Span = payload_of(part.message)
             data = payload.data + part.sent
             size = payload.size - part.sent
+    holds(size > 0, b"wrapping: what is wrapped is something")
     if size > _CLEAR_BYTES:
         size = _CLEAR_BYTES
     if not wrap(c.transport, data, size):
@@ -180,7 +181,6 @@ def flush_wrapped(r, c):
     out: cython.pointer[Output] = cython.address(c.output)
     total: uint32_t = 0
     if t.output.bytes == cython.NULL:
-        holds(r.spare_output.start == r.spare_output.end, b"wrapping: spare memory holds nothing of another")
         t.output = r.spare_output
         memset(cython.address(r.spare_output), 0, cython.sizeof(Buffer))
     while True:
