@@ -37,7 +37,7 @@ PLANTED: list[Break] = [
     Break(
         "conversion: a listener that is freed has no connections",
         "clients/closing.py",
-        "    add_i64(cython.address(c.listener.connection_count), -1, RELAXED)\n",
+        "    left = add_i64(cython.address(c.listener.connection_count), -1, RELAXED)\n",
         "",
         ("tests/adversity/test_goodbye.py::test_reason_reaches_who_still_sends",),
     ),
@@ -112,15 +112,15 @@ PLANTED: list[Break] = [
     Break(
         "dismantling: no connection outlives its reactor",
         "clients/closing.py",
-        "    add_i64(cython.address(r.common.connection_count), -1, RELAXED)\n",
-        "",
+        "    left: int64_t = add_i64(cython.address(r.common.connection_count), -1, RELAXED)\n",
+        "    left: int64_t = 0\n",
         ("tests/adversity/test_goodbye.py::test_reason_reaches_who_still_sends",),
     ),
     Break(
         "dismantling: sessions that have ended are not counted",
         "queues/sessions.py",
-        "        add_i64(cython.address(common.session_count), -1, RELAXED)\n",
-        "",
+        "        left: int64_t = add_i64(cython.address(common.session_count), -1, RELAXED)\n",
+        "        left: int64_t = 0\n",
         ("tests/adversity/test_goodbye.py::test_reason_reaches_who_still_sends",),
     ),
     Break(
