@@ -13,11 +13,13 @@ from pipeline.streaming import Streaming
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tidemq.client import Properties
+from tidemq.client.streams import StreamError
 from tidemq.errors import UsageError
 from tidemq.pipeline.decode.publish_time import parse_time_us
-from tidemq.pipeline.sources.stream import COLUMNS, register
+from tidemq.pipeline.sources.stream import COLUMNS, TailReader, register
 from tidemq.pipeline.sources.stream_options import SourceOptions
 from tidemq.stream.schema import SCHEMA
 
@@ -159,6 +161,24 @@ def test_a_stream_that_was_made_anew_fails_or_is_gone_on_with(
     assert drain(frame, tmp_path, spark) == [[0, 1, 2]]
 
 
+def test_a_checkpoint_of_another_query_is_called_that(
+    load: Callable[..., DataFrame], streaming: Streaming, spark: SparkSession, tmp_path: Path
+) -> None:
+    for name in ("mine", "others"):
+        streaming.declare(name)
+        streaming.publish([(f"{name}/a", b"x")] * 3)
+    drain(load("others", following=True), tmp_path, spark)
+    with pytest.raises(StreamingQueryException, match="the checkpoint is that of the stream others"):
+        drain(load("mine", following=True), tmp_path, spark)
+    reader = TailReader(SourceOptions.parse({"url": streaming.url, "stream": "mine"}))
+    for of_another_source in ({"topic": {"0": 17}}, {"epoch": "7", "offset": 1}):
+        with pytest.raises(StreamError, match="the checkpoint is that of another source"):
+            reader.latestOffset(of_another_source, ReadAllAvailable())
+    known = reader.initialOffset()
+    del known["stream"]  # of an earlier version
+    assert reader.latestOffset(known, ReadAllAvailable())["offset"] == 3
+
+
 def test_expired_messages_fail_or_are_left_out(
     load: Callable[..., DataFrame], streaming: Streaming, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -198,6 +218,16 @@ def test_a_wrong_option_is_named(options: dict[str, str], text: str) -> None:
 def test_spark_shows_what_is_wrong(load: Callable[..., DataFrame]) -> None:
     with pytest.raises(AnalysisException, match="UsageError: the option 'strat' is unknown"):
         load("any", strat="1").count()
+
+
+def test_other_columns_are_refused(streaming: Streaming, spark: SparkSession) -> None:
+    streaming.declare("columns")
+    read = spark.read.format("tidemq").options(url=streaming.url, stream="columns")
+    with pytest.raises(AnalysisException, match=r"a stream has its own columns; accepted: no \.schema\(\)"):
+        read.schema("topic string, payload binary").load().count()
+    assert read.schema(read.load().schema).load().count() == 0
+    published = read.option("timeProperty", "at")
+    assert published.schema(published.load().schema).load().count() == 0
 
 
 def test_a_stream_that_is_not_there_is_named(load: Callable[..., DataFrame]) -> None:

@@ -5,9 +5,9 @@ sink, rows as messages (`sink`).
     frame = spark.readStream.format("tidemq").option("url", url).option("stream", "readings").load()
 
 The driver asks the broker only what there is and plans ranges of offsets; executors read these by URL. An
-offset in Spark's checkpoint is {"epoch": .., "offset": ..}: the offset of the next message, in the stream
-that had this epoch. Spark keeps the reader of a streaming query in one process and has its ranges read in
-others, so a reader holds nothing that `read` needs but its options.
+offset in Spark's checkpoint is {"stream": .., "epoch": .., "offset": ..}: the offset of the next message, in
+the stream of this name that had this epoch. Spark keeps the reader of a streaming query in one process and
+has its ranges read in others, so a reader holds nothing that `read` needs but its options.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -36,6 +36,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidemq.client.streams import ChangedEpochError, StreamError, StreamState
+from tidemq.errors import UsageError
 from tidemq.pipeline.decode.publish_time import TIME_TYPE, published_times
 from tidemq.pipeline.sources.sink import BatchSink, SinkOptions, StreamSink
 from tidemq.pipeline.sources.stream_options import SourceOptions
@@ -55,6 +56,8 @@ RANGES = "epoch bigint, start bigint, end bigint"  # with the option ranges, ins
 WAIT_S = 0.5  # for a first new message: Spark asks again at once where a query has no trigger interval
 BATCH_ROWS = 16_384  # what is read is handed to Spark in batches of about so many rows,
 BATCH_BYTES = 16 << 20  # or so many bytes
+
+Offset = dict[str, Any]  # as Spark keeps it in the checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -85,9 +88,11 @@ class TideMQSource(DataSource):
         return RANGES if options.ranges else COLUMNS + (PUBLISHED if options.time_property else "")
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._refuse_other(schema)
         return RangeReader(self._parsed())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        self._refuse_other(schema)
         return TailReader(self._parsed())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -95,6 +100,12 @@ class TideMQSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         return StreamSink(self._checked(schema, streaming=True))
+
+    def _refuse_other(self, schema: StructType) -> None:
+        """Spark takes a user's `.schema()` for that of the source."""
+        own = self.schema().replace(": ", ":").replace("string, value", "string,value").split(", ")
+        if [f"{field.name} {field.dataType.simpleString()}" for field in schema.fields] != own:
+            raise UsageError("a stream has its own columns; accepted: no .schema(), and a select of some")
 
     def _parsed(self) -> SourceOptions:
         return SourceOptions.parse(self.options)
@@ -168,10 +179,10 @@ class TailReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         super().__init__(options)
         self._target: StreamState | None = None  # of Trigger.AvailableNow: no message behind it is read
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> Offset:  # noqa: N802
         reader = self._options.open()
         state = reader.describe()
-        return _offset(state.epoch, self._options.start.resolve(reader, state))
+        return self._offset(state.epoch, self._options.start.resolve(reader, state))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._options.open().describe()
@@ -183,12 +194,13 @@ class TailReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.bytes_max)
         return ReadAllAvailable()
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
         state = self._options.open().describe()
-        return _offset(state.epoch, state.next_offset)
+        return self._offset(state.epoch, state.next_offset)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Where the batch that begins with `start` ends."""
+        self._refuse_foreign(start)
         reader = self._options.open()
         state = self._target or reader.wait(start["offset"], WAIT_S)
         at = self._present(start, state)
@@ -197,11 +209,22 @@ class TailReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = min(end, at + limit.max_rows)
         elif isinstance(limit, ReadMaxBytes) and at < end:
             end = reader.end_within(at, end, limit.max_bytes)
-        return _offset(state.epoch, end)
+        return self._offset(state.epoch, end)
 
-    def _present(self, start: dict[str, int], state: StreamState) -> int:
+    def _offset(self, epoch: int, offset: int) -> Offset:
+        return {"stream": self._options.stream, "epoch": epoch, "offset": offset}
+
+    def _refuse_foreign(self, known: Offset) -> None:
+        """A checkpoint of another query."""
+        own = isinstance(known.get("epoch"), int) and isinstance(known.get("offset"), int)
+        stream = known.get("stream", self._options.stream)  # of earlier versions, that did not say it
+        if not own or stream != self._options.stream:
+            whose = f"the stream {stream}" if own else f"another source, which is at {known}"
+            raise StreamError(f"the checkpoint is that of {whose}; each query needs one of its own")
+
+    def _present(self, start: Offset, state: StreamState) -> int:
         """The offset to read from: that of `start`, or of the first message there is where data is lost."""
-        offset = start["offset"]
+        offset: int = start["offset"]
         if start["epoch"] != state.epoch:
             self._lose(
                 f"the stream {state.name} was made anew: the messages behind offset {offset} are lost; "
@@ -227,13 +250,10 @@ class TailReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise StreamError(f"{text}. With failOnDataLoss=false a query goes on with what is there")
         _log.warning(text)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Range]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Range]:
+        self._refuse_foreign(end)
         begin = start["offset"] if start["epoch"] == end["epoch"] else 0
         return self._planned(end["epoch"], begin, end["offset"])
-
-
-def _offset(epoch: int, offset: int) -> dict[str, int]:
-    return {"epoch": epoch, "offset": offset}
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
