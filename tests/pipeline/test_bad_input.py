@@ -8,6 +8,7 @@ import asyncio
 import os
 import random
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -15,18 +16,22 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pipeline.streaming import Streaming
+from pipeline.streaming import TIDEMQ, Streaming
 from pyspark.sql import SparkSession
 
 from tidemq.client.errors import ConnectError
 from tidemq.client.streams import StreamError, StreamReader, UnknownStreamError
+from tidemq.errors import UsageError
 from tidemq.pipeline.lake import plan
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
 from tidemq.pipeline.spark import jobs
 from tidemq.pipeline.spark.jobs import JobError
+from tidemq.pipeline.spark.session import check_workers
 from tidemq.testing.ports import free_port
 from tidemq.testing.proxy import Proxy
 
@@ -45,6 +50,51 @@ def wait_until(reached: Callable[[], bool], within_s: float = 60) -> None:
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_stream_that_is_not_there_is_told_before_spark_starts(streaming: Streaming, tmp_path: Path) -> None:
+    """There is no Java that it could start."""
+    rules = tmp_path / "alerts.toml"
+    rules.write_text('[[alerts]]\nname = "a"\nfilter = "a"\nkind = "absence"\nafter_s = 1\n')
+    environment = {name: text for name, text in os.environ.items() if name != "JAVA_HOME"}
+    mqtt = f"mqtt://127.0.0.1:{streaming.broker.port}"
+    for command in (
+        ["ingest", "nowhere", str(tmp_path / "lake")],
+        ["alerts", "nowhere", "--mqtt", mqtt, "--rules", str(rules), "--checkpoint", str(tmp_path / "c")],
+    ):
+        done = subprocess.run(
+            [*TIDEMQ, "pipeline", *command, "--url", streaming.url],
+            capture_output=True,
+            text=True,
+            env={**environment, "PATH": str(tmp_path)},
+        )
+        assert done.returncode == 1
+        assert "there is no stream 'nowhere'" in done.stderr
+
+
+def test_workers_without_tidemq_are_told_of_in_a_line(tmp_path: Path) -> None:
+    bare = tmp_path / "python3"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    for named in (str(bare), "no-such-python"):
+        with pytest.raises(
+            UsageError, match=f"workers run {named}, which has no TideMQ; set PYSPARK_PYTHON="
+        ):
+            check_workers(session_with(named))
+    check_workers(session_with(sys.executable))
+    whole = tmp_path / "another"
+    whole.symlink_to(sys.executable)
+    with pytest.raises(UsageError):  # a link into an environment is outside of it
+        check_workers(session_with(str(whole)))
+    whole.unlink()
+    whole.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    whole.chmod(0o755)
+    check_workers(session_with(str(whole)))
+
+
+def session_with(python: str) -> Any:
+    """A session whose workers run this."""
+    return SimpleNamespace(sparkContext=SimpleNamespace(pythonExec=python))
 
 
 def test_a_broker_that_is_not_there_or_lacks_the_stream_is_named(

@@ -102,6 +102,7 @@ def ingest(
             maintain_batches=maintain_batches,
             rules=load_rules(rules) if rules else (),
         )
+        job.open().describe()  # a wrong address, token or name is told before Spark takes its time
         with spark_session(master, f"tidemq ingest {stream}") as spark:
             run_ingest(spark, job, once=once)
     except (TideMQError, ImportError, OSError) as error:
@@ -189,6 +190,7 @@ def alerts(
             trigger_s=trigger,
             partitions=partitions,
         )
+        job.check()  # before Spark takes its time
         with spark_session(master, f"tidemq alerts {stream}") as spark:
             run_alerts(spark, job)
     except (TideMQError, ImportError, OSError) as error:

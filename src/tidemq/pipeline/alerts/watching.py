@@ -75,11 +75,20 @@ class Alerts:
     trigger_s: float = 1.0  # from the beginning of one batch to that of the next
     partitions: int = 2  # of the state: tasks of a batch; a checkpoint keeps what it began with
 
+    def check(self) -> None:
+        """ConfigError without rules; ConnectError or ServerRefusedError where a broker cannot be reached,
+        StreamError where there is no such stream.
+        """
+        if not self.rules:
+            raise ConfigError("there is no rule; accepted: at least one")
+        with sync.Client(self.mqtt.url, **self.mqtt.options()):
+            pass
+        token = find_token(self.token_file)
+        StreamReader(self.url, self.stream, token=token, retry_s=RETRY_S).describe()
+
 
 def start_alerts(spark: SparkSession, alerts: Alerts) -> StreamingQuery:
-    """Begins, or goes on from the checkpoint. ConfigError without rules."""
-    if not alerts.rules:
-        raise ConfigError("there is no rule; accepted: at least one")
+    """Begins, or goes on from the checkpoint."""
     register(spark)
     read = spark.readStream.format("tidemq").options(
         url=alerts.url,
@@ -105,13 +114,9 @@ def start_alerts(spark: SparkSession, alerts: Alerts) -> StreamingQuery:
 def run_alerts(spark: SparkSession, alerts: Alerts) -> None:
     """Watches for ever, and restarts from the checkpoint after a failure.
 
-    ConnectError or ServerRefusedError where a broker cannot be reached at the start, StreamError where there
-    is no such stream; JobError after a failure that no restart mends, and after several in a row.
+    As `Alerts.check` at the start; JobError after a failure that no restart mends, and after several.
     """
-    with sync.Client(alerts.mqtt.url, **alerts.mqtt.options()):
-        pass
-    token = find_token(alerts.token_file)
-    StreamReader(alerts.url, alerts.stream, token=token, retry_s=RETRY_S).describe()
+    alerts.check()
     run_job(partial(start_alerts, spark, alerts))
 
 

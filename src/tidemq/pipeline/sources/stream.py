@@ -40,6 +40,7 @@ from tidemq.errors import UsageError
 from tidemq.pipeline.decode.publish_time import TIME_TYPE, published_times
 from tidemq.pipeline.sources.sink import BatchSink, SinkOptions, StreamSink
 from tidemq.pipeline.sources.stream_options import SourceOptions
+from tidemq.pipeline.spark.session import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +64,10 @@ _log = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("tidemq")` known to a session."""
+    """Makes `format("tidemq")` known to a session. UsageError where its workers run another Python, without
+    TideMQ.
+    """
+    check_workers(spark)
     spark.dataSource.register(TideMQSource)
 
 
