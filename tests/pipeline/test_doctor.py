@@ -76,6 +76,7 @@ def test_the_doctor_looks_at_the_broker(streaming: Streaming) -> None:
     assert well.returncode == 0, well.stdout
     assert [line.split(":")[0] for line in well.stdout.splitlines()] == [
         *("ok  Java", "ok  pyspark", "ok  pyarrow", "ok  pandas", "ok  deltalake", "ok  cbor2"),
+        "ok  msgspec",
         "ok  broker",
     ]
     ill = subprocess.run([*command, "ill", "--url", streaming.url], capture_output=True, text=True)
