@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pipeline.streaming import Streaming
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -222,12 +222,16 @@ def test_spark_shows_what_is_wrong(load: Callable[..., DataFrame]) -> None:
 
 def test_other_columns_are_refused(streaming: Streaming, spark: SparkSession) -> None:
     streaming.declare("columns")
-    read = spark.read.format("tidemq").options(url=streaming.url, stream="columns")
+    register(spark)
+
+    def read(**more: str) -> DataFrameReader:
+        return spark.read.format("tidemq").options(url=streaming.url, stream="columns", **more)
+
     with pytest.raises(AnalysisException, match=r"a stream has its own columns; accepted: no \.schema\(\)"):
-        read.schema("topic string, payload binary").load().count()
-    assert read.schema(read.load().schema).load().count() == 0
-    published = read.option("timeProperty", "at")
-    assert published.schema(published.load().schema).load().count() == 0
+        read().schema("topic string, payload binary").load().count()
+    assert read().schema(read().load().schema).load().count() == 0
+    published = read(timeProperty="at").load().schema
+    assert read(timeProperty="at").schema(published).load().count() == 0
 
 
 def test_a_stream_that_is_not_there_is_named(load: Callable[..., DataFrame]) -> None:
