@@ -86,7 +86,7 @@ ROOMS = {
         "spark": "",
         "decode": "",
         "reconcile": "places",
-        "sources": "decode",
+        "sources": "decode spark",
         "replay": "decode sources",
         "lake": "decode sources spark",
         "alerts": "decode sources spark",
