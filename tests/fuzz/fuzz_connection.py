@@ -112,6 +112,7 @@ class Stage:
         self.has_rules = dice.random() < 0.5
         self.engine.start()
         self.dice = random.Random(dice.random())
+        self.delivering: set[int] = set()  # connections that were given replayed messages
         self.ending = threading.Event()
         self.control = threading.Thread(target=self.decide, args=(random.Random(dice.random()),), daemon=True)
         self.control.start()
@@ -138,6 +139,12 @@ class Stage:
             if dice.random() < 0.02:
                 self.entrances.replace(dice, 2 * LIMITS.connect_timeout_s)
 
+    def deliver(self, connection: int, packets: bytes) -> None:
+        """Unless the last piece is still on its way: one at a time is what `Engine.deliver` wants."""
+        if connection not in self.delivering:
+            self.delivering.add(connection)
+            self.engine.deliver(connection, packets, 1)
+
     def answer(self, event: Any, dice: random.Random) -> None:
         if isinstance(event, ConnectRequest):
             good = "good/" in event.client_id
@@ -159,10 +166,11 @@ class Stage:
             reasons = [0 if good or dice.random() < 0.9 else 0x87 for _ in event.filters]
             self.engine.answer_subscribe(event.connection, reasons)
             if not good and dice.random() < 0.5:  # to one that may have asked for no replay, or have gone
-                self.engine.deliver(event.connection, _REPLAYED * dice.choice([0, 1, 20_000]), 1)
+                self.deliver(event.connection, _REPLAYED * dice.choice([0, 1, 20_000]))
         elif isinstance(event, Delivered):
+            self.delivering.discard(event.connection)
             if not event.gone and dice.random() < 0.9:
-                self.engine.deliver(event.connection, _REPLAYED, 1)
+                self.deliver(event.connection, _REPLAYED)
         elif isinstance(event, PublishRequest):
             good = "good/" in event.client_id
             reason = 0 if good or dice.random() < 0.9 else 0x87
