@@ -199,6 +199,18 @@ def test_several_readings_in_a_payload(many: str, payload: bytes, expected: list
     assert [(each["place"], each["reason"] or each["decoded"]["c"]) for each in found] == expected
 
 
+def test_a_payload_with_many_bad_readings_is_kept_once() -> None:
+    """Ten thousand lines, none of them good: not ten thousand copies of the payload."""
+    payload = b"x\n" * 10_000
+    kind = StructType([StructField("decoded", NUMBER), StructField("reason", StringType())])
+    whole = ArrayType(kind.add("place", IntegerType()).add("payload", BinaryType()))
+    found = decode_json(pa.array([payload]), NUMBER, to_arrow_type(whole, timezone="UTC"), many="lines")
+    readings = found[0].as_py()
+    assert [each["place"] for each in readings if each["reason"]] == list(range(10_000))
+    assert [each["payload"] for each in readings if each["payload"] is not None] == [payload]
+    assert found.nbytes < 100 * len(payload)
+
+
 @pytest.mark.parametrize(
     ("payload", "expected"),
     [

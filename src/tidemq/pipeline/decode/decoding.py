@@ -14,6 +14,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     DataType,
     DoubleType,
@@ -98,15 +99,18 @@ def number() -> Column:
 
 def _json(rule: Rule, found: DataFrame, columns: StructType) -> DataFrame:
     kind = _decoded_type(columns)
-    if rule.many:
-        kind.add(PLACE, IntegerType())
+    kept = found.columns
+    if rule.many:  # not a copy of the payload for each of its readings
+        kind.add(PLACE, IntegerType()).add("payload", BinaryType())
+        kept = [name for name in kept if name != "payload"]
     whole = ArrayType(kind) if rule.many else kind
     arrow = to_arrow_type(whole, timezone="UTC")
     decoder = on_columns(
         lambda payloads: decode_json(payloads, columns, arrow, many=rule.many, infers=rule.infers), whole
     )
     both = decoder("payload")
-    return found.withColumn("both", F.explode(both) if rule.many else both).select(*found.columns, "both.*")
+    decoded = found.select(*kept, (F.explode(both) if rule.many else both).alias("both"))
+    return decoded.select(*kept, "both.*")
 
 
 def _cbor(found: DataFrame, columns: StructType) -> DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -44,17 +44,20 @@ def decode_json(
     """Of each payload a struct of `decoded`, with these columns, and `reason`, why it cannot be decoded; one
     of them is null. `arrow` is the type of what is given.
 
-    Of payloads with several readings (`many`) a list of these, with their `place` in the payload, from 0.
+    Of payloads with several readings (`many`) a list of these, with their `place` in the payload, from 0; the
+    first that cannot be decoded has the `payload`, and no other, for it may be large and hold thousands.
     Where it `infers`, a column is a double, a truth value, or text of anything; the last is of all that has
     no column.
     """
     found = [payload or b"" for payload in payloads.to_pylist()]
     if not many and not infers:
         return _by_columns(found, columns, arrow)
-    each = partial(_one if not many else READINGS[many], decode=_decoder(columns))
+    decode = _decoder(columns)
     convert = _inferred(columns) if infers else JSON.of(columns)
-    decoded = [each(payload, convert=convert) for payload in found]
-    return pa.array([list(readings) for readings in decoded] if many else decoded, arrow)
+    if many:
+        read = READINGS[many]
+        return pa.array([_readings(payload, read(payload, decode, convert)) for payload in found], arrow)
+    return pa.array([_one(payload, decode, convert) for payload in found], arrow)
 
 
 def json_numbers(payloads: pa.Array, path: list[str]) -> pa.Array:
@@ -109,6 +112,14 @@ def _array(payload: bytes, decode: Callable[[bytes], Any], convert: Convert) -> 
 
 
 READINGS = {"lines": _lines, "array": _array}
+
+
+def _readings(payload: bytes, found: Iterable[Decoded]) -> list[Decoded]:
+    readings = list(found)
+    for bad in (each for each in readings if each["reason"]):
+        bad["payload"] = payload
+        break
+    return readings
 
 
 def _placed(found: Decoded, place: int) -> Decoded:
