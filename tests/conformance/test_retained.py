@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -254,3 +255,23 @@ def test_more_than_an_outbox_holds_come_as_they_are_acknowledged(start_broker: S
         came += [message.topic for message in batch]
         later.send(*(acknowledge(PUBACK, message.packet_id) for message in batch))
     assert sorted(came) == topics
+
+
+def test_one_subscription_after_the_other_gets_what_is_retained(start_broker: StartBroker) -> None:
+    """Of each all, before the next begins, also where others have come while the first was under way."""
+    broker = start_broker("[limits]\noutput_high_bytes = 16384\n")
+    sender, later = connected(broker), connected(broker, 4)
+    names = "abcdefgh"
+    for name in names:
+        for number in range(40):
+            sender.publish(f"{name}/{number}", bytes(700), 1, retain=True)
+    came: list[str] = []
+    for name in names:
+        later.send(subscribe(1 + names.index(name), (f"{name}/#", 1), version=4))
+    while len(came) < 40 * len(names):
+        packet = later.receive()
+        if packet.type == PUBLISH:
+            came.append(packet.topic[0])
+            later.send(acknowledge(PUBACK, packet.packet_id))
+    assert came[0] == "a"
+    assert len(list(itertools.groupby(came))) == len(names)

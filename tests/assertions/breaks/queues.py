@@ -434,7 +434,14 @@ ROUTED: list[Break] = [
     Break(
         "backlogs: a session's table of them is not empty",
         "queues/backlogs.py",
-        "            if s.backlog.empty():\n                free_backlog(s)\n                return False\n",
+        "    free_backlog(s)\n    return False\n",
+        "    return True\n",
+        (RETAINED,),
+    ),
+    Break(
+        "backlogs: who is walked for waits",
+        "queues/backlogs.py",
+        "    s.backlogs.filter = key\n",
         "",
         (RETAINED,),
     ),

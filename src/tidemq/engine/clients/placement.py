@@ -52,7 +52,7 @@ def _may_move(r, c):
     s: cython.pointer[Session] = c.session
     if s.subscriptions != cython.NULL and not s.subscriptions.empty():
         return False
-    if s.outbox.head != s.outbox.tail or s.backlog != cython.NULL:
+    if s.outbox.head != s.outbox.tail or s.backlogs != cython.NULL:
         return False
     if s.stored != cython.NULL and (s.stored.waiting or s.stored.reading or s.stored.offered):
         return False

@@ -423,7 +423,7 @@ def handle_ack(r, c, first, body, size):
         return
     remove_row(r, s, entry)
     forget_entry(cython.address(s.outbox), entry, r.tally)
-    if is_waited_for(s) or s.backlog != cython.NULL:
+    if is_waited_for(s) or s.backlogs != cython.NULL:
         touch(r, c)  # it may be below its mark now
     if s.outbox.next < s.outbox.tail:
         send_waiting(r, s)

@@ -2,7 +2,8 @@ from libc.stdint cimport uint32_t, uint8_t
 from libcpp.string cimport string
 
 from tidemq.engine.base.message cimport Message, Passage
-from tidemq.engine.state.client cimport Backlog, Connection, Session
+from tidemq.engine.index.retained_index cimport RetainedWalk
+from tidemq.engine.state.client cimport Backlog, Backlogs, Connection, Session
 from tidemq.engine.state.reactor cimport Reactor
 from tidemq.wire.protocol cimport Span
 
@@ -16,6 +17,7 @@ cdef void resume_backlog(Reactor* r, Session* s) noexcept nogil
 
 # of this module alone
 cdef void _schedule(Reactor* r, Connection* c) noexcept nogil
-cdef bint _send_slice(Reactor* r, Session* s, Backlog* backlog) noexcept nogil
-cdef void _open_backlog(Reactor* r, const string* filter, Backlog* backlog) noexcept nogil
+cdef bint _send_slice(Reactor* r, Session* s, RetainedWalk* walk, Backlog* backlog) noexcept nogil
+cdef bint _send_next(Reactor* r, Session* s) noexcept nogil
+cdef void _end_walk(Backlogs* backlogs) noexcept nogil
 cdef bint _continue_backlog(Reactor* r, Connection* c, int* left) noexcept nogil

@@ -17,6 +17,7 @@ from cython.cimports.tidemq.engine.base.message import (
 )
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.index.retained_index import (
+    RetainedWalk,
     close_walk,
     continue_walk,
     lock_shared,
@@ -29,9 +30,9 @@ from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.queues.delivery import deliver
 from cython.cimports.tidemq.engine.queues.retaining import forget_expired, has_retained, is_over
 from cython.cimports.tidemq.engine.queues.sessions import finish_backlog
-from cython.cimports.tidemq.engine.state.client import Backlog, BacklogMap, Connection, Session
+from cython.cimports.tidemq.engine.state.client import Backlog, Backlogs, Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
-from cython.operator import dereference, preincrement
+from cython.operator import dereference
 
 _SLICE = cython.declare(uint32_t, 4)  # messages between two looks at the receiver's output: they may be large
 _SLICES = cython.declare(cython.int, 64)  # for one client in one turn
@@ -46,13 +47,13 @@ def _schedule(r, c):
     r.backlog_ready = True
 
 
-def _send_slice(r, s, backlog):
+def _send_slice(r, s, walk, backlog):
     """Delivers the next retained messages; false when there are no more."""
     passage: Passage
     index: cython.size_t
     r.found.clear()
     lock_shared(r.common.retained)
-    more: cython.bint = continue_walk(backlog.walk, _SLICE, cython.address(r.found))
+    more: cython.bint = continue_walk(walk, _SLICE, cython.address(r.found))
     for index in range(r.found.size()):
         hold_message(cython.cast(cython.pointer[Message], r.found[index]))
     unlock_shared(r.common.retained)
@@ -97,25 +98,26 @@ def begin_backlog(r, s, filter, qos, subscription_id):
     if not has_retained(r):
         finish_backlog(r, s, cython.address(key))
         return
-    if s.backlog != cython.NULL and not s.internal:  # one after the other: a client has one open walk
+    if s.backlogs != cython.NULL and not s.internal:  # one after the other: a client has one open walk
         keep_backlog(s, filter, qos, subscription_id)
         _schedule(r, s.connection)
         return
-    backlog.walk = open_walk(r.common.retained, filter)
+    walk: cython.pointer[RetainedWalk] = open_walk(r.common.retained, filter)
     backlog.qos = qos
     backlog.subscription_id = subscription_id
     room: cython.bint = s.internal or pending_output(s.connection) <= r.common.limits.output_high_bytes // 2
-    if room and not _send_slice(r, s, cython.address(backlog)):
-        close_walk(backlog.walk)
+    if room and not _send_slice(r, s, walk, cython.address(backlog)):
+        close_walk(walk)
         finish_backlog(r, s, cython.address(key))
         return
     if s.internal:  # what is too much for the embedding program is counted there
-        while _send_slice(r, s, cython.address(backlog)):
+        while _send_slice(r, s, walk, cython.address(backlog)):
             pass
-        close_walk(backlog.walk)
+        close_walk(walk)
         return
     keep_backlog(s, filter, qos, subscription_id)
-    s.backlog[0][key].walk = backlog.walk
+    s.backlogs.walk = walk
+    s.backlogs.filter = key
     _schedule(r, s.connection)
 
 
@@ -123,65 +125,55 @@ def keep_backlog(s, filter, qos, subscription_id):
     """A subscription has still to get what is retained; its walk begins when the client is there, and those
     before it have ended.
     """
-    if s.backlog == cython.NULL:
-        owner: unique_ptr[BacklogMap] = make_unique[BacklogMap]()
-        s.backlog = owner.release()
+    if s.backlogs == cython.NULL:
+        owner: unique_ptr[Backlogs] = make_unique[Backlogs]()
+        s.backlogs = owner.release()
     backlog: Backlog
-    backlog.walk = cython.NULL
     backlog.qos = qos
     backlog.subscription_id = subscription_id
     key: string
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
-    s.backlog[0][key] = backlog
+    s.backlogs.by_filter[key] = backlog
 
 
 def resume_backlog(r, s):
     """The client is back: subscriptions whose retained messages had not all gone out begin anew."""
-    if s.backlog != cython.NULL:
+    if s.backlogs != cython.NULL:
         _schedule(r, s.connection)
 
 
 def suspend_backlog(s):
     """The client is gone: no walk stays open for it, only what it is to get is kept."""
-    if s.backlog == cython.NULL:
-        return
-    item = s.backlog.begin()
-    while item != s.backlog.end():
-        if dereference(item).second.walk != cython.NULL:
-            close_walk(dereference(item).second.walk)
-        dereference(item).second.walk = cython.NULL
-        preincrement(item)
+    if s.backlogs != cython.NULL:
+        _end_walk(s.backlogs)
+
+
+def _end_walk(backlogs):
+    if backlogs.walk != cython.NULL:
+        close_walk(backlogs.walk)
+    backlogs.walk = cython.NULL
 
 
 def end_backlog(r, s, filter):
     """Nothing more that is retained goes to this subscription [MQTT-3.10.4-2]."""
-    if s.backlog == cython.NULL:
+    if s.backlogs == cython.NULL:
         return
     key: string
     key.assign(cython.cast(cython.p_char, filter.data), filter.size)
-    if s.backlog.count(key):
-        if s.backlog[0][key].walk != cython.NULL:
-            close_walk(s.backlog[0][key].walk)
-        s.backlog.erase(key)
-    if s.backlog.empty():
+    if s.backlogs.filter == key:
+        _end_walk(s.backlogs)
+    s.backlogs.by_filter.erase(key)
+    if s.backlogs.by_filter.empty():
         free_backlog(s)
 
 
 def free_backlog(s):
-    """Ends all walks of a session."""
-    if s.backlog == cython.NULL:
+    """Nothing that is retained goes to the session any more."""
+    if s.backlogs == cython.NULL:
         return
-    item = s.backlog.begin()
-    while item != s.backlog.end():
-        if dereference(item).second.walk != cython.NULL:
-            close_walk(dereference(item).second.walk)
-        preincrement(item)
-    del s.backlog
-    s.backlog = cython.NULL
-
-
-def _open_backlog(r, filter, backlog):
-    backlog.walk = open_walk(r.common.retained, span_of(filter))
+    _end_walk(s.backlogs)
+    del s.backlogs
+    s.backlogs = cython.NULL
 
 
 def _continue_backlog(r, c, left):
@@ -196,23 +188,32 @@ def _continue_backlog(r, c, left):
         if left[0] == 0:
             break
         left[0] -= 1
-        s: cython.pointer[Session] = c.session
-        holds(not s.backlog.empty(), b"backlogs: a session's table of them is not empty")
-        item = s.backlog.begin()
-        if dereference(item).second.walk == cython.NULL:
-            _open_backlog(
-                r, cython.address(dereference(item).first), cython.address(dereference(item).second)
-            )
-        if not _send_slice(r, s, cython.address(dereference(item).second)):
-            close_walk(dereference(item).second.walk)
-            filter: string = dereference(item).first
-            s.backlog.erase(item)
-            finish_backlog(r, s, cython.address(filter))
-            if s.backlog.empty():
-                free_backlog(s)
-                return False
+        if not _send_next(r, c.session):
+            return False
     r.backlog_ready = True
     return True
+
+
+def _send_next(r, s):
+    """A slice for one of the subscriptions that wait, for the same one until it has all; false when none is
+    left.
+    """
+    waiting: cython.pointer[Backlogs] = s.backlogs
+    holds(not waiting.by_filter.empty(), b"backlogs: a session's table of them is not empty")
+    if waiting.walk == cython.NULL:
+        waiting.filter = dereference(waiting.by_filter.begin()).first
+        waiting.walk = open_walk(r.common.retained, span_of(cython.address(waiting.filter)))
+    holds(waiting.by_filter.count(waiting.filter) == 1, b"backlogs: who is walked for waits")
+    if _send_slice(r, s, waiting.walk, cython.address(waiting.by_filter[waiting.filter])):
+        return True
+    _end_walk(waiting)
+    filter: string = waiting.filter
+    waiting.by_filter.erase(filter)
+    finish_backlog(r, s, cython.address(filter))
+    if not waiting.by_filter.empty():
+        return True
+    free_backlog(s)
+    return False
 
 
 def continue_backlogs(r):
@@ -233,7 +234,7 @@ def continue_backlogs(r):
         if (
             c != cython.NULL
             and not c.doomed
-            and c.session.backlog != cython.NULL
+            and c.session.backlogs != cython.NULL
             and _continue_backlog(r, c, cython.address(slices))
         ):
             r.backlog_at += 1

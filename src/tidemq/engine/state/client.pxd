@@ -21,13 +21,20 @@ cdef enum:
     OUTPUT_BLOCK = 65536         # bytes gathered for one connection before they are sent within a turn
     LARGE_PAYLOAD = 32768        # from here on a payload is sent from its message and not copied
 
-ctypedef unordered_map[string, Backlog, SeededHash] BacklogMap
-
 ctypedef unordered_map[string, SessionSubscription, SeededHash] SubscriptionMap
 
 ctypedef unordered_map[string, uint16_t, SeededHash] AliasMap
 
 ctypedef Session* SessionPointer
+
+cdef struct Backlog:             # retained messages that a new subscription still has to get
+    uint32_t subscription_id
+    uint8_t qos
+
+cdef cppclass Backlogs:          # of one session, at least one
+    unordered_map[string, Backlog, SeededHash] by_filter
+    RetainedWalk* walk           # through what is under `filter`; NULL: none is open
+    string filter
 
 cdef struct SessionSubscription:
     uint32_t subscription_id
@@ -68,7 +75,7 @@ cdef cppclass Session:
     uint32_t offers              # QoS 2 messages from this client that are offered and not closed
     Memberships* memberships     # NULL: it never had a shared subscription
     uint32_t last_owed           # the last promise to this publisher, see ledger; it may be kept by now
-    BacklogMap* backlog          # by filter; NULL: none
+    Backlogs* backlogs           # NULL: it has got all that is retained
     SubscriptionMap* subscriptions   # by whole filter, $share included; NULL: none
 
 cdef cppclass Membership:        # a session's subscription in a shared group, see groups
@@ -200,8 +207,3 @@ cdef cppclass Connection:
     vector[string]* aliases_in   # topic by alias
     AliasMap* aliases_out
     string* peer                 # "host:port"; NULL: nobody has asked for it yet
-
-cdef cppclass Backlog:            # retained messages that a new subscription still has to get
-    RetainedWalk* walk           # NULL while the client is away
-    uint32_t subscription_id
-    uint8_t qos

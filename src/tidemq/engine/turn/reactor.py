@@ -358,7 +358,7 @@ def _settle(r, c):
         del c
         return
     c.touched = False
-    if c.session != cython.NULL and c.session.backlog != cython.NULL:
+    if c.session != cython.NULL and c.session.backlogs != cython.NULL:
         r.backlog_ready = r.backlog_ready or pending_output(c) <= r.common.limits.output_high_bytes // 2
     if c.session != cython.NULL and is_waited_for(c.session):
         relieve(r, c.session)
