@@ -270,7 +270,7 @@ def test_one_subscription_after_the_other_gets_what_is_retained(start_broker: St
         later.send(subscribe(1 + names.index(name), (f"{name}/#", 1), version=4))
     while len(came) < 40 * len(names):
         packet = later.receive()
-        if packet.type == PUBLISH:
+        if packet.kind == PUBLISH:
             came.append(packet.topic[0])
             later.send(acknowledge(PUBACK, packet.packet_id))
     assert came[0] == "a"

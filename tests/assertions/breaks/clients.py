@@ -206,7 +206,7 @@ SERVED: list[Break] = [
         "commit results: what is committed never goes back",
         "clients/commit_results.py",
         "        r.committed = section.number\n",
-        "        r.committed = r.section.number\n",
+        "        r.committed = section.number + 1\n",
         (ACKNOWLEDGED,),
     ),
     Break(
