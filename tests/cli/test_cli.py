@@ -203,7 +203,7 @@ def test_a_steady_stream_leaves_time_for_pings_and_ends_in_time() -> None:
         server.join(WAIT_S)
     assert code == 27
     assert out.startswith(b"x\nx\n")
-    assert seen[0] == b"\xc0\x00"
+    assert set(seen[0].split(b"\xc0\x00")) == {b""}, seen[0]  # one PINGREQ, or several
 
 
 def test_a_publisher_that_is_interrupted_says_so() -> None:
