@@ -66,6 +66,23 @@ def test_a_message_comes_back_whole(servers: Servers, server: Server, crash: boo
     assert client.expect_message("t", b"", 2).properties == []
 
 
+def test_none_comes_before_one_that_was_sent_earlier(servers: Servers, server: Server, crash: bool) -> None:
+    """Also when one waited for its turn, and the other went out as it came, just before the end."""
+    client = connected(server, receive_max=3, **kept(5))
+    client.subscribe("t", 1)
+    publisher = connected(server)
+    for number in range(4):
+        publisher.publish("t", b"%d" % number, 1)
+    sent = receive_messages(client, 3)
+    client.send(*(acknowledge(PUBACK, each.packet_id) for each in sent))
+    publisher.publish("t", b"4", 1)
+    sent = receive_messages(client, 2)
+    assert [each.payload for each in sent] == [b"3", b"4"]
+    server = servers.restart(server, crash)
+    client = server.back(client.client_id, receive_max=3)
+    assert [each.payload for each in receive_messages(client, 2)] == [b"3", b"4"]
+
+
 def test_what_was_in_flight_comes_first_with_its_packet_identifiers(
     servers: Servers, server: Server, crash: bool
 ) -> None:

@@ -213,19 +213,22 @@ def note_sent(r, s, entry, place):
     """The entry goes in flight at this place; a row that is idle is moved.
 
     At QoS 1 this waits for some milliseconds (``queueing.mark_sent``), for most are acknowledged by then;
-    after a crash the first messages of a queue are sent with DUP for that (``StoredQueue.doubtful``).
+    after a crash the first messages of a queue are sent with DUP for that (``StoredQueue.doubtful``). None is
+    marked before one that was sent earlier: what is in flight comes first after a crash.
     """
     unmarked: Unmarked
     if entry.row != ROW_IDLE:
         return
     record: cython.pointer[Record] = _open_record(r, entry)
-    if record != cython.NULL and record.kind == RECORD_ADD:
+    waits: cython.bint = entry.qos == 1 and entry.queue == 0 and s.outbox.head < s.stored.unmarked
+    if record != cython.NULL and record.kind == RECORD_ADD and not waits:
         record.status = ROW_INFLIGHT
         record.sequence = place
         entry.row = ROW_INFLIGHT
     elif entry.qos == 1 and entry.queue == 0:
         unmarked.queue, unmarked.place, unmarked.sent_ms = s.number, place, r.now_ms
         r.unmarked.push_back(unmarked)
+        s.stored.unmarked = place + 1
     else:
         record_sent(r, s, entry, place)
 

@@ -193,6 +193,8 @@ def mark_sent(r):
             s: cython.pointer[Session] = r.sessions[oldest.queue]
             if s.outbox.head <= oldest.place < s.outbox.next:
                 _mark_entry(r, s, oldest.place)
+            if s.stored != cython.NULL and s.stored.unmarked == oldest.place + 1:
+                s.stored.unmarked = 0  # it was the last
 
 
 # --- out of memory, into the store -----------------------------------------------------------------

@@ -46,6 +46,7 @@ cdef struct StoredQueue:
     MessageId edge
     MessageId late               # while `reading`: rows from here on came or changed too late for the read
     uint64_t leaving             # of a shard that is to move: the section that holds its last rows; 0: it is not
+    uint64_t unmarked            # before this place of the outbox some may be sent, and yet idle in the store
     uint32_t doubtful            # after a crash: so many rows may have been sent, and go out with DUP
     uint32_t trims               # rows to be dropped once the window that is being read is there
     uint32_t offered             # rows of offers that are open, see offers
