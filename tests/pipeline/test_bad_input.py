@@ -29,6 +29,7 @@ from tidemq.client.streams import StreamError, StreamReader, UnknownStreamError
 from tidemq.errors import UsageError
 from tidemq.pipeline.lake import plan
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
+from tidemq.pipeline.lake.progress import Progress
 from tidemq.pipeline.spark import jobs
 from tidemq.pipeline.spark.jobs import JobError
 from tidemq.pipeline.spark.session import check_workers
@@ -118,14 +119,14 @@ async def test_a_broker_that_is_away_for_a_while_is_waited_for(
         try:
             await asyncio.to_thread(streaming.publish, [("away/a", b"x")] * 10)
             epoch = StreamReader(streaming.url, "away").describe().epoch
-            await asyncio.to_thread(wait_until, lambda: job.bronze.reached("away", epoch) == 10)
+            await asyncio.to_thread(wait_until, lambda: job.bronze.reached(Progress("away", epoch)) == 10)
             proxy.refuse()
             proxy.cut()
             await asyncio.to_thread(streaming.publish, [("away/a", b"x")] * 10)
             await asyncio.sleep(3)
-            assert job.bronze.reached("away", epoch) == 10
+            assert job.bronze.reached(Progress("away", epoch)) == 10
             await proxy.open()
-            await asyncio.to_thread(wait_until, lambda: job.bronze.reached("away", epoch) == 20)
+            await asyncio.to_thread(wait_until, lambda: job.bronze.reached(Progress("away", epoch)) == 20)
             assert query.isActive
         finally:
             await asyncio.to_thread(query.stop)
@@ -208,7 +209,7 @@ def test_who_asks_for_credentials_ends_the_job_at_once(
     thread = threading.Thread(target=run)
     thread.start()
     epoch = StreamReader(streaming.url, "guarded").describe().epoch
-    wait_until(lambda: job.bronze.reached("guarded", epoch) == 10)
+    wait_until(lambda: job.bronze.reached(Progress("guarded", epoch)) == 10)
     guard.status = 401
     thread.join(30)
     [error] = ended

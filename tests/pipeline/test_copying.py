@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from tidemq.pipeline.lake import copying
 from tidemq.pipeline.lake.copying import copier
-from tidemq.pipeline.lake.ingest import Ingest, run_ingest, with_day
+from tidemq.pipeline.lake.ingest import Ingest, run_ingest
+from tidemq.pipeline.lake.messages import with_day
 from tidemq.pipeline.sources.stream import register
 from tidemq.pipeline.sources.stream_options import SourceOptions
 

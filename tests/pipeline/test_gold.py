@@ -17,7 +17,7 @@ from tidemq.client import Properties
 from tidemq.errors import ConfigError
 from tidemq.pipeline.decode.payload_rules import Gold, Rule
 from tidemq.pipeline.lake.gold import SPANS_MAX, merged
-from tidemq.pipeline.lake.table import TableError
+from tidemq.pipeline.spark.jobs import JobError
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -97,9 +97,8 @@ def test_windows_are_counted_again_when_late_rows_come(
     job = ingest(spark, streaming, tmp_path, "gold", RULES, rows_max=5)
     assert figures("gold/a") == again
     assert figures("gold/b") == other
-    nothing = spark.createDataFrame([], gold.schema())
-    with pytest.raises(TableError, match="was made with other settings; removed, it is made anew"):
-        gold.replace(nothing, "window", [], "gold", 1, 9, "of other windows")
+    with pytest.raises(JobError, match="was made with other settings; removed, it is made anew"):
+        ingest(spark, streaming, tmp_path, "gold", RULES.replace("99.9", "99"))
 
 
 PROPERTY = """

@@ -110,6 +110,38 @@ def ingest(
 
 
 @app.command()
+def refine(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")],
+    tables: Annotated[str, typer.Argument(metavar="TABLES", help="Folder or URI, as ingest has it.")],
+    rules: Annotated[Path, typer.Option(metavar="FILE", help="TOML with the rules.")],
+    rule: Annotated[str, typer.Option(metavar="NAME", help="Which of them.")],
+    start: Annotated[
+        str, typer.Option("--from", help="Keep what comes before: earliest (nothing), an offset, a time.")
+    ] = "earliest",
+    master: Master = "local[*]",
+    rows_max: RowsMax = 1_000_000,
+) -> None:
+    """Make the tables of a rule anew from bronze: of one that has changed, or was added; each message once.
+
+    May run beside ingest, and needs no broker.
+    """
+    try:
+        from tidemq.pipeline.decode.payload_rules import load_rules
+        from tidemq.pipeline.lake.plan import Lake
+        from tidemq.pipeline.lake.rework import rework
+        from tidemq.pipeline.sources.stream_options import Position
+        from tidemq.pipeline.spark.session import spark_session
+
+        lake = Lake(stream=stream, tables=tables, rules=load_rules(rules), rows_max=rows_max)
+        lake.rule(rule)  # what is wrong with the arguments is told before Spark takes its time
+        Position.parse("--from", start)
+        with spark_session(master, f"tidemq refine {stream}") as spark:
+            rework(spark, lake, rule, start)
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+
+
+@app.command()
 def reconcile(
     places: Annotated[
         list[str],

@@ -8,16 +8,19 @@ is kept between batches, a batch that comes again changes nothing, and a late ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidemq.pipeline.decode.payload_rules import Gold, Rule
-from tidemq.pipeline.lake.table import Table, day_of
+from tidemq.pipeline.lake.progress import Progress
+from tidemq.pipeline.lake.table import Table, TableError, day_of
 
-Span = tuple[datetime, datetime]
+Stretch = tuple[datetime, datetime]
 """From a time up to another."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,25 +30,42 @@ SPANS_MAX = 100  # that are replaced one by one
 
 
 def refresh(
-    spark: SparkSession, rule: Rule, silver: Table, table: Table, stream: str, epoch: int, rows_max: int
+    spark: SparkSession, rule: Rule, silver: Table, table: Table, progress: Progress, rows_max: int
 ) -> None:
-    """Brings the figures up to the decoded table, the messages of at most `rows_max` offsets at a time.
+    """Brings the figures up to the decoded table, which has this progress; the messages of at most `rows_max`
+    offsets at a time.
 
     TableError when the table was made by other settings, or another driver has committed meanwhile.
     """
     assert rule.gold is not None
-    end, reached = silver.reached(stream, epoch), table.reached(stream, epoch)
+    assert progress.working is not None
+    end = silver.reached(progress)
+    progress = replace(progress, working=replace(progress.working, digest=rule.gold.digest))
+    log = table.log()
+    if log and _made_by_others(progress, log):
+        raise TableError(f"the table {table.uri} was made with other settings; removed, it is made anew")
+    reached = progress.reached(log) if log else 0
+    if end and not reached:  # what an earlier working has left is removed even if this one has no rows
+        columns = _figures(spark, rule, rule.gold, silver, []).schema
+        table.begin(progress, to_arrow_schema(columns, timezone="UTC"))
     while reached < end:
         start, reached = reached, min(reached + rows_max, end)
-        spans = _touched(spark, rule, rule.gold, silver, epoch, start, reached)
+        spans = _touched(spark, rule, rule.gold, silver, progress.epoch, start, reached)
         if spans:
             figures = _figures(spark, rule, rule.gold, silver, spans)
-            table.replace(figures, "window", spans, stream, epoch, reached, repr(astuple(rule.gold)))
+            table.replace(figures, "window", spans, progress, reached)
+
+
+def _made_by_others(progress: Progress, log: DeltaTable) -> bool:
+    """Whether gold of this working has other settings; that of an earlier one is made anew."""
+    assert progress.working is not None
+    same = progress.generation_of(log) == progress.working.generation
+    return same and progress.digest_of(log) != progress.working.digest
 
 
 def _touched(
     spark: SparkSession, rule: Rule, gold: Gold, silver: Table, epoch: int, start: int, end: int
-) -> list[Span]:
+) -> list[Stretch]:
     """The spans of the windows that messages of these offsets change; whole windows."""
     bounds = {"epoch": (epoch, epoch), "offset": (start, end - 1)}
     new = silver.read(spark, ["epoch", "offset", rule.time_column], bounds)
@@ -56,9 +76,9 @@ def _touched(
     return merged([(_EPOCH + row.number * gold.window, changed) for row in numbers])
 
 
-def merged(spans: Iterable[tuple[datetime, timedelta]]) -> list[Span]:
+def merged(spans: Iterable[tuple[datetime, timedelta]]) -> list[Stretch]:
     """Spans, given by beginning and length, as ones that do not touch; where these are too many, one."""
-    found: list[Span] = []
+    found: list[Stretch] = []
     for start, length in sorted(spans):
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(found[-1][1], start + length))
@@ -77,7 +97,9 @@ def _window_number(rule: Rule, gold: Gold) -> Column:
     return F.expr(f"cast(floor(unix_micros({rule.time_column}) / {gold.window // _MICROSECOND}) as bigint)")
 
 
-def _figures(spark: SparkSession, rule: Rule, gold: Gold, silver: Table, spans: Sequence[Span]) -> DataFrame:
+def _figures(
+    spark: SparkSession, rule: Rule, gold: Gold, silver: Table, spans: Sequence[Stretch]
+) -> DataFrame:
     """The rows of these spans' windows."""
     rows = _readings(spark, rule, gold, silver, spans)
     if gold.gap:
@@ -94,7 +116,9 @@ def _figures(spark: SparkSession, rule: Rule, gold: Gold, silver: Table, spans: 
     return figures.select(*names, *percentiles, F.expr(_DAY).alias("date"))
 
 
-def _readings(spark: SparkSession, rule: Rule, gold: Gold, silver: Table, spans: Sequence[Span]) -> DataFrame:
+def _readings(
+    spark: SparkSession, rule: Rule, gold: Gold, silver: Table, spans: Sequence[Stretch]
+) -> DataFrame:
     """The rows of these spans, and of the time before in which silences begin; with `_at`, in microseconds,
     and `_window`.
     """
@@ -104,7 +128,8 @@ def _readings(spark: SparkSession, rule: Rule, gold: Gold, silver: Table, spans:
     there = [name for name in wanted if name in schema.names]  # an inferred column may still come
     earlier = _lookback(gold) if gold.gap else timedelta(0)
     columns = list(dict.fromkeys(["epoch", "offset", "topic", "client_id", time, *there]))
-    rows = silver.read(spark, columns, {time: (spans[0][0] - earlier, spans[-1][1])})
+    bounds = {time: (spans[0][0] - earlier, spans[-1][1])} if spans else {}
+    rows = silver.read(spark, columns, bounds)
     rows = rows.where(_within(time, [(start - earlier, end) for start, end in spans]))
     width_us = gold.window // _MICROSECOND
     rows = rows.withColumn("_at", F.unix_micros(time))
@@ -150,7 +175,7 @@ def _aggregates(gold: Gold) -> list[Column]:
     return found
 
 
-def _within(column: str, spans: Sequence[Span]) -> Column:
+def _within(column: str, spans: Sequence[Stretch]) -> Column:
     found = F.lit(False)
     for start, end in spans:
         found |= (F.col(column) >= F.lit(start)) & (F.col(column) < F.lit(end))

@@ -13,38 +13,39 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import cast
 
 import pyarrow.fs as pafs
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
 from tidemq.pipeline.lake.copying import copier
-from tidemq.pipeline.lake.gold import refresh
+from tidemq.pipeline.lake.messages import columns_of
 from tidemq.pipeline.lake.plan import Ingest
-from tidemq.pipeline.lake.refine import refine
-from tidemq.pipeline.lake.table import Table, day_of
+from tidemq.pipeline.lake.progress import Progress
+from tidemq.pipeline.lake.refine import Refiner
 from tidemq.pipeline.sources.stream import COLUMNS, RANGES, register
 from tidemq.pipeline.sources.stream_options import Position, SourceOptions
-from tidemq.pipeline.spark.jobs import run_job
+from tidemq.pipeline.spark.jobs import JobError, run_job
+
+SPANS_A_BATCH = 2  # of each rule, where it is behind: so it catches up, and bronze does not wait for long
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["Ingest", "run_ingest", "start_ingest", "with_day"]
+__all__ = ["Ingest", "run_ingest", "start_ingest"]
 
 
 def start_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> StreamingQuery:
     """Begins, or goes on from the checkpoint; with `once`, it ends with the last message of now."""
     register(spark)
+    refiner = Refiner(spark, ingest)
+    refiner.catch_up()
     checkpoint = f"{ingest.folder}/checkpoint"
     start = ingest.start if has_begun(checkpoint) else _begin(ingest)
     read = spark.readStream.format("tidemq").options(
         **ingest.source, **ingest.limits, start=start, ranges="true"
     )
-    write = read.load().writeStream.foreachBatch(_committer(ingest))
+    write = read.load().writeStream.foreachBatch(_committer(ingest, refiner))
     write = write.option("checkpointLocation", checkpoint).queryName(ingest.stream)
     if once:
         return write.trigger(availableNow=True).start()
@@ -57,9 +58,9 @@ def _begin(ingest: Ingest) -> str:
     """
     reader = ingest.open()
     state = reader.describe()
-    known = ingest.bronze.resumes_at(ingest.stream, state.epoch)
+    known = ingest.bronze.reached(Progress(ingest.stream, state.epoch))
     wanted = Position.parse("start", ingest.start)
-    if known is None or wanted.resolve(reader, state) <= known:
+    if not known or wanted.resolve(reader, state) <= known:
         return ingest.start
     _log.warning("%s has no checkpoint: it goes on from offset %d, where its table is", ingest.folder, known)
     return str(known)
@@ -71,32 +72,19 @@ def has_begun(checkpoint: str) -> bool:
     return bool(files.get_file_info(pafs.FileSelector(f"{root}/offsets", allow_not_found=True)))
 
 
-def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
+def _committer(ingest: Ingest, refiner: Refiner) -> Callable[[DataFrame, int], None]:
     """What is done with each batch; called by Spark in the driver."""
 
     def commit(ranges: DataFrame, batch: int) -> None:
         epoch = ingest.open().describe().epoch
-        spark, options = ranges.sparkSession, SourceOptions.parse(ingest.source)
-        copied: list[Row] = []
+        options = SourceOptions.parse(ingest.source)
 
         def write(folder: str, reached: int) -> None:
-            copied.extend(
-                ranges.mapInArrow(copier(options, folder, reached, ingest.bytes_max), RANGES).collect()
-            )
+            ranges.mapInArrow(copier(options, folder, reached, ingest.bytes_max), RANGES).collect()
 
-        columns = to_arrow_schema(_columns(f"{COLUMNS}, date date"), timezone="UTC")
-        ingest.bronze.append_by(write, columns, ingest.stream, epoch)
-        if ingest.rules and copied:
-            start, end = min(row.start for row in copied), max(row.end for row in copied)
-            messages = _kept(spark, ingest.bronze, epoch, start, end).persist()  # for several tables
-            try:
-                refine(messages, ingest, epoch)
-                for rule in ingest.rules:
-                    if rule.gold:
-                        tables = ingest.silver(rule), ingest.gold(rule)
-                        refresh(spark, rule, *tables, ingest.stream, epoch, ingest.rows_max)
-            finally:
-                messages.unpersist()
+        columns = to_arrow_schema(columns_of(f"{COLUMNS}, date date"), timezone="UTC")
+        ingest.bronze.append_by(write, columns, Progress(ingest.stream, epoch))
+        refiner.advance(epoch, SPANS_A_BATCH)
         if ingest.maintain_batches and batch % ingest.maintain_batches == ingest.maintain_batches - 1:
             for table in ingest.all_tables:
                 table.maintain()
@@ -104,24 +92,11 @@ def _committer(ingest: Ingest) -> Callable[[DataFrame, int], None]:
     return commit
 
 
-def _kept(spark: SparkSession, bronze: Table, epoch: int, start: int, end: int) -> DataFrame:
-    """The messages from offset `start` up to `end`. The stream may have given them up by now."""
-    bounds = {"epoch": (epoch, epoch), "offset": (start, end - 1)}
-    found = bronze.read(spark, _columns(COLUMNS).names, bounds)
-    return with_day(found.where((F.col("epoch") == epoch) & F.col("offset").between(start, end - 1)))
-
-
-def _columns(text: str) -> StructType:
-    return cast(StructType, StructType.fromDDL(text))
-
-
-def with_day(frame: DataFrame) -> DataFrame:
-    """With the day in UTC on which the message came, as the last column."""
-    return frame.withColumn("date", F.expr(day_of("received")))
-
-
 def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> None:
     """Ingests until all is done (`once`) or for ever, and restarts from the checkpoint after a failure.
+
+    A rule that cannot go on, because its tables were made by other settings, is held back and logged; all
+    else goes on. With `once`, the job fails when it has done all else.
 
     ConfigError for a rule that cannot be. ConnectError where the broker cannot be reached at the
     start, StreamError where it does not have the stream. JobError after a failure that no restart mends, such
@@ -130,3 +105,7 @@ def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> No
     ingest.check()
     ingest.open().describe()  # a wrong URL needs no restarts
     run_job(partial(start_ingest, spark, ingest, once=once))
+    refiner = Refiner(spark, ingest)
+    refiner.catch_up()
+    if refiner.held:
+        raise JobError("; ".join(refiner.said()))

@@ -7,26 +7,21 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tidemq.client.streams import StreamReader, find_token
+from tidemq.errors import UsageError
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.lake.table import Table
 from tidemq.pipeline.sources.stream_options import RETRY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ingest:
-    """What is to be brought where. `tables` is a folder, or its URI, that all executors reach."""
+class Lake:
+    """The tables of a stream, and the rules that make them of what came. `tables` is a folder, or its URI,
+    that all executors reach.
+    """
 
-    url: str  # of the broker's admin listener
-    token_file: str = ""  # with its token, on the driver (see `find_token`)
     stream: str
     tables: str
-    start: str = "earliest"  # of a new checkpoint: latest, an offset, a time
-    fail_on_data_loss: bool = True
-    rows_max: int = 1_000_000  # of a batch
-    batch_bytes_max: int = 0  # of a batch, on the broker's disk, in place of `rows_max`; 0: that bounds it
-    bytes_max: int = 64 << 20  # of messages that a task holds before it writes them
-    trigger_s: float = 1.0  # from the beginning of one batch to that of the next
-    maintain_batches: int = 200  # so often files are put together; 0: never
+    rows_max: int = 1_000_000  # messages that are worked at once
     rules: tuple[Rule, ...] = ()  # how payloads are decoded; none: bronze is all
 
     @property
@@ -35,23 +30,12 @@ class Ingest:
         root = self.tables if urlsplit(self.tables).scheme else Path(self.tables).absolute().as_uri()
         return f"{root.rstrip('/')}/{self.stream}"
 
-    @property
-    def source(self) -> dict[str, str]:
-        """Options of the source that hold for every read of the stream."""
-        fail = str(self.fail_on_data_loss).lower()
-        given = {"url": self.url, "stream": self.stream, "failOnDataLoss": fail}
-        return given | ({"tokenFile": self.token_file} if self.token_file else {})
-
-    @property
-    def limits(self) -> dict[str, str]:
-        """Options of the source that bound a batch."""
-        if self.batch_bytes_max:
-            return {"maxBytesPerBatch": str(self.batch_bytes_max)}
-        return {"maxRowsPerBatch": str(self.rows_max)}
-
-    def open(self) -> StreamReader:
-        """A reader of the stream, for the driver."""
-        return StreamReader(self.url, self.stream, token=find_token(self.token_file), retry_s=RETRY_S)
+    def rule(self, name: str) -> Rule:
+        """UsageError says which there are."""
+        for each in self.rules:
+            if each.name == name:
+                return each
+        raise UsageError(f"there is no rule {name}; there are: {', '.join(each.name for each in self.rules)}")
 
     @property
     def bronze(self) -> Table:
@@ -100,3 +84,35 @@ class Ingest:
 
     def _table(self, name: str) -> Table:
         return Table(f"{self.folder}/{name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingest(Lake):
+    """What is to be brought where; a batch has `rows_max` messages at most."""
+
+    url: str  # of the broker's admin listener
+    token_file: str = ""  # with its token, on the driver (see `find_token`)
+    start: str = "earliest"  # of a new checkpoint: latest, an offset, a time
+    fail_on_data_loss: bool = True
+    batch_bytes_max: int = 0  # of a batch, on the broker's disk, in place of `rows_max`; 0: that bounds it
+    bytes_max: int = 64 << 20  # of messages that a task holds before it writes them
+    trigger_s: float = 1.0  # from the beginning of one batch to that of the next
+    maintain_batches: int = 200  # so often files are put together; 0: never
+
+    @property
+    def source(self) -> dict[str, str]:
+        """Options of the source that hold for every read of the stream."""
+        fail = str(self.fail_on_data_loss).lower()
+        given = {"url": self.url, "stream": self.stream, "failOnDataLoss": fail}
+        return given | ({"tokenFile": self.token_file} if self.token_file else {})
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """Options of the source that bound a batch."""
+        if self.batch_bytes_max:
+            return {"maxBytesPerBatch": str(self.batch_bytes_max)}
+        return {"maxRowsPerBatch": str(self.rows_max)}
+
+    def open(self) -> StreamReader:
+        """A reader of the stream, for the driver."""
+        return StreamReader(self.url, self.stream, token=find_token(self.token_file), retry_s=RETRY_S)

@@ -2,9 +2,9 @@
 
 Executors write Parquet files into a new folder below the table for each attempt; then the driver commits
 these files in one transaction of Delta's log, by `deltalake`, without Delta's Java parts. The transaction has
-how far in the stream (its name and epoch) the table has got. So a batch that is tried again, after a driver
-was killed or by one that does not know that another has taken over, adds only what is behind that offset, and
-two that commit at once exclude one another. Files of an attempt that was not committed belong to no table;
+how far in the stream the table has got (`progress`). So a batch that is tried again, after a driver was
+killed or by one that does not know that another has taken over, adds only what is behind that offset, and two
+that commit at once exclude one another. Files of an attempt that was not committed belong to no table;
 `maintain` removes them.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidemq.errors import TideMQError
+from tidemq.pipeline.lake.progress import Progress, Span
 
 RETAINED_H = 7 * 24  # files that no version of the table needs are kept so long for its readers
 Write = Callable[[str, int], None]  # into a folder, from an offset on
@@ -46,6 +47,10 @@ def day_of(column: str) -> str:
 class TableError(TideMQError):
     """A table is not what is to be written to, or somebody else writes to it. Caught by who started the
     job."""
+
+
+class ConflictError(TableError):
+    """Somebody else has written to a table meanwhile: what was to be done is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,30 +83,6 @@ class Written:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far in a stream a table gets by a commit: from an offset to another."""
-
-    stream: str
-    epoch: int
-    start: int = 0
-    end: int = 0
-
-    @property
-    def writer(self) -> str:
-        """Whose transactions in Delta's log say so."""
-        return f"tidemq/{self.stream}/{self.epoch}"
-
-    @property
-    def beginning(self) -> str:
-        """Whose transactions say where the last batch began, which may not be in all tables yet."""
-        return f"{self.writer}/from"
-
-    def properties(self) -> CommitProperties:
-        said = [Transaction(self.writer, self.end), Transaction(self.beginning, self.start)]
-        return CommitProperties(app_transactions=said)
-
-
 class Table:
     """One table, at a folder's path or URI; partitioned by columns that come last in its rows.
 
@@ -113,83 +94,135 @@ class Table:
         self._partition_by = partition_by
         self._files, self._root = pafs.FileSystem.from_uri(self.uri)
 
-    def append(self, frame: DataFrame, stream: str, epoch: int, *, widen: bool = False) -> int:
+    def append(
+        self,
+        frame: DataFrame,
+        progress: Progress,
+        span: Span | None = None,
+        *,
+        stale: Callable[[], str] = str,
+        widen: bool = False,
+    ) -> int:
         """Adds the rows of messages that the table has not got to; gives their number.
 
-        `frame` has rows of one stream and epoch, and of all messages up to its highest offset. With `widen`,
-        columns that the table has not are added to it. TableError when the table has other columns, or
-        another driver has committed meanwhile.
+        `frame` has all rows of the span's messages; without a span, of all messages up to the highest offset
+        among them. Rows that an earlier working has left are removed before, see `begin`. With `widen`,
+        columns that the table has not are added to it.
+
+        TableError when the table has other columns, ConflictError when another driver has committed
+        meanwhile.
         """
         columns = to_arrow_schema(frame.schema, timezone="UTC")
         frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        self.begin(progress, columns, stale)
 
         def write(folder: str, reached: int) -> None:
             rows = frame.where(F.col("offset") >= reached).write.partitionBy(*self._partition_by)
             rows = rows.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             rows.parquet(folder, compression="zstd")
 
-        return self.append_by(write, columns, stream, epoch, widen=widen)
+        return self.append_by(write, columns, progress, span, widen=widen)
 
     def append_by(
-        self, write: Write, columns: pa.Schema, stream: str, epoch: int, *, widen: bool = False
+        self,
+        write: Write,
+        columns: pa.Schema,
+        progress: Progress,
+        span: Span | None = None,
+        *,
+        widen: bool = False,
     ) -> int:
         """The same, where `write` puts Parquet files with these columns below a folder: of the rows from an
         offset on, in a folder `name=value` for each value of a partition's column, which they have not.
         """
         table = self._open(columns, widen)
-        reached = self.reached(stream, epoch)  # what is committed later than this is noticed
+        reached = progress.reached(table)  # what is committed later than this is noticed
+        if span is not None and span.whole and reached != span.start:
+            raise ConflictError(f"somebody else has brought {self.uri} to the offset {reached} meanwhile")
         attempt = f"batch-{uuid.uuid4()}"
         write(f"{self.uri}/{attempt}", reached)
         written = list(self._written(attempt))
         if not written:
             with suppress(FileNotFoundError):
                 self._files.delete_dir(f"{self._root}/{attempt}")
-            return 0
+            if span is None or not span.whole:
+                return 0
+        epoch = progress.epoch
         if any((each.low["epoch"], each.high["epoch"]) != (epoch, epoch) for each in written):
             raise TableError(
-                f"the stream {stream} was made anew while its messages were written to {self.uri}"
+                f"the stream {progress.stream} was made anew while its messages were written to {self.uri}"
             )
-        end = max(each.high["offset"] for each in written) + 1
-        self._commit(table, attempt, written, columns, Progress(stream, epoch, reached, end))
+        end = span.end if span else max(each.high["offset"] for each in written) + 1
+        self._commit(table, written, columns, progress.said(end))
         return sum(each.rows for each in written)
+
+    def begin(self, progress: Progress, columns: pa.Schema, stale: Callable[[], str] = str) -> None:
+        """Makes the table ready for a working, if it has rows of an earlier one: removes those for which
+        `stale`, a predicate, is true; where it is empty all, and gives the table these columns.
+
+        ConflictError when the table has begun a later one.
+        """
+        table = self.log()
+        if table is None or progress.working is None:
+            return
+        there, mine = progress.generation_of(table), progress.working.generation
+        if there > mine:
+            raise ConflictError(f"somebody else works the messages of {self.uri} again")
+        if there < mine:
+            self.begin_again(table, columns, stale(), progress.said(0))
+
+    def begin_again(self, table: DeltaTable, columns: pa.Schema, stale: str, said: CommitProperties) -> None:
+        """The same, in one transaction that says how far the table is now; `table` is what `log` gave."""
+        with self._alone():
+            if not stale:
+                write_deltalake(
+                    table,
+                    columns.empty_table(),
+                    mode="overwrite",
+                    schema_mode="overwrite",
+                    commit_properties=said,
+                )
+                return
+            version = table.version()
+            table.delete(stale, commit_properties=said)
+            if table.version() == version:  # no row was
+                self._commit(table, [], pa.schema(table.schema().to_arrow()), said)
 
     def replace(
         self,
         frame: DataFrame,
         column: str,
         spans: Sequence[tuple[datetime, datetime]],
-        stream: str,
-        epoch: int,
+        progress: Progress,
         end: int,
-        settings: str,
     ) -> None:
         """Puts these rows in the place of all whose `column` lies in a span, which is from a time up to
         another: what is to be said of the stream's messages up to the offset `end`.
 
-        The driver holds the rows. TableError when the table was made with other `settings` or columns, or
-        another driver has committed meanwhile.
+        The driver holds the rows. TableError when the table has other columns, ConflictError when another
+        driver has committed meanwhile.
         """
         arrow = to_arrow_schema(frame.schema, timezone="UTC")
-        table = self._open(arrow, description=settings)
-        if table.metadata().description != settings:
-            raise TableError(f"the table {self.uri} was made with other settings; removed, it is made anew")
+        self.begin(progress, arrow)
+        table = self._open(arrow)
         within = (f"({column} >= '{_utc(start)}' and {column} < '{_utc(end)}')" for start, end in spans)
-        try:
+        rows = frame.toArrow().cast(arrow)
+        for field in pa.schema(table.schema().to_arrow()):  # that the table's owner has added
+            if field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+        with self._alone():
             write_deltalake(
                 table,
-                frame.toArrow().cast(arrow),
+                rows,
                 mode="overwrite",
                 predicate=" or ".join(within),
-                commit_properties=Progress(stream, epoch, 0, end).properties(),
+                commit_properties=progress.said(end),
             )
-        except CommitFailedError as error:
-            raise TableError(f"somebody else has written to {self.uri} meanwhile: {error}") from error
 
     def maintain(self) -> None:
         """Puts small files together, and removes files that no reader needs any more, after a week."""
-        try:
-            table = DeltaTable(self.uri)
-        except TableNotFoundError:
+        table = self.log()
+        if table is None:
             return
         table.optimize.compact()
         table.vacuum(retention_hours=RETAINED_H, dry_run=False, full=True)
@@ -201,10 +234,9 @@ class Table:
 
         `bounds` are inclusive, of `epoch`, `offset`, `received` or `event_time`; None: no bound.
         """
-        try:
-            table = DeltaTable(self.uri)
-        except TableNotFoundError as error:
-            raise TableError(f"there is no table {self.uri}") from error
+        table = self.log()
+        if table is None:
+            raise TableError(f"there is no table {self.uri}")
         schema = from_arrow_schema(pa.schema(table.schema().to_arrow()))
         wanted = StructType([schema[name] for name in columns])
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
@@ -215,65 +247,73 @@ class Table:
 
     def schema(self) -> StructType | None:
         """The columns; None where there is no table yet."""
-        try:
-            return from_arrow_schema(pa.schema(DeltaTable(self.uri).schema().to_arrow()))
-        except TableNotFoundError:
-            return None
+        table = self.log()
+        return from_arrow_schema(pa.schema(table.schema().to_arrow())) if table else None
 
-    def reached(self, stream: str, epoch: int) -> int:
+    def reached(self, progress: Progress) -> int:
         """The offset after the last message of the stream that the table has."""
-        try:
-            return DeltaTable(self.uri).transaction_version(Progress(stream, epoch).writer) or 0
-        except TableNotFoundError:
-            return 0
+        table = self.log()
+        return progress.reached(table) if table else 0
 
-    def resumes_at(self, stream: str, epoch: int) -> int | None:
-        """Where who has lost the checkpoint goes on: the offset at which the last batch began, which other
-        tables may not have yet. None where the table has nothing of the stream.
-        """
+    def epochs(self) -> list[int]:
+        """Those of which the table has messages, in the order in which they came."""
+        table = self.log()
+        files = pa.table(table.get_add_actions(flatten=True)).to_pylist() if table else []
+        first: dict[int, datetime] = {}
+        for each in files:
+            epoch, received = each.get("min.epoch"), each.get("min.received")
+            if epoch is not None and received is not None:  # or somebody else has written it
+                first[epoch] = min(first.get(epoch, received), received)
+        return sorted(first, key=lambda epoch: first[epoch])
+
+    def log(self) -> DeltaTable | None:
+        """As it is now; None where there is no table."""
         try:
-            table = DeltaTable(self.uri)
+            return DeltaTable(self.uri)
         except TableNotFoundError:
             return None
-        progress = Progress(stream, epoch)
-        began = table.transaction_version(progress.beginning)
-        return table.transaction_version(progress.writer) if began is None else began
 
-    def _open(self, schema: pa.Schema, widen: bool = False, description: str | None = None) -> Any:
+    def _open(self, schema: pa.Schema, widen: bool = False) -> Any:
         """The table, made if there is none: what `_commit` needs."""
         schema = Schema.from_arrow(schema)
         try:
             table = DeltaTable(self.uri)
         except TableNotFoundError:
             columns = list(self._partition_by)
-            return DeltaTable.create(
-                self.uri, schema, partition_by=columns, mode="ignore", description=description
-            )
+            return DeltaTable.create(self.uri, schema, partition_by=columns, mode="ignore")
         there = {field.name: field.type for field in table.schema().fields}
+        nullable = {field.name: field.nullable for field in table.schema().fields}
         if widen and (new := [field for field in schema.fields if field.name not in there]):
             table.alter.add_columns(new)
             there |= {field.name: field.type for field in new}
         for field in schema.fields:
             if there.pop(field.name, None) != field.type:
                 raise TableError(f"the table {self.uri} has no column {field.name} of {field.type}")
-        if there:
-            raise TableError(f"the table {self.uri} has a column {min(there)}, which is unknown here")
+        # further columns are its owner's, and stay empty
+        if required := sorted(name for name in there if not nullable[name]):
+            raise TableError(f"the table {self.uri} has a column {required[0]} that must have a value")
         return table
 
     def _commit(
-        self, table: Any, attempt: str, written: Sequence[Written], schema: pa.Schema, progress: Progress
+        self, table: DeltaTable, written: Sequence[Written], schema: pa.Schema, said: CommitProperties
     ) -> None:
         """Makes the files of an attempt the table's; `table` is what `_open` gave."""
-        try:
+        with self._alone():
             table.create_write_transaction(
                 [each.action() for each in written],
                 "append",
                 schema,
                 list(self._partition_by),
-                commit_properties=progress.properties(),
+                commit_properties=said,
             )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """ConflictError where another driver has committed since the table was opened."""
+        try:
+            yield
         except CommitFailedError as error:
-            raise TableError(f"somebody else has written to {self.uri} meanwhile: {error}") from error
+            raise ConflictError(f"somebody else has written to {self.uri} meanwhile: {error}") from error
 
     def _written(self, attempt: str) -> Iterator[Written]:
         """The files of an attempt that have rows."""

@@ -1,0 +1,65 @@
+"""Messages of bronze, for rules that work the same ones."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from tidemq.pipeline.lake.progress import Span
+from tidemq.pipeline.lake.redelivery import first_deliveries
+from tidemq.pipeline.lake.table import Table, day_of
+from tidemq.pipeline.sources.stream import COLUMNS
+
+
+class Messages:
+    """Of an epoch, without those that came again. Spark keeps those that were asked for last."""
+
+    def __init__(self, spark: SparkSession, bronze: Table, epoch: int) -> None:
+        self.epoch = epoch
+        self._spark = spark
+        self._bronze = bronze
+        self._span: Span | None = None
+        self._kept: DataFrame | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def between(self, span: Span) -> DataFrame:
+        """With `date`, the day in UTC on which each came, as the last column."""
+        if self._kept is None or self._span != span:
+            self._release()
+            found = with_day(read_messages(self._spark, self._bronze, self.epoch, span))
+            self._span, self._kept = span, first_deliveries(found, self._bronze).persist()
+        return self._kept
+
+    def _release(self) -> None:
+        if self._kept is not None:
+            self._kept.unpersist()
+        self._kept = None
+
+
+def read_messages(spark: SparkSession, bronze: Table, epoch: int, span: Span) -> DataFrame:
+    """The messages of a span, as they came. The stream may have given them up by now."""
+    last = span.end - 1
+    bounds = {"epoch": (epoch, epoch), "offset": (span.start, last)}
+    found = bronze.read(spark, columns_of(COLUMNS).names, bounds)
+    return found.where((F.col("epoch") == epoch) & F.col("offset").between(span.start, last))
+
+
+def columns_of(text: str) -> StructType:
+    """What is said in Spark's own language."""
+    return cast(StructType, StructType.fromDDL(text))
+
+
+def with_day(frame: DataFrame) -> DataFrame:
+    """With the day in UTC on which the message came, as the last column."""
+    return frame.withColumn("date", F.expr(day_of("received")))

@@ -1,0 +1,84 @@
+"""How far a table has got, as it stands in its own log: Delta's transactions of applications, which a commit
+says together with its files, or not at all.
+
+Bronze has one number for each epoch of a stream. The tables of a rule have one for each *working*: what a
+rule makes of the messages from the first on. Who works them again begins a working with a higher generation,
+and what an earlier one has left is removed. A rule's decoded table decides which working it is: the others
+(late rows, dead letters, births, gold) follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Messages from offset `start` up to `end`."""
+
+    start: int
+    end: int
+    whole: bool = False  # a table has got to its end even without a row, and before that to its start
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """What a rule makes of the messages, once."""
+
+    rule: str
+    generation: int  # microseconds since 1970 when it began
+    digest: int  # of what the rule says
+
+    @property
+    def generation_key(self) -> str:
+        return f"tidemq/rule/{self.rule}"
+
+    @property
+    def digest_key(self) -> str:
+        return f"tidemq/rule/{self.rule}/digest"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Whose progress is meant: that of ingest itself, or of a working, in an epoch of a stream."""
+
+    stream: str
+    epoch: int
+    working: Working | None = None
+
+    @property
+    def writer(self) -> str:
+        """Whose transactions say how far they have got."""
+        of_rule = f"/{self.working.rule}/{self.working.generation}" if self.working else ""
+        return f"tidemq/{self.stream}/{self.epoch}{of_rule}"
+
+    def reached(self, table: DeltaTable) -> int:
+        """The offset after the last message that the table has."""
+        return table.transaction_version(self.writer) or 0
+
+    def said(self, end: int) -> CommitProperties:
+        """What a commit says of the messages up to an offset."""
+        return said_of({self: end})
+
+    def generation_of(self, table: DeltaTable) -> int:
+        """Of the working of this rule that the table has begun; 0: of none."""
+        assert self.working is not None
+        return table.transaction_version(self.working.generation_key) or 0
+
+    def digest_of(self, table: DeltaTable) -> int | None:
+        """Of the rule that the table's rows were made by; None: of none."""
+        assert self.working is not None
+        return table.transaction_version(self.working.digest_key)
+
+
+def said_of(ends: Mapping[Progress, int]) -> CommitProperties:
+    """What a commit says that brings several up to an offset each."""
+    numbers: dict[str, int] = {}
+    for progress, end in ends.items():
+        numbers[progress.writer] = end
+        if working := progress.working:
+            numbers |= {working.generation_key: working.generation, working.digest_key: working.digest}
+    return CommitProperties(app_transactions=[Transaction(*each) for each in numbers.items()])

@@ -1,0 +1,73 @@
+"""Works messages of bronze again by a rule: one that has changed, or whose past is to be made anew."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidemq.pipeline.decode.payload_rules import Rule
+from tidemq.pipeline.lake.plan import Lake
+from tidemq.pipeline.lake.progress import Progress, Working, said_of
+from tidemq.pipeline.lake.refine import Refiner, current, decoded_columns, rows_behind
+from tidemq.pipeline.lake.table import TableError
+from tidemq.pipeline.sources.stream_options import Position
+from tidemq.pipeline.spark.jobs import JobError
+
+
+def rework(spark: SparkSession, lake: Lake, name: str, start: str = "earliest") -> None:
+    """Brings the tables of a rule up to bronze, and before that removes what they have of messages from
+    `start` on: an offset (of the newest epoch), a time, `earliest` (all), or `latest` (nothing).
+
+    May run beside an ingest: that works the messages, too, and each gets into a table once. Readers see the
+    table grow again meanwhile; gold is made anew, whole.
+
+    UsageError when there is no such rule, or `start` is no place. ConfigError for columns that cannot be.
+    TableError when only a part is to be worked again, but the rule has changed. JobError when the rule's
+    tables cannot be written to.
+    """
+    rule = lake.rule(name)
+    rule.check()
+    position = Position.parse("from", start)
+    if not lake.bronze.epochs():
+        raise TableError(f"there is no table {lake.bronze.uri} with messages to be worked")
+    _begin(spark, lake, rule, position)
+    refiner = Refiner(spark, replace(lake, rules=(rule,)))
+    refiner.catch_up()
+    if refiner.held:
+        raise JobError("; ".join(refiner.said()))
+
+
+def _begin(spark: SparkSession, lake: Lake, rule: Rule, position: Position) -> None:
+    """Begins another working of the rule, if its tables have begun one."""
+    silver = lake.silver(rule)
+    table = silver.log()
+    if table is None or position.latest:
+        return
+    working = Working(rule.name, time.time_ns() // 1000, rule.digest)
+    epochs = lake.bronze.epochs()
+    ends = dict.fromkeys(epochs, 0)
+    stale = ""
+    if position != Position():
+        before = current(lake, rule)
+        ends = {epoch: _end(spark, lake, rule, before, epoch, position) for epoch in epochs}
+        stale = rows_behind(ends)
+    columns = to_arrow_schema(decoded_columns(spark, rule), timezone="UTC")
+    said = said_of({Progress(lake.stream, epoch, working): end for epoch, end in ends.items()})
+    silver.begin_again(table, columns, stale, said)
+
+
+def _end(spark: SparkSession, lake: Lake, rule: Rule, before: Working, epoch: int, position: Position) -> int:
+    """Up to which offset of an epoch the rows stay that a working has made."""
+    reached = lake.silver(rule).reached(Progress(lake.stream, epoch, before))
+    if position.time is None:
+        newest = epoch == lake.bronze.epochs()[-1]
+        return min(reached, position.offset or 0) if newest else reached
+    bounds = {"epoch": (epoch, epoch), "received": (position.time, None)}
+    found = lake.bronze.read(spark, ["epoch", "offset", "received"], bounds)
+    found = found.where((F.col("epoch") == epoch) & (F.col("received") >= F.lit(position.time)))
+    first = found.agg(F.min("offset")).first()
+    return reached if first is None or first[0] is None else min(reached, int(first[0]))
