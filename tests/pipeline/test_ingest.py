@@ -51,7 +51,7 @@ def job(streaming: Streaming, tmp_path: Path) -> Callable[..., Ingest]:
 def test_each_message_is_in_bronze_once_also_without_the_checkpoint(
     spark: SparkSession, streaming: Streaming, job: Callable[..., Ingest], tmp_path: Path
 ) -> None:
-    ingest = job("once", rows_max=40, maintain_batches=3)
+    ingest = job("once", rows_max=40)
     streaming.publish([("once/a", b"%d" % number) for number in range(100)])
     run_ingest(spark, ingest, once=True)
     found = rows(ingest)
@@ -59,7 +59,6 @@ def test_each_message_is_in_bronze_once_also_without_the_checkpoint(
         (number, "once/a", b"%d" % number) for number in range(100)
     ]
     assert all(row["date"] == row["received"].astimezone(UTC).date() for row in found)
-    assert len(DeltaTable(ingest.bronze.uri).file_uris()) == 1  # the third batch has put them together
     shutil.rmtree(tmp_path / "lake/once/checkpoint")
     streaming.publish([("once/a", b"x")] * 10)
     run_ingest(spark, ingest, once=True)

@@ -6,6 +6,7 @@ Spark is imported when a command runs, so that other commands start quickly.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -75,8 +76,8 @@ def ingest(
     ] = 64 << 20,
     trigger: Trigger = 1.0,
     maintain_batches: Annotated[
-        int, typer.Option(min=0, help="Compact small files every N batches; 0: never.")
-    ] = 200,
+        int, typer.Option(min=0, help="Do what `maintain` does every N batches; 0: never.")
+    ] = 0,
 ) -> None:
     """Bring a stream into TABLES/STREAM/bronze, a Delta Lake table, each message once; with --rules, decoded
     into TABLES/STREAM/silver/RULE, and what cannot be into TABLES/STREAM/dead_letters.
@@ -137,6 +138,34 @@ def refine(
         Position.parse("--from", start)
         with spark_session(master, f"tidemq refine {stream}") as spark:
             rework(spark, lake, rule, start)
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+
+
+@app.command()
+def maintain(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")],
+    tables: Annotated[str, typer.Argument(metavar="TABLES", help="Folder or URI, as ingest has it.")],
+    every: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Again and again; 0: once.")] = 0.0,
+    keep: Annotated[
+        int, typer.Option(min=0, metavar="HOURS", help="So long readers of older versions find their files.")
+    ] = 7 * 24,
+) -> None:
+    """Put small files together and remove those that nobody needs any more, beside a running ingest.
+
+    Needs neither the broker nor Spark.
+    """
+    try:
+        from tidemq.pipeline.lake.maintenance import maintain_all
+        from tidemq.pipeline.lake.plan import Lake
+
+        lake = Lake(stream=stream, tables=tables)
+        while True:
+            for name, done in maintain_all(lake, keep).items():
+                print(f"{name}: {done.files} files into {done.into}, {done.bytes} bytes", flush=True)
+            if not every:
+                return
+            time.sleep(every)
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
 

@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemq.pipeline.lake.copying import copier
+from tidemq.pipeline.lake.maintenance import maintain
 from tidemq.pipeline.lake.messages import columns_of
 from tidemq.pipeline.lake.plan import Ingest
 from tidemq.pipeline.lake.progress import Progress
@@ -87,7 +88,7 @@ def _committer(ingest: Ingest, refiner: Refiner) -> Callable[[DataFrame, int], N
         refiner.advance(epoch, SPANS_A_BATCH)
         if ingest.maintain_batches and batch % ingest.maintain_batches == ingest.maintain_batches - 1:
             for table in ingest.all_tables:
-                table.maintain()
+                maintain(table)
 
     return commit
 

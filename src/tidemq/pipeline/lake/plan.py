@@ -97,7 +97,7 @@ class Ingest(Lake):
     batch_bytes_max: int = 0  # of a batch, on the broker's disk, in place of `rows_max`; 0: that bounds it
     bytes_max: int = 64 << 20  # of messages that a task holds before it writes them
     trigger_s: float = 1.0  # from the beginning of one batch to that of the next
-    maintain_batches: int = 200  # so often files are put together; 0: never
+    maintain_batches: int = 0  # so often tables are maintained between batches; 0: somebody else does it
 
     @property
     def source(self) -> dict[str, str]:

@@ -11,11 +11,12 @@ that commit at once exclude one another. Files of an attempt that was not commit
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,7 +26,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  its name everywhere
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -91,7 +92,7 @@ class Table:
 
     def __init__(self, uri: str, partition_by: tuple[str, ...] = ("date",)) -> None:
         self.uri = uri if urlsplit(uri).scheme else Path(uri).absolute().as_uri()
-        self._partition_by = partition_by
+        self.partition_by = partition_by
         self._files, self._root = pafs.FileSystem.from_uri(self.uri)
 
     def append(
@@ -117,7 +118,7 @@ class Table:
         self.begin(progress, columns, stale)
 
         def write(folder: str, reached: int) -> None:
-            rows = frame.where(F.col("offset") >= reached).write.partitionBy(*self._partition_by)
+            rows = frame.where(F.col("offset") >= reached).write.partitionBy(*self.partition_by)
             rows = rows.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             rows.parquet(folder, compression="zstd")
 
@@ -219,13 +220,62 @@ class Table:
                 commit_properties=progress.said(end),
             )
 
-    def maintain(self) -> None:
-        """Puts small files together, and removes files that no reader needs any more, after a week."""
+    def files(self) -> list[dict[str, Any]]:
+        """What the log says of each file that the table has now; none where there is no table."""
+        table = self.log()
+        return pa.table(table.get_add_actions(flatten=True)).to_pylist() if table else []
+
+    def swap(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], attempt: str) -> int:
+        """Puts the files of an attempt in the place of others with the same rows; gives their bytes.
+
+        `table` is what `log` gave, `files` are some of `files`. ConflictError when one of them is not the
+        table's any more.
+        """
+        written = list(self._written(attempt))
+        now_ms = time.time_ns() // 1_000_000
+        removed = [
+            RemoveAction(
+                each["path"],
+                data_change=False,
+                deletion_timestamp=now_ms,
+                size=each["size_bytes"],
+                partition_values={name: str(each[f"partition.{name}"]) for name in self.partition_by},
+            )
+            for each in files
+        ]
+        added = [replace(each.action(), data_change=False) for each in written]
+        with self._alone():
+            table.create_write_transaction(
+                [*removed, *added], "append", table.schema(), list(self.partition_by)
+            )
+        return sum(each.size for each in written)
+
+    @contextmanager
+    def new_file(self, path: str, columns: pa.Schema) -> Iterator[pq.ParquetWriter]:
+        """A Parquet file below the table, which is not the table's yet."""
+        whole = f"{self._root}/{path}"
+        self._files.create_dir(whole.rpartition("/")[0])
+        with pq.ParquetWriter(whole, columns, filesystem=self._files, compression="zstd") as writer:
+            yield writer
+
+    def open_file(self, path: str) -> pa.NativeFile:
+        """One of the table's."""
+        return self._files.open_input_file(f"{self._root}/{path}")
+
+    def clean(self, keep_h: int = RETAINED_H) -> None:
+        """Removes files that no version of the table of the last hours needs, those of attempts among them,
+        and their folders.
+        """
         table = self.log()
         if table is None:
             return
-        table.optimize.compact()
-        table.vacuum(retention_hours=RETAINED_H, dry_run=False, full=True)
+        table.vacuum(retention_hours=keep_h, dry_run=False, full=True, enforce_retention_duration=False)
+        old = datetime.now(UTC) - timedelta(hours=keep_h)
+        for info in self._files.get_file_info(pafs.FileSelector(self._root)):
+            if _is_attempt(info, old):
+                inside = self._files.get_file_info(pafs.FileSelector(info.path, recursive=True))
+                if not any(each.is_file for each in inside):
+                    self._files.delete_dir(info.path)
 
     def read(
         self, spark: SparkSession, columns: Sequence[str], bounds: Mapping[str, tuple[Any, Any]] = {}
@@ -239,7 +289,7 @@ class Table:
             raise TableError(f"there is no table {self.uri}")
         schema = from_arrow_schema(pa.schema(table.schema().to_arrow()))
         wanted = StructType([schema[name] for name in columns])
-        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        files = self.files()
         paths = [f"{self.uri}/{each['path']}" for each in files if _overlaps(each, bounds)]
         if not paths:
             return spark.createDataFrame([], wanted)
@@ -257,10 +307,8 @@ class Table:
 
     def epochs(self) -> list[int]:
         """Those of which the table has messages, in the order in which they came."""
-        table = self.log()
-        files = pa.table(table.get_add_actions(flatten=True)).to_pylist() if table else []
         first: dict[int, datetime] = {}
-        for each in files:
+        for each in self.files():
             epoch, received = each.get("min.epoch"), each.get("min.received")
             if epoch is not None and received is not None:  # or somebody else has written it
                 first[epoch] = min(first.get(epoch, received), received)
@@ -279,7 +327,7 @@ class Table:
         try:
             table = DeltaTable(self.uri)
         except TableNotFoundError:
-            columns = list(self._partition_by)
+            columns = list(self.partition_by)
             return DeltaTable.create(self.uri, schema, partition_by=columns, mode="ignore")
         there = {field.name: field.type for field in table.schema().fields}
         nullable = {field.name: field.nullable for field in table.schema().fields}
@@ -303,7 +351,7 @@ class Table:
                 [each.action() for each in written],
                 "append",
                 schema,
-                list(self._partition_by),
+                list(self.partition_by),
                 commit_properties=said,
             )
 
@@ -326,6 +374,12 @@ class Table:
                     path = f"{attempt}/{info.path.partition(f'/{attempt}/')[2]}"
                     modified_ms = (info.mtime_ns or 0) // 1_000_000
                     yield Written(path, info.size, modified_ms, metadata.num_rows, low, high)
+
+
+def _is_attempt(info: pafs.FileInfo, before: datetime) -> bool:
+    """Whether it is the folder of an attempt, or of files put together, that is older."""
+    ours = info.type == pafs.FileType.Directory and info.base_name.startswith(("batch-", "compact-"))
+    return ours and info.mtime is not None and info.mtime < before
 
 
 def _overlaps(file: Mapping[str, Any], bounds: Mapping[str, tuple[Any, Any]]) -> bool:

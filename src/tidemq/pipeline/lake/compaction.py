@@ -1,0 +1,132 @@
+"""Few large files in place of many small ones, while others write; a byte is written four times at most.
+
+Each batch writes files of its own. While a partition grows, `GATHERED` of them become one of level 1, and as
+many of level 1 one of level 2. When it has stopped growing, all that is smaller than `TARGET_BYTES` becomes
+level 3, which is left alone. The path of a file says its level.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemq.pipeline.lake.table import ConflictError, Table
+
+TARGET_BYTES = 128 << 20  # a file that has so many is left alone
+GATHERED = 32
+LAST_LEVEL = 3
+QUIET = timedelta(hours=1)  # a partition of an earlier day whose files are as old as this has stopped growing
+GROUP_BYTES = 64 << 20  # in memory, of a row group
+GROUP_ROWS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files of a partition that become one."""
+
+    date: str
+    level: int
+    files: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What was done."""
+
+    files: int = 0
+    into: int = 0
+    bytes: int = 0
+
+
+def compact(table: Table, now: datetime) -> Compacted:
+    """Puts files together; leaves those that somebody else has replaced meanwhile to the next time."""
+    before = into = written = 0
+    for group in groups(table.files(), now):
+        attempt = f"compact-{group.level}-{uuid.uuid4()}"
+        log = table.log()
+        assert log is not None
+        _write(table, attempt, group, pa.schema(log.schema().to_arrow()))
+        try:
+            written += table.swap(log, group.files, attempt)
+        except ConflictError:
+            continue
+        before, into = before + len(group.files), into + 1
+    return Compacted(before, into, written)
+
+
+def groups(files: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Group]:
+    """What is to become one, of the files of a table: the columns of `Table.files`."""
+    partitions: dict[str, list[Mapping[str, Any]]] = {}
+    for file in files:
+        if file["size_bytes"] < TARGET_BYTES and level_of(file) < LAST_LEVEL:
+            partitions.setdefault(str(file["partition.date"]), []).append(file)
+    for date, small in sorted(partitions.items()):
+        if _is_closed(date, small, now):
+            if len(small) > 1:
+                yield from _filled(date, LAST_LEVEL, small)
+            continue
+        for level in range(LAST_LEVEL - 1):
+            alike = [file for file in small if level_of(file) == level]
+            if len(alike) >= GATHERED:
+                yield from _filled(date, level + 1, alike)
+
+
+def level_of(file: Mapping[str, Any]) -> int:
+    found = re.match(r"compact-(\d)-", file["path"])
+    return int(found[1]) if found else 0
+
+
+def _is_closed(date: str, files: Sequence[Mapping[str, Any]], now: datetime) -> bool:
+    newest = datetime.fromtimestamp(max(file["modification_time"] for file in files) / 1000, UTC)
+    return date < now.astimezone(UTC).date().isoformat() and now - newest >= QUIET
+
+
+def _filled(date: str, level: int, files: Sequence[Mapping[str, Any]]) -> Iterator[Group]:
+    """In the order of their messages, so many at a time as make a whole file."""
+    ordered = sorted(files, key=lambda file: (file.get("min.epoch") or 0, file.get("min.offset") or 0))
+    found: list[Mapping[str, Any]] = []
+    for file in ordered:
+        found.append(file)
+        if sum(each["size_bytes"] for each in found) >= TARGET_BYTES:
+            yield Group(date, level, tuple(found))
+            found = []
+    if len(found) > 1:
+        yield Group(date, level, tuple(found))
+
+
+def _write(table: Table, attempt: str, group: Group, schema: pa.Schema) -> None:
+    """The rows of the files, in their order, as one."""
+    columns = pa.schema([field for field in schema if field.name not in table.partition_by])
+    with table.new_file(f"{attempt}/date={group.date}/part.parquet", columns) as writer:
+        held: list[pa.RecordBatch] = []
+        for file in group.files:
+            for batch in _batches(table, file["path"], columns):
+                held.append(batch)
+                if (
+                    sum(each.nbytes for each in held) >= GROUP_BYTES
+                    or sum(each.num_rows for each in held) >= GROUP_ROWS
+                ):
+                    writer.write_table(pa.Table.from_batches(held, columns), GROUP_ROWS)
+                    held = []
+        if held:
+            writer.write_table(pa.Table.from_batches(held, columns), GROUP_ROWS)
+
+
+def _batches(table: Table, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Of a file, with the table's columns: those that it has not are empty."""
+    with table.open_file(path) as source:
+        for batch in pq.ParquetFile(source).iter_batches(10_000):
+            arrays = [
+                batch.column(field.name).cast(field.type)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in columns
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=columns)
