@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -74,13 +75,7 @@ class Refiner:
     def _held(self, name: str, step: Callable[[], bool]) -> bool:
         """What the step says; False, and the name is held back, where no repetition mends what is wrong."""
         try:
-            for attempt in range(CONFLICTS_MAX):
-                try:
-                    more = step()
-                    break
-                except ConflictError:  # the tables are looked at again
-                    if attempt == CONFLICTS_MAX - 1:
-                        raise
+            more = retried(step)
         except (TableError, ConfigError) as error:
             if self.held.get(name) != str(error):
                 _log.error("the rule %s is held back: %s", name, error)
@@ -110,6 +105,16 @@ class Refiner:
             progress = Progress(lake.stream, epoch, current(lake, rule))
             refresh(self._spark, rule, silver, lake.gold(rule), progress, lake.rows_max)
         return False
+
+
+def retried(step: Callable[[], bool]) -> bool:
+    """What the step says, which is done again while somebody else writes to the same tables. ConflictError
+    when that does not end.
+    """
+    for _ in range(CONFLICTS_MAX - 1):
+        with suppress(ConflictError):
+            return step()
+    return step()
 
 
 def current(lake: Lake, rule: Rule) -> Working:

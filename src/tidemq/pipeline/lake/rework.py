@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -12,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, Working, said_of
-from tidemq.pipeline.lake.refine import Refiner, current, decoded_columns, rows_behind
+from tidemq.pipeline.lake.refine import Refiner, current, decoded_columns, retried, rows_behind
 from tidemq.pipeline.lake.table import TableError
 from tidemq.pipeline.sources.stream_options import Position
 from tidemq.pipeline.spark.jobs import JobError
@@ -34,30 +35,34 @@ def rework(spark: SparkSession, lake: Lake, name: str, start: str = "earliest") 
     position = Position.parse("from", start)
     if not lake.bronze.epochs():
         raise TableError(f"there is no table {lake.bronze.uri} with messages to be worked")
-    _begin(spark, lake, rule, position)
+    if not position.latest:
+        retried(partial(_begin, spark, lake, rule, position))
     refiner = Refiner(spark, replace(lake, rules=(rule,)))
     refiner.catch_up()
     if refiner.held:
         raise JobError("; ".join(refiner.said()))
 
 
-def _begin(spark: SparkSession, lake: Lake, rule: Rule, position: Position) -> None:
-    """Begins another working of the rule, if its tables have begun one."""
+def _begin(spark: SparkSession, lake: Lake, rule: Rule, position: Position) -> bool:
+    """Begins another working of the rule; whether its tables have begun one before."""
     silver = lake.silver(rule)
     table = silver.log()
-    if table is None or position.latest:
-        return
+    if table is None:
+        return False
     working = Working(rule.name, time.time_ns() // 1000, rule.digest)
+    before = Progress(lake.stream, 0, working).generation_of(table)
+    working = replace(working, generation=max(working.generation, before + 1))  # whatever the clock says
     epochs = lake.bronze.epochs()
     ends = dict.fromkeys(epochs, 0)
     stale = ""
     if position != Position():
-        before = current(lake, rule)
-        ends = {epoch: _end(spark, lake, rule, before, epoch, position) for epoch in epochs}
+        now = current(lake, rule)
+        ends = {epoch: _end(spark, lake, rule, now, epoch, position) for epoch in epochs}
         stale = rows_behind(ends)
     columns = to_arrow_schema(decoded_columns(spark, rule), timezone="UTC")
     said = said_of({Progress(lake.stream, epoch, working): end for epoch, end in ends.items()})
     silver.begin_again(table, columns, stale, said)
+    return True
 
 
 def _end(spark: SparkSession, lake: Lake, rule: Rule, before: Working, epoch: int, position: Position) -> int:

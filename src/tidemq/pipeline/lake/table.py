@@ -137,6 +137,7 @@ class Table:
         offset on, in a folder `name=value` for each value of a partition's column, which they have not.
         """
         table = self._open(columns, widen)
+        self._is_behind(table, progress)
         reached = progress.reached(table)  # what is committed later than this is noticed
         if span is not None and span.whole and reached != span.start:
             raise ConflictError(f"somebody else has brought {self.uri} to the offset {reached} meanwhile")
@@ -164,12 +165,7 @@ class Table:
         ConflictError when the table has begun a later one.
         """
         table = self.log()
-        if table is None or progress.working is None:
-            return
-        there, mine = progress.generation_of(table), progress.working.generation
-        if there > mine:
-            raise ConflictError(f"somebody else works the messages of {self.uri} again")
-        if there < mine:
+        if table and self._is_behind(table, progress):
             self.begin_again(table, columns, stale(), progress.said(0))
 
     def begin_again(self, table: DeltaTable, columns: pa.Schema, stale: str, said: CommitProperties) -> None:
@@ -206,6 +202,7 @@ class Table:
         arrow = to_arrow_schema(frame.schema, timezone="UTC")
         self.begin(progress, arrow)
         table = self._open(arrow)
+        self._is_behind(table, progress)
         within = (f"({column} >= '{_utc(start)}' and {column} < '{_utc(end)}')" for start, end in spans)
         rows = frame.toArrow().cast(arrow)
         for field in pa.schema(table.schema().to_arrow()):  # that the table's owner has added
@@ -341,6 +338,15 @@ class Table:
         if required := sorted(name for name in there if not nullable[name]):
             raise TableError(f"the table {self.uri} has a column {required[0]} that must have a value")
         return table
+
+    def _is_behind(self, table: DeltaTable, progress: Progress) -> bool:
+        """Whether the table has only begun an earlier working. ConflictError when it has a later one."""
+        if progress.working is None:
+            return False
+        there, mine = progress.generation_of(table), progress.working.generation
+        if there > mine:
+            raise ConflictError(f"somebody else works the messages of {self.uri} again")
+        return there < mine
 
     def _commit(
         self, table: DeltaTable, written: Sequence[Written], schema: pa.Schema, said: CommitProperties
