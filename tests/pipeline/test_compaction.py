@@ -49,13 +49,13 @@ def rows_on_disk(table: Table) -> int:
 
 
 def test_a_row_is_written_four_times_at_most(table: Table) -> None:
-    """Over 500 batches of ten days, compacted after every five."""
+    """Over 500 batches of ten days, compacted after every ten."""
     first = datetime.now(UTC) + timedelta(days=1)  # of days to come: what is written now has long been quiet
     files = []
     for number in range(ROUNDS):
         now = first + timedelta(days=number * DAYS // ROUNDS)
         append(table, number, now.date(), rows=2)
-        if number % 5 == 4:
+        if number % 10 == 9:
             compact(table, now)
             files.append(len(table.files()))
     assert offsets(table) == list(range(2 * ROUNDS))

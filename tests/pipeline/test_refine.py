@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import threading
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +83,8 @@ def test_a_rule_that_came_later_has_what_it_would_always_have_had(
     payloads = [b'{"celsius": %d}' % each for each in range(20)] + [OLD, b"warm", b"17"]
     streaming.publish([("later/a", payload) for payload in payloads])
     always = ingest(spark, streaming, folder(tmp_path, "always"), "later", LEVEL + CLIMATE)
-    ingest(spark, streaming, tmp_path, "later", LEVEL, rows_max=7)
-    job = ingest(spark, streaming, tmp_path, "later", LEVEL + CLIMATE, rows_max=7)
+    ingest(spark, streaming, tmp_path, "later", LEVEL, rows_max=12)
+    job = ingest(spark, streaming, tmp_path, "later", LEVEL + CLIMATE, rows_max=12)
     for name in ("level", "climate"):
         assert of_rule(job, name) == of_rule(always, name)
     assert [each.num_rows for each in of_rule(job, "climate")] == [20, 1, 1, 2]
@@ -170,19 +173,18 @@ def test_it_is_worked_again_while_more_comes(
     spark: SparkSession, streaming: Streaming, numbered: Ingest
 ) -> None:
     """By two at once, each message once."""
-    job = replace(numbered, rows_max=10, trigger_s=0.1)
+    job = replace(numbered, rows_max=20, trigger_s=0.1)
     query = start_ingest(spark, job)
     stop = threading.Event()
 
     def publish() -> None:
-        while not stop.wait(0.1):
+        while not stop.wait(0.5):
             streaming.publish([(f"{job.stream}/b", b"1"), (f"{job.stream}/b", b"low")])
 
     publisher = threading.Thread(target=publish)
     publisher.start()
     try:
-        for _ in range(2):
-            rework(spark, job, "level")
+        rework(spark, job, "level")
     finally:
         stop.set()
         publisher.join()
@@ -200,7 +202,7 @@ def test_the_command(numbered: Ingest, tmp_path: Path) -> None:
     silver = numbered.silver(numbered.rules[0])
     DeltaTable(silver.uri).delete()
     arguments = [numbered.stream, str(tmp_path / "lake"), "--rules", str(tmp_path / "rules.toml")]
-    done = refine(*arguments, "--rule", "level", "--from", "10", "--master", "local[1]")
+    done = command("refine", *arguments, "--rule", "level", "--from", "10", "--master", "local[1]")
     assert done.returncode == 0, done.stderr
     assert rows(silver, "offset") == [(number,) for number in range(10, 40)]
     for more, said in (
@@ -210,9 +212,39 @@ def test_the_command(numbered: Ingest, tmp_path: Path) -> None:
             "the option --from is 'noon'; accepted: earliest, latest, an",
         ),
     ):
-        done = refine(*arguments, *more)
+        done = command("refine", *arguments, *more)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
         assert said in done.stderr
+
+
+def test_the_status_says_what_is_there_and_what_is_behind(
+    numbered: Ingest, streaming: Streaming, tmp_path: Path
+) -> None:
+    streaming.publish([(f"{numbered.stream}/a", b"1")] * 5)
+    found = {each["name"]: each for each in status(numbered, "--json")}
+    assert {name: (each["rows"], each["reached"], each["behind"]) for name, each in found.items()} == {
+        "bronze": (41, 41, 5),
+        "dead_letters": (1, None, None),
+        "silver/level": (40, 41, 0),
+    }
+    newest = max(rows(numbered.bronze, "received"))[0]
+    assert datetime.fromisoformat(found["bronze"]["newest"]) == newest
+    DeltaTable(numbered.silver(numbered.rules[0]).uri).delete()
+    assert [each["rows"] for each in status(numbered, "--json")] == [41, 1, 0]
+    assert re.fullmatch(
+        r"table +rows +files +bytes +newest +reached +behind\n"
+        r"bronze +41 +1 +\d+ +\S+ +41 +5\ndead_letters +1 +1 +\d+ +\S+\nsilver/level +0 +0 +0 +41 +0\n",
+        command("status", numbered.stream, str(tmp_path / "lake"), "--url", numbered.url).stdout,
+    )
+    done = command("status", "elsewhere", str(tmp_path / "lake"))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "there is no table " in done.stderr
+
+
+def status(job: Ingest, *arguments: str) -> list[dict[str, Any]]:
+    done = command("status", job.stream, job.tables, "--url", job.url, *arguments)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_ingest_finishes_what_a_killed_one_has_begun(
@@ -231,7 +263,5 @@ def test_ingest_finishes_what_a_killed_one_has_begun(
     assert (content(silver), content(numbered.dead_letters)) == before
 
 
-def refine(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*TIDEMQ, "pipeline", "refine", *arguments], capture_output=True, text=True, timeout=300
-    )
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*TIDEMQ, "pipeline", *arguments], capture_output=True, text=True, timeout=300)

@@ -5,6 +5,7 @@ Spark is imported when a command runs, so that other commands start quickly.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -166,6 +167,33 @@ def maintain(
             if not every:
                 return
             time.sleep(every)
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+
+
+@app.command()
+def status(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")],
+    tables: Annotated[str, typer.Argument(metavar="TABLES", help="Folder or URI, as ingest has it.")],
+    url: Annotated[
+        str, typer.Option(metavar="URL", help="The broker's admin listener; none: the tables alone.")
+    ] = "",
+    token_file: TokenFile = "",
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each table.")] = False,
+) -> None:
+    """Show what is in the tables of a stream, how far each has got, and how many messages it is behind.
+
+    Needs no Spark.
+    """
+    try:
+        from tidemq.client.streams import StreamReader, find_token
+        from tidemq.pipeline.lake.plan import Lake
+        from tidemq.pipeline.lake.status import as_row, as_text
+        from tidemq.pipeline.lake.status import status as status_of
+
+        state = StreamReader(url, stream, token=find_token(token_file)).describe() if url else None
+        found = status_of(Lake(stream=stream, tables=tables), state)
+        print("\n".join(json.dumps(as_row(each)) for each in found) if as_json else as_text(found))
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
 

@@ -12,8 +12,6 @@ from tidemq.pipeline.lake.compaction import Compacted, compact
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.table import RETAINED_H, Table, TableError
 
-__all__ = ["RETAINED_H", "maintain", "maintain_all"]
-
 
 def maintain(table: Table, keep_h: int = RETAINED_H) -> Compacted:
     """Puts small files together, and removes those that no version of the last hours needs."""
@@ -24,10 +22,15 @@ def maintain(table: Table, keep_h: int = RETAINED_H) -> Compacted:
 
 def maintain_all(lake: Lake, keep_h: int = RETAINED_H) -> dict[str, Compacted]:
     """The same for all tables of the stream, by their names; TableError where there is none."""
+    return {name: maintain(Table(f"{lake.folder}/{name}"), keep_h) for name in names_of_tables(lake)}
+
+
+def names_of_tables(lake: Lake) -> list[str]:
+    """Below the stream's folder; TableError where there is none."""
     files, root = pafs.FileSystem.from_uri(lake.folder)
     found = files.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
     logs = (info.path.removeprefix(f"{root}/") for info in found if info.base_name == "_delta_log")
     names = sorted(path.removesuffix("/_delta_log") for path in logs)
     if not names:
         raise TableError(f"there are no tables in {lake.folder}")
-    return {name: maintain(Table(f"{lake.folder}/{name}"), keep_h) for name in names}
+    return names
