@@ -89,6 +89,7 @@ def broker(tmp_path: Path, library: Path) -> Iterator[FakedBroker]:
     made = FakedBroker(tmp_path, library)
     yield made
     made.end(signal.SIGKILL)
+    print(made.log.read_text())  # with a test that failed
 
 
 async def leave(broker: FakedBroker, expiry_s: int) -> None:

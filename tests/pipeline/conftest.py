@@ -1,4 +1,6 @@
-"""One Spark cluster for all tests of this folder: two workers, each a process of its own."""
+"""One Spark for all tests of this folder: tasks run in processes of Python's own, two at a time. A cluster,
+with a master and workers, has the tests of `pipeline_crash`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from pyspark.sql import SparkSession
 import tidemq
 from tidemq.pipeline.spark.session import spark_session
 
-CLUSTER = "local-cluster[2,1,1024]"
+MASTER = "local[2]"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
@@ -30,7 +32,7 @@ def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def spark(install: Callable[[str, str], None], event_log: Path) -> Iterator[SparkSession]:
-    """Two workers; commands that tests run start Java in the same quick way."""
+    """Commands that tests run start Java in the same quick way."""
     install("java", "default-jre-headless")
     options = (f'--conf "spark.{who}.defaultJavaOptions={QUICK_JAVA}"' for who in ("driver", "executor"))
     with pytest.MonkeyPatch.context() as patch:
@@ -42,7 +44,7 @@ def spark(install: Callable[[str, str], None], event_log: Path) -> Iterator[Spar
             "spark.eventLog.compress": "false",
             "spark.eventLog.dir": event_log.as_uri(),
         }
-        with spark_session(CLUSTER, "tests", SETTINGS | events) as session:
+        with spark_session(MASTER, "tests", SETTINGS | events) as session:
             yield session
 
 

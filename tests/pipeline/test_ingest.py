@@ -5,22 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pipeline.streaming import Streaming
-from pyarrow import table as arrow_table
 from pyspark.sql import SparkSession
 
 from tidemq.pipeline.decode.payload_rules import Rule
+from tidemq.pipeline.lake.day_files import DayFiles
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest
-from tidemq.pipeline.lake.messages import with_day
 from tidemq.pipeline.lake.progress import Progress
-from tidemq.pipeline.lake.table import Table, TableError
-from tidemq.pipeline.sources.stream import register
+from tidemq.pipeline.lake.table import Attempt, ConflictError, Table
 from tidemq.pipeline.spark.jobs import JobError
 
 pytestmark = pytest.mark.timeout(400)
@@ -82,32 +81,29 @@ def test_a_job_without_its_checkpoint_goes_on_where_its_table_is(
     assert sorted(silver.column("value").to_pylist()) == list(range(45))
 
 
-def test_who_commits_second_is_refused_and_who_comes_late_adds_nothing(
-    spark: SparkSession, streaming: Streaming, job: Callable[..., Ingest]
-) -> None:
-    ingest = job("rivals")
-    streaming.publish([("rivals/a", b"x")] * 20)
-    register(spark)
-    read = spark.read.format("tidemq").options(url=ingest.url, stream="rivals")
-    frame = with_day(read.load())
-    first = frame.first()
-    assert first is not None
-    epoch = first.epoch
-    table = ingest.bronze
-    assert table.append(frame.where("offset < 10"), Progress("rivals", epoch)) == 10
+def test_who_commits_second_is_refused_and_who_comes_late_adds_nothing(tmp_path: Path) -> None:
+    table = Table(str(tmp_path / "lake/rivals/bronze"))
+    columns = pa.schema({"epoch": pa.int64(), "offset": pa.int64(), "date": pa.date32()})
+    progress = Progress("rivals", 1)
 
-    class Late(Table):
-        """Another driver commits after this one has written its files."""
+    def written(end: int) -> Attempt:
+        """To bring the table up to an offset; its files are there."""
+        attempt = table.attempt(columns, progress)
+        rows = [{"epoch": 1, "offset": number} for number in range(attempt.reached, end)]
+        dates = pa.array([date(2026, 1, 31)] * len(rows))
+        if rows:
+            with DayFiles("part.parquet", bytes_max=1) as files:
+                files.add(attempt.folder, pa.RecordBatch.from_pylist(rows), dates)
+        return attempt
 
-        def _written(self, attempt: Any) -> Any:
-            assert table.append(frame, Progress("rivals", epoch)) == 10
-            return super()._written(attempt)
-
-    with pytest.raises(TableError, match="somebody else has written"):
-        Late(table.uri).append(frame, Progress("rivals", epoch))
-    assert table.append(frame, Progress("rivals", epoch)) == 0
-    assert table.reached(Progress("rivals", epoch)) == 20
-    assert offsets(ingest) == list(range(20))
+    assert written(10).commit() == 10
+    second, first = written(20), written(20)
+    assert first.commit() == 10
+    with pytest.raises(ConflictError, match="somebody else has written"):
+        second.commit()
+    assert written(20).commit() == 0
+    assert table.reached(progress) == 20
+    assert sorted(DeltaTable(table.uri).to_pyarrow_table()["offset"].to_pylist()) == list(range(20))
 
 
 def test_what_no_restart_mends_ends_the_job_with_the_reason(
@@ -120,6 +116,6 @@ def test_what_no_restart_mends_ends_the_job_with_the_reason(
     with pytest.raises(JobError, match=r"^the messages of offsets 10 to \d+ of the stream ends are older"):
         run_ingest(spark, ingest, once=True)
     other = Ingest(url=streaming.url, stream="ends", tables=str(tmp_path / "other"))
-    write_deltalake(other.bronze.uri, arrow_table({"offset": ["a"]}))
+    write_deltalake(other.bronze.uri, pa.table({"offset": ["a"]}))
     with pytest.raises(JobError, match="has no column epoch"):
         run_ingest(spark, other, once=True)

@@ -27,7 +27,15 @@ from pyspark.sql.types import (
 
 from tidemq.pipeline.decode.cbor import decode_cbor
 from tidemq.pipeline.decode.json_payloads import OTHERS, decode_json, json_fields
-from tidemq.pipeline.decode.payload_rules import COLUMN_NAME, EVENT_TIME, KEY, PLACE, Rule, filter_pattern
+from tidemq.pipeline.decode.payload_rules import (
+    COLUMN_NAME,
+    EVENT_TIME,
+    KEY,
+    PLACE,
+    Gold,
+    Rule,
+    filter_pattern,
+)
 from tidemq.pipeline.decode.publish_time import published_times
 from tidemq.pipeline.decode.sparkplug import Births, decode_sparkplug
 
@@ -61,31 +69,58 @@ def decode(rule: Rule, found: DataFrame, columns: StructType, births: Births) ->
 
 def rows(decoded: DataFrame, rule: Rule) -> DataFrame:
     """Of what `decode` gave, the rows of the rule's table, late ones among them."""
-    more = ([PLACE] if rule.many else []) + ([EVENT_TIME] if rule.timed else [])
-    return decoded.where("reason is null").select(*KEY, *more, "decoded.*", "date")
+    return decoded.where("reason is null").select(*KEY, *_more(rule), "decoded.*", "date")
 
 
-def late(rule: Rule) -> Column:
-    """Of a row, whether its time is too far from that at which it was received, before or behind."""
+def filed(decoded: DataFrame, rule: Rule) -> DataFrame:
+    """Of what `decode` gave, what the tables of the rule get, in columns that are structs:
+
+    - `row`, of the rule's table, whose last column is `date`: where `reason` is null;
+    - `reason` and `payload` of what could not be decoded;
+    - `late_s`, by how many seconds the row's time is behind that at which it was received; negative: it was
+      still to come. Null where the rule's watermark allows it: other rows are late;
+    - `reading`, if the rule has gold: what is counted of the row, see `_reading`.
+    """
+    row = F.struct(*KEY, *_more(rule), "decoded.*", "date").alias("row")
+    payload = F.expr("if(reason is null, null, payload)").alias("payload")
+    found: list[Column | str] = [row, "reason", payload, _late_s(rule).alias("late_s")]
+    if rule.gold:
+        columns = decoded.schema["decoded"].dataType
+        assert isinstance(columns, StructType)
+        there = {name: F.col("decoded").getField(name) for name in columns.names}
+        found.append(_reading(rule, rule.gold, there))
+    return decoded.select(*found)
+
+
+def _more(rule: Rule) -> list[str]:
+    """The columns between the key and what was decoded."""
+    return ([PLACE] if rule.many else []) + ([EVENT_TIME] if rule.timed else [])
+
+
+def _late_s(rule: Rule) -> Column:
     if rule.watermark is None:
-        return F.lit(False)
-    return F.abs(_late_s()) > rule.watermark.total_seconds()
+        return F.lit(None).cast(DoubleType())
+    behind = F.expr(f"(unix_micros(received) - unix_micros({EVENT_TIME})) / 1e6")
+    return F.when(F.abs(behind) > rule.watermark.total_seconds(), behind)
 
 
-def _late_s() -> Column:
-    return F.expr(f"(unix_micros(received) - unix_micros({EVENT_TIME})) / 1e6")
+def readings(rows: DataFrame, rule: Rule) -> DataFrame:
+    """Of rows of the rule's table the same: `row`, with what readings are told apart by, and `reading`."""
+    assert rule.gold is not None
+    there = {name: F.col(name) for name in rows.columns}
+    return rows.select(F.struct("topic", "client_id").alias("row"), _reading(rule, rule.gold, there))
 
 
-def late_rows(rows: DataFrame, rule: Rule) -> DataFrame:
-    """Of the rows those that are late, with by how many seconds; negative: their time was still to come."""
-    columns = [name for name in rows.columns if name != "date"]
-    return rows.where(late(rule)).select(*columns, _late_s().alias("late_s"), "date")
-
-
-def dead_letters(decoded: DataFrame, rule: Rule) -> DataFrame:
-    """And the messages that could not be decoded, with the reason."""
-    name = F.lit(rule.name).alias("rule")
-    return decoded.where("reason is not null").select(*KEY, "payload", name, "reason", "date")
+def _reading(rule: Rule, gold: Gold, there: Mapping[str, Column]) -> Column:
+    """What gold counts of a row: `at`, its time in microseconds since 1970, `v0`, `v1` and so on, its values,
+    and `b0` and so on, the columns of `gold.by`. A column may be missing whose messages are still to come.
+    """
+    empty = F.lit(None).cast("string")
+    numbers = (there.get(name, empty).try_cast("double") for name in gold.values)  # it may be text
+    finite = (F.when(~F.isnan(value), value).alias(f"v{place}") for place, value in enumerate(numbers))
+    further = (there.get(name, empty).alias(f"b{place}") for place, name in enumerate(gold.by))
+    at = F.expr(f"unix_micros({rule.time_column})").alias("at")
+    return F.struct(at, *finite, *further).alias("reading")
 
 
 # --- formats -----------------------------------------------------------------------------------

@@ -39,13 +39,11 @@ FORMATS = ("json", "number", "cbor", "sparkplug")
 MANY = ("lines", "array")
 WATERMARK = timedelta(minutes=10)  # where a rule has gold, and does not say
 COLUMN_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"  # of a column that is inferred
-FIGURES = (
-    "window",
-    "count",
-    "rate",
-    "gaps",
-    "longest_gap",
-)  # of every rule's gold, beside those of its values
+FIGURES = (  # of every rule's gold, beside those of its values
+    *("window", "count", "rate", "gaps", "longest_gap"),
+    *("first", "last", "gaps_within", "longest_gap_within"),
+)
+GOLD_FORM = 2  # of gold's columns, which have changed
 UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 
@@ -63,7 +61,7 @@ class Gold:
     @property
     def digest(self) -> int:
         """Of all that makes its rows what they are."""
-        return _digest(self)
+        return _digest(self, GOLD_FORM)
 
     @classmethod
     def parse(cls, keys: Keys, sparkplug: bool) -> Self:
@@ -253,9 +251,9 @@ class Keys:
         return timedelta(seconds=int(found[1]) * UNITS[found[2]])
 
 
-def _digest(settings: Gold | Rule) -> int:
+def _digest(settings: Gold | Rule, *more: int) -> int:
     """48 bits: for whom chance is no enemy."""
-    return int.from_bytes(hashlib.sha256(repr(astuple(settings)).encode()).digest()[:6])
+    return int.from_bytes(hashlib.sha256(repr((*astuple(settings), *more)).encode()).digest()[:6])
 
 
 def _infers(given: Mapping[str, Any]) -> bool:

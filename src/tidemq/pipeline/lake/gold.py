@@ -1,59 +1,169 @@
 """Figures of a rule's rows, by window, topic and client: a function of the rule's decoded table.
 
-Whenever that table has got further, the windows of its new rows are counted again, whole, and take the place
-of what they were, in one transaction that says how far the decoded table was taken into account. So nothing
-is kept between batches, a batch that comes again changes nothing, and a late row mends its window.
+Each row of gold keeps, in the column `partial`, what is needed to add further rows to it (`partials`). So a
+batch reads what is new, and the rows of gold that it changes, but not the rows that these were made of; in
+one transaction it replaces them and says how far the decoded table was taken into account. Where a gap is to
+be counted and a row comes before others that were counted already, the gaps of its window are counted again,
+whole, from the decoded table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_type
 
+from tidemq.pipeline.decode.decoding import readings
 from tidemq.pipeline.decode.payload_rules import Gold, Rule
-from tidemq.pipeline.lake.progress import Progress
-from tidemq.pipeline.lake.table import Table, TableError, day_of
+from tidemq.pipeline.lake.filing import FILED, Counter, gathered
+from tidemq.pipeline.lake.partials import (
+    MICROSECOND,
+    before,
+    keys_of,
+    numbered,
+    of_readings,
+    one,
+    seconds,
+    together,
+)
+from tidemq.pipeline.lake.plan import Lake
+from tidemq.pipeline.lake.progress import Progress, Span
+from tidemq.pipeline.lake.sketches import percentiles
+from tidemq.pipeline.lake.table import TableError
 
 Stretch = tuple[datetime, datetime]
 """From a time up to another."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_DAY = day_of("window")
 SPANS_MAX = 100  # that are replaced one by one
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = pa.timestamp("us", "UTC")
+_DAY_US = 86_400_000_000
 
 
-def refresh(
-    spark: SparkSession, rule: Rule, silver: Table, table: Table, progress: Progress, rows_max: int
-) -> None:
-    """Brings the figures up to the decoded table, which has this progress; the messages of at most `rows_max`
-    offsets at a time.
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """The parts of rows that were just added to a decoded table."""
+
+    progress: Progress
+    span: Span
+    parts: pa.Table | None  # None: there was no row
+
+
+def refresh(spark: SparkSession, lake: Lake, rule: Rule, progress: Progress, fresh: Fresh | None) -> None:
+    """Brings the figures up to the decoded table, which has this progress. Reads that table where `fresh` is
+    not what comes next; at most `rows_max` offsets at a time.
 
     TableError when the table was made by other settings, or another driver has committed meanwhile.
     """
-    assert rule.gold is not None
     assert progress.working is not None
-    end = silver.reached(progress)
-    progress = replace(progress, working=replace(progress.working, digest=rule.gold.digest))
-    log = table.log()
-    if log and _made_by_others(progress, log):
-        raise TableError(f"the table {table.uri} was made with other settings; removed, it is made anew")
-    reached = progress.reached(log) if log else 0
-    if end and not reached:  # what an earlier working has left is removed even if this one has no rows
-        columns = _figures(spark, rule, rule.gold, silver, []).schema
-        table.begin(progress, to_arrow_schema(columns, timezone="UTC"))
-    while reached < end:
-        start, reached = reached, min(reached + rows_max, end)
-        spans = _touched(spark, rule, rule.gold, silver, progress.epoch, start, reached)
-        if spans:
-            figures = _figures(spark, rule, rule.gold, silver, spans)
-            table.replace(figures, "window", spans, progress, reached)
+    _Refresh(spark, lake, rule, progress).run(fresh)
+
+
+class _Refresh:
+    """Of a rule's gold, in an epoch."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, rule: Rule, decoded: Progress) -> None:
+        assert rule.gold is not None
+        assert decoded.working is not None
+        self._spark = spark
+        self._rule = rule
+        self._gold = rule.gold
+        self._rows_max = lake.rows_max
+        self._silver, self._table = lake.silver(rule), lake.gold(rule)
+        self._decoded = decoded
+        self._progress = replace(decoded, working=replace(decoded.working, digest=rule.gold.digest))
+
+    def run(self, fresh: Fresh | None) -> None:
+        log = self._table.log()
+        if log and _made_by_others(self._progress, log):
+            raise TableError(
+                f"the table {self._table.uri} was made with other settings; removed, it is made anew"
+            )
+        end = self._silver.reached(self._decoded)
+        reached = self._progress.reached(log) if log else 0
+        if end and not reached:  # what an earlier working has left is removed even if this one has no rows
+            self._table.begin(self._progress, figures(self._gold, self._none()).schema)
+        while reached < end:
+            if fresh and fresh.progress == self._decoded and fresh.span.start == reached:
+                parts, reached = fresh.parts, fresh.span.end
+            else:
+                start, reached = reached, min(reached + self._rows_max, end)
+                parts = self._parts_of_offsets(start, reached)
+            self._add(self._none() if parts is None else parts, reached)
+
+    def _none(self) -> pa.Table:
+        """No parts, with their columns."""
+        schema = self._silver.schema()
+        assert schema is not None
+        kinds = {name: to_arrow_type(schema[name].dataType) for name in self._gold.by if name in schema.names}
+        text = pa.string()
+        columns = {name: pa.array([], kinds.get(name, text)) for name in keys_of(self._gold)[1:]}
+        values = [pa.array([], pa.float64()) for _ in self._gold.values]
+        return of_readings(self._gold, pa.array([], pa.int64()), columns, values)
+
+    def _add(self, parts: pa.Table, reached: int) -> None:
+        """Replaces the rows that parts change: what is to be said of messages up to an offset."""
+        gold = self._gold
+        behind = (
+            -(-_lookback(gold) // gold.window) if gold.gap else 0
+        )  # windows whose first silence it may end
+        changed = gold.window * (1 + behind)
+        spans = merged((_time(start), changed) for start in pc.unique(parts["window"]).to_pylist())
+        known = [(start - gold.window * behind, end) for start, end in spans]
+        log = self._table.log()
+        there = [stored(gold, log, known).select(parts.column_names).cast(parts.schema)] if log else []
+        whole = together(gold, pa.concat_tables([*there, parts]))
+        if gold.gap and pc.any(whole["disordered"]).as_py():
+            windows = pc.unique(whole.filter(whole["disordered"])["window"])
+            whole = whole.filter(pc.invert(pc.is_in(whole["window"], windows)))
+            again = self._parts_of_windows(
+                merged((_time(each), gold.window) for each in windows.to_pylist()), reached
+            )
+            whole = pa.concat_tables([whole, again]) if again else whole
+        found = figures(gold, whole)
+        found = found.filter(_within(found["window"], spans))
+        self._table.replace(found, "window", spans, self._progress, reached)
+
+    def _parts_of_offsets(self, start: int, end: int) -> pa.Table | None:
+        """Of the rows of messages of these offsets."""
+        epoch = self._progress.epoch
+        rows = self._read({"epoch": (epoch, epoch), "offset": (start, end - 1)})
+        return self._counted(rows.where((F.col("epoch") == epoch) & F.col("offset").between(start, end - 1)))
+
+    def _parts_of_windows(self, spans: Sequence[Stretch], reached: int) -> pa.Table | None:
+        """Of all rows of these spans that are counted when those of messages up to `reached` are."""
+        counted, within, time = F.lit(False), F.lit(False), self._rule.time_column
+        for epoch in self._silver.epochs():
+            end = self._table.reached(replace(self._progress, epoch=epoch))
+            end = reached if epoch == self._progress.epoch else end
+            counted |= (F.col("epoch") == epoch) & (F.col("offset") < end)
+        for since, until in spans:
+            within |= (F.col(time) >= F.lit(since)) & (F.col(time) < F.lit(until))
+        rows = self._read({time: (spans[0][0], spans[-1][1])})
+        return self._counted(rows.where(counted & within))
+
+    def _read(self, bounds: Mapping[str, tuple[Any, Any]]) -> DataFrame:
+        """Of the decoded table, what gold needs."""
+        schema = self._silver.schema()
+        assert schema is not None
+        wanted = ("epoch", "offset", "topic", "client_id", self._rule.time_column)
+        more = (name for name in (*self._gold.values, *self._gold.by) if name in schema.names)
+        return self._silver.read(self._spark, list(dict.fromkeys((*wanted, *more))), bounds)
+
+    def _counted(self, rows: DataFrame) -> pa.Table | None:
+        found = readings(rows, self._rule)
+        if self._gold.gap:  # each in its order: none comes between others that were put together before
+            found = found.repartition("row").sortWithinPartitions("reading.at")
+        return gathered(found.mapInArrow(Counter(self._gold), FILED).collect(), self._gold)[1]
 
 
 def _made_by_others(progress: Progress, log: DeltaTable) -> bool:
@@ -61,19 +171,6 @@ def _made_by_others(progress: Progress, log: DeltaTable) -> bool:
     assert progress.working is not None
     same = progress.generation_of(log) == progress.working.generation
     return same and progress.digest_of(log) != progress.working.digest
-
-
-def _touched(
-    spark: SparkSession, rule: Rule, gold: Gold, silver: Table, epoch: int, start: int, end: int
-) -> list[Stretch]:
-    """The spans of the windows that messages of these offsets change; whole windows."""
-    bounds = {"epoch": (epoch, epoch), "offset": (start, end - 1)}
-    new = silver.read(spark, ["epoch", "offset", rule.time_column], bounds)
-    new = new.where((F.col("epoch") == epoch) & F.col("offset").between(start, end - 1))
-    numbers = new.select(_window_number(rule, gold).alias("number")).distinct().collect()
-    behind = -(-_lookback(gold) // gold.window) if gold.gap else 0  # windows whose first silence it may end
-    changed = gold.window * (1 + behind)
-    return merged([(_EPOCH + row.number * gold.window, changed) for row in numbers])
 
 
 def merged(spans: Iterable[tuple[datetime, timedelta]]) -> list[Stretch]:
@@ -92,94 +189,105 @@ def _lookback(gold: Gold) -> timedelta:
     return max(gold.window, gold.gap or gold.window)
 
 
-def _window_number(rule: Rule, gold: Gold) -> Column:
-    """Of a row's window, in the order of time."""
-    return F.expr(f"cast(floor(unix_micros({rule.time_column}) / {gold.window // _MICROSECOND}) as bigint)")
+def _time(microseconds: int) -> datetime:
+    return _EPOCH + microseconds * MICROSECOND
 
 
-def _figures(
-    spark: SparkSession, rule: Rule, gold: Gold, silver: Table, spans: Sequence[Stretch]
-) -> DataFrame:
-    """The rows of these spans' windows."""
-    rows = _readings(spark, rule, gold, silver, spans)
-    if gold.gap:
-        rows = _with_silence(rows, gold, gold.gap)
-    keys = [F.col("_window").alias("window"), *map(F.col, ("topic", "client_id", *gold.by))]
-    rows = rows.where(_within("_window", spans))
-    figures = rows.groupBy(*keys).agg(*_aggregates(gold))
-    percentiles = [
-        F.col(f"_{name}").getItem(number).alias(f"{name}_p{_shown(each)}")
-        for name in gold.values
-        for number, each in enumerate(gold.percentiles)
-    ]
-    names = [name for name in figures.columns if not name.startswith("_")]
-    return figures.select(*names, *percentiles, F.expr(_DAY).alias("date"))
-
-
-def _readings(
-    spark: SparkSession, rule: Rule, gold: Gold, silver: Table, spans: Sequence[Stretch]
-) -> DataFrame:
-    """The rows of these spans, and of the time before in which silences begin; with `_at`, in microseconds,
-    and `_window`.
-    """
-    schema, time = silver.schema(), rule.time_column
-    assert schema is not None
-    wanted = {**dict.fromkeys(gold.values, "double"), **dict.fromkeys(gold.by, "string")}
-    there = [name for name in wanted if name in schema.names]  # an inferred column may still come
-    earlier = _lookback(gold) if gold.gap else timedelta(0)
-    columns = list(dict.fromkeys(["epoch", "offset", "topic", "client_id", time, *there]))
-    bounds = {time: (spans[0][0] - earlier, spans[-1][1])} if spans else {}
-    rows = silver.read(spark, columns, bounds)
-    rows = rows.where(_within(time, [(start - earlier, end) for start, end in spans]))
-    width_us = gold.window // _MICROSECOND
-    rows = rows.withColumn("_at", F.unix_micros(time))
-    rows = rows.withColumn("_window", F.timestamp_micros(_window_number(rule, gold) * width_us))
-    for name, kind in wanted.items():
-        if name not in there:
-            rows = rows.withColumn(name, F.lit(None).cast(kind))
-        elif kind == "double":
-            number = F.col(name).try_cast(kind)  # an inferred one may be text
-            rows = rows.withColumn(name, F.when(~F.isnan(number), number))  # of Sparkplug, it may be NaN
-    return rows
-
-
-def _with_silence(rows: DataFrame, gold: Gold, gap: timedelta) -> DataFrame:
-    """With the seconds before each message without one, `_silence`, and whether these are a gap.
-
-    Where none came in the time that is looked at, it is at least that much: so that the figures of a window
-    depend on its rows and on those of a time before it, which is always the same.
-    """
-    order = Window.partitionBy("topic", "client_id", *gold.by).orderBy("_at", "epoch", "offset")
-    horizon = F.unix_micros("_window") - _lookback(gold) // _MICROSECOND
-    before = F.lag("_at").over(order)
-    rows = rows.withColumn("_known", F.coalesce(before >= horizon, F.lit(False)))
-    rows = rows.withColumn("_silence", (F.col("_at") - F.greatest(before, horizon)) / 1e6)
-    return rows.withColumn("_gap", ~F.col("_known") | (F.col("_silence") > gap.total_seconds()))
-
-
-def _aggregates(gold: Gold) -> list[Column]:
-    count = F.count("*")
-    found = [count.alias("count"), (count / gold.window.total_seconds()).alias("rate")]
-    if gold.gap:
-        found += [F.count_if("_gap").alias("gaps"), F.max("_silence").alias("longest_gap")]
-    limits = {name: (low, high) for name, low, high in gold.limits}
-    for name in gold.values:
-        found += [each(name).alias(f"{name}_{each.__name__}") for each in (F.min, F.mean, F.max)]
-        if name in limits:
-            low, high = limits[name]
-            outside = (F.col(name) < low) | (F.col(name) > high)
-            found.append(F.count_if(outside).alias(f"{name}_out_of_range"))
-        if gold.percentiles:
-            parts = F.array(*(F.lit(each / 100) for each in gold.percentiles))
-            found.append(F.percentile(name, parts).alias(f"_{name}"))
-    return found
-
-
-def _within(column: str, spans: Sequence[Stretch]) -> Column:
-    found = F.lit(False)
+def _within(windows: pa.ChunkedArray, spans: Sequence[Stretch]) -> pa.ChunkedArray:
+    found = pc.is_null(windows)
     for start, end in spans:
-        found |= (F.col(column) >= F.lit(start)) & (F.col(column) < F.lit(end))
+        since, until = pa.scalar(start, _TIME), pa.scalar(end, _TIME)
+        found = pc.or_(found, pc.and_(pc.greater_equal(windows, since), pc.less(windows, until)))
     return found
+
+
+# --- rows of the table -------------------------------------------------------------------------
+
+
+def figures(gold: Gold, parts: pa.Table) -> pa.Table:
+    """The rows of gold, of whole parts; of windows whose earlier ones are among them, as far as silences are
+    followed.
+    """
+    window = parts["window"]
+    found = {"window": window.cast(_TIME), **{name: parts[name] for name in keys_of(gold)[1:]}}
+    count = parts["count"]
+    found |= {"count": count, "rate": pc.divide(count.cast(pa.float64()), gold.window.total_seconds())}
+    if gold.gap:
+        found |= _gaps(gold, gold.gap, parts)
+    for name in gold.values:
+        of_value = {
+            each: parts[f"{name}.{each}"]
+            for each in ("count", "sum", "min", "max", "out_of_range", "buckets", "counts")
+            if f"{name}.{each}" in parts.column_names
+        }
+        found |= {f"{name}_{what}": column for what, column in _of_value(gold, of_value).items()}
+    found["date"] = pa.array(np.asarray(window) // _DAY_US).cast(pa.int32()).cast(pa.date32())
+    return pa.table(found)
+
+
+def _of_value(gold: Gold, part: Mapping[str, pa.ChunkedArray]) -> dict[str, pa.Array]:
+    """The columns of one of the values."""
+    found = {name: part[name] for name in ("count", "sum", "min")}
+    found["mean"] = pc.divide(part["sum"], part["count"].cast(pa.float64()))
+    found["max"] = part["max"]
+    if "out_of_range" in part:
+        found["out_of_range"] = part["out_of_range"]
+    if gold.percentiles:
+        lists = [one(part[name]) for name in ("buckets", "counts")]
+        numbers = percentiles(lists[0], lists[1], gold.percentiles)
+        for percentile, values in zip(gold.percentiles, numbers, strict=True):
+            value = pa.array(values, pa.float64(), from_pandas=True)  # NaN is null
+            inside = pc.min_element_wise(pc.max_element_wise(value, part["min"]), part["max"])
+            found[f"p{_shown(percentile)}"] = inside
+        found["sketch"] = pa.StructArray.from_arrays(lists, ["buckets", "counts"])
+    return found
+
+
+def _gaps(gold: Gold, gap: timedelta, parts: pa.Table) -> dict[str, pa.Array]:
+    """The silence before the first row of a part is followed for `_lookback` before its window; where there
+    was no row in that time, it is a gap of at least that.
+    """
+    _, others = numbered(parts, keys_of(gold)[1:])
+    ordered = parts.append_column("of", others).append_column("place", pa.array(np.arange(len(parts))))
+    ordered = ordered.sort_by([("of", "ascending"), ("window", "ascending")])
+    last = pc.if_else(pc.equal(ordered["of"], before(ordered["of"])), before(ordered["last"]), None)
+    horizon = pc.subtract(ordered["window"], _lookback(gold) // MICROSECOND)
+    silence = seconds(pc.subtract(ordered["first"], pc.max_element_wise(last, horizon)))
+    known = pc.fill_null(pc.greater_equal(last, horizon), False)
+    ended = pc.or_(pc.invert(known), pc.greater(silence, gap.total_seconds()))
+    back = pc.sort_indices(ordered["place"])
+    silence, ended = (each.take(back) for each in (silence, ended.cast(pa.int64())))
+    return {
+        "gaps": pc.add(parts["gaps"], ended),
+        "longest_gap": pc.max_element_wise(parts["longest_gap"], silence),
+        "first": parts["first"].cast(_TIME),
+        "last": parts["last"].cast(_TIME),
+        "gaps_within": parts["gaps"],
+        "longest_gap_within": parts["longest_gap"],
+    }
+
+
+def stored(gold: Gold, log: DeltaTable, spans: Sequence[Stretch]) -> pa.Table:
+    """The parts that the rows of these spans were made of."""
+    window = pc.field("window")
+    within = pc.scalar(False)
+    for start, end in spans:
+        within |= (window >= pa.scalar(start, _TIME)) & (window < pa.scalar(end, _TIME))
+    rows = log.to_pyarrow_dataset().to_table(filter=within)
+    found = {"window": rows["window"].cast(pa.int64()), **{name: rows[name] for name in keys_of(gold)[1:]}}
+    found["count"] = rows["count"]
+    if gold.gap:
+        found |= {name: rows[name].cast(pa.int64()) for name in ("first", "last")}
+        found |= {name: rows[f"{name}_within"] for name in ("gaps", "longest_gap")}
+        found["disordered"] = pa.repeat(pa.scalar(False), len(rows))
+    limited = [name for name, *_ in gold.limits]
+    for name in gold.values:
+        for what in ("count", "sum", "min", "max", *(["out_of_range"] if name in limited else [])):
+            found[f"{name}.{what}"] = rows[f"{name}_{what}"]
+        if gold.percentiles:
+            lists = one(rows[f"{name}_sketch"]).flatten()
+            found |= zip((f"{name}.buckets", f"{name}.counts"), lists, strict=True)
+    return pa.table(found)
 
 
 def _shown(percentile: float) -> str:

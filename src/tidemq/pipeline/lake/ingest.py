@@ -80,11 +80,11 @@ def _committer(ingest: Ingest, refiner: Refiner) -> Callable[[DataFrame, int], N
         epoch = ingest.open().describe().epoch
         options = SourceOptions.parse(ingest.source)
 
-        def write(folder: str, reached: int) -> None:
-            ranges.mapInArrow(copier(options, folder, reached, ingest.bytes_max), RANGES).collect()
-
         columns = to_arrow_schema(columns_of(f"{COLUMNS}, date date"), timezone="UTC")
-        ingest.bronze.append_by(write, columns, Progress(ingest.stream, epoch))
+        attempt = ingest.bronze.attempt(columns, Progress(ingest.stream, epoch))
+        task = copier(options, attempt.folder, attempt.reached, ingest.bytes_max)
+        ranges.mapInArrow(task, RANGES).collect()
+        attempt.commit()
         refiner.advance(epoch, SPANS_A_BATCH)
         if ingest.maintain_batches and batch % ingest.maintain_batches == ingest.maintain_batches - 1:
             for table in ingest.all_tables:

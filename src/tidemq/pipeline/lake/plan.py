@@ -22,6 +22,7 @@ class Lake:
     stream: str
     tables: str
     rows_max: int = 1_000_000  # messages that are worked at once
+    bytes_max: int = 64 << 20  # of messages, or rows, that a task holds before it writes them
     rules: tuple[Rule, ...] = ()  # how payloads are decoded; none: bronze is all
 
     @property
@@ -95,7 +96,6 @@ class Ingest(Lake):
     start: str = "earliest"  # of a new checkpoint: latest, an offset, a time
     fail_on_data_loss: bool = True
     batch_bytes_max: int = 0  # of a batch, on the broker's disk, in place of `rows_max`; 0: that bounds it
-    bytes_max: int = 64 << 20  # of messages that a task holds before it writes them
     trigger_s: float = 1.0  # from the beginning of one batch to that of the next
     maintain_batches: int = 0  # so often tables are maintained between batches; 0: somebody else does it
 

@@ -9,32 +9,27 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StringType, StructType
 
 from tidemq.errors import ConfigError
-from tidemq.pipeline.decode.decoding import (
-    dead_letters,
-    decode,
-    inferred,
-    late,
-    late_rows,
-    matching,
-    rows,
-)
+from tidemq.pipeline.decode.decoding import decode, filed, inferred, matching, rows
 from tidemq.pipeline.decode.json_payloads import OTHERS
 from tidemq.pipeline.decode.payload_rules import EVENT_TIME, KEY, PLACE, Rule
-from tidemq.pipeline.decode.sparkplug import BIRTH_COLUMNS, BIRTHS, Births
-from tidemq.pipeline.lake.gold import refresh
+from tidemq.pipeline.decode.sparkplug import Births
+from tidemq.pipeline.lake.filing import FILED, Filer, Place, gathered, late_columns, letter_columns
+from tidemq.pipeline.lake.gold import Fresh, refresh
+from tidemq.pipeline.lake.known_births import KnownBirths
 from tidemq.pipeline.lake.messages import Messages, columns_of, with_day
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, Span, Working
-from tidemq.pipeline.lake.table import ConflictError, Table, TableError
+from tidemq.pipeline.lake.table import Attempt, ConflictError, TableError
 from tidemq.pipeline.sources.stream import COLUMNS
 
 CONFLICTS_MAX = 10  # in a row, before a rule is held back
@@ -49,6 +44,8 @@ class Refiner:
         self._spark = spark
         self._lake = lake
         self.held: dict[str, str] = {}  # why a rule, or its gold, is held back
+        self._births: dict[str, KnownBirths] = defaultdict(KnownBirths)
+        self._fresh: dict[str, Fresh] = {}  # of a rule, what its gold has not got yet
 
     def catch_up(self) -> None:
         """All that bronze has, of all epochs."""
@@ -64,13 +61,15 @@ class Refiner:
         spans = 0
         with Messages(self._spark, self._lake.bronze, epoch) as messages:
             while behind and spans != spans_max:
-                behind = [
-                    rule for rule in behind if self._held(rule.name, partial(self._step, rule, messages, end))
-                ]
+                behind = [rule for rule in behind if self._advance(rule, messages, end)]
                 spans += 1
-        for rule in self._lake.rules:
-            if rule.gold and rule.name not in self.held:
-                self._held(f"{rule.name}'s gold", partial(self._gold, rule, epoch))
+
+    def _advance(self, rule: Rule, messages: Messages, end: int) -> bool:
+        """One span of a rule and its gold; whether there is more."""
+        more = self._held(rule.name, partial(self._step, rule, messages, end))
+        if rule.gold and rule.name not in self.held:
+            self._held(f"{rule.name}'s gold", partial(self._gold, rule, messages.epoch))
+        return more
 
     def _held(self, name: str, step: Callable[[], bool]) -> bool:
         """What the step says; False, and the name is held back, where no repetition mends what is wrong."""
@@ -96,15 +95,41 @@ class Refiner:
         if start >= end:
             return False
         span = Span(start, min(start + self._lake.rows_max, end))
-        _refine(self._lake, rule, messages.between(span), progress, span)
+        self._refine(rule, messages.between(span), progress, span)
         return span.end < end
 
     def _gold(self, rule: Rule, epoch: int) -> bool:
         lake = self._lake
-        if (silver := lake.silver(rule)).log() is not None:
+        if lake.silver(rule).log() is not None:
             progress = Progress(lake.stream, epoch, current(lake, rule))
-            refresh(self._spark, rule, silver, lake.gold(rule), progress, lake.rows_max)
+            refresh(self._spark, lake, rule, progress, self._fresh.pop(rule.name, None))
         return False
+
+    def _refine(self, rule: Rule, messages: DataFrame, progress: Progress, span: Span) -> None:
+        """Brings the messages of a span into the rule's tables; the decoded one, by which progress goes, is
+        the last.
+        """
+        assert progress.working is not None
+        lake = self._lake
+        stale = partial(stale_rows, lake, rule, progress.working)
+        found, births = matching(rule, messages), Births()
+        if rule.format == "sparkplug":
+            births = self._births[rule.name].of(rule, found, lake.births(rule), progress, span, stale)
+        found = filed(_decoded(rule, found, lake, births), rule)
+        late, letters, decoded = _attempts(lake, rule, found.schema["row"].dataType, progress, span, stale)
+        task = Filer(
+            rule.name,
+            _place(late) if late else None,
+            _place(letters),
+            _place(decoded),
+            rule.gold,
+            lake.bytes_max,
+        )
+        _, parts = gathered(found.mapInArrow(task, FILED).collect(), rule.gold)
+        for attempt in (late, letters, decoded):
+            if attempt:
+                attempt.commit()
+        self._fresh[rule.name] = Fresh(progress, span, parts)
 
 
 def retried(step: Callable[[], bool]) -> bool:
@@ -158,65 +183,36 @@ def decoded_columns(spark: SparkSession, rule: Rule) -> StructType:
     return rows(decode(rule, none, columns, Births()), rule).schema
 
 
-def _refine(lake: Lake, rule: Rule, messages: DataFrame, progress: Progress, span: Span) -> None:
-    """Brings the messages of a span into the rule's tables; the decoded one, by which progress goes, is the
-    last.
-    """
-    assert progress.working is not None
-    stale = partial(stale_rows, lake, rule, progress.working)
+def _attempts(
+    lake: Lake, rule: Rule, row: DataType, progress: Progress, span: Span, stale: Callable[[], str]
+) -> tuple[Attempt | None, Attempt, Attempt]:
+    """To add to the tables of late rows, of dead letters, and of rows: in this order."""
+    assert isinstance(row, StructType)
+    columns = to_arrow_schema(row, timezone="UTC")
 
     def stale_letters() -> str:
         found = stale()
         return f"rule = '{rule.name}'" + (f" and ({found})" if found else "")
 
-    decoded = _decoded(rule, matching(rule, messages), lake, progress, span, stale).persist()
-    try:
-        found = rows(decoded, rule)
-        if rule.watermark:
-            lake.late(rule).append(late_rows(found, rule), progress, span, stale=stale, widen=rule.infers)
-        letters = dead_letters(decoded, rule)
-        lake.dead_letters.append(letters, progress, span, stale=stale_letters)
-        whole = Span(span.start, span.end, whole=True)
-        good = found.where(~late(rule))
-        lake.silver(rule).append(good, progress, whole, stale=stale, widen=rule.infers)
-    finally:
-        decoded.unpersist()
+    late = None
+    if rule.watermark:
+        late = lake.late(rule).attempt(late_columns(columns), progress, span, stale=stale, widen=rule.infers)
+    letters = lake.dead_letters.attempt(letter_columns(columns), progress, span, stale=stale_letters)
+    whole = Span(span.start, span.end, whole=True)
+    return late, letters, lake.silver(rule).attempt(columns, progress, whole, stale=stale, widen=rule.infers)
 
 
-def _decoded(
-    rule: Rule, found: DataFrame, lake: Lake, progress: Progress, span: Span, stale: Callable[[], str]
-) -> DataFrame:
+def _place(attempt: Attempt) -> Place:
+    return Place(attempt.folder, attempt.reached, attempt.columns)
+
+
+def _decoded(rule: Rule, found: DataFrame, lake: Lake, births: Births) -> DataFrame:
     """What `decode` gives, by what the rule's tables know from earlier messages."""
     if rule.format == "sparkplug":
-        births = _births(rule, found, lake.births(rule), progress, span, stale)
         return decode(rule, found, rule.struct(), births)
     if not rule.infers:
-        return decode(rule, found, rule.struct(), Births())
+        return decode(rule, found, rule.struct(), births)
     known = lake.silver(rule).schema() or StructType()
     fixed = {*KEY, PLACE, EVENT_TIME, "date"}
     columns = StructType([each for each in known.fields if each.name not in fixed])
-    return decode(rule, found, inferred(rule, found, columns), Births())
-
-
-def _births(
-    rule: Rule, found: DataFrame, table: Table, progress: Progress, span: Span, stale: Callable[[], str]
-) -> Births:
-    """The birth certificates that count for these messages; those among them are in the table then."""
-    now = found.where(F.expr("split_part(topic, '/', 3)").isin(*BIRTHS))
-    metrics = rows(decode(rule, now, rule.struct(), Births()), rule)
-    table.append(metrics.select(*KEY, *BIRTH_COLUMNS, "date"), progress, span, stale=stale)
-    if table.schema() is None:
-        return Births()
-    nodes = found.selectExpr(
-        "split_part(topic, '/', 2) as group_id", "split_part(topic, '/', 4) as edge_node_id", "offset"
-    )
-    nodes = nodes.groupBy("group_id", "edge_node_id").agg(F.min("offset").alias("first"))
-    columns = ["epoch", "offset", *BIRTH_COLUMNS]
-    epoch = progress.epoch
-    births = table.read(found.sparkSession, columns, {"epoch": (epoch, epoch)}).where(F.col("epoch") == epoch)
-    births = births.join(nodes, ["group_id", "edge_node_id"])
-    # a node's own birth ends what was known of it before
-    own = births.where("message_type = 'NBIRTH' and offset < first")
-    own = own.groupBy("group_id", "edge_node_id").agg(F.max("offset").alias("since"))
-    births = births.join(own, ["group_id", "edge_node_id"], "left").where("offset >= coalesce(since, 0)")
-    return Births(row.asDict() for row in births.select("offset", *BIRTH_COLUMNS).collect())
+    return decode(rule, found, inferred(rule, found, columns), births)

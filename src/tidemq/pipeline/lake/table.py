@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,14 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  its name everywhere
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidemq.errors import TideMQError
 from tidemq.pipeline.lake.progress import Progress, Span
 
 RETAINED_H = 7 * 24  # files that no version of the table needs are kept so long for its readers
-Write = Callable[[str, int], None]  # into a folder, from an offset on
-_COUNTED = ("epoch", "offset", "received", "event_time")  # the log has their bounds of each file
+_COUNTED = ("epoch", "offset", "received", "event_time", "window")  # the log has their bounds of each file
 
 
 def day_of(column: str) -> str:
@@ -84,6 +82,34 @@ class Written:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Rows that are to be added to a table: those of messages from the offset `reached` on, as Parquet files
+    with these columns below `folder`; in a folder `name=value` for each value of a partition's column, which
+    they have not.
+    """
+
+    table: Table
+    log: DeltaTable
+    columns: pa.Schema
+    progress: Progress
+    span: Span | None
+    reached: int
+    name: str = field(default_factory=lambda: f"batch-{uuid.uuid4()}")
+
+    @property
+    def folder(self) -> str:
+        """Its URI."""
+        return f"{self.table.uri}/{self.name}"
+
+    def commit(self) -> int:
+        """Makes the files the table's; gives the number of their rows.
+
+        TableError for messages of another epoch, ConflictError when another driver has committed meanwhile.
+        """
+        return self.table.commit(self)
+
+
 class Table:
     """One table, at a folder's path or URI; partitioned by columns that come last in its rows.
 
@@ -95,68 +121,29 @@ class Table:
         self.partition_by = partition_by
         self._files, self._root = pafs.FileSystem.from_uri(self.uri)
 
-    def append(
+    def attempt(
         self,
-        frame: DataFrame,
+        columns: pa.Schema,
         progress: Progress,
         span: Span | None = None,
         *,
         stale: Callable[[], str] = str,
         widen: bool = False,
-    ) -> int:
-        """Adds the rows of messages that the table has not got to; gives their number.
+    ) -> Attempt:
+        """To add rows with these columns, of the messages of a span, that the table has not got to; without a
+        span, of all messages up to the highest offset among them. Rows that an earlier working has left are
+        removed before, see `begin`. With `widen`, columns that the table has not are added to it.
 
-        `frame` has all rows of the span's messages; without a span, of all messages up to the highest offset
-        among them. Rows that an earlier working has left are removed before, see `begin`. With `widen`,
-        columns that the table has not are added to it.
-
-        TableError when the table has other columns, ConflictError when another driver has committed
-        meanwhile.
+        TableError when the table has other columns, ConflictError when another driver has brought it
+        elsewhere.
         """
-        columns = to_arrow_schema(frame.schema, timezone="UTC")
-        frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         self.begin(progress, columns, stale)
-
-        def write(folder: str, reached: int) -> None:
-            rows = frame.where(F.col("offset") >= reached).write.partitionBy(*self.partition_by)
-            rows = rows.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-            rows.parquet(folder, compression="zstd")
-
-        return self.append_by(write, columns, progress, span, widen=widen)
-
-    def append_by(
-        self,
-        write: Write,
-        columns: pa.Schema,
-        progress: Progress,
-        span: Span | None = None,
-        *,
-        widen: bool = False,
-    ) -> int:
-        """The same, where `write` puts Parquet files with these columns below a folder: of the rows from an
-        offset on, in a folder `name=value` for each value of a partition's column, which they have not.
-        """
-        table = self._open(columns, widen)
-        self._is_behind(table, progress)
-        reached = progress.reached(table)  # what is committed later than this is noticed
+        log = self._open(columns, widen)
+        self._is_behind(log, progress)
+        reached = progress.reached(log)  # what is committed later than this is noticed
         if span is not None and span.whole and reached != span.start:
             raise ConflictError(f"somebody else has brought {self.uri} to the offset {reached} meanwhile")
-        attempt = f"batch-{uuid.uuid4()}"
-        write(f"{self.uri}/{attempt}", reached)
-        written = list(self._written(attempt))
-        if not written:
-            with suppress(FileNotFoundError):
-                self._files.delete_dir(f"{self._root}/{attempt}")
-            if span is None or not span.whole:
-                return 0
-        epoch = progress.epoch
-        if any((each.low["epoch"], each.high["epoch"]) != (epoch, epoch) for each in written):
-            raise TableError(
-                f"the stream {progress.stream} was made anew while its messages were written to {self.uri}"
-            )
-        end = span.end if span else max(each.high["offset"] for each in written) + 1
-        self._commit(table, written, columns, progress.said(end))
-        return sum(each.rows for each in written)
+        return Attempt(self, log, columns, progress, span, reached)
 
     def begin(self, progress: Progress, columns: pa.Schema, stale: Callable[[], str] = str) -> None:
         """Makes the table ready for a working, if it has rows of an earlier one: removes those for which
@@ -187,7 +174,7 @@ class Table:
 
     def replace(
         self,
-        frame: DataFrame,
+        rows: pa.Table,
         column: str,
         spans: Sequence[tuple[datetime, datetime]],
         progress: Progress,
@@ -196,18 +183,16 @@ class Table:
         """Puts these rows in the place of all whose `column` lies in a span, which is from a time up to
         another: what is to be said of the stream's messages up to the offset `end`.
 
-        The driver holds the rows. TableError when the table has other columns, ConflictError when another
-        driver has committed meanwhile.
+        TableError when the table has other columns, ConflictError when another driver has committed
+        meanwhile.
         """
-        arrow = to_arrow_schema(frame.schema, timezone="UTC")
-        self.begin(progress, arrow)
-        table = self._open(arrow)
+        self.begin(progress, rows.schema)
+        table = self._open(rows.schema)
         self._is_behind(table, progress)
         within = (f"({column} >= '{_utc(start)}' and {column} < '{_utc(end)}')" for start, end in spans)
-        rows = frame.toArrow().cast(arrow)
-        for field in pa.schema(table.schema().to_arrow()):  # that the table's owner has added
-            if field.name not in rows.column_names:
-                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+        for each in pa.schema(table.schema().to_arrow()):  # that the table's owner has added
+            if each.name not in rows.column_names:
+                rows = rows.append_column(each, pa.nulls(len(rows), each.type))
         with self._alone():
             write_deltalake(
                 table,
@@ -326,14 +311,14 @@ class Table:
         except TableNotFoundError:
             columns = list(self.partition_by)
             return DeltaTable.create(self.uri, schema, partition_by=columns, mode="ignore")
-        there = {field.name: field.type for field in table.schema().fields}
-        nullable = {field.name: field.nullable for field in table.schema().fields}
-        if widen and (new := [field for field in schema.fields if field.name not in there]):
+        there = {each.name: each.type for each in table.schema().fields}
+        nullable = {each.name: each.nullable for each in table.schema().fields}
+        if widen and (new := [each for each in schema.fields if each.name not in there]):
             table.alter.add_columns(new)
-            there |= {field.name: field.type for field in new}
-        for field in schema.fields:
-            if there.pop(field.name, None) != field.type:
-                raise TableError(f"the table {self.uri} has no column {field.name} of {field.type}")
+            there |= {each.name: each.type for each in new}
+        for each in schema.fields:
+            if there.pop(each.name, None) != each.type:
+                raise TableError(f"the table {self.uri} has no column {each.name} of {each.type}")
         # further columns are its owner's, and stay empty
         if required := sorted(name for name in there if not nullable[name]):
             raise TableError(f"the table {self.uri} has a column {required[0]} that must have a value")
@@ -347,6 +332,24 @@ class Table:
         if there > mine:
             raise ConflictError(f"somebody else works the messages of {self.uri} again")
         return there < mine
+
+    def commit(self, attempt: Attempt) -> int:
+        """See `Attempt.commit`."""
+        span, progress = attempt.span, attempt.progress
+        written = list(self._written(attempt.name))
+        if not written:
+            with suppress(FileNotFoundError):
+                self._files.delete_dir(f"{self._root}/{attempt.name}")
+            if span is None or not span.whole:
+                return 0
+        epoch = progress.epoch
+        if any((each.low["epoch"], each.high["epoch"]) != (epoch, epoch) for each in written):
+            raise TableError(
+                f"the stream {progress.stream} was made anew while its messages were written to {self.uri}"
+            )
+        end = span.end if span else max(each.high["offset"] for each in written) + 1
+        self._commit(attempt.log, written, attempt.columns, progress.said(end))
+        return sum(each.rows for each in written)
 
     def _commit(
         self, table: DeltaTable, written: Sequence[Written], schema: pa.Schema, said: CommitProperties

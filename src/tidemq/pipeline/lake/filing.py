@@ -1,0 +1,182 @@
+"""What a rule has decoded, into the files of its tables and what gold counts of it: in one pass of a task."""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import starmap
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import Row
+
+from tidemq.pipeline.decode.payload_rules import KEY, Gold
+from tidemq.pipeline.lake.day_files import DayFiles
+from tidemq.pipeline.lake.partials import of_readings, one, together
+
+FILED = "causes map<string, bigint>, parts binary"  # what a task gives, as a row
+CAUSES_MAX = 100  # that are told apart: a publisher may put anything into names
+OTHER = "others"
+_CAUSE_CHARACTERS = 80
+_WANTED = re.compile(r"(\S{1,64}) is .*; (.+) is wanted$", re.DOTALL)
+_PARTS_MAX = 10_000  # that are kept before they are put together
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where rows of a table go, of an attempt: executors need not know more of it."""
+
+    folder: str
+    reached: int
+    columns: pa.Schema  # `date` is the last
+
+
+def late_columns(decoded: pa.Schema) -> pa.Schema:
+    """Of the table of late rows, of those of the decoded table."""
+    place = len(decoded) - 1
+    return decoded.insert(place, pa.field("late_s", pa.float64()))
+
+
+def letter_columns(decoded: pa.Schema) -> pa.Schema:
+    """Of the table of dead letters."""
+    more = [("payload", pa.binary()), ("rule", pa.string()), ("reason", pa.string())]
+    return pa.schema(
+        [*(decoded.field(name) for name in KEY), *starmap(pa.field, more), decoded.field("date")]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Filer:
+    """A task: takes what `filed` gives, and gives a row of `FILED`: dead letters by their cause, and parts of
+    `gold` as a stream of Arrow.
+    """
+
+    rule: str
+    late: Place | None
+    letters: Place
+    decoded: Place
+    gold: Gold | None
+    bytes_max: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        causes: collections.Counter[str] = collections.Counter()
+        parts = Parts(self.gold) if self.gold else None
+        with DayFiles(f"{context.partitionId():05}.parquet", self.bytes_max) as files:
+            for batch in batches:
+                good = pc.is_null(batch.column("reason"))
+                late = pc.is_valid(batch.column("late_s"))
+                self._file_rows(files, batch.filter(pc.and_not(good, late)), parts)
+                if self.late is not None:
+                    self._file_late(files, batch.filter(pc.and_(good, late)), self.late)
+                self._file_letters(files, batch.filter(pc.invert(good)), causes)
+        yield _filed(causes, parts)
+
+    def _file_rows(self, files: DayFiles, batch: pa.RecordBatch, parts: Parts | None) -> None:
+        rows = fields(batch.column("row"))
+        _file(files, self.decoded, rows)
+        if parts:
+            parts.add(rows, batch.column("reading"))
+
+    def _file_late(self, files: DayFiles, batch: pa.RecordBatch, place: Place) -> None:
+        _file(files, place, fields(batch.column("row")) | {"late_s": batch.column("late_s")})
+
+    def _file_letters(self, files: DayFiles, batch: pa.RecordBatch, causes: collections.Counter[str]) -> None:
+        for each in batch.column("reason").to_pylist():
+            cause = cause_of(each)
+            causes[cause if cause in causes or len(causes) < CAUSES_MAX else OTHER] += 1
+        rows = fields(batch.column("row"))
+        more = {
+            "payload": batch.column("payload"),
+            "rule": pa.repeat(pa.scalar(self.rule), batch.num_rows),
+            "reason": batch.column("reason"),
+        }
+        _file(files, self.letters, {name: rows[name] for name in (*KEY, "date")} | more)
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A task: takes what `readings` gives, and gives the same as `Filer`."""
+
+    gold: Gold
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts = Parts(self.gold)
+        for batch in batches:
+            parts.add(fields(batch.column("row")), batch.column("reading"))
+        yield _filed({}, parts)
+
+
+def gathered(rows: Iterable[Row], gold: Gold | None) -> tuple[collections.Counter[str], pa.Table | None]:
+    """What the tasks gave: dead letters by their cause, and the parts of `gold`; None: there are none."""
+    causes: collections.Counter[str] = collections.Counter()
+    found = []
+    for row in rows:
+        causes.update(row.causes)
+        if row.parts:
+            found.append(pa.ipc.open_stream(row.parts).read_all())
+    return causes, together(gold, pa.concat_tables(found)) if gold and found else None
+
+
+def _filed(causes: Mapping[str, int], parts: Parts | None) -> pa.RecordBatch:
+    kind = pa.map_(pa.string(), pa.int64())
+    data = parts.data() if parts else None
+    columns = [pa.array([list(causes.items())], kind), pa.array([data], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, ["causes", "parts"])
+
+
+class Parts:
+    """Of readings, put together as they come."""
+
+    def __init__(self, gold: Gold) -> None:
+        self._gold = gold
+        self._held: list[pa.Table] = []
+
+    def add(self, rows: Mapping[str, pa.Array], readings: pa.StructArray) -> None:
+        """Of these rows what gold counts, see `filed`."""
+        given = fields(readings)
+        columns = {name: rows[name] for name in ("topic", "client_id")}
+        columns |= {name: given[f"b{place}"] for place, name in enumerate(self._gold.by)}
+        values = [given[f"v{place}"] for place in range(len(self._gold.values))]
+        self._held.append(of_readings(self._gold, given["at"], columns, values))
+        if sum(map(len, self._held[1:])) > max(len(self._held[0]), _PARTS_MAX):
+            self._held = [self._whole()]
+
+    def data(self) -> bytes:
+        """As a stream of Arrow; empty of none."""
+        sink = pa.BufferOutputStream()
+        if not self._held:
+            return b""
+        whole = self._whole()
+        with pa.ipc.new_stream(sink, whole.schema) as writer:
+            writer.write_table(whole)
+        return bytes(sink.getvalue())
+
+    def _whole(self) -> pa.Table:
+        return together(self._gold, pa.concat_tables(self._held))
+
+
+def cause_of(reason: str) -> str:
+    """Of a dead letter what others have in common with it, which does not say the value."""
+    if found := _WANTED.match(reason):
+        return f"{found[1]}: {found[2]} is wanted"
+    return reason.partition(":")[0][:_CAUSE_CHARACTERS]
+
+
+def fields(array: pa.StructArray) -> dict[str, pa.Array]:
+    """Of a struct, by name."""
+    return dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+
+
+def _file(files: DayFiles, place: Place, rows: Mapping[str, pa.Array]) -> None:
+    """Those that the table has not got to."""
+    columns = [rows[each.name].cast(each.type) for each in place.columns]
+    batch = pa.RecordBatch.from_arrays(columns, schema=place.columns)
+    if place.reached:
+        batch = batch.filter(pc.greater_equal(batch.column("offset"), place.reached))
+    if batch.num_rows:
+        files.add(place.folder, batch.drop_columns(["date"]), one(batch.column("date")))
