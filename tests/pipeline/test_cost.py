@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pipeline.lake import ingest, rows, rules_of
 from pipeline.streaming import Streaming
 from pyspark.sql import SparkSession
 
+from tidemq.pipeline.decode.payload_rules import Gold, Rule
+from tidemq.pipeline.lake.gold import Fresh, refresh
 from tidemq.pipeline.lake.ingest import Ingest, start_ingest
+from tidemq.pipeline.lake.partials import of_readings
+from tidemq.pipeline.lake.plan import Lake
+from tidemq.pipeline.lake.progress import Progress, Span, Working
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -48,10 +55,40 @@ def test_jobs_of_a_batch(spark: SparkSession, streaming: Streaming, tmp_path: Pa
     query = start_ingest(spark, job, once=True)
     query.awaitTermination()
     jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))
-    batches = Counter(each["batchId"] for each in query.recentProgress if each["numInputRows"])
-    print(len(jobs), dict(batches))
+    batches = {each["batchId"] for each in query.recentProgress if each["numInputRows"]}
+    assert batches
     assert len(batches) * (1 + number) <= len(jobs) <= len(batches) * (3 + number)
     for rule in job.rules:
         assert [len(rows(table, "offset")) for table in (job.silver(rule), job.late(rule))] == [3, 3]
         assert sum(count for (count,) in rows(job.gold(rule), "count", order="window")) == 3
     assert len(rows(job.dead_letters, "offset")) == 3 * number
+
+
+BATCHES = 500
+DEVICES = 20
+SECOND_US = 1_000_000
+
+
+def test_gold_reads_no_more_the_older_a_window_is(tmp_path: Path) -> None:
+    """500 batches into one window: each reads and replaces a row for each device, and no Spark at all."""
+    gold = Gold(timedelta(days=1), ("celsius",), percentiles=(50,), gap=timedelta(minutes=5))
+    rule = Rule("r", "a/#", "json", "celsius double", gold=gold)
+    lake = Lake(stream="flat", tables=str(tmp_path), rules=(rule,))
+    progress = Progress("flat", 1, Working("r", 1, rule.digest))
+    decoded = pa.schema({"epoch": pa.int64(), "offset": pa.int64(), "date": pa.date32()})
+    names = [f"device/{number}" for number in range(DEVICES)]
+    columns = {"topic": pa.array(names), "client_id": pa.array(names)}
+    for batch in range(BATCHES):
+        span = Span(batch * DEVICES, (batch + 1) * DEVICES, whole=True)
+        lake.silver(rule).attempt(decoded, progress, span).commit()
+        at = pa.array([(batch + 86_400) * SECOND_US] * DEVICES)
+        values = pa.array([float(batch)] * DEVICES)
+        parts = of_readings(gold, at, columns, [values])
+        refresh(cast(SparkSession, None), lake, rule, progress, Fresh(progress, span, parts))
+    found = rows(lake.gold(rule), "count", "gaps_within", "celsius_mean", "celsius_p50", order="topic")
+    assert found == [(BATCHES, 0, (BATCHES - 1) / 2, pytest.approx((BATCHES - 1) / 2, rel=0.01))] * DEVICES
+    metrics = [each["operationMetrics"] for each in DeltaTable(lake.gold(rule).uri).history(100)]
+    written = {(each["num_added_rows"], each["num_removed_files"]) for each in metrics if each}
+    assert written == {(DEVICES, 1)}
+    log = Path(lake.gold(rule).uri.removeprefix("file://"), "_delta_log")
+    assert list(log.glob("*.checkpoint.parquet")), "who opens the table reads the whole log"

@@ -16,7 +16,17 @@ import pytest
 from tidemq.pipeline.decode.payload_rules import Gold
 from tidemq.pipeline.lake.gold import figures
 from tidemq.pipeline.lake.partials import keys_of, of_readings, one, together
-from tidemq.pipeline.lake.sketches import ACCURACY, GREATEST, bucket_of, percentiles, values_of
+from tidemq.pipeline.lake.sketches import (
+    ACCURACY,
+    BUCKETS_MAX,
+    GREATEST,
+    KINDS,
+    Sketches,
+    of_values,
+    percentiles,
+    values_of,
+)
+from tidemq.pipeline.lake.sketches import together as together_sketches
 
 MINUTE_US = 60_000_000
 GAP_S = 7
@@ -140,22 +150,41 @@ def test_rows_that_came_between_others_are_noticed() -> None:
 def test_sketches_are_as_exact_as_they_say() -> None:
     chance = random.Random(1)
     values = [chance.choice([-1, 1]) * 10 ** chance.uniform(-8.9, 14.9) for _ in range(10_000)]
-    buckets = np.asarray(bucket_of(pa.array(values)))
-    assert values_of(buckets) == pytest.approx(values, rel=ACCURACY)
-    order = np.argsort(values)
-    assert (np.diff(buckets[order]) >= 0).all()
-    odd = pa.array([0.0, -0.0, 1e-12, -1e-300, math.inf, -math.inf, 1e300, None])
-    numbers = bucket_of(odd).to_pylist()
+    each = of_values(pa.array(values))
+    found = values_of(np.asarray(each.levels), np.asarray(each.buckets.flatten(), np.int64))
+    assert found == pytest.approx(values, rel=ACCURACY)
+    odd = of_values(pa.array([0.0, -0.0, 1e-12, -1e-300, math.inf, -math.inf, 1e300, None]))
+    numbers = [number for (number,) in odd.buckets.to_pylist()[:7]]
     assert numbers[:4] == [0, 0, 0, 0]
     assert numbers[4] == numbers[6] == -numbers[5]
-    assert values_of(np.array(numbers[4:5])) == pytest.approx(GREATEST, rel=ACCURACY)
-    assert numbers[7] is None
+    assert values_of(np.zeros(1, int), np.array(numbers[4:5])) == pytest.approx(GREATEST, rel=ACCURACY)
+    assert odd.buckets.to_pylist()[7] == []
+
+
+@pytest.mark.parametrize(("spread", "level"), [(1.01, 0), (1.5, 1), (10, 4), (1e6, 6), (1e14, 7)])
+def test_a_sketch_of_a_wide_spread_is_coarser_and_no_larger(spread: float, level: int) -> None:
+    chance = random.Random(2)
+    values = sorted(chance.choice([-1, 1]) * spread ** chance.random() for _ in range(5000))
+    parts = of_values(pa.array(values))
+    keys = pa.array([0] * len(values))
+    whole = together_sketches(parts, keys, 1)
+    assert len(whole.buckets[0]) <= BUCKETS_MAX
+    assert whole.levels.to_pylist() == [level]
+    for percentile in (0.1, 10, 50, 90, 99.9):
+        (found,) = percentiles(whole, [percentile])
+        wanted = values[round((len(values) - 1) * percentile / 100)]
+        assert found[0] == pytest.approx(wanted, rel=1.5 * ACCURACY * 2**level + 0.01)  # and the next rank
+    halves = [Sketches(*(column[start::2] for column in parts)) for start in (0, 1)]
+    sums = [together_sketches(half, pa.array([0] * 2500), 1) for half in halves]
+    both = Sketches(*(pa.concat_arrays(columns) for columns in zip(*sums, strict=True)))
+    assert together_sketches(both, pa.array([0, 0]), 1) == whole
 
 
 def test_percentiles_of_empty_sketches_are_none() -> None:
-    lists = pa.array([[], [1], []], pa.list_(pa.int32())), pa.array([[], [3], []], pa.list_(pa.int64()))
-    (found,) = percentiles(*lists, [50])
+    lists = pa.array([[], [1 << 14], []], KINDS.buckets), pa.array([[], [3], []], KINDS.counts)
+    (found,) = percentiles(Sketches(pa.array([0, 0, 0], KINDS.levels), *lists), [50])
     assert np.isnan(found).tolist() == [True, False, True]
+    assert found[1] == pytest.approx(1, rel=1.01 * ACCURACY)  # the end of its bucket
     none = together(GOLD, parts([]))
     assert len(none) == len(figures(GOLD, none)) == 0
-    assert one(none["celsius.buckets"]).type == pa.list_(pa.int32())
+    assert one(none["celsius.buckets"]).type == KINDS.buckets

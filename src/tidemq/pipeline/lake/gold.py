@@ -34,10 +34,11 @@ from tidemq.pipeline.lake.partials import (
     one,
     seconds,
     together,
+    with_names,
 )
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, Span
-from tidemq.pipeline.lake.sketches import percentiles
+from tidemq.pipeline.lake.sketches import KINDS, Sketches, percentiles
 from tidemq.pipeline.lake.table import TableError
 
 Stretch = tuple[datetime, datetime]
@@ -217,7 +218,7 @@ def figures(gold: Gold, parts: pa.Table) -> pa.Table:
     for name in gold.values:
         of_value = {
             each: parts[f"{name}.{each}"]
-            for each in ("count", "sum", "min", "max", "out_of_range", "buckets", "counts")
+            for each in ("count", "sum", "min", "max", "out_of_range", *Sketches._fields)
             if f"{name}.{each}" in parts.column_names
         }
         found |= {f"{name}_{what}": column for what, column in _of_value(gold, of_value).items()}
@@ -233,13 +234,12 @@ def _of_value(gold: Gold, part: Mapping[str, pa.ChunkedArray]) -> dict[str, pa.A
     if "out_of_range" in part:
         found["out_of_range"] = part["out_of_range"]
     if gold.percentiles:
-        lists = [one(part[name]) for name in ("buckets", "counts")]
-        numbers = percentiles(lists[0], lists[1], gold.percentiles)
-        for percentile, values in zip(gold.percentiles, numbers, strict=True):
+        sketches = Sketches(*(one(part[name]) for name in Sketches._fields))
+        for percentile, values in zip(gold.percentiles, percentiles(sketches, gold.percentiles), strict=True):
             value = pa.array(values, pa.float64(), from_pandas=True)  # NaN is null
             inside = pc.min_element_wise(pc.max_element_wise(value, part["min"]), part["max"])
             found[f"p{_shown(percentile)}"] = inside
-        found["sketch"] = pa.StructArray.from_arrays(lists, ["buckets", "counts"])
+        found["sketch"] = pa.StructArray.from_arrays(sketches, Sketches._fields)
     return found
 
 
@@ -285,8 +285,8 @@ def stored(gold: Gold, log: DeltaTable, spans: Sequence[Stretch]) -> pa.Table:
         for what in ("count", "sum", "min", "max", *(["out_of_range"] if name in limited else [])):
             found[f"{name}.{what}"] = rows[f"{name}_{what}"]
         if gold.percentiles:
-            lists = one(rows[f"{name}_sketch"]).flatten()
-            found |= zip((f"{name}.buckets", f"{name}.counts"), lists, strict=True)
+            columns = zip(KINDS, one(rows[f"{name}_sketch"]).flatten(), strict=True)
+            found |= with_names(name, Sketches(*(column.cast(kind) for kind, column in columns)))
     return pa.table(found)
 
 

@@ -9,7 +9,7 @@ and those of `gold.by`; then
   them, and `disordered`: whether rows came between others that were put together before, so that the gaps
   are not known;
 - for each value `x.count`, `x.sum`, `x.min`, `x.max`, `x.out_of_range`, and with `gold.percentiles`
-  `x.buckets` and `x.counts`: a sketch of its values (`sketches`).
+  `x.levels`, `x.buckets` and `x.counts`: a sketch of its values (`sketches`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemq.pipeline.decode.payload_rules import Gold
-from tidemq.pipeline.lake.sketches import bucket_of, summed
+from tidemq.pipeline.lake import sketches
+from tidemq.pipeline.lake.sketches import Sketches
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -56,17 +57,18 @@ def of_readings(
             outside = pc.or_(pc.less(value, low), pc.greater(value, high))
             found[f"{name}.out_of_range"] = pc.fill_null(outside, False).cast(pa.int64())
         if gold.percentiles:
-            found[f"{name}.buckets"] = _as_lists(bucket_of(value), value)
-            found[f"{name}.counts"] = _as_lists(ones, value)
+            found |= with_names(name, sketches.of_values(value))
     return together(gold, pa.table(found))
 
 
-def _as_lists(items: pa.Array, value: pa.Array) -> pa.Array:
-    """A list of one for each value, of none where it is null."""
-    valid = pc.is_valid(value)
-    ends = pc.cumulative_sum(valid.cast(pa.int32()))
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), one(ends)])
-    return pa.ListArray.from_arrays(offsets, one(items.filter(valid)))
+def with_names(value: str, found: Sketches) -> dict[str, pa.Array]:
+    """Sketches of a value as columns of parts."""
+    return {f"{value}.{what}": column for what, column in found._asdict().items()}
+
+
+def sketches_of(value: str, parts: pa.Table) -> Sketches:
+    """The reverse."""
+    return Sketches(*(one(parts[f"{value}.{what}"]) for what in Sketches._fields))
 
 
 def together(gold: Gold, parts: pa.Table) -> pa.Table:
@@ -90,9 +92,8 @@ def together(gold: Gold, parts: pa.Table) -> pa.Table:
         columns["longest_gap"] = pc.max_element_wise(columns["longest_gap"], columns.pop("silence"))
     if gold.percentiles:
         for name in gold.values:
-            buckets, counts = (one(parts[f"{name}.{what}"]) for what in ("buckets", "counts"))
-            lists = summed(one(parts["key"]), buckets, counts, len(found))
-            columns |= zip((f"{name}.buckets", f"{name}.counts"), lists, strict=True)
+            whole = sketches.together(sketches_of(name, parts), one(parts["key"]), len(found))
+            columns |= with_names(name, whole)
     for name, column in columns.items():
         found = found.append_column(name, column)
     return found

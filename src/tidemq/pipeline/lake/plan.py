@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,6 +24,7 @@ class Lake:
     rows_max: int = 1_000_000  # messages that are worked at once
     bytes_max: int = 64 << 20  # of messages, or rows, that a task holds before it writes them
     rules: tuple[Rule, ...] = ()  # how payloads are decoded; none: bronze is all
+    _tables: dict[str, Table] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def folder(self) -> str:
@@ -84,7 +85,9 @@ class Lake:
             rule.check()
 
     def _table(self, name: str) -> Table:
-        return Table(f"{self.folder}/{name}")
+        if name not in self._tables:
+            self._tables[name] = Table(f"{self.folder}/{name}")
+        return self._tables[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,77 +1,123 @@
-"""Sketches of values, for percentiles: how many lie in each bucket (DDSketch: Masson, Rim, Lee, VLDB 2019).
+"""Sketches of values, for percentiles: how many lie in each bucket.
 
-Buckets grow with the value, so a percentile is within `ACCURACY` of it, and two sketches are put together by
-adding their counts: in whatever order values came, the sketch is the same. As columns of Arrow, and not by a
-library, whose sketches are an object for each device and window.
+Buckets grow with the value, so a percentile is within a share of it, and two sketches are put together by
+adding their counts (DDSketch: Masson, Rim, Lee, VLDB 2019). Where there are too many buckets, each two
+neighbours become one, which doubles that share (UDDSketch: Epicoco and others, IEEE Access 2020). In whatever
+order values came, the sketch is the same. As columns of Arrow, and not by a library, whose sketches are an
+object for each device and window.
+
+A bucket has a number with the sign of its values; that of zero is 0.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-ACCURACY = 0.001  # of the value
+ACCURACY = 0.001  # of the value, at level 0; twice that at each further level
+BUCKETS_MAX = 256  # of a sketch: if there are more, its level rises
 LEAST, GREATEST = 1e-9, 1e15  # what is nearer to zero counts as zero, what is farther away as this
-_GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
-_LOG = math.log(_GAMMA)
-_FIRST = math.ceil(math.log(LEAST) / _LOG) - 1  # of positive values; its bucket has the number 1
+_LOG = math.log((1 + ACCURACY) / (1 - ACCURACY))  # of how much wider the next bucket is, at level 0
+_ONE = 1 << 14  # number of the bucket that ends with 1.0, at level 0: so the one of LEAST is above 0
+
+Integers = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
 
 
-def bucket_of(values: pa.Array) -> pa.Array:
-    """Numbers in the order of the values; null of null."""
-    size = pc.abs(values)
-    clipped = pc.min_element_wise(
-        pc.max_element_wise(size, LEAST, skip_nulls=False), GREATEST, skip_nulls=False
+class Sketches(NamedTuple):
+    """Of several keys, an array with one for each."""
+
+    levels: pa.Array  # int32
+    buckets: pa.ListArray  # of int32, in ascending order
+    counts: pa.ListArray  # of int64, of these buckets
+
+
+KINDS = Sketches(pa.int32(), pa.list_(pa.int32()), pa.list_(pa.int64()))
+
+
+def of_values(values: pa.Array) -> Sketches:
+    """One for each value; an empty one of null."""
+    valid = pc.is_valid(values)
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(valid).astype(np.int32))])
+    numbers = _numbers(np.asarray(values.filter(valid), np.float64))
+    return Sketches(
+        pa.array(np.zeros(len(values), np.int32)),
+        pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(numbers, pa.int32())),
+        pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(np.ones_like(numbers))),
     )
-    number = pc.subtract(pc.ceil(pc.divide(pc.ln(clipped), _LOG)), _FIRST)
-    signed = pc.multiply(number, pc.sign(values))
-    return pc.if_else(pc.less(size, LEAST), 0.0, signed).cast(pa.int32())
 
 
-def values_of(buckets: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-    """What stands for the values of each bucket."""
-    middle = 2 * np.exp((np.abs(buckets) + _FIRST) * _LOG) / (_GAMMA + 1)
-    found: npt.NDArray[np.float64] = np.sign(buckets) * middle
+def _numbers(values: Doubles) -> Integers:
+    """Of the buckets of values, at level 0."""
+    size = np.abs(values)
+    number = np.ceil(np.log(np.clip(size, LEAST, GREATEST)) / _LOG) + _ONE
+    return np.where(size < LEAST, 0, np.sign(values) * number).astype(np.int64)
+
+
+def values_of(levels: Integers, numbers: Integers) -> Doubles:
+    """What stands for the values of each bucket of a level."""
+    wider = _LOG * 2.0**levels
+    ends = np.exp((np.abs(numbers) - _ONE / 2.0**levels) * wider)
+    found: Doubles = np.sign(numbers) * 2 * ends / (np.exp(wider) + 1)
     return found
 
 
-def summed(
-    numbers: pa.Array, buckets: pa.ListArray, counts: pa.ListArray, end: int
-) -> tuple[pa.ListArray, pa.ListArray]:
-    """Puts sketches together, those of the same number (0 up to `end`), and gives one for each number."""
-    of = pc.take(numbers, pc.list_parent_indices(buckets))
-    flat = pa.table({"of": of, "bucket": pc.list_flatten(buckets), "count": pc.list_flatten(counts)})
-    flat = flat.group_by(["of", "bucket"], use_threads=False).aggregate([("count", "sum")])
-    flat = flat.sort_by([("of", "ascending"), ("bucket", "ascending")])
-    ends = np.searchsorted(np.asarray(flat["of"]), np.arange(end), side="right")
-    offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
-    made = [pa.ListArray.from_arrays(offsets, pa.array(np.asarray(flat[name]), kind)) for name, kind in _FLAT]
-    return made[0], made[1]
+def together(sketches: Sketches, keys: pa.Array, end: int) -> Sketches:
+    """Puts those of the same key (0 up to `end`) together, and gives one for each key."""
+    key = np.asarray(keys, np.int64)
+    part_levels = np.asarray(sketches.levels, np.int64)
+    levels = np.zeros(end, np.int64)
+    np.maximum.at(levels, key, part_levels)
+    part = np.asarray(pc.list_parent_indices(sketches.buckets), np.int64)
+    of = key[part]
+    numbers = np.asarray(pc.list_flatten(sketches.buckets), np.int64)
+    numbers = _risen(numbers, levels[of] - part_levels[part])
+    of, numbers, counts = _summed(of, numbers, np.asarray(pc.list_flatten(sketches.counts), np.int64))
+    while (many := np.bincount(of, minlength=end) > BUCKETS_MAX).any():
+        levels += many
+        of, numbers, counts = _summed(of, _risen(numbers, many[of].astype(np.int64)), counts)
+    offsets = pa.array(np.searchsorted(of, np.arange(end + 1)), pa.int32())
+    lists = [
+        pa.ListArray.from_arrays(offsets, pa.array(each, kind.value_type))
+        for each, kind in ((numbers, KINDS.buckets), (counts, KINDS.counts))
+    ]
+    return Sketches(pa.array(levels, pa.int32()), *lists)
 
 
-_FLAT = (("bucket", pa.int32()), ("count_sum", pa.int64()))
+def _risen(numbers: Integers, by: Integers) -> Integers:
+    """Numbers of the same buckets so many levels higher."""
+    size: Integers = np.abs(numbers) + (1 << by) - 1 >> by
+    return np.where(numbers < 0, -size, size)
 
 
-def percentiles(
-    buckets: pa.ListArray, counts: pa.ListArray, wanted: Sequence[float]
-) -> list[npt.NDArray[np.float64]]:
+def _summed(of: Integers, numbers: Integers, counts: Integers) -> tuple[Integers, Integers, Integers]:
+    """One for each bucket of a key, ordered by both."""
+    order = np.lexsort((numbers, of))
+    of, numbers, counts = of[order], numbers[order], counts[order]
+    first = np.flatnonzero(np.diff(of, prepend=-1) | np.diff(numbers, prepend=0))
+    return of[first], numbers[first], np.add.reduceat(counts, first) if len(first) else counts
+
+
+def percentiles(sketches: Sketches, wanted: Sequence[float]) -> list[Doubles]:
     """Of each sketch these percentiles (0 to 100), between the values of neighbouring ranks in proportion;
     NaN of an empty one.
     """
-    flat = np.asarray(pc.list_flatten(buckets), np.int32)
-    total = np.concatenate([[0], np.cumsum(np.asarray(pc.list_flatten(counts), np.int64))])
-    ends = np.cumsum(np.asarray(pc.list_value_length(buckets), np.int64))
-    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-    number = total[ends] - total[starts]
-    values = np.concatenate([values_of(flat), [np.nan]])
+    part = np.asarray(pc.list_parent_indices(sketches.buckets), np.int64)
+    numbers = np.asarray(pc.list_flatten(sketches.buckets), np.int64)
+    values = np.append(values_of(np.asarray(sketches.levels, np.int64)[part], numbers), np.nan)
+    counts = np.asarray(pc.list_flatten(sketches.counts), np.int64)
+    total = np.concatenate([[0], np.cumsum(counts)])
+    bounds = np.searchsorted(part, np.arange(len(sketches.buckets) + 1))
+    before, number = total[bounds[:-1]], np.diff(total[bounds])
 
-    def at(rank: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        place = np.searchsorted(total[1:], total[starts] + rank, side="right")
+    def at(rank: Doubles) -> Doubles:
+        place = np.searchsorted(total[1:], before + rank, side="right")
         return np.where(number > 0, values[np.minimum(place, len(values) - 1)], np.nan)
 
     found = []

@@ -35,6 +35,10 @@ from tidemq.errors import TideMQError
 from tidemq.pipeline.lake.progress import Progress, Span
 
 RETAINED_H = 7 * 24  # files that no version of the table needs are kept so long for its readers
+_CONFIGURATION = {  # a log has a file for each batch
+    "delta.checkpointInterval": "20",
+    "delta.logRetentionDuration": "interval 1 day",  # a month of seconds would be millions
+}
 _COUNTED = ("epoch", "offset", "received", "event_time", "window")  # the log has their bounds of each file
 
 
@@ -91,6 +95,7 @@ class Attempt:
 
     table: Table
     log: DeltaTable
+    version: int  # of the log
     columns: pa.Schema
     progress: Progress
     span: Span | None
@@ -120,6 +125,7 @@ class Table:
         self.uri = uri if urlsplit(uri).scheme else Path(uri).absolute().as_uri()
         self.partition_by = partition_by
         self._files, self._root = pafs.FileSystem.from_uri(self.uri)
+        self._log: DeltaTable | None = None  # as it was when it was looked at last
 
     def attempt(
         self,
@@ -143,7 +149,7 @@ class Table:
         reached = progress.reached(log)  # what is committed later than this is noticed
         if span is not None and span.whole and reached != span.start:
             raise ConflictError(f"somebody else has brought {self.uri} to the offset {reached} meanwhile")
-        return Attempt(self, log, columns, progress, span, reached)
+        return Attempt(self, log, log.version(), columns, progress, span, reached)
 
     def begin(self, progress: Progress, columns: pa.Schema, stale: Callable[[], str] = str) -> None:
         """Makes the table ready for a working, if it has rows of an earlier one: removes those for which
@@ -298,19 +304,30 @@ class Table:
 
     def log(self) -> DeltaTable | None:
         """As it is now; None where there is no table."""
-        try:
-            return DeltaTable(self.uri)
-        except TableNotFoundError:
-            return None
+        if self._log is None or not self._is_current(self._log.version()):
+            try:
+                self._log = DeltaTable(
+                    self.uri
+                )  # lists the log: that takes longer, the more versions there are
+            except TableNotFoundError:
+                self._log = None
+        return self._log
+
+    def _is_current(self, version: int) -> bool:
+        """Whether the table is there, in this version."""
+        names = [f"{self._root}/_delta_log/{number:020}.json" for number in (version, version + 1)]
+        there = [info.type == pafs.FileType.File for info in self._files.get_file_info(names)]
+        return there == [True, False]
 
     def _open(self, schema: pa.Schema, widen: bool = False) -> Any:
         """The table, made if there is none: what `_commit` needs."""
         schema = Schema.from_arrow(schema)
-        try:
-            table = DeltaTable(self.uri)
-        except TableNotFoundError:
+        if (table := self.log()) is None:
             columns = list(self.partition_by)
-            return DeltaTable.create(self.uri, schema, partition_by=columns, mode="ignore")
+            self._log = DeltaTable.create(
+                self.uri, schema, partition_by=columns, mode="ignore", configuration=_CONFIGURATION
+            )
+            return self._log
         there = {each.name: each.type for each in table.schema().fields}
         nullable = {each.name: each.nullable for each in table.schema().fields}
         if widen and (new := [each for each in schema.fields if each.name not in there]):
@@ -336,6 +353,8 @@ class Table:
     def commit(self, attempt: Attempt) -> int:
         """See `Attempt.commit`."""
         span, progress = attempt.span, attempt.progress
+        if attempt.log.version() != attempt.version:  # what was committed later would go unnoticed
+            raise ConflictError(f"{self.uri} was written to since this was begun")
         written = list(self._written(attempt.name))
         if not written:
             with suppress(FileNotFoundError):
