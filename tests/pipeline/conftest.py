@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import StartBroker
+from pipeline.alarmed import Receiver
 from pipeline.streaming import Streaming
 from pyspark.sql import SparkSession
 
@@ -51,3 +52,17 @@ def spark(install: Callable[[str, str], None], event_log: Path) -> Iterator[Spar
 @pytest.fixture(scope="package")
 def streaming(start_broker: StartBroker, tmp_path_factory: pytest.TempPathFactory) -> Streaming:
     return Streaming(start_broker, tmp_path_factory.mktemp("streams"))
+
+
+@pytest.fixture
+def receive(streaming: Streaming) -> Iterator[Callable[[], Receiver]]:
+    """`receive()`: another client, of alerts."""
+    receivers = []
+
+    def receive() -> Receiver:
+        receivers.append(Receiver(streaming.broker.port))
+        return receivers[-1]
+
+    yield receive
+    for receiver in receivers:
+        receiver.close()

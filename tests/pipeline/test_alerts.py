@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import queue
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
+from pipeline.alarmed import Receiver, running
 from pipeline.streaming import TIDEMQ, Streaming
 from pyspark.sql import SparkSession
-from waiting import WAIT_S
 
 from tidemq.client import ConnectError, sync
 from tidemq.pipeline.alerts.alert_rules import AlertRule, load_alert_rules
@@ -49,72 +44,6 @@ by = "client"
 after_s = 3
 topic = "gone/{client}"
 """
-
-
-class Receiver:
-    """Another client, as whoever is to be alarmed."""
-
-    def __init__(self, port: int) -> None:
-        self.came: list[tuple[str, dict[str, Any]]] = []
-        self.messages: list[paho.MQTTMessage] = []
-        self._queue: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-        self._client.on_message = lambda client, data, message: self._queue.put(message)
-        subscribed: queue.Queue[object] = queue.Queue()
-        self._client.on_subscribe = lambda *answer: subscribed.put(answer)
-        self._client.connect("127.0.0.1", port)
-        self._client.subscribe([("alerts/#", 1), ("gone/#", 1)])
-        self._client.loop_start()
-        subscribed.get(timeout=WAIT_S)
-
-    def until(self, topic: str, state: str) -> dict[str, Any]:
-        """Waits for such an alert; it and those before it are in `came`."""
-        while True:
-            message = self._queue.get(timeout=150)
-            self.messages.append(message)
-            self.came.append((message.topic, json.loads(message.payload)))
-            if message.topic == topic and self.came[-1][1]["state"] == state:
-                return self.came[-1][1]
-
-    def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
-
-@pytest.fixture
-def receive(streaming: Streaming) -> Iterator[Callable[[], Receiver]]:
-    receivers = []
-
-    def receive() -> Receiver:
-        receivers.append(Receiver(streaming.broker.port))
-        return receivers[-1]
-
-    yield receive
-    for receiver in receivers:
-        receiver.close()
-
-
-@contextmanager
-def running(spark: SparkSession, job: Alerts) -> Iterator[None]:
-    """The job, until it is told to end. What it raises is raised here."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            run_alerts(spark, job)
-        except BaseException as error:  # noqa: BLE001 (raised by who joins the thread)
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        while thread.is_alive():  # it may be between two queries
-            for query in spark.streams.active:
-                query.stop()
-            thread.join(0.2)
-    assert not failed, failed
 
 
 def rules_of(tmp_path: Path) -> tuple[AlertRule, ...]:

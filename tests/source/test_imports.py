@@ -90,6 +90,7 @@ ROOMS = {
         "replay": "decode sources",
         "lake": "decode sources spark",
         "alerts": "decode sources spark",
+        "backtest": "alerts lake sources",
     },
 }
 WITH_CIRCLES = {"engine"}  # of all other parts circles are refused

@@ -250,6 +250,9 @@ def alerts(
     start: Annotated[
         str, typer.Option(help="Where to begin: latest, earliest, an offset, a time with its zone.")
     ] = "latest",
+    handover: Annotated[
+        str, typer.Option(metavar="DIR", help="Of `backtest`: begin where that ended, with what it knows.")
+    ] = "",
     allow_data_loss: AllowDataLoss = False,
     rows_max: RowsMax = 1_000_000,
     trigger: Trigger = 1.0,
@@ -274,6 +277,7 @@ def alerts(
             rules=load_alert_rules(rules),
             checkpoint=checkpoint,
             start=start,
+            handover=handover,
             fail_on_data_loss=not allow_data_loss,
             rows_max=rows_max,
             trigger_s=trigger,
@@ -284,6 +288,52 @@ def alerts(
             run_alerts(spark, job)
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
+
+
+@app.command()
+def backtest(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")],
+    tables: Annotated[str, typer.Argument(metavar="TABLES", help="Folder or URI, as ingest has it.")],
+    rules: Annotated[Path, typer.Option(metavar="FILE", help="TOML with rules for alerts.")],
+    start: Annotated[
+        str, typer.Option("--from", help="The first message: earliest, an offset, a time with its zone.")
+    ] = "earliest",
+    end: Annotated[
+        str, typer.Option("--to", help="Before which message to end: latest, an offset, a time.")
+    ] = "latest",
+    handover: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder or URI to be made, with which `alerts` can go on.")
+    ] = "",
+    master: Master = "local[*]",
+) -> None:
+    """Show which alerts rules would have raised and cleared in messages that bronze has, as lines of JSON.
+
+    Needs no broker.
+    """
+    try:
+        from tidemq.pipeline.alerts.alert_rules import load_alert_rules
+        from tidemq.pipeline.alerts.watching import content_of
+        from tidemq.pipeline.backtest import Backtest, run_backtest
+        from tidemq.pipeline.lake.plan import Lake
+        from tidemq.pipeline.sources.stream_options import Position
+        from tidemq.pipeline.spark.session import spark_session
+
+        job = Backtest(
+            lake=Lake(stream=stream, tables=tables),
+            rules=load_alert_rules(rules),
+            start=Position.parse("--from", start),
+            end=Position.parse("--to", end),
+            handover=handover,
+        )
+        job.check()  # before Spark takes its time
+        with spark_session(master, f"tidemq backtest {stream}") as spark:
+            done = run_backtest(spark, job, lambda rule, row: print(json.dumps(content_of(rule, row))))
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+    text = (
+        f"{done.alerts:,} alerts in {done.messages:,} messages, of which {done.unreadable:,} cannot be read"
+    )
+    print(f"{text}; the next offset is {done.next_offset}", file=sys.stderr)
 
 
 @app.command()

@@ -37,6 +37,7 @@ from tidemq.client import Message, Properties, sync
 from tidemq.client.streams import StreamReader, find_token
 from tidemq.errors import ConfigError
 from tidemq.pipeline.alerts.alert_rules import AlertRule
+from tidemq.pipeline.alerts.handover import Handover
 from tidemq.pipeline.alerts.states import Alert, Condition, Reading, State, deadline_us, expire, step
 from tidemq.pipeline.decode.decoding import number, on_columns
 from tidemq.pipeline.decode.json_payloads import json_numbers
@@ -48,7 +49,7 @@ from tidemq.pipeline.spark.jobs import run_job
 from tidemq.wire import topic_name_fault
 
 UNREADABLE = "unreadable"
-_COLUMNS = (  # of what a batch has found
+FOUND = (  # of what a batch has found, in Spark's own language
     "rule string, key string, state string, value double, `limit` double, time_us bigint, epoch bigint, "
     "`offset` bigint, topic string, client string"
 )
@@ -70,6 +71,7 @@ class Alerts:
     rules: tuple[AlertRule, ...]
     checkpoint: str
     start: str = "latest"  # of a new checkpoint: earliest, an offset, a time
+    handover: str = ""  # of a backtest, with which a new checkpoint begins in place of `start`
     fail_on_data_loss: bool = True
     rows_max: int = 1_000_000  # of a batch
     trigger_s: float = 1.0  # from the beginning of one batch to that of the next
@@ -84,16 +86,27 @@ class Alerts:
         with sync.Client(self.mqtt.url, **self.mqtt.options()):
             pass
         token = find_token(self.token_file)
-        StreamReader(self.url, self.stream, token=token, retry_s=RETRY_S).describe()
+        state = StreamReader(self.url, self.stream, token=token, retry_s=RETRY_S).describe()
+        if self.handover:
+            known = Handover.load(self.handover)
+            if (known.stream, known.epoch) != (state.name, state.epoch):
+                raise ConfigError(
+                    f"the handover {self.handover} is of another stream than {state.name} is now; accepted: "
+                    "one of the same name and epoch"
+                )
 
 
 def start_alerts(spark: SparkSession, alerts: Alerts) -> StreamingQuery:
     """Begins, or goes on from the checkpoint."""
     register(spark)
+    start, known = alerts.start, None
+    if alerts.handover:
+        start = str(Handover.load(alerts.handover).offset)
+        known = Handover.states(spark, alerts.handover)
     read = spark.readStream.format("tidemq").options(
         url=alerts.url,
         stream=alerts.stream,
-        start=alerts.start,
+        start=start,
         failOnDataLoss=alerts.fail_on_data_loss,
         maxRowsPerBatch=alerts.rows_max,
         tokenFile=alerts.token_file,
@@ -106,7 +119,7 @@ def start_alerts(spark: SparkSession, alerts: Alerts) -> StreamingQuery:
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
     with _set(spark, settings):
-        write = watched(read.load(), alerts.rules).writeStream.foreachBatch(_publisher(alerts))
+        write = watched(read.load(), alerts.rules, known).writeStream.foreachBatch(_publisher(alerts))
         write = write.outputMode("update").option("checkpointLocation", alerts.checkpoint)
         return write.trigger(processingTime=f"{alerts.trigger_s} seconds").start()
 
@@ -139,14 +152,17 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 # --- what came, as readings
 
 
-def watched(messages: DataFrame, rules: Sequence[AlertRule]) -> DataFrame:
-    """What the rules find in a stream's messages: alerts, and how many could not be read."""
+def watched(messages: DataFrame, rules: Sequence[AlertRule], known: DataFrame | None = None) -> DataFrame:
+    """What the rules find in a stream's messages: alerts, and how many could not be read. `known` is what a
+    new checkpoint begins with, see `Handover.states`.
+    """
     watcher = _Watcher({rule.name: rule.condition for rule in rules})
-    keyed = _readings(messages, rules).groupBy("rule", "key")
-    return keyed.transformWithState(watcher, _COLUMNS, "update", "ProcessingTime")
+    keyed = readings(messages, rules).groupBy("rule", "key")
+    initial = known.groupBy("rule", "key") if known is not None else None
+    return keyed.transformWithState(watcher, FOUND, "update", "ProcessingTime", initial)
 
 
-def _readings(messages: DataFrame, rules: Sequence[AlertRule]) -> DataFrame:
+def readings(messages: DataFrame, rules: Sequence[AlertRule]) -> DataFrame:
     """A row for each message and rule that matches it and finds a value, all from one pass."""
     values = {f"value{number}": _value(rule) for number, rule in enumerate(rules)}
     found = [
@@ -194,11 +210,15 @@ class _Watcher(StatefulProcessor):
         for reading in came:
             if not math.isnan(reading.value or 0.0):
                 state, alerts = step(condition, state, reading)
-                yield from (_row(key, alert) for alert in alerts)
+                yield from (found_row(key, alert) for alert in alerts)
         if unread:
             first = unread[0]
-            yield _row(key, Alert(UNREADABLE, len(unread), 0, first.time_us, first))
+            yield found_row(key, Alert(UNREADABLE, len(unread), 0, first.time_us, first))
         self._keep(condition, state, timer_ms)
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:  # noqa: N802, N803
+        if condition := self._conditions.get(key[0]):
+            self._keep(condition, State.from_json(initialState.json), None)
 
     def handleExpiredTimer(  # noqa: N802
         self,
@@ -213,7 +233,7 @@ class _Watcher(StatefulProcessor):
             return
         state, timer_ms = self._load()
         state, alerts = expire(condition, state, timerValues.getCurrentProcessingTimeInMs() * 1000)
-        yield from (_row(key, alert) for alert in alerts)
+        yield from (found_row(key, alert) for alert in alerts)
         self._keep(condition, state, None if timer_ms == expiredTimerInfo.getExpiryTimeInMs() else timer_ms)
 
     def _load(self) -> tuple[State, int | None]:
@@ -234,7 +254,8 @@ class _Watcher(StatefulProcessor):
         self._kept.update((state.to_json(), timer_ms))
 
 
-def _row(key: tuple[str, str], alert: Alert) -> Row:
+def found_row(key: tuple[str, str], alert: Alert) -> Row:
+    """With the columns of FOUND."""
     reading = alert.reading
     return Row(
         rule=key[0],
@@ -277,9 +298,15 @@ def _publisher(alerts: Alerts) -> Callable[[DataFrame, int], None]:
 
 def message_of(rule: AlertRule, row: Row) -> Message:
     """An alert as its message. The identifier is the same when it comes again."""
-    name = f"{rule.name}/{row.state}/{row.epoch}/{row.offset}"
-    content = {
-        "id": name,
+    content = content_of(rule, row)
+    properties = Properties(content_type="application/json", user_properties=(("alert-id", content["id"]),))
+    return Message(rule.render(row.key), json.dumps(content), 1, rule.retain, properties)
+
+
+def content_of(rule: AlertRule, row: Row) -> dict[str, Any]:
+    """What the message says."""
+    return {
+        "id": f"{rule.name}/{row.state}/{row.epoch}/{row.offset}",
         "rule": rule.name,
         "state": row.state,
         "topic": row.topic,
@@ -289,8 +316,6 @@ def message_of(rule: AlertRule, row: Row) -> Message:
         "offset": row.offset,
         "time": (_EPOCH + timedelta(microseconds=row.time_us)).isoformat(timespec="microseconds"),
     }
-    properties = Properties(content_type="application/json", user_properties=(("alert-id", name),))
-    return Message(rule.render(row.key), json.dumps(content), 1, rule.retain, properties)
 
 
 def _finite(value: float) -> float | None:
