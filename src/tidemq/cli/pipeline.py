@@ -6,6 +6,7 @@ Spark is imported when a command runs, so that other commands start quickly.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -79,6 +80,10 @@ def ingest(
     maintain_batches: Annotated[
         int, typer.Option(min=0, help="Do what `maintain` does every N batches; 0: never.")
     ] = 0,
+    metrics_port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Answer GET /metrics for Prometheus there.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(metavar="HOST", help="The address of that.")] = "127.0.0.1",
 ) -> None:
     """Bring a stream into TABLES/STREAM/bronze, a Delta Lake table, each message once; with --rules, decoded
     into TABLES/STREAM/silver/RULE, and what cannot be into TABLES/STREAM/dead_letters.
@@ -87,7 +92,9 @@ def ingest(
     """
     try:
         from tidemq.pipeline.decode.payload_rules import load_rules
+        from tidemq.pipeline.lake.exposition import exposed
         from tidemq.pipeline.lake.ingest import Ingest, run_ingest
+        from tidemq.pipeline.lake.measures import Measures
         from tidemq.pipeline.spark.session import spark_session
 
         job = Ingest(
@@ -105,8 +112,12 @@ def ingest(
             rules=load_rules(rules) if rules else (),
         )
         job.open().describe()  # a wrong address, token or name is told before Spark takes its time
-        with spark_session(master, f"tidemq ingest {stream}") as spark:
-            run_ingest(spark, job, once=once)
+        measures = Measures()
+        with _logged(), ExitStack() as opened:
+            if metrics_port is not None:
+                opened.enter_context(exposed(job, measures, metrics_host, metrics_port))
+            spark = opened.enter_context(spark_session(master, f"tidemq ingest {stream}"))
+            run_ingest(spark, job, once=once, measures=measures)
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
 
@@ -432,6 +443,19 @@ def _target(url: str, *options: str | None) -> Target:
     names = ("user", "passwordFile", "cafile", "cert", "key")
     given = {name: value for name, value in zip(names, options, strict=True) if value is not None}
     return Target.parse({"url": url, **given})
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    """What a job does, as lines on the standard error output."""
+    log, handler = logging.getLogger("tidemq"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 @contextmanager

@@ -86,9 +86,7 @@ class Filer:
         _file(files, place, fields(batch.column("row")) | {"late_s": batch.column("late_s")})
 
     def _file_letters(self, files: DayFiles, batch: pa.RecordBatch, causes: collections.Counter[str]) -> None:
-        for each in batch.column("reason").to_pylist():
-            cause = cause_of(each)
-            causes[cause if cause in causes or len(causes) < CAUSES_MAX else OTHER] += 1
+        count_causes(causes, batch.column("reason").to_pylist())
         rows = fields(batch.column("row"))
         more = {
             "payload": batch.column("payload"),
@@ -158,6 +156,13 @@ class Parts:
 
     def _whole(self) -> pa.Table:
         return together(self._gold, pa.concat_tables(self._held))
+
+
+def count_causes(causes: collections.Counter[str], reasons: Iterable[str]) -> None:
+    """So many are told apart; the rest is one."""
+    for reason in reasons:
+        cause = cause_of(reason)
+        causes[cause if cause in causes or len(causes) < CAUSES_MAX else OTHER] += 1
 
 
 def cause_of(reason: str) -> str:

@@ -16,11 +16,13 @@ from functools import partial
 
 import pyarrow.fs as pafs
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemq.pipeline.lake.copying import copier
 from tidemq.pipeline.lake.maintenance import maintain
+from tidemq.pipeline.lake.measures import Measures
 from tidemq.pipeline.lake.messages import columns_of
 from tidemq.pipeline.lake.plan import Ingest
 from tidemq.pipeline.lake.progress import Progress
@@ -36,17 +38,23 @@ _log = logging.getLogger(__name__)
 __all__ = ["Ingest", "run_ingest", "start_ingest"]
 
 
-def start_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> StreamingQuery:
-    """Begins, or goes on from the checkpoint; with `once`, it ends with the last message of now."""
+def start_ingest(
+    spark: SparkSession, ingest: Ingest, *, once: bool = False, measures: Measures | None = None
+) -> StreamingQuery:
+    """Begins, or goes on from the checkpoint; with `once`, it ends with the last message of now. Its progress
+    says under `observedMetrics` how many messages a batch has; `numInputRows` counts ranges of them.
+    """
     register(spark)
-    refiner = Refiner(spark, ingest)
+    measures = measures or Measures()
+    refiner = Refiner(spark, ingest, measures)
     refiner.catch_up()
     checkpoint = f"{ingest.folder}/checkpoint"
     start = ingest.start if has_begun(checkpoint) else _begin(ingest)
     read = spark.readStream.format("tidemq").options(
         **ingest.source, **ingest.limits, start=start, ranges="true"
     )
-    write = read.load().writeStream.foreachBatch(_committer(ingest, refiner))
+    ranges = read.load().observe("tidemq", F.expr("sum(end - start)").alias("messages"))
+    write = ranges.writeStream.foreachBatch(_committer(ingest, refiner, measures))
     write = write.option("checkpointLocation", checkpoint).queryName(ingest.stream)
     if once:
         return write.trigger(availableNow=True).start()
@@ -73,28 +81,34 @@ def has_begun(checkpoint: str) -> bool:
     return bool(files.get_file_info(pafs.FileSelector(f"{root}/offsets", allow_not_found=True)))
 
 
-def _committer(ingest: Ingest, refiner: Refiner) -> Callable[[DataFrame, int], None]:
+def _committer(ingest: Ingest, refiner: Refiner, measures: Measures) -> Callable[[DataFrame, int], None]:
     """What is done with each batch; called by Spark in the driver."""
+    columns = to_arrow_schema(columns_of(f"{COLUMNS}, date date"), timezone="UTC")
 
     def commit(ranges: DataFrame, batch: int) -> None:
-        epoch = ingest.open().describe().epoch
+        state = ingest.open().describe()
+        progress = Progress(ingest.stream, state.epoch)
         options = SourceOptions.parse(ingest.source)
-
-        columns = to_arrow_schema(columns_of(f"{COLUMNS}, date date"), timezone="UTC")
-        attempt = ingest.bronze.attempt(columns, Progress(ingest.stream, epoch))
-        task = copier(options, attempt.folder, attempt.reached, ingest.bytes_max)
-        ranges.mapInArrow(task, RANGES).collect()
-        attempt.commit()
-        refiner.advance(epoch, SPANS_A_BATCH)
+        with measures.part("bronze"):
+            attempt = ingest.bronze.attempt(columns, progress)
+            task = copier(options, attempt.folder, attempt.reached, ingest.bytes_max)
+            ranges.mapInArrow(task, RANGES).collect()
+            measures.added("bronze", attempt.commit())
+        refiner.advance(state.epoch, SPANS_A_BATCH)
         if ingest.maintain_batches and batch % ingest.maintain_batches == ingest.maintain_batches - 1:
-            for table in ingest.all_tables:
-                maintain(table)
+            with measures.part("maintenance"):
+                for table in ingest.all_tables:
+                    maintain(table)
+        measures.batch(max(state.next_offset - ingest.bronze.reached(progress), 0))
 
     return commit
 
 
-def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> None:
+def run_ingest(
+    spark: SparkSession, ingest: Ingest, *, once: bool = False, measures: Measures | None = None
+) -> None:
     """Ingests until all is done (`once`) or for ever, and restarts from the checkpoint after a failure.
+    Counts in `measures` what it does, and logs it.
 
     A rule that cannot go on, because its tables were made by other settings, is held back and logged; all
     else goes on. With `once`, the job fails when it has done all else.
@@ -105,8 +119,10 @@ def run_ingest(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> No
     """
     ingest.check()
     ingest.open().describe()  # a wrong URL needs no restarts
-    run_job(partial(start_ingest, spark, ingest, once=once))
-    refiner = Refiner(spark, ingest)
+    measures = measures or Measures()
+    run_job(partial(start_ingest, spark, ingest, once=once, measures=measures))
+    refiner = Refiner(spark, ingest, measures)
     refiner.catch_up()
+    measures.log(behind=0)
     if refiner.held:
         raise JobError("; ".join(refiner.said()))

@@ -26,6 +26,7 @@ from tidemq.pipeline.decode.sparkplug import Births
 from tidemq.pipeline.lake.filing import FILED, Filer, Place, gathered, late_columns, letter_columns
 from tidemq.pipeline.lake.gold import Fresh, refresh
 from tidemq.pipeline.lake.known_births import KnownBirths
+from tidemq.pipeline.lake.measures import Measures
 from tidemq.pipeline.lake.messages import Messages, columns_of, with_day
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, Span, Working
@@ -40,9 +41,10 @@ _log = logging.getLogger(__name__)
 class Refiner:
     """Brings the tables of the rules up to bronze."""
 
-    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, measures: Measures | None = None) -> None:
         self._spark = spark
         self._lake = lake
+        self._measures = measures or Measures()
         self.held: dict[str, str] = {}  # why a rule, or its gold, is held back
         self._births: dict[str, KnownBirths] = defaultdict(KnownBirths)
         self._fresh: dict[str, Fresh] = {}  # of a rule, what its gold has not got yet
@@ -66,9 +68,11 @@ class Refiner:
 
     def _advance(self, rule: Rule, messages: Messages, end: int) -> bool:
         """One span of a rule and its gold; whether there is more."""
-        more = self._held(rule.name, partial(self._step, rule, messages, end))
+        with self._measures.part(rule.name):
+            more = self._held(rule.name, partial(self._step, rule, messages, end))
         if rule.gold and rule.name not in self.held:
-            self._held(f"{rule.name}'s gold", partial(self._gold, rule, messages.epoch))
+            with self._measures.part(f"{rule.name}'s gold"):
+                self._held(f"{rule.name}'s gold", partial(self._gold, rule, messages.epoch))
         return more
 
     def _held(self, name: str, step: Callable[[], bool]) -> bool:
@@ -125,10 +129,12 @@ class Refiner:
             rule.gold,
             lake.bytes_max,
         )
-        _, parts = gathered(found.mapInArrow(task, FILED).collect(), rule.gold)
-        for attempt in (late, letters, decoded):
+        causes, parts = gathered(found.mapInArrow(task, FILED).collect(), rule.gold)
+        names = (f"late/{rule.name}", "dead_letters", f"silver/{rule.name}")
+        for name, attempt in zip(names, (late, letters, decoded), strict=True):
             if attempt:
-                attempt.commit()
+                self._measures.added(name, attempt.commit())
+        self._measures.dead(rule.name, causes)
         self._fresh[rule.name] = Fresh(progress, span, parts)
 
 
