@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemq.client.sync import Client
 from tidemq.store.tables import MANIFEST, SCHEMAS, VERSION, bucket_of_name, table_path
 
 NODES = 4
@@ -209,3 +212,24 @@ def write_samples(folder: Path, count: int) -> None:
             "latency_us": pa.array(draw.lognormal(6 + number % 4 / 4, 1, rows).astype(np.int64)),
         }
         pq.write_table(pa.table(columns), folder / f"{secrets.token_hex(4)}.parquet")
+
+
+def publish_readings(port: int, seconds: float, rate: int, devices: int, rules: int) -> None:
+    """JSON at a steady rate, of so many devices in turn, for each rule as many; until all is acknowledged."""
+    chunk = rate // 20
+    began = time.monotonic()
+    with Client(f"mqtt://127.0.0.1:{port}", client_id="gateway") as client:
+        for first in range(0, int(rate * seconds), chunk):
+            at = datetime.now(UTC).isoformat()
+            client.publish_many(
+                (
+                    (
+                        f"bench/{number % devices}/kind{number % rules}",
+                        b'{"celsius": %.2f, "humidity": %.1f, "at": "%s"}'
+                        % (number % 4000 / 100, number % 1000 / 10, at.encode()),
+                    )
+                    for number in range(first, first + chunk)
+                ),
+                qos=1,
+            )
+            time.sleep(max(began + (first + chunk) / rate - time.monotonic(), 0))

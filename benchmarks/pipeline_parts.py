@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from tidemq.bench.workload import Workload
 from tidemq.client.streams import StreamReader
+from tidemq.pipeline.decode.payload_rules import load_rules
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
 from tidemq.pipeline.load_results import count_latencies, percentiles
 from tidemq.pipeline.reconcile.bucket_merging import Counts
@@ -209,6 +211,59 @@ def waits(table: DeltaTable) -> Figures:
     return {"p50 s": float(p50), "p99 s": float(p99), "max s": float(seconds.max())}
 
 
+RULES = 4
+DEVICES = 5000
+RULE = """
+[[rules]]
+name = "kind{number}"
+filter = "bench/+/kind{number}"
+format = "json"
+columns = "celsius double, humidity double, at timestamp"
+time = "at"
+
+[rules.gold]
+window = "1 minute"
+values = ["celsius", "humidity"]
+percentiles = [50, 99]
+"""
+
+
+@contextmanager
+def rules_part(spark: SparkSession, sizes: Sizes) -> Iterator[Mapping[str, Run]]:
+    """The same to rows of the rules' tables, with gold: the worst of four rules."""
+    with broker_with(STREAM) as (broker, url), TemporaryDirectory(prefix="tidemq-bench-") as name:
+        file = Path(name) / "rules.toml"
+        file.write_text("".join(RULE.replace("{number}", str(number)) for number in range(RULES)))
+        program = "from pipeline_data import publish_readings; publish_readings({}, {}, {}, {}, {})"
+
+        def follow() -> Figures:
+            lake = Path(name) / f"lake-{time.monotonic_ns()}"
+            job = Ingest(url=url, stream=STREAM, tables=str(lake), start="latest", rules=load_rules(file))
+            query = start_ingest(spark, job)
+            try:
+                while not query.lastProgress:
+                    time.sleep(0.1)
+                given = (broker.port, sizes.seconds * 3, LATENCY_RATE, DEVICES, RULES)
+                subprocess.run(
+                    [sys.executable, "-c", program.format(*given)], cwd=Path(__file__).parent, check=True
+                )
+                query.processAllAvailable()
+            finally:
+                query.stop()
+            each = [waits(DeltaTable(job.silver(rule).uri)) for rule in job.rules]
+            rows = sum(gold_rows(DeltaTable(job.gold(rule).uri)) for rule in job.rules)
+            assert rows == int(LATENCY_RATE * sizes.seconds * 3), rows
+            shutil.rmtree(lake)
+            return {figure: max(found[figure] for found in each) for figure in each[0]}
+
+        yield {f"rules: {RULES} with gold, {LATENCY_RATE:,} messages a second": follow}
+
+
+def gold_rows(table: DeltaTable) -> int:
+    """How many messages are counted."""
+    return sum(table.to_pyarrow_table(columns=["count"])["count"].to_pylist())
+
+
 @contextmanager
 def reconcile_part(spark: SparkSession, sizes: Sizes) -> Iterator[Mapping[str, Run]]:
     """A split cluster's dumps to one."""
@@ -341,6 +396,7 @@ PARTS = {
     "source": source_part,
     "capture": capture_part,
     "latency": latency_part,
+    "rules": rules_part,
     "reconcile": reconcile_part,
     "percentiles": percentile_part,
 }

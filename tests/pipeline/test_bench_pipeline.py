@@ -23,7 +23,7 @@ def test_every_part_runs_and_is_on_the_page(spark: SparkSession, monkeypatch: py
     sizes = Sizes(messages=4000, captured=4000, seconds=1.0, queued=6400, samples=6400)
     samples = benchmark.run_parts(spark, PARTS, sizes, 1, warm_up=False)
     page = benchmark.markdown(samples, machine.describe(), sizes, 0.0, "1 round")
-    assert len(samples) == 13
+    assert len(samples) == 14
     for who, runs in samples.items():
         for what, value in runs[0].items():
             assert value > 0

@@ -23,11 +23,10 @@ OPTIONS = SourceOptions.parse({"url": "http://127.0.0.1:1", "stream": "none"})
 MIDNIGHT = datetime(2026, 11, 22, tzinfo=UTC)
 
 
-def batch(first: int, *times: datetime) -> pa.RecordBatch:
+def batch(first: int, *times: datetime, dup: bool = False) -> pa.RecordBatch:
     offsets = pa.array(range(first, first + len(times)), pa.int64())
-    return pa.RecordBatch.from_pydict(
-        {"offset": offsets, "received": pa.array(times, pa.timestamp("us", "UTC"))}
-    )
+    received = pa.array(times, pa.timestamp("us", "UTC"))
+    return pa.RecordBatch.from_pydict({"offset": offsets, "received": received, "dup": [dup] * len(times)})
 
 
 def test_messages_of_several_days_go_into_a_file_each(
@@ -41,12 +40,22 @@ def test_messages_of_several_days_go_into_a_file_each(
     given = pa.RecordBatch.from_pydict({"epoch": [7, 7], "start": [0, 20], "end": [14, 20]})
     for _ in range(2):  # a task that is tried again leaves nothing twice
         (back,) = copier(OPTIONS, tmp_path.as_uri(), 10, 1 << 20)(iter([given]))
-    assert back == given
+    assert back == given.append_column("repeated", pa.array([False, False]))
     found = ds.dataset(tmp_path, partitioning="hive").to_table().sort_by("offset").to_pylist()
     assert [(row["offset"], row["date"]) for row in found] == [
         (10, "2026-11-21"), (11, "2026-11-22"), (12, "2026-11-22"), (13, "2026-11-21")
     ]  # fmt: skip
     assert sorted(path.name for path in tmp_path.rglob("*.*")) == [f"{10:020}.parquet"] * 2
+
+
+def test_a_range_with_a_message_that_was_sent_again_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [batch(0, MIDNIGHT), batch(1, MIDNIGHT, dup=True), batch(2, MIDNIGHT)]
+    monkeypatch.setattr(copying, "messages_of", lambda options, wanted: iter(batches))
+    given = pa.RecordBatch.from_pydict({"epoch": [7], "start": [0], "end": [3]})
+    (back,) = copier(OPTIONS, tmp_path.as_uri(), 0, 1 << 20)(iter([given]))
+    assert back["repeated"].to_pylist() == [True]
 
 
 def test_a_task_holds_no_more_than_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +69,7 @@ def test_a_task_holds_no_more_than_its_bytes(tmp_path: Path, monkeypatch: pytest
                 "offset": pa.array([offset], pa.int64()),
                 "received": pa.array([at], pa.timestamp("us", "UTC")),
                 "payload": pa.array([payload]),
+                "dup": pa.array([False]),
             }
         )
 

@@ -83,7 +83,7 @@ def test_numbers_for_prometheus(spark: SparkSession, streaming: Streaming, tmp_p
     }
     assert letters == set(WRONG)
     assert found["tidemq_pipeline_batches_total",] == 1
-    for part in ("bronze", "climate", "climate's gold"):
+    for part in ("bronze", "rules", "climate", "gold"):
         assert found["tidemq_pipeline_part_seconds_count", part] >= 1
         assert found["tidemq_pipeline_part_seconds_sum", part] > 0
     for table, number in rows.items():

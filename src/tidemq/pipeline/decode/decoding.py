@@ -4,7 +4,6 @@ there is none.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
@@ -17,8 +16,10 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DateType,
     DoubleType,
     IntegerType,
+    LongType,
     StringType,
     StructField,
     StructType,
@@ -40,8 +41,9 @@ from tidemq.pipeline.decode.publish_time import published_times
 from tidemq.pipeline.decode.sparkplug import Births, decode_sparkplug
 
 COLUMNS_MAX = 200  # that are inferred: a publisher may put anything into names
-_TEXT = "cast(payload as string)"
+_TEXT = "trim(cast(payload as string))"
 _NUMBER = r"^[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_KEY_TYPES = (LongType(), LongType(), StringType(), StringType(), TimestampType())
 
 
 def matching(rule: Rule, frame: DataFrame) -> DataFrame:
@@ -52,6 +54,8 @@ def matching(rule: Rule, frame: DataFrame) -> DataFrame:
 def decode(rule: Rule, found: DataFrame, columns: StructType, births: Births) -> DataFrame:
     """Of messages of the filter, with these columns, the rows of the rule's table: `decoded`, `reason`, and
     `event_time` if the rule has one. Of Sparkplug B, and of rules with `many`, several of a message.
+
+    In SQL where it can be: a column that Python makes costs calls of Java's, for each batch.
     """
     if rule.format == "sparkplug":
         frame = _sparkplug(found, columns, births)
@@ -60,11 +64,13 @@ def decode(rule: Rule, found: DataFrame, columns: StructType, births: Births) ->
     elif rule.format == "json":
         frame = _json(rule, found, columns)
     else:
-        frame = found.withColumn("decoded", F.struct(number().alias("value")))
-        frame = frame.withColumn("reason", F.when(F.col("decoded.value").isNull(), "not a number"))
-    if rule.timed:
-        frame = frame.withColumn(EVENT_TIME, F.coalesce(_event_time(rule, columns), "received"))
-    return frame
+        frame = found.selectExpr("*", f"struct({_number()} as value) as decoded")
+        frame = frame.selectExpr("*", "if(decoded.value is null, 'not a number', null) as reason")
+    if rule.time_property:
+        name = rule.time_property
+        read = on_columns(lambda properties: published_times(properties, name), TimestampType())
+        return frame.select("*", F.coalesce(read("user_properties"), "received").alias(EVENT_TIME))
+    return frame.selectExpr("*", f"{_event_time(rule, columns)} as {EVENT_TIME}") if rule.timed else frame
 
 
 def rows(decoded: DataFrame, rule: Rule) -> DataFrame:
@@ -72,7 +78,19 @@ def rows(decoded: DataFrame, rule: Rule) -> DataFrame:
     return decoded.where("reason is null").select(*KEY, *_more(rule), "decoded.*", "date")
 
 
-def filed(decoded: DataFrame, rule: Rule) -> DataFrame:
+def row_columns(rule: Rule, columns: StructType) -> StructType:
+    """Of the rule's table, with these columns; `date` is the last."""
+    found = StructType()
+    for name, kind in zip(KEY, _KEY_TYPES, strict=True):
+        found.add(name, kind)
+    if rule.many:
+        found.add(PLACE, IntegerType())
+    if rule.timed:
+        found.add(EVENT_TIME, TimestampType())
+    return StructType([*found.fields, *columns.fields]).add("date", DateType())
+
+
+def filed(decoded: DataFrame, rule: Rule, columns: StructType) -> DataFrame:
     """Of what `decode` gave, what the tables of the rule get, in columns that are structs:
 
     - `row`, of the rule's table, whose last column is `date`: where `reason` is null;
@@ -81,15 +99,16 @@ def filed(decoded: DataFrame, rule: Rule) -> DataFrame:
       still to come. Null where the rule's watermark allows it: other rows are late;
     - `reading`, if the rule has gold: what is counted of the row, see `_reading`.
     """
-    row = F.struct(*KEY, *_more(rule), "decoded.*", "date").alias("row")
-    payload = F.expr("if(reason is null, null, payload)").alias("payload")
-    found: list[Column | str] = [row, "reason", payload, _late_s(rule).alias("late_s")]
+    found = [
+        f"struct({', '.join((*KEY, *_more(rule)))}, decoded.*, date) as row",
+        "reason",
+        "if(reason is null, null, payload) as payload",
+        f"{_late_s(rule)} as late_s",
+    ]
     if rule.gold:
-        columns = decoded.schema["decoded"].dataType
-        assert isinstance(columns, StructType)
-        there = {name: F.col("decoded").getField(name) for name in columns.names}
-        found.append(_reading(rule, rule.gold, there))
-    return decoded.select(*found)
+        there = {name: f"decoded.{_quoted(name)}" for name in columns.names}
+        found.append(f"{_reading(rule, rule.gold, there)} as reading")
+    return decoded.selectExpr(*found)
 
 
 def _more(rule: Rule) -> list[str]:
@@ -97,30 +116,36 @@ def _more(rule: Rule) -> list[str]:
     return ([PLACE] if rule.many else []) + ([EVENT_TIME] if rule.timed else [])
 
 
-def _late_s(rule: Rule) -> Column:
+def _late_s(rule: Rule) -> str:
     if rule.watermark is None:
-        return F.lit(None).cast(DoubleType())
-    behind = F.expr(f"(unix_micros(received) - unix_micros({EVENT_TIME})) / 1e6")
-    return F.when(F.abs(behind) > rule.watermark.total_seconds(), behind)
+        return "cast(null as double)"
+    behind = f"((unix_micros(received) - unix_micros({EVENT_TIME})) / 1e6D)"
+    return f"if(abs({behind}) > {rule.watermark.total_seconds()}D, {behind}, null)"
 
 
 def readings(rows: DataFrame, rule: Rule) -> DataFrame:
     """Of rows of the rule's table the same: `row`, with what readings are told apart by, and `reading`."""
     assert rule.gold is not None
-    there = {name: F.col(name) for name in rows.columns}
-    return rows.select(F.struct("topic", "client_id").alias("row"), _reading(rule, rule.gold, there))
+    reading = _reading(rule, rule.gold, {name: _quoted(name) for name in rows.columns})
+    return rows.selectExpr("struct(topic, client_id) as row", f"{reading} as reading")
 
 
-def _reading(rule: Rule, gold: Gold, there: Mapping[str, Column]) -> Column:
+def _reading(rule: Rule, gold: Gold, there: Mapping[str, str]) -> str:
     """What gold counts of a row: `at`, its time in microseconds since 1970, `v0`, `v1` and so on, its values,
     and `b0` and so on, the columns of `gold.by`. A column may be missing whose messages are still to come.
     """
-    empty = F.lit(None).cast("string")
-    numbers = (there.get(name, empty).try_cast("double") for name in gold.values)  # it may be text
-    finite = (F.when(~F.isnan(value), value).alias(f"v{place}") for place, value in enumerate(numbers))
-    further = (there.get(name, empty).alias(f"b{place}") for place, name in enumerate(gold.by))
-    at = F.expr(f"unix_micros({rule.time_column})").alias("at")
-    return F.struct(at, *finite, *further).alias("reading")
+    empty = "cast(null as string)"
+    fields = [f"unix_micros({rule.time_column}) as at"]
+    for place, name in enumerate(gold.values):
+        number = f"try_cast({there.get(name, empty)} as double)"  # it may be text
+        fields.append(f"if(isnan({number}), null, {number}) as v{place}")
+    fields += (f"{there.get(name, empty)} as b{place}" for place, name in enumerate(gold.by))
+    return f"struct({', '.join(fields)})"
+
+
+def _quoted(name: str) -> str:
+    """As SQL names a column."""
+    return f"`{name.replace('`', '``')}`"
 
 
 # --- formats -----------------------------------------------------------------------------------
@@ -128,31 +153,37 @@ def _reading(rule: Rule, gold: Gold, there: Mapping[str, Column]) -> Column:
 
 def number() -> Column:
     """Of a payload the number that it is as text, in decimal digits; null where it is none."""
-    value = F.when(F.expr(f"trim({_TEXT}) rlike '{_NUMBER}'"), F.expr(f"try_cast(trim({_TEXT}) as double)"))
-    return F.when(F.abs(value) != math.inf, value)
+    return F.expr(_number())
+
+
+def _number() -> str:
+    value = f"try_cast({_TEXT} as double)"
+    finite = f"abs({value}) != double('Infinity')"
+    return f"if({_TEXT} rlike '{_NUMBER}' and {finite}, {value}, null)"
 
 
 def _json(rule: Rule, found: DataFrame, columns: StructType) -> DataFrame:
     kind = _decoded_type(columns)
-    kept = found.columns
-    if rule.many:  # not a copy of the payload for each of its readings
+    if rule.many:
         kind.add(PLACE, IntegerType()).add("payload", BinaryType())
-        kept = [name for name in kept if name != "payload"]
     whole = ArrayType(kind) if rule.many else kind
     arrow = to_arrow_type(whole, timezone="UTC")
     decoder = on_columns(
         lambda payloads: decode_json(payloads, columns, arrow, many=rule.many, infers=rule.infers), whole
     )
-    both = decoder("payload")
-    decoded = found.select(*kept, (F.explode(both) if rule.many else both).alias("both"))
-    return decoded.select(*kept, "both.*")
+    if not rule.many:
+        return _with_both(found, decoder("payload"))
+    # not a copy of the payload for each of its readings
+    several = found.select("*", F.explode(decoder("payload")).alias("both"))
+    return several.selectExpr("* except (payload, both)", "both.*")
 
 
 def _cbor(found: DataFrame, columns: StructType) -> DataFrame:
     kind = _decoded_type(columns)
     arrow = to_arrow_type(kind, timezone="UTC")
-    decoder = on_columns(lambda payloads: decode_cbor(payloads, columns, arrow), kind)
-    return found.withColumn("both", decoder("payload")).select(*found.columns, "both.*")
+    return _with_both(
+        found, on_columns(lambda payloads: decode_cbor(payloads, columns, arrow), kind)("payload")
+    )
 
 
 def _sparkplug(found: DataFrame, columns: StructType, births: Births) -> DataFrame:
@@ -162,9 +193,15 @@ def _sparkplug(found: DataFrame, columns: StructType, births: Births) -> DataFra
     def decode_all(topics: pa.Array, offsets: pa.Array, payloads: pa.Array) -> pa.Array:
         return decode_sparkplug(topics, offsets, payloads, births, arrow)
 
-    decoder = on_columns(decode_all, kind)
-    both = found.withColumn("both", decoder("topic", "offset", "payload"))
-    return both.select(*found.columns, F.explode_outer("both.decoded").alias("decoded"), "both.reason")
+    both = found.select("*", on_columns(decode_all, kind)("topic", "offset", "payload").alias("both"))
+    return both.selectExpr(
+        "* except (both)", "explode_outer(both.decoded) as decoded", "both.reason as reason"
+    )
+
+
+def _with_both(found: DataFrame, both: Column) -> DataFrame:
+    """With the fields of a struct: `decoded`, `reason`."""
+    return found.select("*", both.alias("both")).selectExpr("* except (both)", "both.*")
 
 
 def on_columns(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
@@ -181,22 +218,20 @@ def _decoded_type(decoded: DataType) -> StructType:
 # --- times -------------------------------------------------------------------------------------
 
 
-def _event_time(rule: Rule, columns: StructType) -> Column:
-    """When the rule says that a reading was taken; null where it is not said, or is no time."""
-    if rule.time_property:
-        name = rule.time_property
-        read = on_columns(lambda properties: published_times(properties, name), TimestampType())
-        return read("user_properties")
+def _event_time(rule: Rule, columns: StructType) -> str:
+    """When the rule's column says that a reading was taken; when it came, if it does not say a time."""
     if rule.time not in columns.names:
-        return F.lit(None).cast(TimestampType())
-    column, kind = F.col("decoded").getField(rule.time), columns[rule.time].dataType
+        return "received"
+    column, kind = f"decoded.{_quoted(rule.time)}", columns[rule.time].dataType
     if isinstance(kind, TimestampType):
-        return column
+        return f"coalesce({column}, received)"
     # a number: seconds, milliseconds or microseconds by its size, as in `publish_time`
-    number = column.try_cast("double")
-    scale = F.when(number < 1e11, 1e6).when(number < 1e14, 1e3).otherwise(1.0)
-    time = F.when(number.between(0, 1e17), F.timestamp_micros(F.round(number * scale).cast("bigint")))
-    return F.coalesce(column.try_cast(TimestampType()), time) if isinstance(kind, StringType) else time
+    number = f"try_cast({column} as double)"
+    scale = f"case when {number} < 1e11D then 1e6D when {number} < 1e14D then 1e3D else 1D end"
+    time = f"timestamp_micros(cast(round({number} * {scale}) as bigint))"
+    time = f"if({number} between 0D and 1e17D, {time}, null)"
+    text = f"try_cast({column} as timestamp), " if isinstance(kind, StringType) else ""
+    return f"coalesce({text}{time}, received)"
 
 
 # --- columns that messages have ----------------------------------------------------------------

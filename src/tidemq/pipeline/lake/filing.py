@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
@@ -17,7 +18,7 @@ from tidemq.pipeline.decode.payload_rules import KEY, Gold
 from tidemq.pipeline.lake.day_files import DayFiles
 from tidemq.pipeline.lake.partials import of_readings, one, together
 
-FILED = "causes map<string, bigint>, parts binary"  # what a task gives, as a row
+FILED = "rule string, causes map<string, bigint>, parts binary, seconds double"  # what a task gives, as a row
 CAUSES_MAX = 100  # that are told apart: a publisher may put anything into names
 OTHER = "others"
 _CAUSE_CHARACTERS = 80
@@ -62,7 +63,7 @@ class Filer:
     bytes_max: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
+        context, began = TaskContext.get(), time.monotonic()
         assert context is not None
         causes: collections.Counter[str] = collections.Counter()
         parts = Parts(self.gold) if self.gold else None
@@ -74,7 +75,7 @@ class Filer:
                 if self.late is not None:
                     self._file_late(files, batch.filter(pc.and_(good, late)), self.late)
                 self._file_letters(files, batch.filter(pc.invert(good)), causes)
-        yield _filed(causes, parts)
+        yield _filed(self.rule, causes, parts, time.monotonic() - began)
 
     def _file_rows(self, files: DayFiles, batch: pa.RecordBatch, parts: Parts | None) -> None:
         rows = fields(batch.column("row"))
@@ -100,31 +101,40 @@ class Filer:
 class Counter:
     """A task: takes what `readings` gives, and gives the same as `Filer`."""
 
+    rule: str
     gold: Gold
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = Parts(self.gold)
+        parts, began = Parts(self.gold), time.monotonic()
         for batch in batches:
             parts.add(fields(batch.column("row")), batch.column("reading"))
-        yield _filed({}, parts)
+        yield _filed(self.rule, {}, parts, time.monotonic() - began)
 
 
-def gathered(rows: Iterable[Row], gold: Gold | None) -> tuple[collections.Counter[str], pa.Table | None]:
-    """What the tasks gave: dead letters by their cause, and the parts of `gold`; None: there are none."""
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What the tasks of a rule gave."""
+
+    causes: collections.Counter[str]  # of dead letters
+    parts: pa.Table | None  # of `gold`; None: there are none
+    seconds: float  # that the tasks took
+
+
+def gathered(rows: Sequence[Row], gold: Gold | None) -> Gathered:
+    """Of rows of a rule."""
     causes: collections.Counter[str] = collections.Counter()
-    found = []
     for row in rows:
         causes.update(row.causes)
-        if row.parts:
-            found.append(pa.ipc.open_stream(row.parts).read_all())
-    return causes, together(gold, pa.concat_tables(found)) if gold and found else None
+    found = [pa.ipc.open_stream(row.parts).read_all() for row in rows if row.parts]
+    parts = together(gold, pa.concat_tables(found)) if gold and found else None
+    return Gathered(causes, parts, sum(row.seconds for row in rows))
 
 
-def _filed(causes: Mapping[str, int], parts: Parts | None) -> pa.RecordBatch:
-    kind = pa.map_(pa.string(), pa.int64())
-    data = parts.data() if parts else None
-    columns = [pa.array([list(causes.items())], kind), pa.array([data], pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, ["causes", "parts"])
+def _filed(rule: str, causes: Mapping[str, int], parts: Parts | None, seconds: float) -> pa.RecordBatch:
+    kinds = (pa.string(), pa.map_(pa.string(), pa.int64()), pa.binary(), pa.float64())
+    row = (rule, list(causes.items()), parts.data() if parts else None, seconds)
+    columns = [pa.array([value], kind) for value, kind in zip(row, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, ["rule", "causes", "parts", "seconds"])
 
 
 class Parts:

@@ -164,7 +164,9 @@ class _Refresh:
         found = readings(rows, self._rule)
         if self._gold.gap:  # each in its order: none comes between others that were put together before
             found = found.repartition("row").sortWithinPartitions("reading.at")
-        return gathered(found.mapInArrow(Counter(self._gold), FILED).collect(), self._gold)[1]
+        return gathered(
+            found.mapInArrow(Counter(self._rule.name, self._gold), FILED).collect(), self._gold
+        ).parts
 
 
 def _made_by_others(progress: Progress, log: DeltaTable) -> bool:

@@ -11,23 +11,23 @@ into one table and not into the next comes into that when it is tried again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pyarrow.fs as pafs
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidemq.pipeline.lake.copying import copier
+from tidemq.pipeline.lake.copying import COPIED, copier
 from tidemq.pipeline.lake.maintenance import maintain
 from tidemq.pipeline.lake.measures import Measures
 from tidemq.pipeline.lake.messages import columns_of
 from tidemq.pipeline.lake.plan import Ingest
-from tidemq.pipeline.lake.progress import Progress
+from tidemq.pipeline.lake.progress import Progress, Span
 from tidemq.pipeline.lake.refine import Refiner
-from tidemq.pipeline.sources.stream import COLUMNS, RANGES, register
+from tidemq.pipeline.sources.stream import COLUMNS, register
 from tidemq.pipeline.sources.stream_options import Position, SourceOptions
 from tidemq.pipeline.spark.jobs import JobError, run_job
 
@@ -92,9 +92,9 @@ def _committer(ingest: Ingest, refiner: Refiner, measures: Measures) -> Callable
         with measures.part("bronze"):
             attempt = ingest.bronze.attempt(columns, progress)
             task = copier(options, attempt.folder, attempt.reached, ingest.bytes_max)
-            ranges.mapInArrow(task, RANGES).collect()
+            copied = ranges.mapInArrow(task, COPIED).collect()
             measures.added("bronze", attempt.commit())
-        refiner.advance(state.epoch, SPANS_A_BATCH)
+        refiner.advance(state.epoch, SPANS_A_BATCH, _single(copied, attempt.reached))
         if ingest.maintain_batches and batch % ingest.maintain_batches == ingest.maintain_batches - 1:
             with measures.part("maintenance"):
                 for table in ingest.all_tables:
@@ -102,6 +102,13 @@ def _committer(ingest: Ingest, refiner: Refiner, measures: Measures) -> Callable
         measures.batch(max(state.next_offset - ingest.bronze.reached(progress), 0))
 
     return commit
+
+
+def _single(copied: Sequence[Row], reached: int) -> Span | None:
+    """The span of which it is known that no message in it has come before; None: of none."""
+    if not copied or any(row.repeated for row in copied):
+        return None
+    return Span(max(min(row.start for row in copied), reached), max(row.end for row in copied))
 
 
 def run_ingest(

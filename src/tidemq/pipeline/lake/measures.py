@@ -57,9 +57,13 @@ class Measures:
         try:
             yield
         finally:
-            with self._lock:
-                self._parts[name] += 1
-                self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+            self.took(name, time.monotonic() - began)
+
+    def took(self, name: str, seconds: float) -> None:
+        """So long a part, once."""
+        with self._lock:
+            self._parts[name] += 1
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def counts(self) -> Counts:
         """Now."""

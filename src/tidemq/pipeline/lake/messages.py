@@ -16,12 +16,15 @@ from tidemq.pipeline.sources.stream import COLUMNS
 
 
 class Messages:
-    """Of an epoch, without those that came again. Spark keeps those that were asked for last."""
+    """Of an epoch, without those that came again, which are not looked for in `single`. Spark keeps those
+    that were asked for last, if it was work to find them.
+    """
 
-    def __init__(self, spark: SparkSession, bronze: Table, epoch: int) -> None:
+    def __init__(self, spark: SparkSession, bronze: Table, epoch: int, single: Span | None = None) -> None:
         self.epoch = epoch
         self._spark = spark
         self._bronze = bronze
+        self._single = single or Span(0, 0)
         self._span: Span | None = None
         self._kept: DataFrame | None = None
 
@@ -38,12 +41,15 @@ class Messages:
         if self._kept is None or self._span != span:
             self._release()
             found = with_day(read_messages(self._spark, self._bronze, self.epoch, span))
-            self._span, self._kept = span, first_deliveries(found, self._bronze).persist()
+            if not (self._single.start <= span.start and span.end <= self._single.end):
+                kept = first_deliveries(found, self._bronze)
+                found = kept if kept is found else kept.persist()  # a join; to read a file again is cheaper
+            self._span, self._kept = span, found
         return self._kept
 
     def _release(self) -> None:
         if self._kept is not None:
-            self._kept.unpersist()
+            self._kept.unpersist()  # nothing, if it is not kept
         self._kept = None
 
 

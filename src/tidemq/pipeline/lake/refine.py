@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, StringType, StructType
+from pyspark.sql.types import StringType, StructType
 
 from tidemq.errors import ConfigError
-from tidemq.pipeline.decode.decoding import decode, filed, inferred, matching, rows
+from tidemq.pipeline.decode.decoding import decode, filed, inferred, matching, row_columns
 from tidemq.pipeline.decode.json_payloads import OTHERS
 from tidemq.pipeline.decode.payload_rules import EVENT_TIME, KEY, PLACE, Rule
 from tidemq.pipeline.decode.sparkplug import Births
@@ -27,11 +29,12 @@ from tidemq.pipeline.lake.filing import FILED, Filer, Place, gathered, late_colu
 from tidemq.pipeline.lake.gold import Fresh, refresh
 from tidemq.pipeline.lake.known_births import KnownBirths
 from tidemq.pipeline.lake.measures import Measures
-from tidemq.pipeline.lake.messages import Messages, columns_of, with_day
+from tidemq.pipeline.lake.messages import Messages
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, Span, Working
 from tidemq.pipeline.lake.table import Attempt, ConflictError, TableError
-from tidemq.pipeline.sources.stream import COLUMNS
+
+T = TypeVar("T")
 
 CONFLICTS_MAX = 10  # in a row, before a rule is held back
 
@@ -54,73 +57,67 @@ class Refiner:
         for epoch in self._lake.bronze.epochs():
             self.advance(epoch)
 
-    def advance(self, epoch: int, spans_max: int | None = None) -> None:
-        """What bronze has of an epoch; of each rule so many spans at most."""
+    def advance(self, epoch: int, spans_max: int | None = None, single: Span | None = None) -> None:
+        """What bronze has of an epoch; of each rule so many spans at most. Of `single`, no message has come
+        before.
+        """
         if not self._lake.rules:
             return
         end = self._lake.bronze.reached(Progress(self._lake.stream, epoch))
         behind = list(self._lake.rules)
         spans = 0
-        with Messages(self._spark, self._lake.bronze, epoch) as messages:
+        with Messages(self._spark, self._lake.bronze, epoch, single) as messages:
             while behind and spans != spans_max:
-                behind = [rule for rule in behind if self._advance(rule, messages, end)]
+                behind = self._advance(behind, messages, end)
                 spans += 1
 
-    def _advance(self, rule: Rule, messages: Messages, end: int) -> bool:
-        """One span of a rule and its gold; whether there is more."""
-        with self._measures.part(rule.name):
-            more = self._held(rule.name, partial(self._step, rule, messages, end))
-        if rule.gold and rule.name not in self.held:
-            with self._measures.part(f"{rule.name}'s gold"):
-                self._held(f"{rule.name}'s gold", partial(self._gold, rule, messages.epoch))
-        return more
+    def _advance(self, rules: Sequence[Rule], messages: Messages, end: int) -> list[Rule]:
+        """One span of each rule, in one job of Spark, and its gold; gives those that have more to do."""
+        with self._measures.part("rules"):
+            steps = []
+            for rule in rules:
+                if step := self._held(rule.name, partial(self._prepared, rule, messages, end)):
+                    steps.append(step)
+            done = _collected(steps)
+            for step in steps:
+                self._held(step.rule.name, partial(self._finished, step, done, messages, end))
+        with self._measures.part("gold"):
+            for rule in rules:
+                if rule.gold and rule.name not in self.held:
+                    self._held(f"{rule.name}'s gold", partial(self._gold, rule, messages.epoch))
+        return [step.rule for step in steps if step.span.end < end and step.rule.name not in self.held]
 
-    def _held(self, name: str, step: Callable[[], bool]) -> bool:
-        """What the step says; False, and the name is held back, where no repetition mends what is wrong."""
+    def _held(self, name: str, step: Callable[[], T]) -> T | None:
+        """What the step gives; None, and the name is held back, where no repetition mends what is wrong."""
         try:
-            more = retried(step)
+            found = retried(step)
         except (TableError, ConfigError) as error:
             if self.held.get(name) != str(error):
                 _log.error("the rule %s is held back: %s", name, error)
             self.held[name] = str(error)
-            return False
+            return None
         self.held.pop(name, None)
-        return more
+        return found
 
     def said(self) -> list[str]:
         """Which rules are held back, and why."""
         return [f"the rule {name} is held back: {why}" for name, why in self.held.items()]
 
-    def _step(self, rule: Rule, messages: Messages, end: int) -> bool:
-        """One span of a rule; whether there is more."""
-        working = current(self._lake, rule)
-        progress = Progress(self._lake.stream, messages.epoch, working)
-        start = self._lake.silver(rule).reached(progress)
+    def _prepared(self, rule: Rule, messages: Messages, end: int) -> Step | None:
+        """The next span of a rule; None where there is none."""
+        lake, working = self._lake, current(self._lake, rule)
+        progress = Progress(lake.stream, messages.epoch, working)
+        start = lake.silver(rule).reached(progress)
         if start >= end:
-            return False
-        span = Span(start, min(start + self._lake.rows_max, end))
-        self._refine(rule, messages.between(span), progress, span)
-        return span.end < end
-
-    def _gold(self, rule: Rule, epoch: int) -> bool:
-        lake = self._lake
-        if lake.silver(rule).log() is not None:
-            progress = Progress(lake.stream, epoch, current(lake, rule))
-            refresh(self._spark, lake, rule, progress, self._fresh.pop(rule.name, None))
-        return False
-
-    def _refine(self, rule: Rule, messages: DataFrame, progress: Progress, span: Span) -> None:
-        """Brings the messages of a span into the rule's tables; the decoded one, by which progress goes, is
-        the last.
-        """
-        assert progress.working is not None
-        lake = self._lake
-        stale = partial(stale_rows, lake, rule, progress.working)
-        found, births = matching(rule, messages), Births()
+            return None
+        span = Span(start, min(start + lake.rows_max, end))
+        stale = partial(stale_rows, lake, rule, working)
+        found, births = matching(rule, messages.between(span)), Births()
         if rule.format == "sparkplug":
             births = self._births[rule.name].of(rule, found, lake.births(rule), progress, span, stale)
-        found = filed(_decoded(rule, found, lake, births), rule)
-        late, letters, decoded = _attempts(lake, rule, found.schema["row"].dataType, progress, span, stale)
+        columns = _columns(rule, found, lake)
+        late, letters, decoded = _attempts(lake, rule, row_columns(rule, columns), progress, span, stale)
+        found = filed(decode(rule, found, columns, births), rule, columns)
         task = Filer(
             rule.name,
             _place(late) if late else None,
@@ -129,17 +126,56 @@ class Refiner:
             rule.gold,
             lake.bytes_max,
         )
-        causes, parts = gathered(found.mapInArrow(task, FILED).collect(), rule.gold)
-        names = (f"late/{rule.name}", "dead_letters", f"silver/{rule.name}")
-        for name, attempt in zip(names, (late, letters, decoded), strict=True):
-            if attempt:
-                self._measures.added(name, attempt.commit())
-        self._measures.dead(rule.name, causes)
-        self._fresh[rule.name] = Fresh(progress, span, parts)
+        return Step(rule, progress, span, found.mapInArrow(task, FILED), late, letters, decoded)
+
+    def _finished(self, step: Step, done: Sequence[Row], messages: Messages, end: int) -> None:
+        """Commits what the tasks have filed; the decoded table, by which progress goes, is the last. Does the
+        step again where somebody else was first.
+        """
+        try:
+            self._commit(step, done)
+        except ConflictError:
+            if again := self._prepared(step.rule, messages, end):
+                self._commit(again, _collected([again]))
+
+    def _commit(self, step: Step, done: Sequence[Row]) -> None:
+        rule = step.rule
+        found = gathered([row for row in done if row.rule == rule.name], rule.gold)
+        if step.late:
+            self._measures.added(f"late/{rule.name}", step.late.commit())
+        self._measures.added("dead_letters", step.letters.commit())
+        self._measures.added(f"silver/{rule.name}", step.decoded.commit())
+        self._measures.dead(rule.name, found.causes)
+        self._measures.took(rule.name, found.seconds)
+        self._fresh[rule.name] = Fresh(step.progress, step.span, found.parts)
+
+    def _gold(self, rule: Rule, epoch: int) -> None:
+        lake = self._lake
+        if lake.silver(rule).log() is not None:
+            progress = Progress(lake.stream, epoch, current(lake, rule))
+            refresh(self._spark, lake, rule, progress, self._fresh.pop(rule.name, None))
 
 
-def retried(step: Callable[[], bool]) -> bool:
-    """What the step says, which is done again while somebody else writes to the same tables. ConflictError
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A span of a rule's messages, and where its rows go."""
+
+    rule: Rule
+    progress: Progress
+    span: Span
+    tasks: DataFrame  # of FILED
+    late: Attempt | None
+    letters: Attempt
+    decoded: Attempt
+
+
+def _collected(steps: Sequence[Step]) -> list[Row]:
+    """What all tasks give, of one job."""
+    return reduce(DataFrame.union, (step.tasks for step in steps)).collect() if steps else []
+
+
+def retried(step: Callable[[], T]) -> T:
+    """What the step gives, which is done again while somebody else writes to the same tables. ConflictError
     when that does not end.
     """
     for _ in range(CONFLICTS_MAX - 1):
@@ -182,18 +218,15 @@ def rows_behind(ends: Mapping[int, int]) -> str:
     return " or ".join(f"(epoch = {epoch} and offset >= {end})" for epoch, end in ends.items())
 
 
-def decoded_columns(spark: SparkSession, rule: Rule) -> StructType:
+def decoded_columns(rule: Rule) -> StructType:
     """Of a rule's decoded table at first."""
-    none = with_day(spark.createDataFrame([], columns_of(COLUMNS)))
-    columns = StructType().add(OTHERS, StringType()) if rule.infers else rule.struct()
-    return rows(decode(rule, none, columns, Births()), rule).schema
+    return row_columns(rule, StructType().add(OTHERS, StringType()) if rule.infers else rule.struct())
 
 
 def _attempts(
-    lake: Lake, rule: Rule, row: DataType, progress: Progress, span: Span, stale: Callable[[], str]
+    lake: Lake, rule: Rule, row: StructType, progress: Progress, span: Span, stale: Callable[[], str]
 ) -> tuple[Attempt | None, Attempt, Attempt]:
     """To add to the tables of late rows, of dead letters, and of rows: in this order."""
-    assert isinstance(row, StructType)
     columns = to_arrow_schema(row, timezone="UTC")
 
     def stale_letters() -> str:
@@ -212,13 +245,10 @@ def _place(attempt: Attempt) -> Place:
     return Place(attempt.folder, attempt.reached, attempt.columns)
 
 
-def _decoded(rule: Rule, found: DataFrame, lake: Lake, births: Births) -> DataFrame:
-    """What `decode` gives, by what the rule's tables know from earlier messages."""
-    if rule.format == "sparkplug":
-        return decode(rule, found, rule.struct(), births)
+def _columns(rule: Rule, found: DataFrame, lake: Lake) -> StructType:
+    """Of what is decoded: those of the rule, or those that its table and these messages have."""
     if not rule.infers:
-        return decode(rule, found, rule.struct(), births)
+        return rule.struct()
     known = lake.silver(rule).schema() or StructType()
     fixed = {*KEY, PLACE, EVENT_TIME, "date"}
-    columns = StructType([each for each in known.fields if each.name not in fixed])
-    return decode(rule, found, inferred(rule, found, columns), births)
+    return inferred(rule, found, StructType([each for each in known.fields if each.name not in fixed]))

@@ -59,7 +59,7 @@ def _begin(spark: SparkSession, lake: Lake, rule: Rule, position: Position) -> b
         now = current(lake, rule)
         ends = {epoch: _end(spark, lake, rule, now, epoch, position) for epoch in epochs}
         stale = rows_behind(ends)
-    columns = to_arrow_schema(decoded_columns(spark, rule), timezone="UTC")
+    columns = to_arrow_schema(decoded_columns(rule), timezone="UTC")
     said = said_of({Progress(lake.stream, epoch, working): end for epoch, end in ends.items()})
     silver.begin_again(table, columns, stale, said)
     return True

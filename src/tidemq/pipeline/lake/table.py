@@ -353,8 +353,8 @@ class Table:
     def commit(self, attempt: Attempt) -> int:
         """See `Attempt.commit`."""
         span, progress = attempt.span, attempt.progress
-        if attempt.log.version() != attempt.version:  # what was committed later would go unnoticed
-            raise ConflictError(f"{self.uri} was written to since this was begun")
+        if attempt.log.version() != attempt.version and self._has_moved(attempt):
+            raise ConflictError(f"somebody else has brought {self.uri} elsewhere meanwhile")
         written = list(self._written(attempt.name))
         if not written:
             with suppress(FileNotFoundError):
@@ -369,6 +369,13 @@ class Table:
         end = span.end if span else max(each.high["offset"] for each in written) + 1
         self._commit(attempt.log, written, attempt.columns, progress.said(end))
         return sum(each.rows for each in written)
+
+    @staticmethod
+    def _has_moved(attempt: Attempt) -> bool:
+        """Whether the progress is another one since: a commit would not notice what its log knows."""
+        log, progress = attempt.log, attempt.progress
+        begun = progress.working is None or progress.generation_of(log) == progress.working.generation
+        return not begun or progress.reached(log) != attempt.reached
 
     def _commit(
         self, table: DeltaTable, written: Sequence[Written], schema: pa.Schema, said: CommitProperties
