@@ -107,6 +107,25 @@ def test_windows_are_counted_again_when_late_rows_come(
         ingest(spark, streaming, tmp_path, "gold", RULES.replace("99.9", "99"))
 
 
+def test_batches_without_a_row_leave_gold_as_it_is(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
+    """Neither at first nor later; what comes then is counted once."""
+    streaming.declare("quiet")
+
+    def after(*messages: tuple[str, bytes]) -> list[tuple[Any, ...]]:
+        streaming.publish(messages)
+        job = ingest(spark, streaming, tmp_path, "quiet", RULES)
+        (gold,) = (job.gold(rule) for rule in job.rules)
+        return rows(gold, "topic", "count", "celsius_mean", order="window")
+
+    assert after(("quiet/a", b"none")) == []
+    first = ("quiet/a", 1, 10.0)
+    assert after(reading("quiet/a", 0, 10.0)) == [first]
+    assert after(("quiet/a", b"none")) == [first]
+    assert after(reading("quiet/a", 61, 20.0)) == [first, ("quiet/a", 1, 20.0)]
+
+
 PROPERTY = """
 [[rules]]
 name = "level"

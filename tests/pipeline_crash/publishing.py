@@ -17,10 +17,20 @@ filter = "plant/+/json"
 format = "json"
 columns = "id bigint, text string"
 
+[rules.gold]
+window = "10 seconds"
+values = ["id"]
+gap = "1 second"
+
 [[rules]]
 name = "number"
 filter = "plant/+/number"
 format = "number"
+
+[rules.gold]
+window = "1 day"
+values = ["value"]
+percentiles = [50]
 """
 FILTER = "plant/#"
 KINDS = ("json", "json", "number", "number", "wrong", "other")  # wrong: cannot be decoded; other: has no rule

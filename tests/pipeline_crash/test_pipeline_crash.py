@@ -58,7 +58,10 @@ def test_a_file_that_a_table_has_twice_or_no_more_is_found_out(
     again = AddAction(copy, action["size_bytes"], day, 0, True, "{}")
     table.create_write_transaction([again], "append", table.schema(), ["date"])
     doubled = replace(read_tables(folder), stream=outcome.found.stream)
-    [line] = judge(outcome.sent.values(), doubled)
+    line, *others = judge(outcome.sent.values(), doubled)
+    kind = name.removeprefix("silver/")
+    assert bool(others) == (kind != name)
+    assert all(other.startswith(f"gold/{kind} has ") for other in others)
     assert line.startswith(f"{action['num_records']} messages")
     assert "in bronze, not so in the stream" in line if name == "bronze" else "more than once" in line
     DeltaTable(folder / name).delete(
@@ -97,3 +100,11 @@ def test_what_is_wrong_is_said(stream: tuple[int, ...], silver: dict[int, int], 
         "wrong": [],
     }
     assert judge(sent, Found(rows(*stream), rows(*stream), decoded)) == said
+
+
+def test_gold_that_counts_otherwise_is_found_out() -> None:
+    totals = {"number": ({"a": (2, 5.0), "b": (1, 1.0)}, {"a": (2, 5.0), "b": (1, 2.0), "c": (1, 1.0)})}
+    assert judge([], Found(totals=totals)) == [
+        "gold/number has (1, 2.0) of b, silver (1, 1.0)",
+        "gold/number has (1, 1.0) of c, silver (0, 0.0)",
+    ]

@@ -15,7 +15,9 @@ from tidemq.client.streams import StreamReader
 
 REPORTED_MAX = 5  # messages of one kind of failure
 DECODED = {"json": "silver/json", "number": "silver/number", "wrong": "dead_letters"}  # by kind of message
+GOLD = {"json": "id", "number": "value"}  # by kind of message the column that is summed
 Place = tuple[int, int]  # epoch and offset
+Totals = dict[str, tuple[int, float]]  # by topic the number of messages, and the sum of their numbers
 Row = dict[str, Any]
 
 
@@ -28,6 +30,9 @@ class Found:
     stream: list[Row] = field(default_factory=list)
     bronze: list[Row] = field(default_factory=list)
     decoded: dict[str, list[tuple[int, Place]]] = field(default_factory=dict)
+    totals: dict[str, tuple[Totals, Totals]] = field(
+        default_factory=dict
+    )  # of a rule's rows, and of its gold
 
     @property
     def repeated(self) -> int:
@@ -53,7 +58,25 @@ def read_tables(folder: Path) -> Found:
         kind: [(_number_of(kind, row), (row["epoch"], row["offset"])) for row in table(folder / name)]
         for kind, name in DECODED.items()
     }
-    return Found(bronze=bronze, decoded=decoded)
+    totals = {
+        kind: (
+            total((row["topic"], 1, row[value]) for row in table(folder / f"silver/{kind}")),
+            total(
+                (row["topic"], row["count"], row[f"{value}_sum"]) for row in table(folder / f"gold/{kind}")
+            ),
+        )
+        for kind, value in GOLD.items()
+    }
+    return Found(bronze=bronze, decoded=decoded, totals=totals)
+
+
+def total(rows: Iterable[tuple[str, int, float]]) -> Totals:
+    """Of rows with a topic, a number of messages and a sum."""
+    found: Totals = {}
+    for topic, count, value in rows:
+        before = found.get(topic, (0, 0.0))
+        found[topic] = before[0] + count, before[1] + value
+    return found
 
 
 def _number_of(kind: str, row: Row) -> int:
@@ -81,7 +104,18 @@ def judge(sent: Iterable[Sent], found: Found) -> list[str]:
             if number in by_number and by_number[number].kind == kind
         }
         wrong += _decoded(name, first, found.decoded[kind])
+    for kind, (rows, gold) in found.totals.items():
+        wrong += _gold(kind, rows, gold)
     return wrong
+
+
+def _gold(kind: str, rows: Totals, gold: Totals) -> list[str]:
+    """The figures of all windows are those of all rows: numbers are whole, so their sums are exact."""
+    return [
+        f"gold/{kind} has {gold.get(topic, (0, 0.0))} of {topic}, silver {rows.get(topic, (0, 0.0))}"
+        for topic in sorted(rows.keys() | gold.keys())
+        if rows.get(topic) != gold.get(topic)
+    ]
 
 
 def _stream(sent: dict[int, Sent], places: dict[int, list[Place]]) -> list[str]:

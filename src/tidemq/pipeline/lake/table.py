@@ -187,7 +187,8 @@ class Table:
         end: int,
     ) -> None:
         """Puts these rows in the place of all whose `column` lies in a span, which is from a time up to
-        another: what is to be said of the stream's messages up to the offset `end`.
+        another: what is to be said of the stream's messages up to the offset `end`. Without spans, only that
+        is said.
 
         TableError when the table has other columns, ConflictError when another driver has committed
         meanwhile.
@@ -195,6 +196,9 @@ class Table:
         self.begin(progress, rows.schema)
         table = self._open(rows.schema)
         self._is_behind(table, progress)
+        if not spans:
+            self._commit(table, [], rows.schema, progress.said(end))
+            return
         within = (f"({column} >= '{_utc(start)}' and {column} < '{_utc(end)}')" for start, end in spans)
         for each in pa.schema(table.schema().to_arrow()):  # that the table's owner has added
             if each.name not in rows.column_names:
