@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 from pipeline_crash.publishing import Sent
 from pipeline_crash.run import MESSAGES_MIN, STREAM, Choice, Outcome, play
-from pipeline_crash.verdict import Found, Row, judge, read_tables
+from pipeline_crash.verdict import DECODED, Found, Place, Row, judge, read_tables
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -104,7 +104,8 @@ def test_what_is_wrong_is_said(stream: tuple[int, ...], silver: dict[int, int], 
 
 def test_gold_that_counts_otherwise_is_found_out() -> None:
     totals = {"number": ({"a": (2, 5.0), "b": (1, 1.0)}, {"a": (2, 5.0), "b": (1, 2.0), "c": (1, 1.0)})}
-    assert judge([], Found(totals=totals)) == [
+    nothing: dict[str, list[tuple[int, Place]]] = {kind: [] for kind in DECODED}
+    assert judge([], Found(decoded=nothing, totals=totals)) == [
         "gold/number has (1, 2.0) of b, silver (1, 1.0)",
         "gold/number has (1, 1.0) of c, silver (0, 0.0)",
     ]

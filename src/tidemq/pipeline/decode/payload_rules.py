@@ -19,11 +19,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from tidemq.errors import ConfigError
 from tidemq.pipeline.decode.cbor import CBOR
@@ -205,7 +206,7 @@ class Rule:
 
     def struct(self) -> StructType:
         """The columns as types."""
-        parsed = StructType.fromDDL(self.columns)
+        parsed = _parsed(self.columns)
         if not isinstance(parsed, StructType):
             raise ConfigError(f"the rule {self.name} has no columns: {self.columns!r}")
         return parsed
@@ -249,6 +250,12 @@ class Keys:
         if not found or not int(found[1]):
             raise self.wrong(key, f"a number with its unit ({', '.join(UNITS)}), as 10 minutes")
         return timedelta(seconds=int(found[1]) * UNITS[found[2]])
+
+
+@cache
+def _parsed(columns: str) -> DataType:
+    """By Java, which each batch would ask again."""
+    return StructType.fromDDL(columns)
 
 
 def _digest(settings: Gold | Rule, *more: int) -> int:
