@@ -113,8 +113,8 @@ def test_a_live_job_goes_on_and_finds_the_same(
     came: dict[str, dict[str, Any]] = {}
     with running(spark, live):
         while wanted.keys() - came.keys():
-            topic, alert = receiver.next()
-            if topic.startswith(("alerts/hot/", "alerts/jump/", "alerts/silent/")):
+            _, alert = receiver.next()
+            if alert["topic"].startswith(f"{stream}/"):  # those of other tests may be retained
                 assert alert["id"] not in came
                 came[alert["id"]] = alert
     last = max(alert["time"] for alert in alerts)

@@ -109,7 +109,7 @@ def test_sparks_progress_says_how_many_messages(
 
 
 def test_the_command_says_what_it_does(streaming: Streaming, tmp_path: Path) -> None:
-    stream = streaming.declare("said")
+    stream = streaming.declare("reported")
     publish(streaming, stream)
     rules_of(tmp_path, RULES.replace("{stream}", stream))
     command = [*TIDEMQ, "pipeline", "ingest", stream, str(tmp_path / "lake"), "--url", streaming.url]
