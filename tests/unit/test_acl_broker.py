@@ -578,13 +578,15 @@ async def test_what_a_moved_client_will_not_get_is_said_and_what_was_queued_come
     async with broker_with(tmp_path / "acl", text, acl_format="mosquitto") as broker:
         async with client_of(broker, client_id="moved", clean_start=False, session_expiry_s=1000) as client:
             await client.subscribe("plant/#", qos=1)
-        await broker.publish("plant/a", b"queued", qos=1)
+        async with client_of(broker) as publisher:  # acknowledged: it is in the queue
+            await publisher.publish("plant/a", b"queued", qos=1)
         (tmp_path / "acl").write_text(text + "topic deny plant/secret/#\n")
         await until(lambda: broker.counters()["acl_reloads"] == 1, "other rules")
         said = [each for each in caplog.messages if "Mosquitto would leave out" in each]
         assert len(said) == 1
         assert "line 1: a subscription to 'plant/#' is refused as a whole, for line 3" in said[0]
-        await broker.publish("plant/a", b"queued too", qos=1)
+        async with client_of(broker) as publisher:
+            await publisher.publish("plant/a", b"queued too", qos=1)
         async with client_of(broker, client_id="moved", clean_start=False, session_expiry_s=1000) as client:
             found = [(await asyncio.wait_for(anext(client.messages), WAIT_S)).payload for _ in range(2)]
             assert found == [b"queued", b"queued too"]
