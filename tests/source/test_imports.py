@@ -88,8 +88,8 @@ ROOMS = {
         "reconcile": "places",
         "sources": "decode spark",
         "replay": "decode sources",
-        "lake": "decode sources spark",
-        "alerts": "decode sources spark",
+        "lake": "decode places sources spark",
+        "alerts": "decode places sources spark",
         "backtest": "alerts lake sources",
     },
 }

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemq.errors import UsageError
+from tidemq.pipeline.places import place_uri
 
 _COLUMNS = "rule string, key string, json string"
 
@@ -57,13 +56,9 @@ def refuse_taken(folder: str) -> None:
 
 
 def _states(folder: str) -> str:
-    return f"{_uri(folder)}/states"
-
-
-def _uri(folder: str) -> str:
-    return folder.rstrip("/") if urlsplit(folder).scheme else Path(folder).absolute().as_uri()
+    return f"{place_uri(folder)}/states"
 
 
 def _place(folder: str) -> tuple[pafs.FileSystem, str]:
-    files, root = pafs.FileSystem.from_uri(_uri(folder))
+    files, root = pafs.FileSystem.from_uri(place_uri(folder))
     return files, root

@@ -1,6 +1,6 @@
 """Figures of a rule's rows, by window, topic and client: a function of the rule's decoded table.
 
-Each row of gold keeps, in the column `partial`, what is needed to add further rows to it (`partials`). So a
+Each row of gold keeps what is needed to add further rows to it (`partials`). So a
 batch reads what is new, and the rows of gold that it changes, but not the rows that these were made of; in
 one transaction it replaces them and says how far the decoded table was taken into account. Where a gap is to
 be counted and a row comes before others that were counted already, the gaps of its window are counted again,
@@ -114,9 +114,8 @@ class _Refresh:
     def _add(self, parts: pa.Table, reached: int) -> None:
         """Replaces the rows that parts change: what is to be said of messages up to an offset."""
         gold = self._gold
-        behind = (
-            -(-_lookback(gold) // gold.window) if gold.gap else 0
-        )  # windows whose first silence it may end
+        # windows whose first silence it may end
+        behind = -(-_lookback(gold) // gold.window) if gold.gap else 0
         changed = gold.window * (1 + behind)
         spans = merged((_time(start), changed) for start in pc.unique(parts["window"]).to_pylist())
         known = [(start - gold.window * behind, end) for start, end in spans]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from urllib.parse import urlsplit
 
 from tidemq.client.streams import StreamReader, find_token
 from tidemq.errors import UsageError
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.places import place_uri
 from tidemq.pipeline.sources.stream_options import RETRY_S
 
 
@@ -29,8 +28,7 @@ class Lake:
     @property
     def folder(self) -> str:
         """Of the stream's tables, as a URI."""
-        root = self.tables if urlsplit(self.tables).scheme else Path(self.tables).absolute().as_uri()
-        return f"{root.rstrip('/')}/{self.stream}"
+        return f"{place_uri(self.tables)}/{self.stream}"
 
     def rule(self, name: str) -> Rule:
         """UsageError says which there are."""

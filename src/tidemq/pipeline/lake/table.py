@@ -17,9 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -33,6 +31,7 @@ from pyspark.sql.types import StructType
 
 from tidemq.errors import TideMQError
 from tidemq.pipeline.lake.progress import Progress, Span
+from tidemq.pipeline.places import place_uri
 
 RETAINED_H = 7 * 24  # files that no version of the table needs are kept so long for its readers
 _CONFIGURATION = {  # a log has a file for each batch
@@ -122,7 +121,7 @@ class Table:
     """
 
     def __init__(self, uri: str, partition_by: tuple[str, ...] = ("date",)) -> None:
-        self.uri = uri if urlsplit(uri).scheme else Path(uri).absolute().as_uri()
+        self.uri = place_uri(uri)
         self.partition_by = partition_by
         self._files, self._root = pafs.FileSystem.from_uri(self.uri)
         self._log: DeltaTable | None = None  # as it was when it was looked at last
