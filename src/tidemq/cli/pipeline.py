@@ -131,6 +131,10 @@ def refine(
     start: Annotated[
         str, typer.Option("--from", help="Keep what comes before: earliest (nothing), an offset, a time.")
     ] = "earliest",
+    allow_data_loss: Annotated[
+        bool,
+        typer.Option("--allow-data-loss", help="Remove rows even if their messages have expired in bronze."),
+    ] = False,
     master: Master = "local[*]",
     rows_max: RowsMax = 1_000_000,
 ) -> None:
@@ -149,7 +153,7 @@ def refine(
         lake.rule(rule)  # what is wrong with the arguments is told before Spark takes its time
         Position.parse("--from", start)
         with spark_session(master, f"tidemq refine {stream}") as spark:
-            rework(spark, lake, rule, start)
+            rework(spark, lake, rule, start, allow_data_loss=allow_data_loss)
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
 
@@ -162,19 +166,33 @@ def maintain(
     keep: Annotated[
         int, typer.Option(min=0, metavar="HOURS", help="So long readers of older versions find their files.")
     ] = 7 * 24,
+    bronze_days: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="DAYS", help="Remove older messages of bronze that are decoded; 0: none."
+        ),
+    ] = 0,
+    rules: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML with the rules that must have decoded them; default: each with a table.",
+        ),
+    ] = None,
 ) -> None:
     """Put small files together and remove those that nobody needs any more, beside a running ingest.
 
     Needs neither the broker nor Spark.
     """
     try:
+        from tidemq.pipeline.decode.payload_rules import load_rules
         from tidemq.pipeline.lake.maintenance import maintain_all
         from tidemq.pipeline.lake.plan import Lake
 
-        lake = Lake(stream=stream, tables=tables)
+        lake = Lake(stream=stream, tables=tables, rules=load_rules(rules) if rules else ())
         while True:
-            for name, done in maintain_all(lake, keep).items():
-                print(f"{name}: {done.files} files into {done.into}, {done.bytes} bytes", flush=True)
+            for line in maintain_all(lake, keep, bronze_days):
+                print(line, flush=True)
             if not every:
                 return
             time.sleep(every)

@@ -4,11 +4,13 @@ session.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pyarrow.fs as pafs
 
 from tidemq.pipeline.lake.compaction import Compacted, compact
+from tidemq.pipeline.lake.expiry import expire
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.table import RETAINED_H, Table, TableError
 
@@ -20,9 +22,23 @@ def maintain(table: Table, keep_h: int = RETAINED_H) -> Compacted:
     return done
 
 
-def maintain_all(lake: Lake, keep_h: int = RETAINED_H) -> dict[str, Compacted]:
-    """The same for all tables of the stream, by their names; TableError where there is none."""
-    return {name: maintain(Table(f"{lake.folder}/{name}"), keep_h) for name in names_of_tables(lake)}
+def maintain_all(lake: Lake, keep_h: int = RETAINED_H, bronze_days: int = 0) -> Iterator[str]:
+    """The same for all tables of the stream, and before that removes messages from bronze that came so many
+    days ago (0: none) and that all rules have worked: those of `lake`, or if it has none, all with a table.
+    Gives a line for each thing that is done. TableError where there is no table.
+    """
+    names = names_of_tables(lake)
+    if bronze_days:
+        rules = [rule.name for rule in lake.rules] or [
+            name.removeprefix("silver/") for name in names if name.startswith("silver/")
+        ]
+        gone = expire(lake, bronze_days, datetime.now(UTC), rules)
+        yield f"bronze: {gone.messages} messages of {gone.days} days have expired"
+        if gone.kept:
+            yield f"bronze: {gone.kept}"
+    for name in names:
+        done = maintain(Table(f"{lake.folder}/{name}"), keep_h)
+        yield f"{name}: {done.files} files into {done.into}, {done.bytes} bytes"
 
 
 def names_of_tables(lake: Lake) -> list[str]:

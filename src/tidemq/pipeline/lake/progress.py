@@ -82,3 +82,29 @@ def said_of(ends: Mapping[Progress, int]) -> CommitProperties:
         if working := progress.working:
             numbers |= {working.generation_key: working.generation, working.digest_key: working.digest}
     return CommitProperties(app_transactions=[Transaction(*each) for each in numbers.items()])
+
+
+def reached_by_rule(table: DeltaTable, stream: str, epoch: int, rule: str) -> int | None:
+    """The offset after the last message that a table of a rule has got to, in the working that it has begun;
+    None where it has begun none.
+    """
+    generation = Progress(stream, epoch, Working(rule, 0, 0)).generation_of(table)
+    return Progress(stream, epoch, Working(rule, generation, 0)).reached(table) if generation else None
+
+
+def expired_of(bronze: DeltaTable, progress: Progress) -> int:
+    """Up to which offset of an epoch messages have expired in bronze; 0: none has."""
+    return bronze.transaction_version(f"{progress.writer}/expired") or 0
+
+
+def anything_expired(bronze: DeltaTable, stream: str) -> bool:
+    """Whether messages of any epoch have."""
+    return bool(bronze.transaction_version(f"tidemq/{stream}/expired"))
+
+
+def said_to_have_expired(stream: str, ends: Mapping[Progress, int]) -> CommitProperties:
+    """What a commit says that removes messages of bronze up to these offsets."""
+    numbers = {f"{progress.writer}/expired": end for progress, end in ends.items()} | {
+        f"tidemq/{stream}/expired": 1
+    }
+    return CommitProperties(app_transactions=[Transaction(*each) for each in numbers.items()])

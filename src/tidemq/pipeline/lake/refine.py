@@ -31,7 +31,7 @@ from tidemq.pipeline.lake.known_births import KnownBirths
 from tidemq.pipeline.lake.measures import Measures
 from tidemq.pipeline.lake.messages import Messages
 from tidemq.pipeline.lake.plan import Lake
-from tidemq.pipeline.lake.progress import Progress, Span, Working
+from tidemq.pipeline.lake.progress import Progress, Span, Working, expired_of
 from tidemq.pipeline.lake.table import Attempt, ConflictError, TableError
 
 T = TypeVar("T")
@@ -110,7 +110,8 @@ class Refiner:
         start = lake.silver(rule).reached(progress)
         if start >= end:
             return None
-        span = Span(start, min(start + lake.rows_max, end))
+        gone = self._gone(rule, messages.epoch, start)
+        span = Span(start, min(max(start, gone) + lake.rows_max, end))
         stale = partial(stale_rows, lake, rule, working)
         found, births = matching(rule, messages.between(span)), Births()
         if rule.format == "sparkplug":
@@ -127,6 +128,19 @@ class Refiner:
             lake.bytes_max,
         )
         return Step(rule, progress, span, found.mapInArrow(task, FILED), late, letters, decoded)
+
+    def _gone(self, rule: Rule, epoch: int, start: int) -> int:
+        """Up to which offset bronze may have no messages any more, which is said where rows are missed."""
+        bronze = self._lake.bronze.log()
+        gone = expired_of(bronze, Progress(self._lake.stream, epoch)) if bronze else 0
+        if start < gone:
+            _log.warning(
+                "the rule %s has got to offset %d, but messages up to offset %d have expired in bronze",
+                rule.name,
+                start,
+                gone,
+            )
+        return gone
 
     def _finished(self, step: Step, done: Sequence[Row], messages: Messages, end: int) -> None:
         """Commits what the tasks have filed; the decoded table, by which progress goes, is the last. Does the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -12,14 +13,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.lake.plan import Lake
-from tidemq.pipeline.lake.progress import Progress, Working, said_of
+from tidemq.pipeline.lake.progress import Progress, Working, anything_expired, expired_of, said_of
 from tidemq.pipeline.lake.refine import Refiner, current, decoded_columns, retried, rows_behind
 from tidemq.pipeline.lake.table import TableError
 from tidemq.pipeline.sources.stream_options import Position
 from tidemq.pipeline.spark.jobs import JobError
 
 
-def rework(spark: SparkSession, lake: Lake, name: str, start: str = "earliest") -> None:
+def rework(
+    spark: SparkSession, lake: Lake, name: str, start: str = "earliest", *, allow_data_loss: bool = False
+) -> None:
     """Brings the tables of a rule up to bronze, and before that removes what they have of messages from
     `start` on: an offset (of the newest epoch), a time, `earliest` (all), or `latest` (nothing).
 
@@ -27,8 +30,9 @@ def rework(spark: SparkSession, lake: Lake, name: str, start: str = "earliest") 
     table grow again meanwhile; gold is made anew, whole.
 
     UsageError when there is no such rule, or `start` is no place. ConfigError for columns that cannot be.
-    TableError when only a part is to be worked again, but the rule has changed. JobError when the rule's
-    tables cannot be written to.
+    TableError when only a part is to be worked again, but the rule has changed; and when rows would be
+    removed whose messages have expired in bronze, unless `allow_data_loss`. JobError when the rule's tables
+    cannot be written to.
     """
     rule = lake.rule(name)
     rule.check()
@@ -36,14 +40,14 @@ def rework(spark: SparkSession, lake: Lake, name: str, start: str = "earliest") 
     if not lake.bronze.epochs():
         raise TableError(f"there is no table {lake.bronze.uri} with messages to be worked")
     if not position.latest:
-        retried(partial(_begin, spark, lake, rule, position))
+        retried(partial(_begin, spark, lake, rule, position, allow_data_loss))
     refiner = Refiner(spark, replace(lake, rules=(rule,)))
     refiner.catch_up()
     if refiner.held:
         raise JobError("; ".join(refiner.said()))
 
 
-def _begin(spark: SparkSession, lake: Lake, rule: Rule, position: Position) -> bool:
+def _begin(spark: SparkSession, lake: Lake, rule: Rule, position: Position, allow_data_loss: bool) -> bool:
     """Begins another working of the rule; whether its tables have begun one before."""
     silver = lake.silver(rule)
     table = silver.log()
@@ -59,10 +63,26 @@ def _begin(spark: SparkSession, lake: Lake, rule: Rule, position: Position) -> b
         now = current(lake, rule)
         ends = {epoch: _end(spark, lake, rule, now, epoch, position) for epoch in epochs}
         stale = rows_behind(ends)
+    if not allow_data_loss:
+        _refuse_loss(lake, rule, ends)
     columns = to_arrow_schema(decoded_columns(rule), timezone="UTC")
     said = said_of({Progress(lake.stream, epoch, working): end for epoch, end in ends.items()})
     silver.begin_again(table, columns, stale, said)
     return True
+
+
+def _refuse_loss(lake: Lake, rule: Rule, ends: Mapping[int, int]) -> None:
+    """TableError where rows behind these offsets would be removed whose messages bronze has no longer."""
+    bronze = lake.bronze.log()
+    assert bronze is not None
+    gone = {epoch: expired_of(bronze, Progress(lake.stream, epoch)) for epoch in ends}
+    whole = not any(ends.values()) and anything_expired(bronze, lake.stream)
+    if whole or any(end < gone[epoch] for epoch, end in ends.items()):
+        raise TableError(
+            f"messages up to offset {list(gone.values())[-1]} have expired in {lake.bronze.uri}: the rule "
+            f"{rule.name} would lose the rows that were made of them; accepted: a later --from, or "
+            "--allow-data-loss"
+        )
 
 
 def _end(spark: SparkSession, lake: Lake, rule: Rule, before: Working, epoch: int, position: Position) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from tidemq.client.streams import StreamState
 from tidemq.pipeline.lake.maintenance import names_of_tables
 from tidemq.pipeline.lake.plan import Lake
-from tidemq.pipeline.lake.progress import Progress, Working
+from tidemq.pipeline.lake.progress import Progress, reached_by_rule
 from tidemq.pipeline.lake.table import Table, TableError
 
 
@@ -53,12 +53,9 @@ def status(lake: Lake, state: StreamState | None = None) -> list[TableStatus]:
 
 
 def _reached(lake: Lake, rule: str, table: Table, epoch: int) -> int | None:
-    """By the working that the table has begun; None where there is no table, or it has begun none."""
+    """None where there is no table, or it has begun no working."""
     log = table.log()
-    if log is None:
-        return None
-    generation = Progress(lake.stream, epoch, Working(rule, 0, 0)).generation_of(log)
-    return Progress(lake.stream, epoch, Working(rule, generation, 0)).reached(log) if generation else None
+    return reached_by_rule(log, lake.stream, epoch, rule) if log else None
 
 
 def _status(name: str, table: Table, reached: int | None, end: int | None) -> TableStatus:

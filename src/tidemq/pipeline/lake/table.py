@@ -224,22 +224,33 @@ class Table:
         """
         written = list(self._written(attempt))
         now_ms = time.time_ns() // 1_000_000
-        removed = [
-            RemoveAction(
-                each["path"],
-                data_change=False,
-                deletion_timestamp=now_ms,
-                size=each["size_bytes"],
-                partition_values={name: str(each[f"partition.{name}"]) for name in self.partition_by},
-            )
-            for each in files
-        ]
+        removed = (self._removal(each, now_ms, data_change=False) for each in files)
         added = [replace(each.action(), data_change=False) for each in written]
         with self._alone():
             table.create_write_transaction(
                 [*removed, *added], "append", table.schema(), list(self.partition_by)
             )
         return sum(each.size for each in written)
+
+    def remove(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], said: CommitProperties) -> None:
+        """Gives up the rows of these files, which are some of `files`; `table` is what `log` gave.
+        ConflictError when one of them is not the table's any more.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        removed = (self._removal(each, now_ms, data_change=True) for each in files)
+        with self._alone():
+            table.create_write_transaction(
+                [*removed], "append", table.schema(), list(self.partition_by), commit_properties=said
+            )
+
+    def _removal(self, file: Mapping[str, Any], now_ms: int, *, data_change: bool) -> RemoveAction:
+        return RemoveAction(
+            file["path"],
+            data_change=data_change,
+            deletion_timestamp=now_ms,
+            size=file["size_bytes"],
+            partition_values={name: str(file[f"partition.{name}"]) for name in self.partition_by},
+        )
 
     @contextmanager
     def new_file(self, path: str, columns: pa.Schema) -> Iterator[pq.ParquetWriter]:
