@@ -177,7 +177,7 @@ def test_spans_are_merged_and_bounded() -> None:
         (Gold(timedelta(1), by=("room",)), "no column room, which gold.by names"),
     ],
 )
-def test_columns_that_gold_names_must_be_there(spark: SparkSession, gold: Gold, said: str) -> None:
+def test_columns_that_gold_names_must_be_there(gold: Gold, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Rule("a", "a", "json", "celsius double, name string", gold=gold).check()
 
@@ -186,6 +186,6 @@ def test_columns_that_gold_names_must_be_there(spark: SparkSession, gold: Gold, 
     ("columns", "said"),
     [("celsius double", "no column at, which time names"), ("at boolean", "a column at that is no time")],
 )
-def test_the_column_of_the_time_must_be_there(spark: SparkSession, columns: str, said: str) -> None:
+def test_the_column_of_the_time_must_be_there(columns: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Rule("a", "a", "json", columns, time="at").check()

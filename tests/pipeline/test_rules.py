@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -216,25 +217,49 @@ def test_a_wrong_rule_is_named(tmp_path: Path, text: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "said"),
-    [("celsius doubble", "columns of the rule a"), ("topic string", "column topic"), ("int", "rule a")],
+    [
+        ("celsius doubble", "the columns of the rule a: 'doubble' where there should be a type: boolean,"),
+        ("Topic string", "the rule a has a column Topic, which every table has"),
+        ("int", "the columns of the rule a: the end where"),
+    ],
 )
-def test_wrong_columns_are_named(spark: SparkSession, columns: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_columns_are_named(tmp_path: Path, columns: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}"):
         Rule("a", "a", "json", columns).check()
+    text = f'{ONE.replace("number", "json")}columns = "{columns}"'
+    with pytest.raises(ConfigError, match=f"rules.toml: {said}"):
+        rules_of(tmp_path, text)
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="the source tree is hidden")
-def test_the_rules_of_the_documentation_are_accepted(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_rules_of_the_documentation_are_accepted(tmp_path: Path) -> None:
     shown = PAGE.read_text().split("```\n[[rules]]", 1)[1].split("```", 1)[0]
     rules = rules_of(tmp_path, f"[[rules]]{shown}")
     assert [rule.name for rule in rules] == ["climate", "level"]
-    for rule in rules:
-        rule.check()
 
 
-def test_the_command_says_what_is_wrong_in_a_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "rules.toml"),
+        (f'{ONE.replace("number", "json")}columns = "a doubble"', "'doubble' where there should be a type"),
+    ],
+)
+def test_the_command_says_what_is_wrong_in_a_line_before_spark_starts(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    """There is no Java that it could start."""
+    rules = tmp_path / "rules.toml"
+    if text:
+        rules.write_text(text)
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     command = [*TIDEMQ, "pipeline", "ingest", "any", str(tmp_path), "--url", "http://127.0.0.1:1"]
-    done = subprocess.run([*command, "--rules", str(tmp_path / "none.toml")], capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--rules", str(rules)],
+        capture_output=True,
+        text=True,
+        env={**environment, "PATH": str(tmp_path)},
+    )
     assert done.returncode == 1
-    assert "none.toml" in done.stderr
+    assert said in done.stderr
     assert "Traceback" not in done.stderr

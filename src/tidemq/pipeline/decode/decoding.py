@@ -33,6 +33,7 @@ from tidemq.pipeline.decode.payload_rules import (
     EVENT_TIME,
     KEY,
     PLACE,
+    TAKEN,
     Gold,
     Rule,
     filter_pattern,
@@ -243,7 +244,7 @@ def inferred(rule: Rule, found: DataFrame, known: StructType) -> StructType:
     The first message that has a field, and not as null, says the type of its column: double, boolean, or text
     for all else, which keeps lists and objects as JSON. So it does not matter where batches begin and end.
     """
-    taken = {name.lower() for name in (*KEY, EVENT_TIME, PLACE, "date", OTHERS, "late_s", *known.names)}
+    taken = TAKEN | {OTHERS, *map(str.lower, known.names)}
     kind = ArrayType(StructType().add("name", StringType()).add("type", StringType()))
     arrow = to_arrow_type(kind)
     read = on_columns(lambda payloads: json_fields(payloads, arrow, many=rule.many), kind)

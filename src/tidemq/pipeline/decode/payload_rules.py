@@ -23,11 +23,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from pyspark.errors import PySparkException
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from tidemq.errors import ConfigError
 from tidemq.pipeline.decode.cbor import CBOR
+from tidemq.pipeline.decode.column_types import parse_columns
 from tidemq.pipeline.decode.json_payloads import JSON
 from tidemq.pipeline.decode.named_tables import load_named
 from tidemq.pipeline.decode.sparkplug import COLUMNS as SPARKPLUG_COLUMNS
@@ -35,6 +35,7 @@ from tidemq.pipeline.decode.sparkplug import COLUMNS as SPARKPLUG_COLUMNS
 KEY = ("epoch", "offset", "topic", "client_id", "received")  # of every decoded row, before what was decoded
 PLACE = "place"  # of a reading in its message, from 0; where the rule says that it may have many
 EVENT_TIME = "event_time"  # of a decoded row, where the rule names a time
+TAKEN = {*KEY, PLACE, EVENT_TIME, "date", "late_s"}  # by columns of every table, or of some
 FIXED = {"number": "value double", "sparkplug": SPARKPLUG_COLUMNS}  # columns that no rule names
 FORMATS = ("json", "number", "cbor", "sparkplug")
 MANY = ("lines", "array")
@@ -133,7 +134,7 @@ class Rule:
         gold = given.get("gold")
         if gold is not None and not isinstance(gold, Mapping):
             raise keys.wrong("gold", "a table [rules.gold]")
-        return cls(
+        found = cls(
             name=name,
             filter=filter,
             format=format,
@@ -142,6 +143,11 @@ class Rule:
             **_timing(keys),
             gold=None if gold is None else Gold.parse(Keys(file, "rules.gold", gold), format == "sparkplug"),
         )
+        try:
+            found.check()
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from error
+        return found
 
     @property
     def digest(self) -> int:
@@ -164,7 +170,7 @@ class Rule:
         return EVENT_TIME if self.timed else "received"
 
     def check(self) -> None:
-        """Looks at the columns; ConfigError. Needs a session, for they are in Spark's own language."""
+        """Looks at the columns; ConfigError."""
         if self.infers:
             named = (
                 *((self.time,) if self.time else ()),
@@ -175,10 +181,9 @@ class Rule:
             return
         try:
             parsed = self.struct()
-        except PySparkException as error:
-            reason = str(error).strip().splitlines()[0]
-            raise ConfigError(f"the columns of the rule {self.name}, {self.columns!r}: {reason}") from error
-        if taken := sorted({*KEY, PLACE, "date", EVENT_TIME, "late_s"}.intersection(parsed.names)):
+        except ConfigError as error:
+            raise ConfigError(f"the columns of the rule {self.name}: {error}") from error
+        if taken := [name for name in parsed.names if name.lower() in TAKEN]:
             raise ConfigError(f"the rule {self.name} has a column {taken[0]}, which every table has")
         if converters := {"cbor": CBOR, "json": JSON}.get(self.format):
             try:
@@ -205,11 +210,8 @@ class Rule:
                 )
 
     def struct(self) -> StructType:
-        """The columns as types."""
-        parsed = _parsed(self.columns)
-        if not isinstance(parsed, StructType):
-            raise ConfigError(f"the rule {self.name} has no columns: {self.columns!r}")
-        return parsed
+        """The columns as types; ConfigError."""
+        return _parsed(self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +255,8 @@ class Keys:
 
 
 @cache
-def _parsed(columns: str) -> DataType:
-    """By Java, which each batch would ask again."""
-    return StructType.fromDDL(columns)
+def _parsed(columns: str) -> StructType:
+    return parse_columns(columns)
 
 
 def _digest(settings: Gold | Rule, *more: int) -> int:

@@ -78,7 +78,7 @@ class Lake:
         return [*found, self.dead_letters] if self.rules else found
 
     def check(self) -> None:
-        """ConfigError for what cannot be. Needs a session, for columns are in Spark's own language."""
+        """ConfigError for what cannot be."""
         for rule in self.rules:
             rule.check()
 
