@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from tidemq.errors import ConfigError
-from tidemq.pipeline.decode.column_types import columns_text, parse_columns
+from tidemq.pipeline.decode.column_types import parse_columns
 
 SIMPLE: list[type[DataType]] = [
     *(BinaryType, BooleanType, ByteType, DateType, DoubleType, FloatType, IntegerType, LongType, ShortType),
@@ -52,6 +52,28 @@ kinds = st.recursive(
     lambda inner: st.builds(ArrayType, inner) | st.builds(MapType, inner, inner) | structs(inner),
     max_leaves=6,
 )
+
+
+def columns_text(columns: StructType) -> str:
+    """In Spark's language."""
+    return ", ".join(f"{quoted(each.name)} {type_text(each.dataType)}" for each in columns.fields)
+
+
+def type_text(kind: DataType) -> str:
+    if isinstance(kind, StructType):
+        return (
+            f"struct<{', '.join(f'{quoted(each.name)}: {type_text(each.dataType)}' for each in kind.fields)}>"
+        )
+    if isinstance(kind, ArrayType):
+        return f"array<{type_text(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{type_text(kind.keyType)}, {type_text(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def quoted(name: str) -> str:
+    """As any name may stand."""
+    return f"`{name.replace('`', '``')}`"
 
 
 @given(structs(kinds))

@@ -185,7 +185,7 @@ def test_filters_match_as_the_broker_matches(spark: SparkSession) -> None:
         ('[[rules]]\nfilter = "a"\nformat = "number"', "rules.name is missing"),
         ('[[rules]]\nname = "a/b"\nfilter = "a"\nformat = "number"', "rules.name is 'a/b'"),
         ('[[rules]]\nname = "a"\nfilter = "a#"\nformat = "number"', "rules.filter is 'a#'"),
-        ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "xml"', "accepted: json, number, cbor, sparkplug"),
+        ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "xml"', "accepted: json, number, cbor, avro"),
         (f'{ONE.replace("number", "json")}many = "all"', "rules.many is 'all'; accepted: lines or array"),
         (f'{ONE}many = "lines"', "rules.many is unknown; accepted: name, filter, format"),
         ('[[rules]]\nname = "a"\nfilter = "a"\nformat = "cbor"', "rules.columns is missing"),

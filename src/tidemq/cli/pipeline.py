@@ -111,7 +111,8 @@ def ingest(
             maintain_batches=maintain_batches,
             rules=load_rules(rules) if rules else (),
         )
-        job.open().describe()  # a wrong address, token or name is told before Spark takes its time
+        job.check()  # a wrong rule, address, token or name is told before Spark takes its time
+        job.open().describe()
         measures = Measures()
         with _logged(), ExitStack() as opened:
             if metrics_port is not None:

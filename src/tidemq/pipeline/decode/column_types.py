@@ -1,4 +1,4 @@
-"""Columns as Spark's own language names them (DDL), read and written without Spark's Java, which has the only
+"""Columns as Spark's own language names them (DDL), read without Spark's Java, which has the only
 other parser: so what is wrong is told before Spark starts, and no batch asks Java again.
 
 Only what a column of a rule may be is known here. Types are Spark's names and their aliases; every column may
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql.types import (
     ArrayType,
@@ -75,26 +75,6 @@ def parse_columns(text: str) -> StructType:
     if not found.fields:
         raise ConfigError("there is no column")
     return found
-
-
-def columns_text(columns: Iterable[StructField]) -> str:
-    """What `parse_columns` makes these of."""
-    return ", ".join(f"{_quoted(each.name)} {_text(each.dataType)}" for each in columns)
-
-
-def _text(kind: DataType) -> str:
-    if isinstance(kind, StructType):
-        return f"struct<{', '.join(f'{_quoted(each.name)}: {_text(each.dataType)}' for each in kind.fields)}>"
-    if isinstance(kind, ArrayType):
-        return f"array<{_text(kind.elementType)}>"
-    if isinstance(kind, MapType):
-        return f"map<{_text(kind.keyType)}, {_text(kind.valueType)}>"
-    return kind.simpleString()
-
-
-def _quoted(name: str) -> str:
-    """A name, in such quotes as it needs."""
-    return name if _BARE.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 
 class _Parser:

@@ -39,6 +39,7 @@ from tidemq.pipeline.decode.payload_rules import (
     filter_pattern,
 )
 from tidemq.pipeline.decode.publish_time import published_times
+from tidemq.pipeline.decode.schemas import WITH_SCHEMA, decoder_of
 from tidemq.pipeline.decode.sparkplug import Births, decode_sparkplug
 
 COLUMNS_MAX = 200  # that are inferred: a publisher may put anything into names
@@ -62,6 +63,8 @@ def decode(rule: Rule, found: DataFrame, columns: StructType, births: Births) ->
         frame = _sparkplug(found, columns, births)
     elif rule.format == "cbor":
         frame = _cbor(found, columns)
+    elif rule.format in WITH_SCHEMA:
+        frame = _by_schema(rule, found, columns)
     elif rule.format == "json":
         frame = _json(rule, found, columns)
     else:
@@ -184,6 +187,17 @@ def _cbor(found: DataFrame, columns: StructType) -> DataFrame:
     arrow = to_arrow_type(kind, timezone="UTC")
     return _with_both(
         found, on_columns(lambda payloads: decode_cbor(payloads, columns, arrow), kind)("payload")
+    )
+
+
+def _by_schema(rule: Rule, found: DataFrame, columns: StructType) -> DataFrame:
+    kind = _decoded_type(columns)
+    arrow = to_arrow_type(kind, timezone="UTC")
+    decode, registry = decoder_of(rule.format), rule.registry
+    schema = rule.schema.text if rule.schema else ""
+    return _with_both(
+        found,
+        on_columns(lambda payloads: decode(payloads, schema, registry, columns, arrow), kind)("payload"),
     )
 
 

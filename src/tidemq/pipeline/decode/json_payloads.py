@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidemq.pipeline.decode.typed_rows import decoded_struct
 from tidemq.pipeline.decode.values import INTEGER_BITS, Convert, Converters, WrongFieldError, finite, only
 
 OTHERS = "others"  # the column for what has no column of its own, as JSON; of columns that are inferred
@@ -182,9 +183,7 @@ def _by_columns(payloads: list[bytes], columns: StructType, arrow: pa.StructType
             reasons.append(found["reason"])
     kinds = arrow.field("decoded").type
     values = [pa.array([row[at] for row in rows], kind.type) for at, kind in enumerate(kinds)]
-    mask = pa.array([reason is not None for reason in reasons])
-    decoded = pa.StructArray.from_arrays(values, fields=list(kinds), mask=mask)
-    return pa.StructArray.from_arrays([decoded, pa.array(reasons, pa.string())], fields=list(arrow))
+    return decoded_struct(values, reasons, arrow)
 
 
 def _row_reader(columns: StructType) -> Callable[[bytes], Sequence[Any]]:

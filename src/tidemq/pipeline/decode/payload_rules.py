@@ -26,10 +26,18 @@ from typing import Any, Self
 from pyspark.sql.types import StructType
 
 from tidemq.errors import ConfigError
-from tidemq.pipeline.decode.cbor import CBOR
 from tidemq.pipeline.decode.column_types import parse_columns
-from tidemq.pipeline.decode.json_payloads import JSON
 from tidemq.pipeline.decode.named_tables import load_named
+from tidemq.pipeline.decode.schema_registry import Registry
+from tidemq.pipeline.decode.schemas import (
+    LEAVE_OUT,
+    WITH_SCHEMA,
+    Schema,
+    converters_of,
+    load_schema,
+    schema_columns,
+    schema_names,
+)
 from tidemq.pipeline.decode.sparkplug import COLUMNS as SPARKPLUG_COLUMNS
 
 KEY = ("epoch", "offset", "topic", "client_id", "received")  # of every decoded row, before what was decoded
@@ -37,7 +45,7 @@ PLACE = "place"  # of a reading in its message, from 0; where the rule says that
 EVENT_TIME = "event_time"  # of a decoded row, where the rule names a time
 TAKEN = {*KEY, PLACE, EVENT_TIME, "date", "late_s"}  # by columns of every table, or of some
 FIXED = {"number": "value double", "sparkplug": SPARKPLUG_COLUMNS}  # columns that no rule names
-FORMATS = ("json", "number", "cbor", "sparkplug")
+FORMATS = ("json", "number", "cbor", "avro", "sparkplug")
 MANY = ("lines", "array")
 WATERMARK = timedelta(minutes=10)  # where a rule has gold, and does not say
 COLUMN_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"  # of a column that is inferred
@@ -63,7 +71,7 @@ class Gold:
     @property
     def digest(self) -> int:
         """Of all that makes its rows what they are."""
-        return _digest(self, GOLD_FORM)
+        return _digest(*astuple(self), GOLD_FORM)
 
     @classmethod
     def parse(cls, keys: Keys, sparkplug: bool) -> Self:
@@ -105,10 +113,14 @@ class Rule:
     time_property: str = ""  # the user property that says it
     watermark: timedelta | None = None  # what was received so much later than its time is late
     gold: Gold | None = None
+    schema: Schema | None = None  # how payloads are written, where a file says it
+    registry: Registry | None = None  # which knows the schemas that payloads name
 
     @classmethod
     def parse(cls, file: str, given: Any) -> Self:
-        """ConfigError names the file, the key and what would be accepted."""
+        """ConfigError names the file, the key and what would be accepted. Files that it names are read; their
+        paths begin where it is.
+        """
         if not isinstance(given, Mapping):
             raise ConfigError(f"{file}: rules has {given!r}; accepted: tables [[rules]]")
         keys = Keys(file, "rules", given)
@@ -120,6 +132,7 @@ class Rule:
         keys.known(
             *("name", "filter", "format"),
             *(() if format in FIXED else ("columns",)),
+            *(("schema", "registry") if format in WITH_SCHEMA else ()),
             *(("many",) if format == "json" else ()),
             *("time", "time_property", "watermark", "gold"),
         )
@@ -131,17 +144,17 @@ class Rule:
         levels = filter.split("/")
         if "#" in levels[:-1] or any(len(level) > 1 and re.search("[+#]", level) for level in levels):
             raise keys.wrong("filter", "an MQTT topic filter")
-        gold = given.get("gold")
-        if gold is not None and not isinstance(gold, Mapping):
-            raise keys.wrong("gold", "a table [rules.gold]")
+        gold, registry, schema = keys.table("gold"), _registry(keys), _schema(keys, format)
         found = cls(
             name=name,
             filter=filter,
             format=format,
-            columns=FIXED.get(format) or ("" if _infers(given) else keys.text("columns")),
+            columns=FIXED.get(format) or _columns(keys, needed=format != "json" and schema is None),
             many=keys.given.get("many", ""),
             **_timing(keys),
-            gold=None if gold is None else Gold.parse(Keys(file, "rules.gold", gold), format == "sparkplug"),
+            gold=Gold.parse(gold, format == "sparkplug") if gold else None,
+            schema=schema,
+            registry=registry,
         )
         try:
             found.check()
@@ -151,13 +164,15 @@ class Rule:
 
     @property
     def digest(self) -> int:
-        """Of all that makes its decoded rows what they are."""
-        return _digest(replace(self, gold=None))
+        """Of all that makes its decoded rows what they are: not of where a registry is."""
+        *plain, _, _ = astuple(replace(self, gold=None))  # as it was before there were schemas
+        written = (self.schema, self.registry is not None) if self.format in WITH_SCHEMA else ()
+        return _digest(*plain, *written)
 
     @property
     def infers(self) -> bool:
         """Whether the columns are those that the messages have."""
-        return not self.columns
+        return not (self.columns or self.schema)
 
     @property
     def timed(self) -> bool:
@@ -184,12 +199,16 @@ class Rule:
         except ConfigError as error:
             raise ConfigError(f"the columns of the rule {self.name}: {error}") from error
         if taken := [name for name in parsed.names if name.lower() in TAKEN]:
-            raise ConfigError(f"the rule {self.name} has a column {taken[0]}, which every table has")
-        if converters := {"cbor": CBOR, "json": JSON}.get(self.format):
-            try:
+            hint = f"; {LEAVE_OUT}" if self.schema else ""
+            raise ConfigError(f"the rule {self.name} has a column {taken[0]}, which every table has{hint}")
+        written = schema_names(self.format, self.schema) if self.schema else parsed.names
+        if missing := sorted(set(parsed.names) - set(written)):
+            raise ConfigError(f"the rule {self.name} has a column {missing[0]}, which its schema has not")
+        try:
+            if converters := converters_of(self.format):
                 converters.of(parsed)
-            except ConfigError as error:
-                raise ConfigError(f"the rule {self.name}: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"the rule {self.name}: {error}") from error
         self._check_named(parsed)
 
     def _check_named(self, parsed: StructType) -> None:
@@ -211,6 +230,8 @@ class Rule:
 
     def struct(self) -> StructType:
         """The columns as types; ConfigError."""
+        if self.schema and not self.columns:
+            return schema_columns(self.format, self.schema)
         return _parsed(self.columns)
 
 
@@ -237,6 +258,26 @@ class Keys:
             raise self.wrong(key, "text")
         return value
 
+    def table(self, key: str) -> Keys | None:
+        """None where the key is missing."""
+        value = self.given.get(key)
+        if key in self.given and not isinstance(value, Mapping):
+            raise self.wrong(key, f"a table [{self.place}.{key}]")
+        return None if value is None else Keys(self.file, f"{self.place}.{key}", value)
+
+    def path(self, key: str) -> Path:
+        """Of a file; a relative one begins where this file is."""
+        return Path(self.file).parent / self.text(key)
+
+    def read(self, key: str) -> str:
+        """What the file has that the key names, less white space at its ends; empty without the key."""
+        if key not in self.given:
+            return ""
+        try:
+            return self.path(key).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.file}: {self.place}.{key}: {error}") from error
+
     def texts(self, key: str) -> tuple[str, ...]:
         """Each once; none where the key is missing."""
         values = self.given.get(key, [])
@@ -259,13 +300,40 @@ def _parsed(columns: str) -> StructType:
     return parse_columns(columns)
 
 
-def _digest(settings: Gold | Rule, *more: int) -> int:
+def _digest(*settings: object) -> int:
     """48 bits: for whom chance is no enemy."""
-    return int.from_bytes(hashlib.sha256(repr((*astuple(settings), *more)).encode()).digest()[:6])
+    return int.from_bytes(hashlib.sha256(repr(settings).encode()).digest()[:6])
 
 
-def _infers(given: Mapping[str, Any]) -> bool:
-    return given["format"] == "json" and "columns" not in given
+def _columns(keys: Keys, *, needed: bool) -> str:
+    return keys.text("columns") if needed or "columns" in keys.given else ""
+
+
+def _schema(keys: Keys, format: str) -> Schema | None:
+    """ConfigError where a format that needs it has neither this nor columns with a registry."""
+    if format not in WITH_SCHEMA or ("schema" not in keys.given and "registry" in keys.given):
+        return None
+    keys.text("schema")
+    try:
+        return load_schema(format, keys.path("schema"))
+    except ConfigError as error:
+        raise ConfigError(f"{keys.file}: {keys.place}.schema: {error}") from error
+
+
+def _registry(keys: Keys) -> Registry | None:
+    table = keys.table("registry")
+    if table is None:
+        return None
+    table.known("url", "user", "password_file", "cafile")
+    for key, other in (("password_file", "user"), ("user", "password_file")):
+        if key in table.given and other not in table.given:
+            raise table.wrong(other, f"text, beside {key}")
+    url, user = table.text("url"), table.text("user") if "user" in table.given else ""
+    password, authority = table.read("password_file"), table.read("cafile")
+    try:
+        return Registry(url, user, password, authority)
+    except ConfigError as error:
+        raise ConfigError(f"{table.file}: {table.place}: {error}") from error
 
 
 def _timing(keys: Keys) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidemq.client.streams import StreamReader, find_token
 from tidemq.errors import UsageError
 from tidemq.pipeline.decode.payload_rules import Rule
+from tidemq.pipeline.decode.schema_registry import RegistryError
 from tidemq.pipeline.lake.table import Table
 from tidemq.pipeline.places import place_uri
 from tidemq.pipeline.sources.stream_options import RETRY_S
@@ -78,9 +80,12 @@ class Lake:
         return [*found, self.dead_letters] if self.rules else found
 
     def check(self) -> None:
-        """ConfigError for what cannot be."""
+        """ConfigError for what cannot be. A registry that is away holds its rules back, but not the job."""
         for rule in self.rules:
             rule.check()
+            if rule.registry:
+                with suppress(RegistryError):
+                    rule.registry.check()
 
     def _table(self, name: str) -> Table:
         if name not in self._tables:

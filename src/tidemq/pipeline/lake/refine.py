@@ -24,6 +24,7 @@ from tidemq.errors import ConfigError
 from tidemq.pipeline.decode.decoding import decode, filed, inferred, matching, row_columns
 from tidemq.pipeline.decode.json_payloads import OTHERS
 from tidemq.pipeline.decode.payload_rules import EVENT_TIME, KEY, PLACE, Rule
+from tidemq.pipeline.decode.schema_registry import RegistryError
 from tidemq.pipeline.decode.sparkplug import Births
 from tidemq.pipeline.lake.filing import FILED, Filer, Place, gathered, late_columns, letter_columns
 from tidemq.pipeline.lake.gold import Fresh, refresh
@@ -88,10 +89,12 @@ class Refiner:
         return [step.rule for step in steps if step.span.end < end and step.rule.name not in self.held]
 
     def _held(self, name: str, step: Callable[[], T]) -> T | None:
-        """What the step gives; None, and the name is held back, where no repetition mends what is wrong."""
+        """What the step gives; None, and the name is held back, where no repetition mends what is wrong, or
+        a registry cannot be asked: the next batch tries again.
+        """
         try:
             found = retried(step)
-        except (TableError, ConfigError) as error:
+        except (TableError, ConfigError, RegistryError) as error:
             if self.held.get(name) != str(error):
                 _log.error("the rule %s is held back: %s", name, error)
             self.held[name] = str(error)
@@ -110,6 +113,8 @@ class Refiner:
         start = lake.silver(rule).reached(progress)
         if start >= end:
             return None
+        if rule.registry:
+            rule.registry.check()  # tasks would fail, and those of all rules with them
         gone = self._gone(rule, messages.epoch, start)
         span = Span(start, min(max(start, gone) + lake.rows_max, end))
         stale = partial(stale_rows, lake, rule, working)

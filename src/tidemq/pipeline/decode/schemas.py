@@ -1,0 +1,90 @@
+"""How payloads are written, where a rule names a schema: what its file has said, by format. The libraries for
+that are an extra's (`tidemq[schemas]`), and are imported by who needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from tidemq.errors import ConfigError
+from tidemq.pipeline.decode.cbor import CBOR
+from tidemq.pipeline.decode.json_payloads import JSON
+from tidemq.pipeline.decode.schema_registry import Registry
+from tidemq.pipeline.decode.values import Converters
+
+LEAVE_OUT = "the rule may leave it out, by naming its columns"
+WITH_SCHEMA = ("avro", "protobuf")  # payloads do not say what they hold
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Of a file, what makes a difference to rows: it goes to executors with the rule."""
+
+    text: str  # of Avro the JSON of an .avsc file
+
+
+Decode = Callable[[pa.Array, str, Registry | None, StructType, pa.StructType], pa.Array]
+
+
+def load_schema(format: str, path: Path) -> Schema:
+    """ConfigError names the file."""
+    try:
+        with _extra():
+            from tidemq.pipeline.decode.avro import avro_text
+
+            return Schema(avro_text(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        raise ConfigError(f"the schema {path}: {error}") from error
+
+
+@cache
+def schema_columns(format: str, schema: Schema) -> StructType:
+    """All of a schema; ConfigError where one of its fields can be no column."""
+    try:
+        with _extra():
+            from tidemq.pipeline.decode.avro import avro_columns
+
+            return avro_columns(schema.text)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {LEAVE_OUT}") from error
+
+
+def schema_names(format: str, schema: Schema) -> list[str]:
+    """Of its fields, whether or not they can be columns."""
+    with _extra():
+        from tidemq.pipeline.decode.avro import avro_names
+
+        return avro_names(schema.text)
+
+
+def converters_of(format: str) -> Converters | None:
+    """What makes values of columns; None of a format whose columns no rule names."""
+    if format in WITH_SCHEMA:
+        with _extra():
+            from tidemq.pipeline.decode.avro import AVRO
+
+            return AVRO
+    return {"cbor": CBOR, "json": JSON}.get(format)
+
+
+def decoder_of(format: str) -> Decode:
+    """Of a format with schemas: see `decode_avro`."""
+    with _extra():
+        from tidemq.pipeline.decode.avro import decode_avro
+
+        return decode_avro
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"{error}; pip install 'tidemq[schemas]'") from error

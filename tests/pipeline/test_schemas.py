@@ -1,0 +1,86 @@
+"""Rules whose payloads are written by schemas, from files and from a registry, in a job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pipeline.lake import ingest, rows
+from pipeline.registry import registry_double
+from pipeline.streaming import Streaming
+from pipeline.test_avro import AT, SMALL, framed, written
+from pyspark.sql import SparkSession
+
+from tidemq.errors import ConfigError
+from tidemq.pipeline.spark.jobs import JobError
+
+pytestmark = pytest.mark.timeout(300)
+
+READING = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [
+        {"name": "celsius", "type": ["null", "double"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {
+            "name": "inner",
+            "type": {"type": "record", "name": "In", "fields": [{"name": "x", "type": "long"}]},
+        },
+    ],
+}
+RULES = """
+[[rules]]
+name = "by_file"
+filter = "{stream}/+/file"
+format = "avro"
+schema = "reading.avsc"
+time = "at"
+watermark = "100000 days"
+[rules.gold]
+window = "1 day"
+values = ["celsius"]
+
+[[rules]]
+name = "by_registry"
+filter = "{stream}/+/registry"
+format = "avro"
+columns = "celsius double, unit string"
+registry = { url = "URL" }
+"""
+
+
+def test_avro_becomes_rows_by_a_file_and_by_a_registry_that_may_be_away(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
+    streaming.declare("avro")
+    (tmp_path / "reading.avsc").write_text(json.dumps(READING))
+    whole = written(READING, {"celsius": 20.5, "at": AT, "inner": {"x": 7}})
+    empty = written(READING, {"celsius": None, "at": AT, "inner": {"x": -1}})
+    small = written(SMALL, {"celsius": 3.5, "unit": "C"})
+    with registry_double() as double:
+        number = double.add("a", json.dumps(SMALL))
+        of_registry = [framed(number, small), framed(99, small), small[:-1]]
+        streaming.publish([("avro/1/file", each) for each in (whole, empty, whole[:-1])])
+        streaming.publish([("avro/1/registry", each) for each in of_registry])
+        rules = RULES.replace("URL", double.url)
+        double.status = 503
+        with pytest.raises(JobError, match=r"the rule by_registry is held back: .* cannot be asked: 503"):
+            ingest(spark, streaming, tmp_path, "avro", rules)
+        double.status = 0
+        job = ingest(spark, streaming, tmp_path, "avro", rules)
+        double.status = 401
+        with pytest.raises(ConfigError, match="the schema registry answers 401"):
+            job.check()
+    by_file, by_registry = job.rules
+    assert rows(job.silver(by_file), "offset", "celsius", "at", "inner", "event_time") == [
+        (0, 20.5, AT, {"x": 7}, AT),
+        (1, None, AT, {"x": -1}, AT),
+    ]
+    assert rows(job.gold(by_file), "celsius_count", "celsius_mean", order="window") == [(1, 20.5)]
+    assert rows(job.silver(by_registry), "offset", "celsius", "unit") == [(3, 3.5, "C")]
+    assert rows(job.dead_letters, "offset", "rule", "payload", "reason") == [
+        (2, "by_file", whole[:-1], "inner is cut off, or of another type; struct<x:bigint> is wanted"),
+        (4, "by_registry", of_registry[1], "the schema registry has no schema 99"),
+        (5, "by_registry", of_registry[2], "the schema registry has no schema 0"),
+    ]
