@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pipeline.lake import ingest, rows
 from pipeline.registry import registry_double
 from pipeline.streaming import Streaming
 from pipeline.test_avro import AT, SMALL, framed, written
+from pipeline.test_protobuf import SMALL as CLIMATE
 from pyspark.sql import SparkSession
 
 from tidemq.errors import ConfigError
@@ -29,6 +31,7 @@ READING = {
         },
     ],
 }
+CORRUPT = "not Protobuf: Error parsing message with type 'plant.Climate': Wire format was corrupt"
 RULES = """
 [[rules]]
 name = "by_file"
@@ -47,14 +50,22 @@ filter = "{stream}/+/registry"
 format = "avro"
 columns = "celsius double, unit string"
 registry = { url = "URL" }
+
+[[rules]]
+name = "protobuf"
+filter = "{stream}/+/protobuf"
+format = "protobuf"
+schema = "climate.proto"
+message = "plant.Climate"
 """
 
 
-def test_avro_becomes_rows_by_a_file_and_by_a_registry_that_may_be_away(
+def test_payloads_become_rows_by_files_and_by_a_registry_that_may_be_away(
     spark: SparkSession, streaming: Streaming, tmp_path: Path
 ) -> None:
     streaming.declare("avro")
     (tmp_path / "reading.avsc").write_text(json.dumps(READING))
+    (tmp_path / "climate.proto").write_text(CLIMATE)
     whole = written(READING, {"celsius": 20.5, "at": AT, "inner": {"x": 7}})
     empty = written(READING, {"celsius": None, "at": AT, "inner": {"x": -1}})
     small = written(SMALL, {"celsius": 3.5, "unit": "C"})
@@ -63,6 +74,8 @@ def test_avro_becomes_rows_by_a_file_and_by_a_registry_that_may_be_away(
         of_registry = [framed(number, small), framed(99, small), small[:-1]]
         streaming.publish([("avro/1/file", each) for each in (whole, empty, whole[:-1])])
         streaming.publish([("avro/1/registry", each) for each in of_registry])
+        climate = b"\x09" + struct.pack("<d", 20.5) + b"\x12\x01C"
+        streaming.publish([("avro/1/protobuf", each) for each in (climate, climate[:-1])])
         rules = RULES.replace("URL", double.url)
         double.status = 503
         with pytest.raises(JobError, match=r"the rule by_registry is held back: .* cannot be asked: 503"):
@@ -72,15 +85,17 @@ def test_avro_becomes_rows_by_a_file_and_by_a_registry_that_may_be_away(
         double.status = 401
         with pytest.raises(ConfigError, match="the schema registry answers 401"):
             job.check()
-    by_file, by_registry = job.rules
+    by_file, by_registry, protobuf = job.rules
     assert rows(job.silver(by_file), "offset", "celsius", "at", "inner", "event_time") == [
         (0, 20.5, AT, {"x": 7}, AT),
         (1, None, AT, {"x": -1}, AT),
     ]
     assert rows(job.gold(by_file), "celsius_count", "celsius_mean", order="window") == [(1, 20.5)]
     assert rows(job.silver(by_registry), "offset", "celsius", "unit") == [(3, 3.5, "C")]
+    assert rows(job.silver(protobuf), "offset", "celsius", "unit", "inner") == [(6, 20.5, "C", None)]
     assert rows(job.dead_letters, "offset", "rule", "payload", "reason") == [
         (2, "by_file", whole[:-1], "inner is cut off, or of another type; struct<x:bigint> is wanted"),
         (4, "by_registry", of_registry[1], "the schema registry has no schema 99"),
         (5, "by_registry", of_registry[2], "the schema registry has no schema 0"),
+        (7, "protobuf", climate[:-1], CORRUPT),
     ]

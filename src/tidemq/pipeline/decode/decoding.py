@@ -193,12 +193,8 @@ def _cbor(found: DataFrame, columns: StructType) -> DataFrame:
 def _by_schema(rule: Rule, found: DataFrame, columns: StructType) -> DataFrame:
     kind = _decoded_type(columns)
     arrow = to_arrow_type(kind, timezone="UTC")
-    decode, registry = decoder_of(rule.format), rule.registry
-    schema = rule.schema.text if rule.schema else ""
-    return _with_both(
-        found,
-        on_columns(lambda payloads: decode(payloads, schema, registry, columns, arrow), kind)("payload"),
-    )
+    decoder = decoder_of(rule.format, rule.schema, rule.message, rule.registry, columns, arrow)
+    return _with_both(found, on_columns(decoder, kind)("payload"))
 
 
 def _sparkplug(found: DataFrame, columns: StructType, births: Births) -> DataFrame:

@@ -45,7 +45,7 @@ PLACE = "place"  # of a reading in its message, from 0; where the rule says that
 EVENT_TIME = "event_time"  # of a decoded row, where the rule names a time
 TAKEN = {*KEY, PLACE, EVENT_TIME, "date", "late_s"}  # by columns of every table, or of some
 FIXED = {"number": "value double", "sparkplug": SPARKPLUG_COLUMNS}  # columns that no rule names
-FORMATS = ("json", "number", "cbor", "avro", "sparkplug")
+FORMATS = ("json", "number", "cbor", "avro", "protobuf", "sparkplug")
 MANY = ("lines", "array")
 WATERMARK = timedelta(minutes=10)  # where a rule has gold, and does not say
 COLUMN_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"  # of a column that is inferred
@@ -113,6 +113,7 @@ class Rule:
     time_property: str = ""  # the user property that says it
     watermark: timedelta | None = None  # what was received so much later than its time is late
     gold: Gold | None = None
+    message: str = ""  # of Protobuf with a registry: the full name of the type that payloads have; any
     schema: Schema | None = None  # how payloads are written, where a file says it
     registry: Registry | None = None  # which knows the schemas that payloads name
 
@@ -133,6 +134,7 @@ class Rule:
             *("name", "filter", "format"),
             *(() if format in FIXED else ("columns",)),
             *(("schema", "registry") if format in WITH_SCHEMA else ()),
+            *(("message",) if format == "protobuf" else ()),
             *(("many",) if format == "json" else ()),
             *("time", "time_property", "watermark", "gold"),
         )
@@ -153,6 +155,7 @@ class Rule:
             many=keys.given.get("many", ""),
             **_timing(keys),
             gold=Gold.parse(gold, format == "sparkplug") if gold else None,
+            message=_message(keys),
             schema=schema,
             registry=registry,
         )
@@ -165,8 +168,8 @@ class Rule:
     @property
     def digest(self) -> int:
         """Of all that makes its decoded rows what they are: not of where a registry is."""
-        *plain, _, _ = astuple(replace(self, gold=None))  # as it was before there were schemas
-        written = (self.schema, self.registry is not None) if self.format in WITH_SCHEMA else ()
+        *plain, _, _, _ = astuple(replace(self, gold=None))  # as it was before there were schemas
+        written = (self.message, self.schema, self.registry is not None) if self.format in WITH_SCHEMA else ()
         return _digest(*plain, *written)
 
     @property
@@ -315,9 +318,13 @@ def _schema(keys: Keys, format: str) -> Schema | None:
         return None
     keys.text("schema")
     try:
-        return load_schema(format, keys.path("schema"))
+        return load_schema(format, keys.path("schema"), _message(keys))
     except ConfigError as error:
         raise ConfigError(f"{keys.file}: {keys.place}.schema: {error}") from error
+
+
+def _message(keys: Keys) -> str:
+    return keys.text("message") if "message" in keys.given else ""
 
 
 def _registry(keys: Keys) -> Registry | None:

@@ -27,16 +27,19 @@ WITH_SCHEMA = ("avro", "protobuf")  # payloads do not say what they hold
 class Schema:
     """Of a file, what makes a difference to rows: it goes to executors with the rule."""
 
-    text: str  # of Avro the JSON of an .avsc file
+    text: str  # of Avro the JSON of an .avsc file, of Protobuf descriptors in base64
+    message: str = ""  # of Protobuf, the type's full name
 
 
-Decode = Callable[[pa.Array, str, Registry | None, StructType, pa.StructType], pa.Array]
-
-
-def load_schema(format: str, path: Path) -> Schema:
-    """ConfigError names the file."""
+def load_schema(format: str, path: Path, message: str = "") -> Schema:
+    """Of a rule of this format; ConfigError names the file."""
     try:
         with _extra():
+            if format == "protobuf":
+                from tidemq.pipeline.decode.protobuf import message_name, protobuf_text
+
+                text = protobuf_text(path)
+                return Schema(text, message_name(text, message))
             from tidemq.pipeline.decode.avro import avro_text
 
             return Schema(avro_text(path.read_text(encoding="utf-8")))
@@ -49,6 +52,10 @@ def schema_columns(format: str, schema: Schema) -> StructType:
     """All of a schema; ConfigError where one of its fields can be no column."""
     try:
         with _extra():
+            if format == "protobuf":
+                from tidemq.pipeline.decode.protobuf import protobuf_columns
+
+                return protobuf_columns(schema.text, schema.message)
             from tidemq.pipeline.decode.avro import avro_columns
 
             return avro_columns(schema.text)
@@ -59,6 +66,10 @@ def schema_columns(format: str, schema: Schema) -> StructType:
 def schema_names(format: str, schema: Schema) -> list[str]:
     """Of its fields, whether or not they can be columns."""
     with _extra():
+        if format == "protobuf":
+            from tidemq.pipeline.decode.protobuf import message_type
+
+            return [each.name for each in message_type(schema.text, schema.message).fields]
         from tidemq.pipeline.decode.avro import avro_names
 
         return avro_names(schema.text)
@@ -66,20 +77,37 @@ def schema_names(format: str, schema: Schema) -> list[str]:
 
 def converters_of(format: str) -> Converters | None:
     """What makes values of columns; None of a format whose columns no rule names."""
-    if format in WITH_SCHEMA:
-        with _extra():
+    with _extra():
+        if format == "protobuf":
+            from tidemq.pipeline.decode.protobuf import PROTOBUF
+
+            return PROTOBUF
+        if format == "avro":
             from tidemq.pipeline.decode.avro import AVRO
 
             return AVRO
     return {"cbor": CBOR, "json": JSON}.get(format)
 
 
-def decoder_of(format: str) -> Decode:
-    """Of a format with schemas: see `decode_avro`."""
+def decoder_of(
+    format: str,
+    schema: Schema | None,
+    message: str,
+    registry: Registry | None,
+    columns: StructType,
+    arrow: pa.StructType,
+) -> Callable[[pa.Array], pa.Array]:
+    """What executors do of a format with schemas: see `decode_avro`, `decode_protobuf`."""
+    text = schema.text if schema else ""
     with _extra():
+        if format == "protobuf":
+            from tidemq.pipeline.decode.protobuf import decode_protobuf
+
+            name = schema.message if schema else message
+            return lambda payloads: decode_protobuf(payloads, text, name, registry, columns, arrow)
         from tidemq.pipeline.decode.avro import decode_avro
 
-        return decode_avro
+        return lambda payloads: decode_avro(payloads, text, registry, columns, arrow)
 
 
 @contextmanager
