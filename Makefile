@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 30
 SEED ?= 1
 RUNS ?= 100
-KILLS ?= 6
+KILLS ?= 8
 MINUTES ?= 30
 PYTHONS ?= python3.12 python3.13
 ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners tests/clients
@@ -116,5 +116,5 @@ soak: setup ## loads and rests in turn at all kinds of listeners: what grows is 
 	$(BIN)/python tests/soak --minutes $(MINUTES) --seed $(SEED)
 
 crash-pipeline: RUNS = 10
-crash-pipeline: setup ## kill -9 of broker, driver and executors by seed (RUNS=10 of 2 minutes, KILLS=6 each, SEED=1)
+crash-pipeline: setup ## kill -9 of broker, jobs and Spark's processes by seed (RUNS=10 of 4 minutes, KILLS=8 each, SEED=1)
 	$(BIN)/python tests/pipeline_crash --seed $(SEED) --runs $(RUNS) --kills $(KILLS)

@@ -1,7 +1,8 @@
 """This machine as a device: `python examples/hostmon --url mqtt://localhost` publishes its readings.
 
 Below `hosts/NAME`: `load`, `memory`, `disk/…`, `network/…` as JSON objects at QoS 1, every few seconds, and
-`status`, which is retained: `online`, and `offline` once the broker has noticed that the machine is gone.
+`status`, which is retained: `{"online": 1}`, and `{"online": 0}` once the broker has noticed that the machine
+is gone: at once where it says so, otherwise after one and a half times `--keep-alive`.
 Watch them with `tidemq sub -t 'hosts/#' -v`. Needs psutil (`pip install psutil`).
 """
 
@@ -132,9 +133,9 @@ async def monitor(options: argparse.Namespace) -> None:
     """While the broker is away the client keeps trying, and keeps what it could not send."""
     root = f"hosts/{level(options.name)}"
     status = f"{root}/status"
-    will = Will(topic=status, payload=b"offline", qos=1, retain=True)
-    async with Client(options.url, will=will, keep_alive_s=20) as client:
-        await client.publish(status, "online", qos=1, retain=True)
+    will = Will(topic=status, payload=b'{"online": 0}', qos=1, retain=True)
+    async with Client(options.url, will=will, keep_alive_s=options.keep_alive) as client:
+        await client.publish(status, '{"online": 1}', qos=1, retain=True)
         try:
             await publish_readings(client, root, options.every, options.rounds)
         finally:  # Ctrl-C too
@@ -147,6 +148,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--name", default=platform.node(), help="of this machine in topics")
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="default: 5")
     parser.add_argument("--rounds", type=int, default=0, help="end after so many; 0: never")
+    parser.add_argument("--keep-alive", type=int, default=20, metavar="SECONDS", help="of MQTT; default: 20")
     return parser.parse_args()
 
 

@@ -1,8 +1,11 @@
 """From devices to tables, an alarm and a plot, in a minute or two: `make demo`, or `python examples/lake`.
 
 Devices (`examples/hostmon`) publish readings, the broker keeps them in a stream, Spark brings them into Delta
-tables and watches for a device that falls silent, paho-mqtt gets the alarm, DuckDB reads the tables. Code 0:
+tables and watches for a device that goes away, paho-mqtt gets the alarm, DuckDB reads the tables. Code 0:
 all that was acknowledged is in the tables once, and the alarm was raised and cleared.
+
+That a device is gone the broker says, by its will, and not the time that passes: on a busy machine, who is
+there may be silent for long.
 """
 
 from __future__ import annotations
@@ -44,10 +47,34 @@ from tidemq.pipeline.spark.session import spark_session
 
 HERE = Path(__file__).parent  # with the rules
 STREAM = StreamConfig(name="hosts", filters=("hosts/+/load", "hosts/+/memory", "hosts/+/+/+"))
+PRESENCE = StreamConfig(name="presence", filters=("hosts/+/status",))
 SUMMARY = (
     'SELECT device, count(*) AS messages, round(avg(cpu_percent), 1) AS "CPU %" FROM readings GROUP BY 1'
 )
 STAGES = ("acknowledged", "in the stream", "in bronze", "in silver")
+PATIENCE_S = 300.0  # without anything new
+KEEP_ALIVE_S = 600  # who is only slow is not gone
+Counts = tuple[int, ...]  # messages by stage
+
+
+class Shown:
+    """How far each stage is: bars on a terminal; elsewhere lines, when something is new, seconds apart."""
+
+    def __init__(self, console: Console, every_s: float = 5.0) -> None:
+        self.console, self.every_s = console, every_s
+        columns = (TextColumn("{task.description:14}"), BarColumn(None), MofNCompleteColumn())
+        self.bars = Progress(*columns, console=console, disable=not console.is_terminal)
+        self.tasks = [self.bars.add_task(stage, total=None) for stage in STAGES]
+        self.said: Counts = ()
+        self.due_s = 0.0
+
+    def update(self, counts: Counts) -> None:
+        """With the counts of now."""
+        for task, count in zip(self.tasks, counts, strict=True):
+            self.bars.update(task, completed=count, total=max(counts))
+        if not self.console.is_terminal and counts != self.said and time.monotonic() >= self.due_s:
+            self.said, self.due_s = counts, time.monotonic() + self.every_s
+            self.console.print(", ".join(f"{n} {stage}" for n, stage in zip(counts, STAGES, strict=True)))
 
 
 class Lake:
@@ -61,7 +88,7 @@ class Lake:
         self.silver = self.ingest.silver(rules[0])
         self.alerts = Alerts(
             url=admin,
-            stream="hosts",
+            stream="presence",
             mqtt=Target(mqtt),
             rules=watched,
             checkpoint=f"{folder}/alerts",
@@ -69,38 +96,44 @@ class Lake:
         )
         self.devices: list[subprocess.Popen[bytes]] = []
         self.alarms: dict[tuple[str, str], float] = {}  # device and what happened: when, since 1970
-        self.samples: list[tuple[float, tuple[int, ...]]] = []  # times, and messages by stage
+        self.samples: list[tuple[float, Counts]] = []  # with their times
 
     def run(self, rounds: int) -> bool:
         """Whether everything came through, and the alarm was raised and cleared."""
         with ExitStack() as stack:
             self.subscribe(stack)
-            with self.console.status("Spark starts"):
-                spark = stack.enter_context(spark_session("local[*]", "lake", {"spark.ui.enabled": "false"}))
+            self.console.print("Spark starts")
+            spark = stack.enter_context(spark_session("local[*]", "lake", {"spark.ui.enabled": "false"}))
             jobs = [Thread(target=run_ingest, args=(spark, self.ingest), daemon=True)]
             jobs += [Thread(target=run_alerts, args=(spark, self.alerts), daemon=True)]
             for job in jobs:
                 job.start()
-            columns = (TextColumn("{task.description:14}"), BarColumn(None), MofNCompleteColumn())
-            progress = stack.enter_context(Progress(*columns, console=self.console))
-            tasks = [progress.add_task(stage, total=None) for stage in STAGES]
+            shown = Shown(self.console)
+            stack.enter_context(shown.bars)
 
-            def comes(expected: Callable[[tuple[int, ...]], bool]) -> bool:
-                """Waits for it, at most five minutes, and shows how far each stage is."""
-                given_up_s = time.monotonic() + 300
-                while time.monotonic() < given_up_s and all(job.is_alive() for job in jobs):
+            def comes(expected: Callable[[Counts], bool]) -> bool:
+                """Waits for it while anything new comes at all, and shows how far each stage is."""
+                newest: Counts = ()
+                given_up_s = 0.0
+                while all(job.is_alive() for job in jobs):
                     counts = self.count()
-                    for task, count in zip(tasks, counts, strict=True):
-                        progress.update(task, completed=count, total=max(counts))
+                    shown.update(counts)
                     if expected(counts):
                         return True
+                    if counts != newest:
+                        newest, given_up_s = counts, time.monotonic() + PATIENCE_S
+                    if time.monotonic() >= given_up_s:
+                        self.console.print(f"Nothing new for {PATIENCE_S:.0f} s")
+                        return False
                     time.sleep(0.4)
+                self.console.print("A job has ended; spark.log says why")
                 return False
 
             self.start("spare", 1, stack)  # for Spark's first batches, which take longer
-            warm = comes(lambda n: len(set(n)) == 1 and ("spare", "raised") in self.alarms)
+            if not comes(lambda n: len(set(n)) == 1 and ("spare", "raised") in self.alarms):
+                return False
             self.samples.clear()
-            self.console.print("Three devices publish; the press will pause until an alarm is raised")
+            self.console.print("Three devices publish; the press will go away until an alarm is raised")
             for name, part in (("lathe", rounds), ("mill", rounds), ("press", rounds // 5)):
                 self.start(name, part, stack)
             raised = comes(lambda _: ("press", "raised") in self.alarms)
@@ -109,11 +142,11 @@ class Lake:
             ended = comes(lambda n: len(set(n)) == 1 and all(device.poll() == 0 for device in self.devices))
             for query in spark.streams.active:
                 query.stop()
-            return warm and raised and cleared and ended
+            return raised and cleared and ended
 
     def start(self, name: str, rounds: int, stack: ExitStack) -> None:
         """A device, whose log says how many readings were acknowledged."""
-        options = f"--url {self.mqtt} --name {name} --every 0.5 --rounds {rounds}"
+        options = f"--url {self.mqtt} --name {name} --every 0.5 --rounds {rounds} --keep-alive {KEEP_ALIVE_S}"
         command = [sys.executable, str(HERE.parent / "hostmon"), *options.split()]
         with (self.folder / f"device-{len(self.devices)}.log").open("wb") as log:
             device = subprocess.Popen(command, stdout=log, stderr=log)
@@ -127,7 +160,7 @@ class Lake:
             alert = json.loads(message.payload)
             event = alert["topic"].split("/")[1], alert["state"]
             self.alarms.setdefault(event, datetime.fromisoformat(alert["time"]).timestamp())
-            self.console.print(f"{alert['state']:8}{message.topic}: {alert['value']:.1f} s without a message")
+            self.console.print(f"{alert['state']:8}{message.topic}")
 
         client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
         client.on_message = show
@@ -136,7 +169,7 @@ class Lake:
         client.loop_start()
         stack.callback(client.disconnect)
 
-    def count(self) -> tuple[int, ...]:
+    def count(self) -> Counts:
         """Messages by stage; the last stage is looked at first, so that none seems to be ahead."""
         silver, bronze = (table(each.uri).shape[0] for each in (self.silver, self.ingest.bronze))
         kept = self.stream.describe().next_offset
@@ -157,7 +190,7 @@ class Lake:
             rows = points.select(f"at_s - {begun_s}, cpu_percent").fetchall()
             above.plot(*zip(*rows, strict=True), ".", label=name)
         silent_s = (self.alarms["press", state] - begun_s for state in ("raised", "cleared"))
-        above.axvspan(*silent_s, color="tab:red", alpha=0.2, label="the press is silent")
+        above.axvspan(*silent_s, color="tab:red", alpha=0.2, label="the press is gone")
         times = [at - begun_s for at, _ in self.samples]
         for number, stage in enumerate(STAGES):
             below.plot(times, [counts[number] for _, counts in self.samples], label=stage, lw=4 - number)
@@ -183,7 +216,8 @@ async def demonstrate(folder: Path, rounds: int) -> bool:
     """With a broker in this process; what Spark says on standard error is in a log."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    config = Config(host="127.0.0.1", port=0, admin_port=port, data=folder / "broker", streams=(STREAM,))
+    streams = (STREAM, PRESENCE)
+    config = Config(host="127.0.0.1", port=0, admin_port=port, data=folder / "broker", streams=streams)
     with (folder / "spark.log").open("wb") as log:
         os.dup2(log.fileno(), sys.stderr.fileno())
     async with Broker(config) as broker:

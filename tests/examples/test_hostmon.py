@@ -17,6 +17,7 @@ from waiting import WAIT_S
 from tidemq.client import Client
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "hostmon"
+OFFLINE = ("status", '{"online": 0}')
 
 
 def start(url: str, name: str, *options: str) -> subprocess.Popen[str]:
@@ -35,7 +36,7 @@ async def collect(client: Client, root: str) -> list[tuple[str, str]]:
     async with asyncio.timeout(WAIT_S):
         async for message in client.messages:
             came.append((message.topic.removeprefix(f"{root}/"), bytes(message.payload).decode()))
-            if came[-1] == ("status", "offline"):
+            if came[-1] == OFFLINE:
                 break
     return came
 
@@ -49,7 +50,7 @@ async def test_readings_are_those_of_this_machine(broker: RunningBroker, name: s
         printed, complained = process.communicate(timeout=WAIT_S)
     assert (process.returncode, complained) == (0, "")
     assert len(printed.splitlines()) == 2
-    assert came[0] == ("status", "online")
+    assert came[0] == ("status", '{"online": 1}')
     readings = [(topic, json.loads(payload)) for topic, payload in came if topic != "status"]
     first, second = readings[: len(readings) // 2], readings[len(readings) // 2 :]
     assert [topic for topic, _values in first] == [topic for topic, _values in second]
@@ -75,11 +76,11 @@ async def test_a_host_that_dies_is_offline_for_those_who_come_later(broker: Runn
         process.kill()
         process.communicate(timeout=WAIT_S)
         came = await collect(client, f"hosts/{name}")
-    assert bytes(online.payload) == b"online"
-    assert came == [("status", "offline")]
+    assert bytes(online.payload) == b'{"online": 1}'
+    assert came == [OFFLINE]
     async with Client(url) as late:
         await late.subscribe(f"hosts/{name}/#", qos=1)
-        assert await collect(late, f"hosts/{name}") == [("status", "offline")]
+        assert await collect(late, f"hosts/{name}") == [OFFLINE]
 
 
 def test_a_broker_that_is_not_there_is_named_in_one_sentence(unused_tcp_port: int) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from pipeline.alarmed import Receiver, running
 from pipeline.streaming import TIDEMQ, Streaming
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from tidemq.client import ConnectError, sync
 from tidemq.pipeline.alerts.alert_rules import AlertRule, load_alert_rules
-from tidemq.pipeline.alerts.watching import Alerts, run_alerts
+from tidemq.pipeline.alerts.states import Condition
+from tidemq.pipeline.alerts.watching import READ_MS, Alerts, Watcher, run_alerts
 from tidemq.pipeline.sources.mqtt_target import Target
 
 pytestmark = pytest.mark.timeout(300)
@@ -135,6 +136,65 @@ def test_alerts_are_received_once_each_but_for_a_crash(
     late = receive()
     assert late.until("alerts/hot/watched/1/climate", "cleared")
     assert [message.retain for message in late.messages] == [True]
+
+
+class Store:
+    """What Spark keeps of one topic, and the timers that are set."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+        self.timers: list[int] = []
+
+    def getValueState(self, name: str, schema: str) -> Store:  # noqa: N802
+        return self
+
+    def registerTimer(self, at_ms: int) -> None:  # noqa: N802
+        self.timers.append(at_ms)
+
+    def get(self) -> Any:
+        return self.kept
+
+    def update(self, kept: Any) -> None:
+        self.kept = kept
+
+    def clear(self) -> None:
+        self.kept = None
+
+
+class At:
+    """A time of processing, or of a timer."""
+
+    def __init__(self, ms: int) -> None:
+        self.ms = ms
+
+    def getCurrentProcessingTimeInMs(self) -> int:  # noqa: N802
+        return self.ms
+
+    def getExpiryTimeInMs(self) -> int:  # noqa: N802
+        return self.ms
+
+
+def test_nobody_is_silent_whose_message_is_only_not_read_yet() -> None:
+    """The broker has it in time, and the job a little later than the deadline."""
+    store, key = Store(), ("silent", "a")
+    watcher = Watcher({"silent": Condition(kind="absence", after_s=3.0)})
+    watcher.init(store)  # type: ignore[arg-type]
+
+    def comes(offset: int, at_ms: int) -> list[Any]:
+        row = Row(epoch=7, offset=offset, time_us=at_ms * 1000, topic="a", client_id="c", value=0.0)
+        return list(watcher.handleInputRows(key, iter([row]), At(at_ms)))  # type: ignore[arg-type]
+
+    def passes(now_ms: int, timer_ms: int) -> list[tuple[str, int]]:
+        found = watcher.handleExpiredTimer(key, At(now_ms), At(timer_ms))  # type: ignore[arg-type]
+        return [(row.state, row.time_us) for row in found]
+
+    assert comes(1, 10_000) == []
+    assert store.timers == [13_000 + READ_MS]
+    assert passes(13_500, 13_500) == []  # a timer that an earlier version has set
+    assert comes(2, 12_999) == []
+    assert passes(13_000 + READ_MS, 13_000 + READ_MS) == []
+    assert store.timers[-1] == 15_999 + READ_MS
+    assert passes(15_999 + READ_MS, 15_999 + READ_MS) == [("raised", 15_999_000)]
 
 
 def test_a_broker_that_is_not_there_is_named(unused_tcp_port: int, tmp_path: Path) -> None:

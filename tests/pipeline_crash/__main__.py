@@ -22,7 +22,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--kills", type=int, default=6, help="of one run, at least 3")
+    parser.add_argument("--kills", type=int, default=8, help="of one run, at least 3")
     parser.add_argument(
         "--forgetful", action="store_true", help="with tables that take a batch again: must fail"
     )

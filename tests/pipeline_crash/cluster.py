@@ -16,6 +16,7 @@ import pyspark
 
 import tidemq
 from tidemq.pipeline.spark.java import use_java
+from tidemq.testing.ports import free_port
 
 CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts sooner, and computes more slowly
@@ -45,13 +46,17 @@ def environment() -> dict[str, str]:
 
 
 class Cluster:
-    """`with Cluster(folder) as cluster:` has a master at `cluster.master` and two workers of a core each."""
+    """`with Cluster(folder) as cluster:` has a master at `cluster.master` and two workers of a core each. The
+    master writes down what it knows, so another at the same address takes over.
+    """
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder = folder
-        self.master = ""
-        self._count = workers
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._port = free_port()
+        self.master = f"spark://127.0.0.1:{self._port}"
+        self._workers = [f"worker-{number}" for number in range(workers)]
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._starts = 0
 
     def __enter__(self) -> Self:
         try:
@@ -65,45 +70,69 @@ class Cluster:
         self.stop()
 
     def _start(self) -> None:
-        where = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        log = self._spawn("master", "org.apache.spark.deploy.master.Master", *where)
-        self.master = self._wait(log, r"Starting Spark master at (spark://\S+)")
-        logs = []
-        for number in range(self._count):
-            folder = self.folder / f"worker-{number}"
-            folder.mkdir()
-            size = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder)]
-            kind = "org.apache.spark.deploy.worker.Worker"
-            logs.append(self._spawn(f"worker-{number}", kind, *where, *size, self.master))
+        self._start_master()
+        logs = [self._start_worker(name) for name in self._workers]
         for log in logs:
             self._wait(log, r"(Successfully registered) with master")
 
-    def _spawn(self, name: str, *command: str) -> Path:
-        log = self.folder / f"{name}.log"
+    def _start_master(self) -> None:
+        kept = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={self.folder}/master"
+        where = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0"]
+        log = self._spawn("master", ["org.apache.spark.deploy.master.Master", *where], kept)
+        self._wait(log, r"(I have been elected leader)")
+
+    def _start_worker(self, name: str) -> Path:
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        where = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        size = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder)]
+        return self._spawn(name, ["org.apache.spark.deploy.worker.Worker", *where, *size, self.master])
+
+    def _spawn(self, name: str, command: list[str], options: str = "") -> Path:
+        self._starts += 1
+        log = self.folder / f"{name}-{self._starts}.log"
+        variables = environment()
+        variables["SPARK_DAEMON_JAVA_OPTS"] += f" {options}"
         with log.open("wb") as file:
-            process = subprocess.Popen(
-                [CLASS, *command], stdout=file, stderr=subprocess.STDOUT, env=environment(), cwd=self.folder
+            self._processes[name] = subprocess.Popen(
+                [CLASS, *command], stdout=file, stderr=subprocess.STDOUT, env=variables, cwd=self.folder
             )
-        self._processes.append(process)
         return log
 
     def _wait(self, log: Path, pattern: str) -> str:
         """What the log says in the pattern's group, when it does."""
         deadline = time.monotonic() + START_S
         while not (found := re.search(pattern, log.read_text(errors="replace"))):
-            if time.monotonic() > deadline or any(each.poll() is not None for each in self._processes):
+            ended = any(each.poll() is not None for each in self._processes.values())
+            if time.monotonic() > deadline or ended:
                 raise ClusterError(f"Spark's {log.stem} does not start:\n{log.read_text()[-2000:]}")
             time.sleep(POLL_S)
         return found[1]
 
+    def kill_master(self) -> None:
+        """Another takes its place. Jobs go on meanwhile: executors need no master."""
+        self._kill("master")
+        self._start_master()
+
+    def kill_worker(self, number: int) -> None:
+        """Its executors end with it; another one takes its place."""
+        name = self._workers[number % len(self._workers)]
+        self._kill(name)
+        self._start_worker(name)
+
+    def _kill(self, name: str) -> None:
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
     def executors(self) -> list[psutil.Process]:
         """Those that run now, whatever their application."""
-        children = (child for each in self._processes for child in children_of(each.pid))
+        children = (child for each in self._processes.values() for child in children_of(each.pid))
         return [child for child in children if "CoarseGrainedExecutorBackend" in _command(child)]
 
     def stop(self) -> None:
         """Ends it all, executors too."""
-        for process in self._processes:
+        for process in self._processes.values():
             for each in children_of(process.pid, every=True):
                 with suppress(psutil.NoSuchProcess):
                     each.kill()

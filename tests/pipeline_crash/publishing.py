@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 from dataclasses import dataclass
@@ -49,10 +50,10 @@ class Sent:
     def message(self, publisher: str) -> tuple[str, bytes]:
         """Its topic and its payload."""
         topic = f"plant/{publisher}/{'json' if self.kind == 'wrong' else self.kind}"
-        text = '{"id": %d, "text": "of %s"}' if self.kind == "json" else "%d"
-        if self.kind == "wrong":
-            text = "%d is no object"
-        return topic, (text % ((self.number, publisher) if self.kind == "json" else self.number)).encode()
+        if self.kind == "json":
+            values = {"id": self.number, "text": f"of {publisher}", "level": self.number * 37 % 101}
+            return topic, json.dumps(values).encode()
+        return topic, f"{self.number} is no object".encode() if self.kind == "wrong" else b"%d" % self.number
 
 
 def number_in(payload: bytes) -> int:

@@ -13,15 +13,16 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 from crash.history import History
 from crash.server import BrokerError, Server
+from pipeline_crash.alarms import ALERTS, Alarmed, say_end
 from pipeline_crash.cluster import Cluster, ClusterError, children_of
-from pipeline_crash.driver import Driver, DriverError, Job
+from pipeline_crash.jobs import DriverError, Job, Jobs
 from pipeline_crash.publishing import FILTER, RULES, Publisher, Sent
 from pipeline_crash.relay import Relay
 from pipeline_crash.verdict import Found, judge, read
@@ -30,11 +31,24 @@ from waiting import happens
 from tidemq.testing.ports import free_port
 
 STREAM = "plant"
-VICTIMS = ("driver", "executor", "broker", "driver's Java", "Python worker", "planner", "connections")
+SPARK = ("executor", "worker", "master")
+JOBS = ("alerts", "maintain", "refine")
+VICTIMS = (
+    *("driver", "broker", "driver's Java", "Python worker", "planner", "connections"),
+    *SPARK,
+    *JOBS,
+)
 TABLES = ("bronze", "silver/json", "silver/number", "dead_letters")
+EVENTS = {  # by victim; "": a while after what was before
+    "alerts": ("", "raised", "raised"),  # an alert has come
+    "maintain": ("", "gathered", "gathered"),  # files begin to be put together
+    "refine": ("begun",),
+}
+WRITTEN = ("", "written", "written", "committed")  # of a table that all others may be in the middle of
 PROGRESS_S = 300.0  # within which bronze must have more, whatever was killed
 MOMENT_S = 20.0  # to wait for the moment of a kill
 ACKNOWLEDGED_S = 60.0  # the devices' last messages
+ALARMED_S = 200.0  # the alerts of the last messages
 MESSAGES_MIN = 1500  # of a run
 
 
@@ -49,7 +63,11 @@ class Kill:
     recovered: bool = True  # wait for a further commit before it
 
     def __str__(self) -> str:
-        at = f"as {self.table} is {self.event}" if self.event else f"after {self.after_s:.2f} s"
+        at = (
+            f"as {self.table} is {self.event}".replace("  ", " ")
+            if self.event
+            else f"after {self.after_s:.2f} s"
+        )
         return f"{self.victim} {at}" + ("" if self.recovered else ", without a batch before")
 
 
@@ -58,29 +76,32 @@ class Choice:
     """What one run is."""
 
     seed: int
-    kills: int = 6
+    kills: int = 8
     forgetful: bool = False  # tables take a batch again that they have: this must be found out
 
     def plan(self) -> list[Kill]:
-        """The driver, an executor and the broker first, in any order; last the driver, whose successor ends
-        with the last message.
+        """The driver, one of Spark's processes, the broker and the other jobs first, in any order; last all
+        jobs at once, whose successors end with the last message.
         """
         choose = random_of(self.seed, "plan")
         if self.forgetful:
             return [Kill("driver", 0, "committed", "bronze")] * 2
-        first = ["driver", "executor", "broker"] if self.kills > 3 else ["executor", "broker"]
+        first = (
+            ["driver", choose.choice(SPARK), "broker", *JOBS] if self.kills > 3 else ["executor", "broker"]
+        )
         choose.shuffle(first)
         victims = first + [choose.choice(VICTIMS) for _ in range(self.kills - 1 - len(first))]
         kills = [self._kill(victim, choose) for victim in victims[: self.kills - 1]]
         return [*kills, self._kill("driver", choose)]
 
     def _kill(self, victim: str, choose: random.Random) -> Kill:
-        event = choose.choice(("", "written", "written", "committed"))
+        event = choose.choice(EVENTS.get(victim, WRITTEN))
+        tables = TABLES[1:3] if victim == "refine" else TABLES
         return Kill(
             victim,
             after_s=choose.uniform(0, 3),
             event=event,
-            table=choose.choice(TABLES) if event else "",
+            table=choose.choice(tables) if event else "",
             recovered=choose.random() < 0.85 or self.kills <= 3,
         )
 
@@ -127,91 +148,155 @@ class Run:
             Publisher(place, random_of(choice.seed, f"device {place}"), self.sent)
             for place in range(1, count + 1)
         ]
-        self.driver: Driver | None = None
+        self.alarmed = Alarmed()
+        self.jobs: Jobs | None = None
 
     async def play(self, cluster: Cluster) -> None:
         """From the broker's first start to the verdict, which is in the history."""
-        rules = self.folder / "rules.toml"
-        rules.write_text(RULES)
         url = f"http://127.0.0.1:{self._admin_port}"
-        job = Job(url, STREAM, self.folder / "lake", rules, cluster.master, self._rows_max)
-        self.driver = driver = Driver(job, self.folder, self.history, forgetful=self.choice.forgetful)
+        job = Job(url, STREAM, self.folder, cluster.master, self._rows_max)
+        job.rules.write_text(RULES)
+        job.alert_rules.write_text(ALERTS)
         await self.server.start()
-        driver.start()
-        async with Relay(self.server.port) as relay, asyncio.TaskGroup() as group:
-            devices = [
-                group.create_task(each.publish(f"mqtt://127.0.0.1:{relay.port}")) for each in self.publishers
-            ]
-            chaos = Chaos(self.server, driver, cluster, relay, self.publishers, self.history, self.choose)
+        async with Relay(self.server.port) as relay:
+            mqtt = f"mqtt://127.0.0.1:{relay.port}"
+            self.jobs = Jobs(job, mqtt, self.history, forgetful=self.choice.forgetful)
+            listening = asyncio.create_task(self.alarmed.listen(mqtt))
+            await asyncio.wait_for(self.alarmed.listening.wait(), ACKNOWLEDGED_S)
+            self.jobs.driver.begin()
+            self.jobs.alerts.begin()
+            chaos = Chaos(self, self.jobs, cluster, relay)
+            await self._published(mqtt, chaos)
+            self.jobs.driver.begin(once=True)
+            await self.jobs.driver.finish()
+            self.found = await asyncio.to_thread(read, url, STREAM, job.folder)
+            await self._alarmed(mqtt, listening)
+            self.found.alerts, self.found.repeats_max = self.alarmed.came, chaos.interruptions
+        for line in judge(self.sent.values(), self.found):
+            self.history.fail("verdict", line)
+        await self.server.stop()
+
+    async def _published(self, mqtt: str, chaos: Chaos) -> None:
+        """What devices do while everything is killed, until all of it is acknowledged."""
+        async with asyncio.TaskGroup() as group:
+            devices = [group.create_task(each.publish(mqtt)) for each in self.publishers]
             *kills, last = self.choice.plan()
             for kill in kills:
                 await chaos.play(kill)
-            await chaos.play(last, again=False)
+            await chaos.play_last(last)
             self.kills = len(kills) + 1
-            await self._enough_messages()
+            await happens(lambda: len(self.sent) >= MESSAGES_MIN, ACKNOWLEDGED_S)
             for each in self.publishers:
                 each.stopping = True
             _, late = await asyncio.wait(devices, timeout=ACKNOWLEDGED_S)
             if late:
                 raise BrokerError(f"{len(late)} devices lack acknowledgements after {ACKNOWLEDGED_S} s")
-        driver.start(once=True)
-        await driver.finish()
-        self.found = await asyncio.to_thread(read, url, STREAM, job.folder)
-        for line in judge(self.sent.values(), self.found):
-            self.history.fail("verdict", line)
-        await self.server.stop()
 
-    async def _enough_messages(self) -> None:
-        await happens(lambda: len(self.sent) >= MESSAGES_MIN, ACKNOWLEDGED_S)
+    async def _alarmed(self, mqtt: str, listening: asyncio.Task[None]) -> None:
+        """Until all alerts of all messages have come; in a longer run, a backtest says the same of them."""
+        assert self.jobs is not None
+        alerts, job = self.jobs.alerts, self.jobs.job
+        end = max(row["offset"] for row in self.found.stream) + 1
+
+        def done() -> bool:
+            alerts.check()
+            return job.alerts_done() >= int(end)
+
+        if self.choice.kills > 3:
+            self.jobs.backtest.start(job.backtest())
+            await self.jobs.backtest.finish()
+            self.found.backtest = self.jobs.backtest.lines()
+        if not await happens(done, ALARMED_S, 0.1):
+            raise DriverError(f"the alerts of all messages are not out after {ALARMED_S} s")
+        alerts.kill()
+        await say_end(mqtt)
+        await asyncio.wait_for(listening, ACKNOWLEDGED_S)
 
 
 class Chaos:
     """Kills, each at its moment, and starts again what does not come back by itself."""
 
-    def __init__(
-        self,
-        server: Server,
-        driver: Driver,
-        cluster: Cluster,
-        relay: Relay,
-        devices: Sequence[Publisher],
-        history: History,
-        choose: random.Random,
-    ) -> None:
-        self._server, self._driver, self._cluster, self._relay = server, driver, cluster, relay
-        self._devices, self._history, self._choose = devices, history, choose
+    def __init__(self, run: Run, jobs: Jobs, cluster: Cluster, relay: Relay) -> None:
+        self._server, self._devices, self._alarmed = run.server, run.publishers, run.alarmed
+        self._history, self._choose = run.history, run.choose
+        self._jobs, self._driver, self._cluster, self._relay = jobs, jobs.driver, cluster, relay
         self._commits = 0
+        self.interruptions = 0  # of those by whom alerts are published and passed on
 
-    async def play(self, kill: Kill, *, again: bool = True) -> None:
-        """Waits for the moment and kills; `again`: a driver gets a successor."""
-        if kill.recovered:
-            await self._until(lambda: self._count("bronze", "committed") > self._commits, PROGRESS_S, True)
-        if kill.event:
-            before = self._count(kill.table, kill.event)
-            await self._until(lambda: self._count(kill.table, kill.event) > before, MOMENT_S, False)
-        else:
-            await asyncio.sleep(kill.after_s)
+    async def play(self, kill: Kill) -> None:
+        """Waits for the moment and kills; what a supervisor would start begins again."""
+        await self._moment(kill)
         if kill.victim in ("broker", "connections"):
             await self._lose_answers()
         self._history.note("chaos", f"kills {kill}")
-        if kill.victim == "broker":
-            self._server.kill()
-            self._relay.cut()
-            await asyncio.sleep(self._choose.choice((0, 0.5, 3)))
-            await self._server.start()
-            self._relay.server_port = self._server.port
-        elif kill.victim == "connections":
-            self._relay.cut()
-        elif kill.victim.startswith("driver"):
-            if kill.victim == "driver":
-                self._driver.kill()
-            else:
-                await self._driver.kill_java()
-            if again:
-                self._driver.start()
-        else:
-            self._end(kill.victim)
+        self.interruptions += kill.victim in ("broker", "connections", "alerts")
+        await self._played(kill.victim)
         self._commits = self._count("bronze", "committed")
+
+    async def _played(self, victim: str) -> None:
+        if victim == "broker":
+            await self._restart_broker()
+        elif victim == "connections":
+            self._relay.cut()
+        elif victim == "driver":
+            self._driver.kill()
+            self._driver.begin()
+        elif victim == "driver's Java":
+            await self._driver.kill_java()
+            self._driver.begin()
+        elif victim in ("alerts", "maintain"):
+            job = self._jobs.alerts if victim == "alerts" else self._jobs.maintain
+            job.kill()
+            job.begin()
+        elif victim == "refine":
+            self._jobs.refine.kill()  # ingest goes on with it
+        elif victim == "master":
+            await asyncio.to_thread(self._cluster.kill_master)
+        elif victim == "worker":
+            self._cluster.kill_worker(self._choose.randrange(2))
+        else:
+            self._end(victim)
+
+    async def play_last(self, kill: Kill) -> None:
+        """Kills all jobs at once, while a rule is worked again; alerts get a successor."""
+        await self._moment(kill, refining=self._choose.choice(TABLES[1:3]))
+        self._history.note("chaos", f"kills all jobs with the {kill}")
+        self.interruptions += 1
+        for job in (self._jobs.refine, self._jobs.maintain, self._jobs.alerts, self._driver):
+            job.kill()
+        self._jobs.alerts.begin()
+
+    async def _moment(self, kill: Kill, refining: str = "") -> None:
+        """Waits for it, and before that until there is something to kill, or a rule is worked again."""
+        if kill.recovered:
+            await self._until(lambda: self._count("bronze", "committed") > self._commits, PROGRESS_S, True)
+        if not self._jobs.maintain.begun:
+            await self._until(lambda: self._count("bronze", "committed") > 0, PROGRESS_S, True)
+            self._jobs.maintain.begin()
+        if refining or kill.event == "begun":
+            await self._refining(refining or kill.table)
+        if kill.event in ("", "begun"):
+            await asyncio.sleep(kill.after_s)
+        else:
+            before = self._count(kill.table, kill.event)
+            await self._until(lambda: self._count(kill.table, kill.event) > before, MOMENT_S, False)
+
+    async def _refining(self, table: str) -> None:
+        """A rule's messages are worked again, from any place; returns when that has begun."""
+        refine = self._jobs.refine
+        await refine.finish()
+        before = self._jobs.job.working(table)
+        start = self._choose.choice(("earliest", "earliest", "0", str(self._choose.randrange(2000))))
+        refine.start(self._jobs.job.refine(table.removeprefix("silver/"), start))
+        begun = lambda: not refine.running or self._jobs.job.working(table) != before  # noqa: E731
+        await self._until(begun, PROGRESS_S, True, 0.2)
+
+    async def _restart_broker(self) -> None:
+        self._server.kill()
+        self._relay.cut()
+        await asyncio.sleep(self._choose.choice((0, 0.5, 3)))
+        await self._server.start()
+        self._relay.server_port = self._server.port
 
     async def _lose_answers(self) -> None:
         """So that messages which the broker has come again: devices do not know that it has them."""
@@ -237,18 +322,22 @@ class Chaos:
 
     def _count(self, table: str, event: str) -> int:
         """How often it has happened."""
-        pattern = "_delta_log/*.json" if event == "committed" else "batch-*"
-        return len(list((self._driver.job.folder / table).glob(pattern)))
+        if event == "raised":
+            return len(self._alarmed.came)
+        patterns = {"committed": "_delta_log/*.json", "written": "batch-*", "gathered": "compact-*"}
+        return len(list((self._jobs.job.folder / table).glob(patterns[event])))
 
-    async def _until(self, happened: Callable[[], bool], within_s: float, must: bool) -> None:
+    async def _until(
+        self, happened: Callable[[], bool], within_s: float, must: bool, poll_s: float = 0.0
+    ) -> None:
         deadline = time.monotonic() + within_s
         while not happened():
-            self._driver.check()
+            self._jobs.check()
             if time.monotonic() > deadline:
                 if must:
                     raise DriverError(f"no batch was committed within {within_s} s")
                 return
-            await asyncio.sleep(0.05 if must else 0.002)
+            await asyncio.sleep(poll_s or (0.05 if must else 0.002))
 
 
 def play(choice: Choice, *, keep: bool = False) -> Outcome:
@@ -260,14 +349,14 @@ def play(choice: Choice, *, keep: bool = False) -> Outcome:
         with Cluster(folder) as cluster:
             asyncio.run(run.play(cluster))
     except* (BrokerError, DriverError, ClusterError) as group:
-        logged = run.driver.logged() if run.driver else ""
+        logged = run.jobs.logged() if run.jobs else ""
         for error in group.exceptions:
             run.history.fail("stopped", f"{error}\n{logged}\n{run.server.logged()}")
     except* Exception:  # noqa: BLE001 (it is the verdict on this run)
         run.history.fail("harness", traceback.format_exc())
     finally:
-        if run.driver:
-            run.driver.kill()
+        if run.jobs:
+            run.jobs.kill()
         run.server.kill()
     outcome = Outcome(
         choice=choice,

@@ -1,8 +1,8 @@
 """Each message is in the tables once, whatever is killed: one seed on a cluster of two workers, and proof
 that what is lost or doubled is found.
 
-`make test` kills the driver once, `make test-long` an executor and the broker as well; `make crash-pipeline`
-plays more seeds, and longer; `TIDEMQ_TEST_CRASH_SEED` moves the one of these tests.
+`make test` kills all jobs once, `make test-long` an executor and the broker before that; `make
+crash-pipeline` plays more seeds, and longer; `TIDEMQ_TEST_CRASH_SEED` moves the one of these tests.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
+from pipeline_crash.alarms import Alert
 from pipeline_crash.publishing import Sent
 from pipeline_crash.run import MESSAGES_MIN, STREAM, Choice, Outcome, play
-from pipeline_crash.verdict import DECODED, Found, Place, Row, judge, read_tables
+from pipeline_crash.verdict import DECODED, Found, Place, Row, judge, read_tables, total, window_of
 
 pytestmark = pytest.mark.timeout(600)
 
 SEED = int(os.environ.get("TIDEMQ_TEST_CRASH_SEED", "1"))
-KILLS = int(os.environ.get("TIDEMQ_TEST_CRASH_KILLS", "1"))  # 3: an executor, the broker and the driver
+KILLS = int(os.environ.get("TIDEMQ_TEST_CRASH_KILLS", "1"))  # 3: an executor, the broker, all jobs
+SECOND = timedelta(seconds=1)
+BEGUN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +77,9 @@ def test_a_file_that_a_table_has_twice_or_no_more_is_found_out(
 
 def rows(*numbers: int) -> list[Row]:
     """Of a stream, from offset 0 on, with these payloads."""
+    same = {"epoch": 7, "topic": "plant/device/number", "client_id": "device", "received": BEGUN}
     return [
-        {"epoch": 7, "offset": offset, "payload": b"%d" % number, "user_properties": []}
+        {**same, "offset": offset, "payload": b"%d" % number, "user_properties": []}
         for offset, number in enumerate(numbers)
     ]
 
@@ -102,10 +107,83 @@ def test_what_is_wrong_is_said(stream: tuple[int, ...], silver: dict[int, int], 
     assert judge(sent, Found(rows(*stream), rows(*stream), decoded)) == said
 
 
+NOTHING: dict[str, list[tuple[int, Place]]] = {kind: [] for kind in DECODED}
+
+
+def level(offset: int, at_s: float, value: int | None) -> Row:
+    """Of a stream, at a time; None: nobody can read it."""
+    payload = b"7 is no level" if value is None else b'{"level": %d}' % value
+    named = {"topic": "plant/device/json", "client_id": "device", "payload": payload}
+    return {"epoch": 7, "offset": offset, "received": BEGUN + at_s * SECOND, "user_properties": [], **named}
+
+
+# two of the last three above 60: raised by 2; two of three not above 40 any more: cleared by 6. Silent from
+# 6.1 to 9, and again at the end
+LEVELS = [20, 61, 70, None, 41, 40, 30, 0, 90]
+TIMES = [0, 1, 2, 3, 4, 5, 6.1, 9, 9.5]
+WATCHED = [level(offset, *each) for offset, each in enumerate(zip(TIMES, LEVELS, strict=True))]
+
+
+def alert(rule: str, state: str, offset: int, at_s: float, value: float) -> Alert:
+    time = (BEGUN + at_s * SECOND).isoformat(timespec="microseconds")
+    limit = 60.0 if rule == "hot" else 2.0
+    named = {"id": f"{rule}/{state}/7/{offset}", "rule": rule, "state": state, "topic": "plant/device/json"}
+    return {**named, "client": "device", "value": value, "limit": limit, "offset": offset, "time": time}
+
+
+RIGHT = [
+    alert("hot", "raised", 2, 2, 70.0),
+    alert("hot", "cleared", 6, 6.1, 30.0),
+    alert("silent", "raised", 6, 8.1, 2.0),
+    alert("silent", "cleared", 7, 9, 2.9),
+]
+LATER = alert("silent", "raised", 8, 11.5, 2.0)  # behind the newest message: it may have come or not
+
+
+@pytest.mark.parametrize(
+    ("alerts", "said"),
+    [
+        (RIGHT, []),
+        ([*RIGHT, LATER, RIGHT[0]], []),
+        (RIGHT[1:], ["1 alerts are missing from those that came: hot/raised/7/2"]),
+        (
+            [*RIGHT, alert("hot", "raised", 8, 9.5, 90.0)],
+            ["1 alerts that came are against the rules: hot/raised/7/8"],
+        ),
+        (
+            [*RIGHT, RIGHT[0] | {"value": 71.0}],
+            ["1 alerts that came say something else than the rules: hot/raised/7/2"],
+        ),
+        ([*RIGHT, *RIGHT[:1] * 2], ["1 alerts came again, and nobody was killed so often: hot/raised/7/2"]),
+    ],
+)
+def test_alerts_that_the_rules_do_not_say_are_found_out(alerts: list[Alert], said: list[str]) -> None:
+    """Once somebody was killed who publishes alerts: so an alert may come twice."""
+    found = Found(WATCHED, WATCHED, NOTHING, alerts=alerts, repeats_max=1)
+    assert [line for line in judge([], found) if " alerts " in line] == said
+
+
+@pytest.mark.parametrize(
+    ("backtest", "said"),
+    [
+        (RIGHT, []),
+        (RIGHT[:-1], ["1 alerts are missing from those of the backtest: silent/cleared/7/7"]),
+        ([*RIGHT, LATER], ["1 alerts of the backtest are against the rules: silent/raised/7/8"]),
+    ],
+)
+def test_a_backtest_that_says_something_else_is_found_out(backtest: list[Alert], said: list[str]) -> None:
+    found = Found(WATCHED, WATCHED, NOTHING, alerts=RIGHT, backtest=backtest)
+    assert [line for line in judge([], found) if " alerts " in line] == said
+
+
+def test_a_message_belongs_to_the_window_that_it_came_in() -> None:
+    found = total([("a", window_of("json", BEGUN + each * SECOND), 1, 2.0) for each in (0, 9.9, 10)])
+    assert found == {"a in 2026-01-31 12:00:00": (2, 4.0), "a in 2026-01-31 12:00:10": (1, 2.0)}
+
+
 def test_gold_that_counts_otherwise_is_found_out() -> None:
     totals = {"number": ({"a": (2, 5.0), "b": (1, 1.0)}, {"a": (2, 5.0), "b": (1, 2.0), "c": (1, 1.0)})}
-    nothing: dict[str, list[tuple[int, Place]]] = {kind: [] for kind in DECODED}
-    assert judge([], Found(decoded=nothing, totals=totals)) == [
+    assert judge([], Found(decoded=NOTHING, totals=totals)) == [
         "gold/number has (1, 2.0) of b, silver (1, 1.0)",
         "gold/number has (1, 1.0) of c, silver (0, 0.0)",
     ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
+from pipeline_crash.alarms import Alert, due
 from pipeline_crash.publishing import Sent, number_in
 
 from tidemq.client.streams import StreamReader
@@ -16,8 +18,9 @@ from tidemq.client.streams import StreamReader
 REPORTED_MAX = 5  # messages of one kind of failure
 DECODED = {"json": "silver/json", "number": "silver/number", "wrong": "dead_letters"}  # by kind of message
 GOLD = {"json": "id", "number": "value"}  # by kind of message the column that is summed
+WINDOWS = {"json": timedelta(seconds=10), "number": timedelta(days=1)}  # of its gold
 Place = tuple[int, int]  # epoch and offset
-Totals = dict[str, tuple[int, float]]  # by topic the number of messages, and the sum of their numbers
+Totals = dict[str, tuple[int, float]]  # by topic and window the number of messages, and the sum of theirs
 Row = dict[str, Any]
 
 
@@ -30,9 +33,10 @@ class Found:
     stream: list[Row] = field(default_factory=list)
     bronze: list[Row] = field(default_factory=list)
     decoded: dict[str, list[tuple[int, Place]]] = field(default_factory=dict)
-    totals: dict[str, tuple[Totals, Totals]] = field(
-        default_factory=dict
-    )  # of a rule's rows, and of its gold
+    totals: dict[str, tuple[Totals, Totals]] = field(default_factory=dict)  # of a rule's rows, of its gold
+    alerts: list[Alert] = field(default_factory=list)  # as often as they came
+    repeats_max: int = 0  # of one alert: as often as somebody was killed who publishes or passes it on
+    backtest: list[Alert] | None = None  # of the whole stream; None: nobody has asked
 
     @property
     def repeated(self) -> int:
@@ -60,9 +64,13 @@ def read_tables(folder: Path) -> Found:
     }
     totals = {
         kind: (
-            total((row["topic"], 1, row[value]) for row in table(folder / f"silver/{kind}")),
             total(
-                (row["topic"], row["count"], row[f"{value}_sum"]) for row in table(folder / f"gold/{kind}")
+                (row["topic"], window_of(kind, row["received"]), 1, row[value])
+                for row in table(folder / f"silver/{kind}")
+            ),
+            total(
+                (row["topic"], row["window"], row["count"], row[f"{value}_sum"])
+                for row in table(folder / f"gold/{kind}")
             ),
         )
         for kind, value in GOLD.items()
@@ -70,13 +78,20 @@ def read_tables(folder: Path) -> Found:
     return Found(bronze=bronze, decoded=decoded, totals=totals)
 
 
-def total(rows: Iterable[tuple[str, int, float]]) -> Totals:
-    """Of rows with a topic, a number of messages and a sum."""
+def total(rows: Iterable[tuple[str, datetime, int, float]]) -> Totals:
+    """Of rows with a topic, a window, a number of messages and a sum."""
     found: Totals = {}
-    for topic, count, value in rows:
-        before = found.get(topic, (0, 0.0))
-        found[topic] = before[0] + count, before[1] + value
+    for topic, window, count, value in rows:
+        of = f"{topic} in {window.astimezone(UTC):%F %T}"
+        before = found.get(of, (0, 0.0))
+        found[of] = before[0] + count, before[1] + value
     return found
+
+
+def window_of(kind: str, at: datetime) -> datetime:
+    """The beginning of the window of a rule's gold that a time is in."""
+    since = datetime(1970, 1, 1, tzinfo=UTC)
+    return at - (at - since) % WINDOWS[kind]
 
 
 def _number_of(kind: str, row: Row) -> int:
@@ -106,11 +121,11 @@ def judge(sent: Iterable[Sent], found: Found) -> list[str]:
         wrong += _decoded(name, first, found.decoded[kind])
     for kind, (rows, gold) in found.totals.items():
         wrong += _gold(kind, rows, gold)
-    return wrong
+    return wrong + _alerts(found)
 
 
 def _gold(kind: str, rows: Totals, gold: Totals) -> list[str]:
-    """The figures of all windows are those of all rows: numbers are whole, so their sums are exact."""
+    """The figures of a window are those of its rows: numbers are whole, so their sums are exact."""
     return [
         f"gold/{kind} has {gold.get(topic, (0, 0.0))} of {topic}, silver {rows.get(topic, (0, 0.0))}"
         for topic in sorted(rows.keys() | gold.keys())
@@ -167,6 +182,39 @@ def _decoded(name: str, first: dict[int, Place], there: list[tuple[int, Place]])
     ]
 
 
+def _alerts(found: Found) -> list[str]:
+    """Each change of state up to the newest message, as the rules say, and no other."""
+    wanted = due(found.stream)
+    times = Counter(alert["id"] for alert in found.alerts)
+    wrong = _different("that came", wanted, [each for each in found.alerts if _in_time(each, found.stream)])
+    if often := [name for name, count in times.items() if count > 1 + found.repeats_max]:
+        wrong += _lines("alerts came again, and nobody was killed so often", often)
+    if found.backtest is not None:
+        wrong += _different("of the backtest", wanted, found.backtest)
+    return wrong
+
+
+def _different(whose: str, wanted: dict[str, Alert], alerts: Sequence[Alert]) -> list[str]:
+    """Which alerts are not those that are wanted."""
+    there = {alert["id"]: alert for alert in alerts}
+    others = [alert["id"] for alert in alerts if alert != wanted.get(alert["id"], alert)]
+    return [
+        *_lines(f"alerts are missing from those {whose}", wanted.keys() - there.keys()),
+        *_lines(f"alerts {whose} are against the rules", there.keys() - wanted.keys()),
+        *_lines(f"alerts {whose} say something else than the rules", set(others)),
+    ]
+
+
+def _in_time(alert: Alert, stream: list[Row]) -> bool:
+    """Whether it is of the time up to the newest message; later, everybody is silent."""
+    newest: datetime = max(row["received"] for row in stream)
+    return datetime.fromisoformat(alert["time"]) <= newest
+
+
 def _line(text: str, numbers: list[int]) -> list[str]:
-    shown = ", ".join(map(str, sorted(numbers)[:REPORTED_MAX]))
-    return [f"{len(numbers)} messages {text}: {shown}"] if numbers else []
+    return _lines(f"messages {text}", numbers)
+
+
+def _lines(text: str, those: Iterable[Any]) -> list[str]:
+    shown = sorted(those)
+    return [f"{len(shown)} {text}: {', '.join(map(str, shown[:REPORTED_MAX]))}"] if shown else []

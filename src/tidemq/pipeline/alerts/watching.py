@@ -49,6 +49,7 @@ from tidemq.pipeline.spark.jobs import run_job
 from tidemq.wire import topic_name_fault
 
 UNREADABLE = "unreadable"
+READ_MS = 1000  # so much later than the broker got it a message may be read: until then, nobody is silent
 FOUND = (  # of what a batch has found, in Spark's own language
     "rule string, key string, state string, value double, `limit` double, time_us bigint, epoch bigint, "
     "`offset` bigint, topic string, client string"
@@ -156,7 +157,7 @@ def watched(messages: DataFrame, rules: Sequence[AlertRule], known: DataFrame | 
     """What the rules find in a stream's messages: alerts, and how many could not be read. `known` is what a
     new checkpoint begins with, see `Handover.states`.
     """
-    watcher = _Watcher({rule.name: rule.condition for rule in rules})
+    watcher = Watcher({rule.name: rule.condition for rule in rules})
     keyed = readings(messages, rules).groupBy("rule", "key")
     initial = known.groupBy("rule", "key") if known is not None else None
     return keyed.transformWithState(watcher, FOUND, "update", "ProcessingTime", initial)
@@ -188,7 +189,7 @@ def _value(rule: AlertRule) -> Column:
     return on_columns(lambda payloads: json_numbers(payloads, path), DoubleType())("payload")
 
 
-class _Watcher(StatefulProcessor):
+class Watcher(StatefulProcessor):
     """What executors do with each rule and topic, or client: they keep its state, and give its alerts."""
 
     def __init__(self, conditions: Mapping[str, Condition]) -> None:
@@ -232,7 +233,9 @@ class _Watcher(StatefulProcessor):
             self._kept.clear()
             return
         state, timer_ms = self._load()
-        state, alerts = expire(condition, state, timerValues.getCurrentProcessingTimeInMs() * 1000)
+        state, alerts = expire(
+            condition, state, (timerValues.getCurrentProcessingTimeInMs() - READ_MS) * 1000
+        )
         yield from (found_row(key, alert) for alert in alerts)
         self._keep(condition, state, None if timer_ms == expiredTimerInfo.getExpiryTimeInMs() else timer_ms)
 
@@ -241,13 +244,15 @@ class _Watcher(StatefulProcessor):
         return (State(), None) if kept is None else (State.from_json(kept[0]), kept[1])
 
     def _keep(self, condition: Condition, state: State, timer_ms: int | None) -> None:
-        """With a timer for the deadline. One that is too early stays: when it comes, it is set again."""
+        """With a timer for the deadline, when all messages before it have been read. One that is too early
+        stays: when it comes, it is set again.
+        """
         due_us = deadline_us(condition, state)
         if due_us is None and timer_ms is None:
             self._kept.clear()
             return
         if due_us is not None:
-            due_ms = -(-due_us // 1000)
+            due_ms = -(-due_us // 1000) + READ_MS
             if timer_ms is None or timer_ms > due_ms:
                 self._handle.registerTimer(due_ms)
                 timer_ms = due_ms
