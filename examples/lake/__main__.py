@@ -52,7 +52,7 @@ SUMMARY = (
     'SELECT device, count(*) AS messages, round(avg(cpu_percent), 1) AS "CPU %" FROM readings GROUP BY 1'
 )
 STAGES = ("acknowledged", "in the stream", "in bronze", "in silver")
-PATIENCE_S = 300.0  # without anything new
+PATIENCE_S = 900.0  # without anything new
 KEEP_ALIVE_S = 600  # who is only slow is not gone
 Counts = tuple[int, ...]  # messages by stage
 
