@@ -17,7 +17,8 @@ from pipeline.streaming import TIDEMQ
 
 from tidemq.pipeline.lake import compaction
 from tidemq.pipeline.lake.compaction import GATHERED, compact, groups
-from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.lake.progress import Progress
+from tidemq.pipeline.lake.table import ConflictError, Table
 
 ROUNDS = 500
 DAYS = 10
@@ -125,6 +126,26 @@ def test_what_was_replaced_meanwhile_is_left_alone(table: Table, monkeypatch: py
     assert offsets(table) == kept
     assert compact(table, datetime.now(UTC) + timedelta(days=1)).files == 4
     assert offsets(table) == kept
+
+
+@pytest.mark.parametrize("stale", ["", "offset >= 0"])
+def test_a_working_begins_again_without_rows_that_were_put_together_meanwhile(
+    table: Table, stale: str
+) -> None:
+    for number in range(3):
+        append(table, number, date(2026, 1, 1))
+    seen = table.log()
+    assert seen is not None
+    compact(Table(table.uri), datetime.now(UTC) + timedelta(days=1))
+    progress = Progress("plant", 1)
+    columns, said = pa.schema(seen.schema().to_arrow()), progress.said(7)
+    with pytest.raises(ConflictError):
+        table.begin_again(seen, columns, stale, said)
+    assert offsets(table) == list(range(30))
+    seen = table.log()
+    assert seen is not None
+    table.begin_again(seen, columns, stale, said)
+    assert (offsets(table), table.reached(progress)) == ([], 7)
 
 
 def test_the_command(table: Table, tmp_path: Path) -> None:

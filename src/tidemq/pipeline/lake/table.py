@@ -164,12 +164,14 @@ class Table:
         """The same, in one transaction that says how far the table is now; `table` is what `log` gave."""
         with self._alone():
             if not stale:
+                # at once or not at all: deltalake lets files stay that were put together meanwhile
+                at_once = CommitProperties(app_transactions=said.app_transactions, max_commit_retries=0)
                 write_deltalake(
                     table,
                     columns.empty_table(),
                     mode="overwrite",
                     schema_mode="overwrite",
-                    commit_properties=said,
+                    commit_properties=at_once,
                 )
                 return
             version = table.version()
