@@ -223,6 +223,7 @@ class StreamConfig(BaseModel):
     filters: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)]
     retention_s: Annotated[StrictFloat, Field(ge=0, le=100 * 365 * _DAY_S)] = 7 * _DAY_S
     retention_bytes: Annotated[StrictInt, Field(ge=0, le=1 << 60)] = 10 << 30
+    compression: Literal["none", "lz4", "zstd"] = "lz4"  # of its files
 
 
 class Config(BaseModel):

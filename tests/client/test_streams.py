@@ -86,6 +86,22 @@ def test_ranges_are_exact_and_can_be_read_again(streaming: Streaming) -> None:
     assert payloads == [b"%d" % number for number in range(200)]
 
 
+def test_only_the_columns_that_are_wanted_come(streaming: Streaming) -> None:
+    for _ in range(2):
+        streaming.publish(100)
+    reader = streaming.reader()
+    found = list(reader.read(30, 170, columns=("payload", "topic")))
+    assert {tuple(batch.schema.names) for batch in found} == {("payload", "topic")}
+    rows = [row for batch in found for row in batch.to_pylist()]
+    topic = f"{streaming.name}/a"
+    assert rows == [{"payload": b"%d" % (at % 100), "topic": topic} for at in range(30, 170)]
+    query = f"{streaming.url}/streams/{streaming.name}/messages?start=0&end=200"
+    with urllib.request.urlopen(query) as whole, urllib.request.urlopen(f"{query}&columns=topic") as part:
+        assert len(part.read()) < len(whole.read()) / 2
+    with pytest.raises(UsageError, match="no column 'topics'; accepted: offset, topic, "):
+        reader.read(0, columns=("topic", "topics"))  # at once, before anything is read
+
+
 def test_a_time_is_an_offset(streaming: Streaming) -> None:
     streaming.publish(50)
     time.sleep(0.01)

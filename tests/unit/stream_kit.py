@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidemq.stream import StreamLog, schema
+from tidemq.stream import StreamLog, packing, schema
 from tidemq.stream.log import Extent
 
 Batch = tuple[int, int, pa.RecordBatch, int]
@@ -30,7 +30,7 @@ class Access:
 
 def take_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on a log takes Arrow's batches where the engine would give it buffers."""
-    monkeypatch.setattr(schema, "serialized", lambda _, batch: schema.serialized_batch(batch))
+    monkeypatch.setattr(packing.Packer, "pack", lambda _self, _, batch: [schema.serialized_batch(batch)])
 
 
 def batch(first: int, payloads: Sequence[bytes], *times_us: int) -> Batch:

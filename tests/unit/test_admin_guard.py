@@ -24,7 +24,7 @@ from tidemq.cli.stream import app
 from tidemq.client import Client
 from tidemq.client.errors import ConnectError
 from tidemq.client.stream_admin import list_streams
-from tidemq.client.streams import StreamError, StreamReader, find_token
+from tidemq.client.streams import StreamError, StreamReader, find_token, read_cafile
 from tidemq.config import StreamConfig
 from tidemq.errors import ConfigError, UsageError
 
@@ -208,6 +208,16 @@ def test_a_client_s_environment_does_not_trouble_the_broker(tmp_path: Path) -> N
     assert done.stdout == "1883\n", done.stderr
 
 
+def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:
+    assert read_cafile("") == ""
+    for text in (None, "", "words", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
+        file = tmp_path / "authorities.pem"
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(UsageError, match=r"no certificates can be read from .*authorities\.pem"):
+            read_cafile(file)
+
+
 async def test_https_with_a_certificate(
     config: Config, token_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +233,8 @@ async def test_https_with_a_certificate(
         reader = StreamReader(f"https://localhost:{broker.admin_port}", "all", token=TOKEN)
         with pytest.raises(ConnectError, match="certificate verify failed"):
             await asyncio.to_thread(reader.describe)
+        own = StreamReader(reader.url, "all", token=TOKEN, cadata=read_cafile(trusted))
+        assert (await asyncio.to_thread(own.describe)).next_offset == 1
         monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
         [batch] = await asyncio.to_thread(lambda: list(reader.read(0)))
         assert batch.column("payload").to_pylist() == [bytes(1 << 19)]

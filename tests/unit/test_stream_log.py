@@ -67,7 +67,7 @@ def test_a_segment_whose_messages_were_taken_back_is_no_name_for_another(
     """
     write(log, *[b"a"] * 10)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", failing(2, os.pwrite))  # the batch and the head of the segment
+        patch.setattr(os, "pwritev", failing(1, os.pwritev))  # the batch
         refused(log, batch(10, [b"b"] * 10, SECOND_US - 1), batch(20, [b"c"] * 5, SECOND_US + 1))
     write(log, *[b"B"] * 10, time_us=SECOND_US + 2)
     write(log, b"D", time_us=3 * SECOND_US)
@@ -163,13 +163,18 @@ class Disk:
         self.failures = 0  # of the next syncs
         self._durable: dict[int, bytearray] = {}
         self._dirty: dict[int, list[tuple[int, bytes]]] = {}
-        self._pwrite = os.pwrite
+        self._pwrite, self._pwritev = os.pwrite, os.pwritev
         monkeypatch.setattr(os, "pwrite", self._write)
+        monkeypatch.setattr(os, "pwritev", self._write_pieces)
         monkeypatch.setattr(os, "fdatasync", self._sync)
 
     def _write(self, file: int, data: bytes, position: int) -> int:
         self._dirty.setdefault(os.fstat(file).st_ino, []).append((position, bytes(data)))
         return self._pwrite(file, data, position)
+
+    def _write_pieces(self, file: int, pieces: Sequence[bytes], position: int) -> int:
+        self._dirty.setdefault(os.fstat(file).st_ino, []).append((position, b"".join(pieces)))
+        return self._pwritev(file, pieces, position)
 
     def _sync(self, file: int) -> None:
         number = os.fstat(file).st_ino

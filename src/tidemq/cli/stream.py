@@ -75,8 +75,11 @@ def create(
     retention_bytes: Annotated[
         int | None, typer.Option(help="Bytes on disk; 0: no bound. [default: 10 GiB]")
     ] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="Of its files: none, lz4, zstd. [default: lz4]")
+    ] = None,
 ) -> None:
-    """Create a stream, or give an existing one these filters and this retention."""
+    """Create a stream, or give an existing one these filters, this retention and this compression."""
     from tidemq.client.stream_admin import declare_stream
     from tidemq.client.streams import find_token
 
@@ -87,6 +90,7 @@ def create(
             filters,
             retention_s=retention_s,
             retention_bytes=retention_bytes,
+            compression=compression,
             token=find_token(token_file),
         )
 

@@ -38,12 +38,18 @@ def declare_stream(
     *,
     retention_s: float | None = None,
     retention_bytes: int | None = None,
+    compression: str | None = None,
     token: str = "",
 ) -> StreamState:
-    """Makes a stream, or gives one that is there these filters and this retention (None: the broker's
-    default). StreamError says what the broker does not accept.
+    """Makes a stream, or gives one that is there these filters, this retention and this compression of what
+    comes from now on (None: the broker's default). StreamError says what the broker does not accept.
     """
-    given = {"filters": list(filters), "retention_s": retention_s, "retention_bytes": retention_bytes}
+    given = {
+        "filters": list(filters),
+        "retention_s": retention_s,
+        "retention_bytes": retention_bytes,
+        "compression": compression,
+    }
     body = {key: value for key, value in given.items() if value is not None}
     return state_of(_ask("PUT", url, f"/streams/{quote(name, safe='')}", token, body), url)
 

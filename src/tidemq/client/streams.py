@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,23 @@ RETRY_PAUSE_S = 0.2
 _GUARDED = (401, 403, 407)  # without the right token, or by a proxy
 _AWAY = (502, 503, 504)  # by a proxy as well, when the broker is not there
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+COLUMNS = (
+    *(
+        "offset",
+        "topic",
+        "payload",
+        "qos",
+        "retain",
+        "dup",
+        "packet_id",
+        "client_id",
+        "received",
+        "message_id",
+    ),
+    *("content_type", "response_topic", "correlation_data", "user_properties"),
+)
+"""Of a stream, in its order; docs/streams.md has their meaning."""
 
 OnMissing = Callable[[int, int], None]
 """Told of messages that the stream does not have any more: the first's offset, and that after the last."""
@@ -102,6 +121,17 @@ def strange_answer(url: str, error: Exception) -> ConnectError:
     return ConnectError(f"{url}: no broker with streams answers there: {error!r}")
 
 
+def check_columns(wanted: Sequence[str], accepted: Sequence[str]) -> None:
+    """UsageError where there is none, a name that is not accepted, or one twice."""
+    if not wanted:
+        raise UsageError(f"no column is wanted; accepted: {', '.join(accepted)}")
+    for place, name in enumerate(wanted):
+        if name not in accepted:
+            raise UsageError(f"a stream has no column {name!r}; accepted: {', '.join(accepted)}")
+        if name in wanted[:place]:
+            raise UsageError(f"the column {name} is wanted twice")
+
+
 def find_token(file: str | Path = "") -> str:
     """The admin token: what the file holds; without one, what the file does that the environment names in
     TIDEMQ_ADMIN_TOKEN_FILE, or TIDEMQ_ADMIN_TOKEN itself; empty where there is none. UsageError for a file
@@ -116,6 +146,26 @@ def find_token(file: str | Path = "") -> str:
         raise UsageError(f"the token file {named} cannot be read: {error}") from error
 
 
+def read_cafile(file: str | Path) -> str:
+    """The certificates in a file, in PEM, as `StreamReader` takes them in `cadata`; none for no file.
+    UsageError for a file that cannot be read, or has none.
+    """
+    if not file:
+        return ""
+    try:
+        text = Path(file).read_text(encoding="ascii", errors="ignore")  # there may be words around them
+        trusting(text or "nothing")
+    except OSError as error:  # of the file, or, as ssl.SSLError, of what it holds
+        raise UsageError(f"no certificates can be read from {file}: {error}") from error
+    return text
+
+
+@lru_cache(maxsize=16)
+def trusting(cadata: str) -> ssl.SSLContext:
+    """For connections to who has a certificate of one of these authorities (PEM)."""
+    return ssl.create_default_context(cadata=cadata)
+
+
 def authorization(token: str) -> dict[str, str]:
     """The header that brings a token; UsageError, which does not quote it, where it cannot be one."""
     if not token:
@@ -127,7 +177,8 @@ def authorization(token: str) -> dict[str, str]:
 
 class StreamReader:
     """Reads one stream. `url` is the admin listener's: http://host:port. `token`: its token, where it has one
-    (`find_token`).
+    (`find_token`). `cadata`: the certificates, in PEM, that are trusted with https, in place of the system's
+    (`read_cafile`).
 
     Every call raises ConnectError when the broker cannot be reached, is silent for `timeout_s`, or answers
     what is no stream's answer; `retry_s` is for how long an unreachable one is tried again before that, at
@@ -136,7 +187,14 @@ class StreamReader:
     """
 
     def __init__(
-        self, url: str, stream: str, *, token: str = "", timeout_s: float = TIMEOUT_S, retry_s: float = 0.0
+        self,
+        url: str,
+        stream: str,
+        *,
+        token: str = "",
+        cadata: str = "",
+        timeout_s: float = TIMEOUT_S,
+        retry_s: float = 0.0,
     ) -> None:
         try:
             parts = urlsplit(url)
@@ -149,6 +207,7 @@ class StreamReader:
         self.url = url.rstrip("/")
         self.stream = stream
         self._secure = parts.scheme == "https"
+        self._cadata = cadata
         self._host = parts.hostname
         self._path = f"{parts.path.rstrip('/')}/streams/{quote(stream, safe='')}"
         self._timeout_s = timeout_s
@@ -178,7 +237,8 @@ class StreamReader:
         found = number_of(self._json("/offset", {"time_us": time_us}, self._timeout_s), "offset", self.url)
         # that is where a batch begins; the message is somewhere in it
         _, end = self._extent(found, found + 1, 1)
-        for batch in self.read(found, end, on_missing=lambda *_: None):
+        read = self.read(found, end, on_missing=lambda *_: None, columns=("offset", "received"))
+        for batch in read:
             for row, received in enumerate(batch.column("received").cast("int64").to_pylist()):
                 if received >= time_us:
                     offset: int = batch.column("offset")[row].as_py()
@@ -201,30 +261,38 @@ class StreamReader:
         *,
         epoch: int | None = None,
         on_missing: OnMissing | None = None,
+        columns: Sequence[str] = COLUMNS,
     ) -> Iterator[pa.RecordBatch]:
         """The messages from offset `start` up to `end`, in order, as record batches; without `end`, up to the
-        stream's last one of now.
+        stream's last one of now. With these `columns`, in this order; the broker sends no others.
 
-        ChangedEpochError when the stream's epoch is not `epoch`, if given. MissingMessagesError where some
-        are missing; with `on_missing`, that is called instead, and reading goes on behind them. A connection
-        that breaks is made again where it broke, within `retry_s`.
+        UsageError at once for a column that is none, or twice. ChangedEpochError when the stream's epoch is
+        not `epoch`, if given. MissingMessagesError where some are missing; with `on_missing`, that is called
+        instead, and reading goes on behind them. A connection that breaks is made again where it broke,
+        within `retry_s`.
         """
+        wanted = list(columns)
+        check_columns(wanted, COLUMNS)
+        return self._read(start, end, epoch, on_missing or self._refuse_missing, wanted)
+
+    def _read(
+        self, start: int, end: int | None, epoch: int | None, missing: OnMissing, columns: list[str]
+    ) -> Iterator[pa.RecordBatch]:
         if end is None or epoch is None:
             state = self.describe()
             end = state.next_offset if end is None else end
             epoch = state.epoch if epoch is None else epoch
         at, broken_s = start, 0.0
-        missing = on_missing or self._refuse_missing
         while at < end:
             try:
-                for first, batch in self._batches(at, end, epoch):
+                for first, batch in self._batches(at, end, epoch, columns):
                     if first > at:
                         missing(at, min(first, end))
                         at = first
                     if at >= end:
                         break
                     stop = min(first + batch.num_rows, end)
-                    yield batch.slice(at - first, stop - at)
+                    yield batch.select(columns).slice(at - first, stop - at)
                     at, broken_s = stop, 0.0
                 if at < end:
                     missing(at, end)
@@ -243,11 +311,17 @@ class StreamReader:
     def _refuse_missing(self, start: int, end: int) -> None:
         raise MissingMessagesError(self.stream, start, end)
 
-    def _batches(self, start: int, end: int, epoch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Whole batches that cover the range, each with the offset of its first message."""
+    def _batches(
+        self, start: int, end: int, epoch: int, columns: list[str]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Whole batches that cover the range, each with the offset of its first message; with these columns
+        at least, for brokers of before send all.
+        """
         import pyarrow as pa
 
-        query = {"start": start, "end": end, "epoch": epoch}
+        query: dict[str, Any] = {"start": start, "end": end, "epoch": epoch}
+        if len(columns) < len(COLUMNS):
+            query["columns"] = ",".join({"offset": None} | dict.fromkeys(columns))
         with self._answer("/messages", query, self._timeout_s) as answer:
             announced = number_of(answer.headers, "X-Next-Offset", self.url)
             at = start
@@ -292,8 +366,7 @@ class StreamReader:
         target = f"{self._path}{path}" + (f"?{urlencode(query)}" if query else "")
         until = time.monotonic() + self._retry_s
         while True:
-            kind = HTTPSConnection if self._secure else HTTPConnection
-            connection = kind(self._host, self._port, timeout=timeout_s)
+            connection = self._connection(timeout_s)
             try:
                 connection.request("GET", target, headers=self._headers)
                 answer = connection.getresponse()
@@ -313,6 +386,12 @@ class StreamReader:
         finally:
             answer.close()
             connection.close()
+
+    def _connection(self, timeout_s: float) -> HTTPConnection:
+        if not self._secure:
+            return HTTPConnection(self._host, self._port, timeout=timeout_s)
+        trusted = trusting(self._cadata) if self._cadata else None  # None: the system's
+        return HTTPSConnection(self._host, self._port, timeout=timeout_s, context=trusted)
 
     def _refuse(self, answer: HTTPResponse) -> None:
         """Raises what a status other than 200 means."""

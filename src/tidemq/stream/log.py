@@ -23,7 +23,7 @@ from tidemq.store import Write
 from tidemq.store.directory import sync_directory
 
 if TYPE_CHECKING:
-    from tidemq.stream.schema import Buffers
+    from tidemq.stream.packing import Buffers, Packer, Piece
 
 FAMILY = "stream"
 SEGMENT_BYTES = 256 << 20  # a segment that has grown to this is followed by another
@@ -99,6 +99,8 @@ class StreamLog:
         self.extents: list[Extent] = list(_with_latest(extents, 0))  # published; a reader takes the list once
         self.segment_bytes = SEGMENT_BYTES
         self.segment_us = 0  # a segment holds messages of no longer a time; 0: of any
+        self.compression = "lz4"  # of new batches
+        self._packer: Packer | None = None
         self._floor = next_offset  # no message gets a lower offset, also when none is left
         self._pending: list[Extent] = []
         self._file: int | None = None  # of the last segment, if it was written to
@@ -135,17 +137,24 @@ class StreamLog:
         before = len(self._pending)
         try:
             for first_us, last_us, buffers, rows in batches:
-                self._write_one(_schema().serialized(rows, buffers), rows, first_us, last_us)
+                self._write_one(self._pack(rows, buffers), rows, first_us, last_us)
         except OSError as error:
             raise StoreError(f"the stream {self.name} cannot be written: {error.strerror}") from error
         return [each.write(self.name) for each in self._pending[before:]]
+
+    def _pack(self, rows: int, buffers: Buffers) -> list[Piece]:
+        if self._packer is None or self._packer.compression != self.compression:
+            from tidemq.stream.packing import Packer
+
+            self._packer = Packer(self.compression)
+        return self._packer.pack(rows, buffers)
 
     @property
     def written_offset(self) -> int:
         """The offset after all that was written, published or not."""
         return self._pending[-1].end if self._pending else self.next_offset
 
-    def _write_one(self, data: memoryview, rows: int, first_us: int, last_us: int) -> None:
+    def _write_one(self, pieces: list[Piece], rows: int, first_us: int, last_us: int) -> None:
         first = self.written_offset
         late = self._extents and self.segment_us and first_us - self._began_us >= self.segment_us
         if self._position >= self.segment_bytes or self._extents >= SEGMENT_EXTENTS or late:
@@ -158,12 +167,15 @@ class StreamLog:
         assert self._segment is not None
         if not self._extents:
             self._began_us = first_us
-        checksum = _schema().checksum(data)
-        _write_all(self._file, data, self._position)
+        checksum = length = 0
+        for piece in pieces:
+            checksum = _schema().checksum(piece, checksum)
+            length += len(piece)
+        _write_pieces(self._file, pieces, length, self._position)
         self._pending.append(
-            Extent(first, rows, self._segment, self._position, len(data), checksum, first_us, last_us)
+            Extent(first, rows, self._segment, self._position, length, checksum, first_us, last_us)
         )
-        self._position += len(data)
+        self._position += length
         self._extents += 1
 
     def _open_segment(self) -> None:
@@ -423,6 +435,13 @@ def _schema() -> ModuleType:
     from tidemq.stream import schema
 
     return schema
+
+
+def _write_pieces(file: int, pieces: Sequence[Piece], length: int, position: int) -> None:
+    """All of them, one after the other, from where they are."""
+    count = os.pwritev(file, pieces, position)
+    if count < length:  # a disk that is nearly full, or a signal
+        _write_all(file, b"".join(pieces)[count:], position + count)
 
 
 def _write_all(file: int, data: memoryview | bytes, position: int) -> None:

@@ -47,7 +47,8 @@ def merge(log: StreamLog, extents: Sequence[Extent]) -> list[Extent]:
     segment = extents[0].segment | REWRITTEN
     path = log.segment_path(segment)
     try:
-        merged = list(_write(path, segment, _large(_batches(log, extents))))
+        batches = _large(_batches(log, extents))
+        merged = list(_write(path, segment, batches, log.compression))
         sync_directory(log.folder)
     except BaseException:
         path.unlink(missing_ok=True)
@@ -55,13 +56,13 @@ def merge(log: StreamLog, extents: Sequence[Extent]) -> list[Extent]:
     return merged
 
 
-def _write(path: Path, segment: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Extent]:
+def _write(path: Path, segment: int, batches: Iterator[pa.RecordBatch], compression: str) -> Iterator[Extent]:
     position = len(HEAD)
     with path.open("wb") as file:
         os.chmod(path, 0o600)
         file.write(HEAD)
         for batch in batches:
-            data = serialized_batch(batch)
+            data = serialized_batch(batch, compression)
             came = pc.min_max(batch.column("received").cast(pa.int64())).as_py()
             yield Extent(
                 batch.column("offset")[0].as_py(),

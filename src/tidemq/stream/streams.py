@@ -66,6 +66,7 @@ class Stream:
             "filters": list(self.config.filters),
             "retention_s": self.config.retention_s,
             "retention_bytes": self.config.retention_bytes,
+            "compression": self.config.compression,
             "epoch": self.epoch,
             "first_offset": self.log.first_offset,
             "next_offset": self.log.next_offset,
@@ -221,7 +222,10 @@ class Streams:
 
     @staticmethod
     def _bound(stream: Stream) -> None:
-        """Segments so small that retention, which gives up whole ones, is kept with some precision."""
+        """Batches as the stream's configuration has them. Segments so small that retention, which gives up
+        whole ones, is kept with some precision.
+        """
+        stream.log.compression = stream.config.compression
         limit = stream.config.retention_bytes or SEGMENT_BYTES * SEGMENTS
         stream.log.segment_bytes = min(SEGMENT_BYTES, max(_SEGMENT_BYTES_MIN, limit // SEGMENTS))
         stream.log.segment_us = int(stream.config.retention_s * 1e6) // SEGMENTS

@@ -1,14 +1,17 @@
 """Streams over HTTP: declared, listed, deleted, and read as Arrow IPC by ranges of offsets.
 
 A read is answered from the segments' files by sendfile, from this loop: no reactor and no Python per message
-takes part in it. docs/streams.md describes the interface.
+takes part in it. Some columns are taken out of the batches by another thread, a piece at a time.
+docs/streams.md describes the interface.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import IO, NoReturn, TypeVar
@@ -20,12 +23,15 @@ from tidemq.broker.durability.keeper import Keeper
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
 from tidemq.stream import Extent, Stream, Streams
+from tidemq.stream.projection import Projection
 from tidemq.stream.ranges import ExpiredOffsetError, open_range
 from tidemq.stream.schema import END, HEAD
 
 T = TypeVar("T")
 
 WAIT_MAX_S = 60.0  # for a reader that waits for the next message
+PIECE_BYTES = 4 << 20  # of batches whose columns are taken out at once,
+PIECE_EXTENTS = 256  # or so many of them
 
 
 class StreamRoutes:
@@ -108,6 +114,7 @@ class StreamRoutes:
                 web.HTTPConflict,
                 f"the stream {stream.config.name} was made anew: its epoch is {stream.epoch}, not {epoch}",
             )
+        columns = _columns(request)
         with ExitStack() as stack:
             try:
                 runs = open_range(stream.log, start, end, bytes_max, stack)
@@ -115,12 +122,15 @@ class StreamRoutes:
                 _refuse(web.HTTPGone, str(error))
             except StoreError as error:
                 _refuse(web.HTTPInternalServerError, str(error))
-            response = _answer(start, [each for _, run in runs for each in run])
+            response = _answer(start, [each for _, run in runs for each in run], columns)
             await response.prepare(request)
             with suppress(ConnectionError):  # a reader may go when it has what it wants
-                await response.write(HEAD)
+                await response.write(columns.head if columns else HEAD)
                 for file, run in runs:
-                    await _send(request, file, run)
+                    if columns:
+                        await _send_columns(response, file, run, columns)
+                    else:
+                        await _send(request, file, run)
                 await response.write(END)
                 await response.write_eof()
         return response
@@ -133,16 +143,60 @@ class StreamRoutes:
         return stream
 
 
-def _answer(start: int, extents: Sequence[Extent]) -> web.StreamResponse:
-    """The beginning of an answer with these batches."""
-    return web.StreamResponse(
-        headers={
-            "Content-Type": "application/vnd.apache.arrow.stream",
-            "Content-Length": str(len(HEAD) + sum(each.length for each in extents) + len(END)),
-            "X-First-Offset": str(extents[0].first if extents else start),
-            "X-Next-Offset": str(extents[-1].end if extents else start),
-        }
-    )
+def _columns(request: web.Request) -> Projection | None:
+    """Those that the reader wants; None: all."""
+    text = request.query.get("columns")
+    if text is None:
+        return None
+    try:
+        return Projection.of(tuple(text.split(",")))
+    except UsageError as error:
+        _refuse(web.HTTPBadRequest, str(error))
+
+
+def _answer(start: int, extents: Sequence[Extent], columns: Projection | None) -> web.StreamResponse:
+    """The beginning of an answer with these batches. How long it gets with some columns nobody knows yet."""
+    headers = {
+        "Content-Type": "application/vnd.apache.arrow.stream",
+        "X-First-Offset": str(extents[0].first if extents else start),
+        "X-Next-Offset": str(extents[-1].end if extents else start),
+    }
+    if columns is None:
+        headers["Content-Length"] = str(len(HEAD) + sum(each.length for each in extents) + len(END))
+    return web.StreamResponse(headers=headers)
+
+
+async def _send_columns(
+    response: web.StreamResponse, file: IO[bytes], run: list[Extent], columns: Projection
+) -> None:
+    """Some columns of a run, piece by piece; another thread takes them out."""
+    for piece in _pieces(run):
+        try:
+            data = await asyncio.to_thread(_project, file, piece, columns)
+        except (ValueError, struct.error) as error:
+            raise ConnectionResetError(f"a batch is not as it was written: {error}") from error
+        await response.write(data)
+
+
+def _project(file: IO[bytes], piece: list[Extent], columns: Projection) -> bytes:
+    count = sum(each.length for each in piece)
+    data = os.pread(file.fileno(), count, piece[0].position)
+    if len(data) != count:
+        raise ValueError("a segment is shorter than its extents")
+    return columns.of_batches(data)
+
+
+def _pieces(run: list[Extent]) -> Iterator[list[Extent]]:
+    """Parts of a run that are small enough to be held in memory, and to be worked in a moment."""
+    piece: list[Extent] = []
+    size = 0
+    for each in run:
+        if piece and (size + each.length > PIECE_BYTES or len(piece) == PIECE_EXTENTS):
+            yield piece
+            piece, size = [], 0
+        piece.append(each)
+        size += each.length
+    yield piece
 
 
 async def _send(request: web.Request, file: IO[bytes], run: list[Extent]) -> None:
