@@ -11,12 +11,13 @@ RUNS ?= 100
 KILLS ?= 8
 MINUTES ?= 30
 PYTHONS ?= python3.12 python3.13
+PYSPARKS ?= 4.0 4.3
 ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners tests/clients
 
 # without the files that it forbids, each of the many processes of the tests compiles anew what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel wheel-test pythons format bench bench-engine bench-store bench-pipeline asan race assert fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline asan race assert fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -70,6 +71,9 @@ pythons: ## the same with other Pythons, each in an environment of its own (PYTH
 	@for python in $(PYTHONS); do \
 		$(MAKE) VENV=build/$$(basename $$python) PYTHON=$$python wheel-test || exit 1; \
 	done
+
+pysparks: setup ## the extra `spark` with other versions of Spark, each in an environment of its own (PYSPARKS="4.0 4.3")
+	TIDEMQ_TEST_PYSPARKS="$(PYSPARKS)" $(BIN)/pytest -m long tests/wheel/test_spark_extra.py
 
 format: setup ## put imports and lines in order
 	$(BIN)/ruff check --quiet --fix

@@ -32,7 +32,7 @@ from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
 from tidemq.pipeline.lake.progress import Progress
 from tidemq.pipeline.spark import jobs
 from tidemq.pipeline.spark.jobs import JobError
-from tidemq.pipeline.spark.session import check_workers
+from tidemq.pipeline.spark.workers import check_workers
 from tidemq.testing.ports import free_port
 from tidemq.testing.proxy import Proxy
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +17,28 @@ from pipeline.streaming import TIDEMQ, Streaming
 from pipeline_crash.cluster import QUICK_JAVA, environment
 from waiting import WAIT_S
 
+from tidemq.client.streams import StreamReader
 from tidemq.testing.ports import free_port
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+from tidemq.pipeline.sources.stream import register
+
+master, url, mqtt, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.remote(master).getOrCreate()
+register(spark)
+options = {"url": url, "stream": "remote"}
+print(spark.read.format("tidemq").options(**options, end="50").load().selectExpr("sum(offset)").first()[0])
+followed = spark.readStream.format("tidemq").options(**options).load()
+copies = followed.where("topic = 'remote/a'").selectExpr("'remote/copy' topic", "payload")
+write = copies.writeStream.format("tidemq").options(url=mqtt, checkpointLocation=checkpoint, publisherId="c")
+write.trigger(availableNow=True).start().awaitTermination()
+"""
+OVERLOADED = "Python worker failed to connect back"  # within Spark's ten seconds
 RULES = '[[rules]]\nname = "number"\nfilter = "connect/+"\nformat = "number"\n'
 
 
@@ -80,3 +98,20 @@ def test_a_job_runs_on_a_connect_server_and_goes_on_from_its_checkpoint(
     assert sorted(values) == list(range(100))
     assert DeltaTable(tmp_path / "lake/connect/bronze").to_pyarrow_table().num_rows == 102
     assert DeltaTable(tmp_path / "lake/connect/dead_letters").to_pyarrow_table().num_rows == 2
+
+
+def test_the_source_and_the_sink_run_in_a_connect_session(
+    streaming: Streaming, master: str, tmp_path: Path
+) -> None:
+    streaming.declare("remote")
+    payloads = [b"%d" % number for number in range(50)]
+    streaming.publish([("remote/a", payload) for payload in payloads])
+    command = [sys.executable, "-c", PROGRAM, master, streaming.url]
+    command += [f"mqtt://127.0.0.1:{streaming.broker.port}", str(tmp_path / "checkpoint")]
+    without_java = os.environ | {"JAVA_HOME": "/nowhere", "PATH": ""}
+    done = None
+    while done is None or OVERLOADED in done.stderr:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, env=without_java)
+    assert (done.returncode, done.stdout) == (0, f"{sum(range(50))}\n"), done.stderr
+    rows = [row for batch in StreamReader(streaming.url, "remote").read(0) for row in batch.to_pylist()]
+    assert [row["payload"] for row in rows if row["topic"] == "remote/copy"] == payloads

@@ -19,7 +19,9 @@ from tidemq.client import Properties
 from tidemq.client.streams import StreamError
 from tidemq.errors import UsageError
 from tidemq.pipeline.decode.publish_time import parse_time_us
-from tidemq.pipeline.sources.stream import COLUMNS, TailReader, register
+from tidemq.pipeline.sources.bounded_tail import TailReader
+from tidemq.pipeline.sources.ranges import COLUMNS
+from tidemq.pipeline.sources.stream import register
 from tidemq.pipeline.sources.stream_options import SourceOptions
 from tidemq.stream.schema import SCHEMA
 
@@ -89,6 +91,25 @@ def test_a_row_has_all_of_the_message(load: Callable[..., DataFrame], streaming:
     assert len(first.message_id) == 16
     assert abs((datetime.now(UTC) - first.received.astimezone(UTC)).total_seconds()) < 60
     assert (second.qos, bytes(second.payload), second.published, second.content_type) == (0, b"", None, None)
+
+
+def test_a_row_has_the_columns_that_are_wanted(
+    load: Callable[..., DataFrame], streaming: Streaming, spark: SparkSession, tmp_path: Path
+) -> None:
+    streaming.declare("some")
+    with streaming.client() as client:
+        sent = Properties(user_properties=(("sent", "1769857200"),))
+        client.publish("some/a", b"\x00\xff", qos=1, properties=sent)
+    frame = load("some", columns="payload, published,epoch,topic", timeProperty="sent")
+    assert frame.columns == ["payload", "published", "epoch", "topic"]
+    [row] = frame.collect()
+    assert (bytes(row.payload), row.topic) == (b"\x00\xff", "some/a")
+    assert row.published.timestamp() == 1769857200
+    assert load("some", columns="epoch").collect() == [(row.epoch,)]
+    followed = load("some", following=True, columns="offset,epoch")
+    assert drain(followed, tmp_path, spark) == [[0]]
+    with pytest.raises(AnalysisException, match="a stream has no column 'topics'"):
+        load("some", columns="topics")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +232,7 @@ def test_expired_messages_fail_or_are_left_out(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"strat": "1"}, "option 'strat' is unknown; accepted: url, tokenFile, stream, start"),
+        ({"strat": "1"}, "option 'strat' is unknown; accepted: url, tokenFile, cafile, stream, start"),
         ({"start": "yesterday"}, "option start is 'yesterday'; accepted: earliest, latest"),
         ({"start": "2026-01-31T12:00:00"}, "with its zone"),
         ({"failOnDataLoss": "maybe"}, "accepted: true, false"),
@@ -219,6 +240,15 @@ def test_expired_messages_fail_or_are_left_out(
         ({"maxRowsPerBatch": "1", "maxBytesPerBatch": "1"}, "exclude one another"),
         ({"url": "localhost:80"}, "not of the form http://host:port"),
         ({"stream": ""}, "option stream is missing"),
+        (
+            {"columns": "topic, topics"},
+            "columns is 'topic, topics': a stream has no column 'topics'; acc",
+        ),
+        ({"columns": "topic,topic"}, "the column topic is wanted twice"),
+        ({"columns": ","}, "no column is wanted; accepted: epoch, offset, topic"),
+        ({"columns": "published"}, "no column 'published'"),
+        ({"columns": "topic", "ranges": "true"}, "columns and ranges exclude one another"),
+        ({"cafile": "/nowhere"}, "no certificates can be read from /nowhere"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], text: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,17 +32,7 @@ except ImportError as error:
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    """What the command printed; it must succeed, and finds no package but those installed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    return done.stdout
-
-
-async def test_it_is_installed_alone_and_publishes(tmp_path: Path) -> None:
+async def test_it_is_installed_alone_and_publishes(run: Callable[..., str], tmp_path: Path) -> None:
     run(sys.executable, ROOT / "tools" / "client_distribution.py", tmp_path, cwd=ROOT)
     (wheel,) = tmp_path.glob("tidemq_client-*.whl")  # noqa: ASYNC240 (nothing else runs here)
     assert wheel.stat().st_size < BYTES_MAX

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,28 +28,6 @@ WHOLE = ["unit", "cli", "store", "conformance", "clients", "adversity", "bench",
 ABOUT_THE_SOURCE = "--ignore=unit/test_docs.py"
 
 pytestmark = pytest.mark.timeout(2400)
-
-
-def run(*command: str | Path, cwd: Path) -> str:
-    """What the command printed; it must succeed, and finds no package but those installed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from this tree with what is compiled already."""
-    for stale in ROOT.joinpath("build", "lib").rglob("*"):
-        if stale.is_file() and stale.suffix != ".so":
-            stale.unlink()
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, cwd=ROOT)
-    (path,) = folder.glob("tidemq-*.whl")
-    return path
 
 
 def test_its_files(wheel: Path) -> None:
@@ -74,7 +52,7 @@ def test_its_files(wheel: Path) -> None:
     assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
 
 
-def test_its_behaviour(wheel: Path, tmp_path: Path) -> None:
+def test_its_behaviour(wheel: Path, run: Callable[..., str], tmp_path: Path) -> None:
     whole = os.environ.get("TIDEMQ_TEST_WHEEL") == "whole"
     environment = tmp_path / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)

@@ -47,7 +47,9 @@ User = Annotated[str | None, typer.Option(metavar="NAME", help="User name at the
 PasswordFile = Annotated[
     str | None, typer.Option(metavar="FILE", help="File with the user's password at the MQTT broker.")
 ]
-CaFile = Annotated[str | None, typer.Option(metavar="FILE", help="Certificates that are trusted.")]
+CaFile = Annotated[
+    str, typer.Option(metavar="FILE", help="Certificates that are trusted in place of the system's.")
+]
 Cert = Annotated[str | None, typer.Option(metavar="FILE", help="Own certificate for the MQTT broker.")]
 Key = Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, if --cert does not have it.")]
 RowsMax = Annotated[int, typer.Option(min=1, help="Messages of a batch.")]
@@ -60,6 +62,7 @@ def ingest(
     tables: Annotated[str, typer.Argument(metavar="TABLES", help="Folder or URI that all executors reach.")],
     url: Url,
     token_file: TokenFile = "",
+    cafile: CaFile = "",
     master: Master = "local[*]",
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML with rules that decode payloads.")
@@ -100,6 +103,7 @@ def ingest(
         job = Ingest(
             url=url,
             token_file=token_file,
+            cafile=cafile,
             stream=stream,
             tables=tables,
             start=start,
@@ -209,6 +213,7 @@ def status(
         str, typer.Option(metavar="URL", help="The broker's admin listener; none: the tables alone.")
     ] = "",
     token_file: TokenFile = "",
+    cafile: CaFile = "",
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each table.")] = False,
 ) -> None:
     """Show what is in the tables of a stream, how far each has got, and how many messages it is behind.
@@ -216,12 +221,15 @@ def status(
     Needs no Spark.
     """
     try:
-        from tidemq.client.streams import StreamReader, find_token
+        from tidemq.client.streams import StreamReader, find_token, read_cafile
         from tidemq.pipeline.lake.plan import Lake
         from tidemq.pipeline.lake.status import as_row, as_text
         from tidemq.pipeline.lake.status import status as status_of
 
-        state = StreamReader(url, stream, token=find_token(token_file)).describe() if url else None
+        state = None
+        if url:
+            token, cadata = find_token(token_file), read_cafile(cafile)
+            state = StreamReader(url, stream, token=token, cadata=cadata).describe()
         found = status_of(Lake(stream=stream, tables=tables), state)
         print("\n".join(json.dumps(as_row(each)) for each in found) if as_json else as_text(found))
     except (TideMQError, ImportError, OSError) as error:
@@ -272,7 +280,7 @@ def alerts(
     ],
     user: User = None,
     password_file: PasswordFile = None,
-    cafile: CaFile = None,
+    cafile: CaFile = "",
     cert: Cert = None,
     key: Key = None,
     token_file: TokenFile = "",
@@ -302,8 +310,9 @@ def alerts(
         job = Alerts(
             url=url,
             token_file=token_file,
+            cafile=cafile,
             stream=stream,
-            mqtt=_target(mqtt, user, password_file, cafile, cert, key),
+            mqtt=_target(mqtt, user, password_file, cafile or None, cert, key),
             rules=load_alert_rules(rules),
             checkpoint=checkpoint,
             start=start,
@@ -421,7 +430,7 @@ def replay(
     ] = "",
     user: User = None,
     password_file: PasswordFile = None,
-    cafile: CaFile = None,
+    cafile: CaFile = "",
     cert: Cert = None,
     key: Key = None,
     master: Master = "local[*]",
@@ -430,19 +439,20 @@ def replay(
     at the pace at which they came, or another.
     """
     try:
-        from tidemq.client.streams import find_token
+        from tidemq.client.streams import find_token, read_cafile
         from tidemq.pipeline.replay import Replay, replay, stream_batches, table_batches
         from tidemq.pipeline.sources.stream_options import Position
         from tidemq.pipeline.spark.session import spark_session
 
-        target = _target(url, user, password_file, cafile, cert, key)
+        target = _target(url, user, password_file, cafile or None, cert, key)
         job = Replay(target, pace, topic_prefix, time_property)
         bounds = Position.parse("start", start), Position.parse("end", end)
         if bool(source) == bool(stream):
             raise UsageError("give a SOURCE, or a stream by --stream")
         with _shown() as show, ExitStack() as opened:
             if stream:
-                batches = stream_batches(admin_url, stream, *bounds, token=find_token(token_file))
+                token, cadata = find_token(token_file), read_cafile(cafile)
+                batches = stream_batches(admin_url, stream, *bounds, token=token, cadata=cadata)
             else:
                 spark = opened.enter_context(spark_session(master, f"tidemq replay {source}"))
                 batches = table_batches(spark, source, *bounds)
@@ -495,6 +505,7 @@ def doctor(
     stream: Annotated[str, typer.Argument(metavar="[STREAM]", help="A stream to be looked for.")] = "",
     url: Url = "",
     token_file: TokenFile = "",
+    cafile: CaFile = "",
     master: Annotated[
         str, typer.Option(metavar="MASTER", help="Start Spark there, and have its executors look.")
     ] = "",
@@ -505,7 +516,7 @@ def doctor(
     except ImportError as error:
         _fail(error)
     healthy = True
-    for finding in examine(url, stream, master, token_file=token_file):
+    for finding in examine(url, stream, master, token_file=token_file, cafile=cafile):
         print(f"{'ok ' if finding.good else 'BAD'} {finding.subject}: {finding.text}", flush=True)
         healthy &= finding.good
     raise typer.Exit(0 if healthy else EXIT_FAILED)

@@ -25,7 +25,7 @@ from tidemq.pipeline.alerts.watching import FOUND, UNREADABLE, found_row, readin
 from tidemq.pipeline.lake.messages import columns_of
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.table import TableError
-from tidemq.pipeline.sources.stream import COLUMNS
+from tidemq.pipeline.sources.ranges import COLUMNS
 from tidemq.pipeline.sources.stream_options import Position
 
 EARLIEST, LATEST = Position(), Position(latest=True)

@@ -75,10 +75,16 @@ class Outcome:
 
 
 def stream_batches(
-    url: str, stream: str, start: Position = EARLIEST, end: Position = LATEST, *, token: str = ""
+    url: str,
+    stream: str,
+    start: Position = EARLIEST,
+    end: Position = LATEST,
+    *,
+    token: str = "",
+    cadata: str = "",
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a stream from `start` up to `end`, at most to the last one of now."""
-    reader = StreamReader(url, stream, token=token, retry_s=RETRY_S)
+    reader = StreamReader(url, stream, token=token, cadata=cadata, retry_s=RETRY_S)
     state = reader.describe()
     until = min(end.resolve(reader, state), state.next_offset)
     yield from reader.read(start.resolve(reader, state), until, epoch=state.epoch)

@@ -34,7 +34,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import DoubleType
 
 from tidemq.client import Message, Properties, sync
-from tidemq.client.streams import StreamReader, find_token
+from tidemq.client.streams import StreamReader, find_token, read_cafile
 from tidemq.errors import ConfigError
 from tidemq.pipeline.alerts.alert_rules import AlertRule
 from tidemq.pipeline.alerts.handover import Handover
@@ -67,6 +67,7 @@ class Alerts:
 
     url: str  # of the broker's admin listener
     token_file: str = ""  # with its token, on the driver (see `find_token`)
+    cafile: str = ""  # with the certificates that are trusted in place of the system's, on the driver
     stream: str
     mqtt: Target  # the broker that gets the alerts
     rules: tuple[AlertRule, ...]
@@ -86,8 +87,9 @@ class Alerts:
             raise ConfigError("there is no rule; accepted: at least one")
         with sync.Client(self.mqtt.url, **self.mqtt.options()):
             pass
-        token = find_token(self.token_file)
-        state = StreamReader(self.url, self.stream, token=token, retry_s=RETRY_S).describe()
+        token, cadata = find_token(self.token_file), read_cafile(self.cafile)
+        reader = StreamReader(self.url, self.stream, token=token, cadata=cadata, retry_s=RETRY_S)
+        state = reader.describe()
         if self.handover:
             known = Handover.load(self.handover)
             if (known.stream, known.epoch) != (state.name, state.epoch):
@@ -111,6 +113,7 @@ def start_alerts(spark: SparkSession, alerts: Alerts) -> StreamingQuery:
         failOnDataLoss=alerts.fail_on_data_loss,
         maxRowsPerBatch=alerts.rows_max,
         tokenFile=alerts.token_file,
+        cafile=alerts.cafile,
     )
     settings = {
         "spark.sql.shuffle.partitions": str(alerts.partitions),

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemq.pipeline.lake.day_files import DayFiles
-from tidemq.pipeline.sources.stream import RANGES, Range, messages_of
+from tidemq.pipeline.sources.ranges import RANGES, Range, messages_of
 from tidemq.pipeline.sources.stream_options import SourceOptions
 
 COPIED = f"{RANGES}, repeated boolean"

@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from tidemq.client.streams import StreamReader, find_token
 from tidemq.errors import TideMQError
 from tidemq.pipeline.lake.measures import Measures
 from tidemq.pipeline.lake.plan import Ingest
@@ -79,8 +78,7 @@ class _Exposition(Collector):
         """None where the broker or the tables cannot be asked."""
         job = self._ingest
         try:
-            reader = StreamReader(job.url, job.stream, token=find_token(job.token_file), retry_s=0)
-            found = status(job, reader.describe())
+            found = status(job, job.open(retry_s=0).describe())
         except (TideMQError, OSError) as error:
             _log.warning("no metrics of the tables of %s: %s", job.stream, error)
             return []

@@ -27,7 +27,8 @@ from tidemq.pipeline.lake.messages import columns_of
 from tidemq.pipeline.lake.plan import Ingest
 from tidemq.pipeline.lake.progress import Progress, Span
 from tidemq.pipeline.lake.refine import Refiner
-from tidemq.pipeline.sources.stream import COLUMNS, register
+from tidemq.pipeline.sources.ranges import COLUMNS
+from tidemq.pipeline.sources.stream import register
 from tidemq.pipeline.sources.stream_options import Position, SourceOptions
 from tidemq.pipeline.spark.jobs import JobError, run_job
 

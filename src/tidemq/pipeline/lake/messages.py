@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from tidemq.pipeline.lake.progress import Span
 from tidemq.pipeline.lake.redelivery import first_deliveries
 from tidemq.pipeline.lake.table import Table, day_of
-from tidemq.pipeline.sources.stream import COLUMNS
+from tidemq.pipeline.sources.ranges import COLUMNS
 
 
 class Messages:

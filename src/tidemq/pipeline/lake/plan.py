@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tidemq.client.streams import StreamReader, find_token
+from tidemq.client.streams import StreamReader, find_token, read_cafile
 from tidemq.errors import UsageError
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.decode.schema_registry import RegistryError
@@ -99,6 +99,7 @@ class Ingest(Lake):
 
     url: str  # of the broker's admin listener
     token_file: str = ""  # with its token, on the driver (see `find_token`)
+    cafile: str = ""  # with the certificates that are trusted in place of the system's, on the driver
     start: str = "earliest"  # of a new checkpoint: latest, an offset, a time
     fail_on_data_loss: bool = True
     batch_bytes_max: int = 0  # of a batch, on the broker's disk, in place of `rows_max`; 0: that bounds it
@@ -110,7 +111,8 @@ class Ingest(Lake):
         """Options of the source that hold for every read of the stream."""
         fail = str(self.fail_on_data_loss).lower()
         given = {"url": self.url, "stream": self.stream, "failOnDataLoss": fail}
-        return given | ({"tokenFile": self.token_file} if self.token_file else {})
+        files = {"tokenFile": self.token_file, "cafile": self.cafile}
+        return given | {name: file for name, file in files.items() if file}
 
     @property
     def limits(self) -> dict[str, str]:
@@ -119,6 +121,7 @@ class Ingest(Lake):
             return {"maxBytesPerBatch": str(self.batch_bytes_max)}
         return {"maxRowsPerBatch": str(self.rows_max)}
 
-    def open(self) -> StreamReader:
+    def open(self, retry_s: float = RETRY_S) -> StreamReader:
         """A reader of the stream, for the driver."""
-        return StreamReader(self.url, self.stream, token=find_token(self.token_file), retry_s=RETRY_S)
+        token, cadata = find_token(self.token_file), read_cafile(self.cafile)
+        return StreamReader(self.url, self.stream, token=token, cadata=cadata, retry_s=retry_s)

@@ -30,7 +30,7 @@ from tidemq.errors import RefusedError, UsageError
 from tidemq.pipeline.sources.mqtt_target import RETRY_PAUSE_S, Target, named
 from tidemq.pipeline.sources.spool import Spool
 from tidemq.pipeline.sources.stream_options import RETRY_S
-from tidemq.pipeline.spark.session import check_workers
+from tidemq.pipeline.spark.workers import check_workers
 from tidemq.wire import Fault, fault_text, topic_filter_fault
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidemq.client import AnswerTimeoutError, Message
 from tidemq.client.exactly_once import ExactlyOncePublisher
@@ -24,9 +25,11 @@ from tidemq.pipeline.sources.mqtt_target import Target, named
 from tidemq.pipeline.sources.row_messages import ahead, check_columns
 
 if TYPE_CHECKING:
+    from pyspark.sql import Row
     from pyspark.sql.types import StructType
 
 ANSWER_S = 120.0  # for the acknowledgements of some 100,000 rows, a broker's restart included
+_ROWS = 10_000  # of a batch that is made of rows
 _BATCH_ID = "streaming.sql.batchId"  # of the tasks of a micro-batch, as Spark has it
 _NAMES = (*Target.NAMES, "qos", "publisherId", "batchId", "orderBy")
 
@@ -85,7 +88,7 @@ class Published(WriterCommitMessage):
     rows: int
 
 
-class _Rows:
+class RowSink:
     """Publishes the rows of a task; what both kinds of writer do."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -149,9 +152,22 @@ def _sorted(batches: Iterator[pa.RecordBatch], order_by: tuple[str, ...]) -> Ite
     return iter(table.sort_by([(name, "ascending") for name in keys]).to_batches())
 
 
-class BatchSink(_Rows, DataSourceArrowWriter):
+class BatchSink(RowSink, DataSourceArrowWriter):
     """What `frame.write` does."""
 
 
-class StreamSink(_Rows, DataSourceStreamArrowWriter):
-    """What `frame.writeStream` does."""
+class RowStreamSink(RowSink, DataSourceStreamWriter):
+    """What `frame.writeStream` does before Spark 4.1, which hands over one row after the other."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        super().__init__(options)
+        self._schema = to_arrow_schema(schema)
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        """In an executor."""
+        return super().write(_batches(iterator, self._schema))
+
+
+def _batches(rows: Iterator[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    while some := list(islice(rows, _ROWS)):
+        yield pa.RecordBatch.from_pylist([row.asDict(recursive=True) for row in some], schema)

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
 
-from tidemq.client.streams import StreamReader, StreamState, find_token
+from tidemq.client.streams import (
+    COLUMNS,
+    StreamReader,
+    StreamState,
+    check_columns,
+    find_token,
+    read_cafile,
+)
 from tidemq.errors import UsageError
 
 RETRY_S = 30.0  # for so long a broker that cannot be reached may be starting again
@@ -18,6 +25,7 @@ _NAMES = {  # as Spark hands them over, and as they are written
     for name in (
         "url",
         "tokenFile",
+        "cafile",
         "stream",
         "start",
         "end",
@@ -26,6 +34,7 @@ _NAMES = {  # as Spark hands them over, and as they are written
         "maxBytesPerBatch",
         "rowsPerPartition",
         "timeProperty",
+        "columns",
         "ranges",  # of ingest: rows say which messages there are, and have none
     )
 }
@@ -72,6 +81,7 @@ class SourceOptions:
 
     url: str
     token: str = field(repr=False)  # what tokenFile holds, so that no plan of Spark's has it
+    cadata: str = field(repr=False)  # and cafile: executors need no such files
     stream: str
     start: Position
     end: Position
@@ -80,6 +90,7 @@ class SourceOptions:
     bytes_max: int
     partition_rows: int
     time_property: str
+    columns: tuple[str, ...]
     ranges: bool
 
     @classmethod
@@ -97,6 +108,7 @@ class SourceOptions:
         options = cls(
             url=values["url"],
             token=find_token(values.get("tokenfile", "")),
+            cadata=read_cafile(values.get("cafile", "")),
             stream=values["stream"],
             start=Position.parse("start", values.get("start", "earliest")),
             end=Position.parse("end", values.get("end", "latest")),
@@ -105,6 +117,7 @@ class SourceOptions:
             bytes_max=_number(values, "maxbytesperbatch", 0),
             partition_rows=_number(values, "rowsperpartition", PARTITION_ROWS),
             time_property=values.get("timeproperty", ""),
+            columns=_columns(values),
             ranges=values.get("ranges") == "true",
         )
         if options.rows_max and options.bytes_max:
@@ -114,7 +127,23 @@ class SourceOptions:
 
     def open(self) -> StreamReader:
         """A reader of the stream."""
-        return StreamReader(self.url, self.stream, token=self.token, retry_s=RETRY_S)
+        token, cadata = self.token, self.cadata
+        return StreamReader(self.url, self.stream, token=token, cadata=cadata, retry_s=RETRY_S)
+
+
+def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
+    """What rows have, in this order."""
+    accepted = ("epoch", *COLUMNS, *(("published",) if values.get("timeproperty") else ()))
+    if "columns" not in values:
+        return accepted
+    if values.get("ranges") == "true":
+        raise UsageError("the options columns and ranges exclude one another")
+    wanted = tuple(name.strip() for name in values["columns"].split(",") if name.strip())
+    try:
+        check_columns(wanted, accepted)
+    except UsageError as error:
+        raise UsageError(f"the option columns is {values['columns']!r}: {error}") from None
+    return wanted
 
 
 def _number(values: Mapping[str, str], name: str, default: int) -> int:

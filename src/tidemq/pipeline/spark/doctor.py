@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidemq.client.streams import StreamReader, find_token
+from tidemq.client.streams import StreamReader, find_token, read_cafile
 from tidemq.errors import TideMQError, UsageError
 from tidemq.pipeline.spark.java import find_java
 
@@ -35,17 +35,23 @@ class Finding:
     text: str
 
 
-def examine(url: str = "", stream: str = "", master: str = "", *, token_file: str = "") -> Iterator[Finding]:
+def examine(
+    url: str = "", stream: str = "", master: str = "", *, token_file: str = "", cafile: str = ""
+) -> Iterator[Finding]:
     """Looks at what a job with these needs, and goes on after what is wrong. Without `url`, at no broker;
     without `master`, Spark is not started. A few seconds; ten with `master`.
     """
+
+    def reader() -> StreamReader:
+        return StreamReader(url, stream, token=find_token(token_file), cadata=read_cafile(cafile))
+
     yield _looked("Java", _java)
     for package, oldest in PACKAGES.items():
         yield _looked(package, partial(_package, package, oldest))
     if url:
-        yield _looked("broker", lambda: _broker(url, stream, token_file))
+        yield _looked("broker", lambda: _broker(reader()))
     if master:
-        yield _looked("Spark", lambda: _spark(url, stream, master, token_file))
+        yield _looked("Spark", lambda: _spark(reader() if url else None, master))
 
 
 def _looked(subject: str, look: Callable[[], str]) -> Finding:
@@ -71,26 +77,24 @@ def _package(name: str, oldest: tuple[int, int]) -> str:
     return version
 
 
-def _broker(url: str, stream: str, token_file: str) -> str:
-    state = StreamReader(url, stream, token=find_token(token_file)).describe()
+def _broker(reader: StreamReader) -> str:
+    state = reader.describe()
     kept = state.next_offset - state.first_offset
-    return f"{url} has the stream {stream}: {kept:,} messages from offset {state.first_offset}"
+    return f"{reader.url} has the stream {state.name}: {kept:,} messages from offset {state.first_offset}"
 
 
-def _spark(url: str, stream: str, master: str, token_file: str) -> str:
+def _spark(reader: StreamReader | None, master: str) -> str:
     """Starts it, and lets a task on an executor ask for the broker."""
     import pyarrow as pa
 
     from tidemq.pipeline.spark.session import spark_session
 
-    token = find_token(token_file)
-
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             text = ""
             try:
-                if url:
-                    StreamReader(url, stream, token=token).describe()
+                if reader:
+                    reader.describe()
             except TideMQError as error:
                 text = str(error)
             yield pa.RecordBatch.from_pydict({"text": [text]})
@@ -103,7 +107,7 @@ def _spark(url: str, stream: str, master: str, token_file: str) -> str:
         if said[0].text:
             raise UsageError(f"an executor of {master} does not reach the broker: {said[0].text}")
         return f"{spark.version} on {master}; its executors " + (
-            "reach the broker" if url else "run TideMQ's code"
+            "reach the broker" if reader else "run TideMQ's code"
         )
 
 

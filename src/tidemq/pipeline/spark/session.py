@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -45,23 +43,3 @@ def spark_session(master: str, name: str, settings: Mapping[str, str] = {}) -> I
     finally:
         with suppress(Py4JError, ConnectionError):  # of a Java process that was killed
             spark.stop()
-
-
-_HAS_ALL = "import importlib.util as u; raise SystemExit(not all(map(u.find_spec, ('tidemq', 'pyarrow'))))"
-
-
-def check_workers(spark: SparkSession) -> None:
-    """UsageError where the session's workers run a Python without TideMQ, as Spark does that is not told by
-    PYSPARK_PYTHON. Of Spark Connect that is the server's, and cannot be seen from here.
-    """
-    if not hasattr(spark, "sparkContext"):
-        return
-    named = spark.sparkContext.pythonExec
-    python = shutil.which(named)
-    if python == sys.executable:
-        return
-    if python is None or subprocess.run([python, "-c", _HAS_ALL], capture_output=True).returncode:
-        raise UsageError(
-            f"Spark's workers run {named}, which has no TideMQ; set PYSPARK_PYTHON={sys.executable} before "
-            "the session begins"
-        )
