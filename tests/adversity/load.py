@@ -174,8 +174,9 @@ def subscriber(play: Play) -> None:
 def replayer(play: Play) -> None:
     """Asks for what a stream keeps, and goes in the middle."""
     version = play.random.choice((3, 4, 5))
-    client = play.open(f"replayer{play.random.randrange(4)}", version)
-    client.send(subscribe(1, ("$stream/load/first/#", 0), version=version))
+    named = {"session_expiry": 1, "receive_max": 10} if version == 5 else {}
+    client = play.open(f"replayer{play.random.randrange(4)}", version, **named)
+    client.send(subscribe(1, ("$stream/load/first/#", play.random.randrange(2)), version=version))
     play.take_all(client, play.random.randrange(3000))
     play.seen["replayed"] += 1
     if play.random.random() < 0.5:

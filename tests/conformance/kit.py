@@ -180,6 +180,17 @@ class Client:
         self.send(subscribe(packet_id, (name, qos | opts), version=self.version, **named))
         return self.expect(SUBACK, packet_id=packet_id, reasons=[(qos | opts) & 3])
 
+    def replay(self, name: str, qos: int = 1, **named: Any) -> None:
+        """The same of what a stream keeps, whose messages may come before SUBACK; they wait for `receive`."""
+        packet_id = self.next_id()
+        self.send(subscribe(packet_id, (name, qos), version=self.version, **named))
+        before = []
+        while (packet := self.receive()).kind == PUBLISH:
+            before.append(packet)
+        assert packet.kind == SUBACK, f"expected SUBACK, got {packet}"
+        assert (packet.packet_id, packet.reasons) == (packet_id, [qos])
+        self.set_aside = before + self.set_aside
+
     def unsubscribe(self, *names: str) -> Packet:
         packet_id = self.next_id()
         self.send(unsubscribe(packet_id, *names, version=self.version))

@@ -56,7 +56,9 @@ from tidemq.engine import (
     ConnectRequest,
     Delivered,
     Engine,
+    Fed,
     PublishRequest,
+    Replaying,
     SubscribeRequest,
 )
 from tidemq.engine.door import rule_row
@@ -145,6 +147,16 @@ class Stage:
             self.delivering.add(connection)
             self.engine.deliver(connection, packets, 1)
 
+    def feed(self, connection: int, topic_filter: str, offset: int, dice: random.Random) -> None:
+        """Messages of a stream at QoS 1, some of which it may have had already."""
+        count = dice.choice([0, 1, 200])
+        parts = (b"a/b", b"", b"replayed" * dice.choice([1, 1, 1000]))
+        sizes = [len(part) for part in parts]
+        messages = b"".join(
+            struct.pack(">QIII", offset + number, *sizes) + b"".join(parts) for number in range(count)
+        )
+        self.engine.feed(connection, topic_filter, messages, offset + count)
+
     def answer(self, event: Any, dice: random.Random) -> None:
         if isinstance(event, ConnectRequest):
             good = "good/" in event.client_id
@@ -164,9 +176,24 @@ class Stage:
         elif isinstance(event, SubscribeRequest):
             good = "good/" in event.client_id
             reasons = [0 if good or dice.random() < 0.9 else 0x87 for _ in event.filters]
-            self.engine.answer_subscribe(event.connection, reasons)
+            starts = b"".join(
+                struct.pack(">BQQ", dice.randrange(2), dice.randrange(2), dice.randrange(4))
+                for (topic_filter, _), reason in zip(event.filters, reasons, strict=True)
+                if topic_filter.startswith("$stream/") and len(topic_filter) > 8 and reason == 0
+            )
+            why = dice.choice(["", "because", "x" * 300])
+            self.engine.judge(event.connection, [topic_filter for topic_filter, _ in event.filters])
+            self.engine.answer_subscribe(event.connection, reasons, why, starts)
             if not good and dice.random() < 0.5:  # to one that may have asked for no replay, or have gone
                 self.deliver(event.connection, _REPLAYED * dice.choice([0, 1, 20_000]))
+        elif isinstance(event, Replaying):
+            [(topic_filter, _)] = event.request.filters
+            if dice.random() < 0.1:
+                self.engine.revoke_replay(event.request.connection, topic_filter)
+            self.feed(event.request.connection, topic_filter, event.offset, dice)
+        elif isinstance(event, Fed):
+            if dice.random() < 0.9:
+                self.feed(event.connection, event.topic_filter, dice.randrange(1000), dice)
         elif isinstance(event, Delivered):
             self.delivering.discard(event.connection)
             if not event.gone and dice.random() < 0.9:

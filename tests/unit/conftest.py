@@ -100,7 +100,9 @@ class FakeEngine:
         self.names.append((username, tuple(groups), rules))
         self.answers.append(("auth", connection, reason, auth_data))
 
-    def answer_subscribe(self, connection: int, reasons: Sequence[int]) -> None:
+    def answer_subscribe(
+        self, connection: int, reasons: Sequence[int], reason_string: str = "", starts: bytes = b""
+    ) -> None:
         self.answers.append(("subscribe", connection, tuple(reasons)))
 
     def answer_publish(self, connection: int, reason: int, *, ttl_s: float = 0) -> None:

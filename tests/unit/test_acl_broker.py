@@ -24,7 +24,6 @@ from tidemq.broker.acl_rules import AclRule
 from tidemq.broker.host import watched_files
 from tidemq.broker.providers import Access, Verdict
 from tidemq.client import Client, PublishError, ServerRefusedError, SubscribeError, Will
-from tidemq.config import StreamConfig
 from tidemq.errors import ConfigError
 
 Install = Callable[[str, str], None]
@@ -477,20 +476,6 @@ async def test_publishers_that_move_to_another_reactor_take_their_rules_along(tm
         assert broker.counters()["refused_not_authorised"] >= 80 + 16
         for client in (*receivers, *senders):
             await client.disconnect()
-
-
-async def test_streams_are_replayed_only_to_who_may_subscribe_to_the_filter(tmp_path: Path) -> None:
-    text = "allow publish plant/#\nallow subscribe plant/open/#"
-    stream = StreamConfig(name="plant", filters=("plant/#",))
-    settings: dict[str, Any] = {"store": "rocksdb", "data": tmp_path / "data", "streams": (stream,)}
-    async with broker_with(tmp_path / "acl", text, **settings) as broker, client_of(broker) as client:
-        await client.publish("plant/shut/x", b"secret", qos=1)
-        await client.publish("plant/open/x", b"fine", qos=1)
-        for refused in ("plant/#", "plant/shut/x", "#"):
-            with pytest.raises(SubscribeError):
-                await client.subscribe(f"$stream/plant/first/{refused}")
-        await client.subscribe("$stream/plant/first/plant/open/#")
-        assert (await asyncio.wait_for(anext(client.messages), WAIT_S)).payload == b"fine"
 
 
 # --- authorisers ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -11,16 +12,22 @@ from typing import Any
 
 import pytest
 from conformance.kit import connected as raw_client
-from conformance.packets import SUBACK, subscribe
+from conformance.packets import PUBACK, PUBLISH, SUBACK, acknowledge, subscribe
 from waiting import WAIT_S, until
 
 from tidemq import Broker, Config
 from tidemq.broker import replays
 from tidemq.broker.providers import Access
+from tidemq.broker.replay_pieces import Replay
 from tidemq.client import Client, Message, Properties, SubscribeError
 from tidemq.config import StreamConfig
 
 Start = Callable[..., Any]
+
+
+def begins(value: str) -> tuple[str, str]:
+    """The user property."""
+    return "stream-offset", value
 
 
 def config(data: Path, **more: Any) -> Config:
@@ -57,7 +64,7 @@ async def received(client: Client, count: int) -> list[Message]:
 async def test_all_comes_in_order_and_then_what_is_new(broker: Broker) -> None:
     await fill(broker, 1000)
     async with connected(broker) as client:
-        subscription = await client.subscribe("$stream/plant/first/#", qos=2)
+        subscription = await client.subscribe("$stream/plant/first/#", qos=0)
         assert subscription.granted_qos == (0,)
         found = await received(client, 1000)
         assert [int(each.payload) for each in found] == list(range(1000))
@@ -144,7 +151,8 @@ async def test_a_slow_client_holds_up_its_own_replay_and_nothing_else(broker: Br
 
 
 @pytest.mark.parametrize(
-    "topic_filter", ["$stream/nobody/first/#", "$stream/plant/first", "$stream/plant", "$stream/plant/soon/#"]
+    "topic_filter",
+    ["$stream/nobody/first/#", "$stream/plant/first", "$stream/nobody", "$stream/plant/soon/#"],
 )
 async def test_what_cannot_be_replayed_is_refused_and_the_rest_of_the_packet_granted(
     broker: Broker, topic_filter: str
@@ -278,17 +286,160 @@ async def test_a_replay_to_which_nothing_comes_is_not_looked_at(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    has_more = replays.Replay.has_more
+    has_more = Replay.has_more
 
-    def counted(replay: replays.Replay) -> bool:
+    def counted(replay: Replay) -> bool:
         nonlocal looks
         looks += 1
         return has_more(replay)
 
-    monkeypatch.setattr(replays.Replay, "has_more", counted)
+    monkeypatch.setattr(Replay, "has_more", counted)
     async with connected(broker) as client:
         await client.subscribe("$stream/plant/first/#")
         await asyncio.sleep(1)
         assert looks < 10
         await fill(broker, 1)
         await received(client, 1)
+
+
+# --- EMQX's form ------------------------------------------------------------------------------------
+
+
+async def test_emqx_s_form_begins_where_the_user_property_says_under_the_topics_themselves(
+    broker: Broker,
+) -> None:
+    await fill(broker, 6)
+    async with connected(broker) as client:
+        await client.subscribe("$stream/plant", properties=Properties(user_properties=(begins("earliest"),)))
+        found = await received(client, 6)
+        assert [(each.topic, int(each.payload)) for each in found] == [
+            (f"plant/{n % 3}", n) for n in range(6)
+        ]
+        assert [dict(each.properties.user_properties)["stream-offset"] for each in found] == list("012345")
+        await client.unsubscribe("$stream/plant")
+        await client.subscribe("$stream/plant/plant/1", properties=Properties(user_properties=(begins("2"),)))
+        assert [int(each.payload) for each in await received(client, 1)] == [4]
+
+
+async def test_emqx_s_form_without_the_property_begins_with_the_next_message(broker: Broker) -> None:
+    await fill(broker, 3)
+    async with connected(broker, version=4) as client:
+        await client.subscribe("$stream/plant")
+        await fill(broker, 1, first=3)
+        assert [(each.topic, each.payload) for each in await received(client, 1)] == [("plant/0", b"3")]
+
+
+async def test_a_time_as_emqx_gives_it(broker: Broker) -> None:
+    await fill(broker, 2)
+    await asyncio.sleep(0.01)
+    now_us = time.time_ns() // 1000
+    await fill(broker, 1, first=2)
+    async with connected(broker) as client:
+        await client.subscribe("$stream/plant", properties=Properties(user_properties=(begins(str(now_us)),)))
+        assert [each.payload for each in await received(client, 1)] == [b"2"]
+
+
+def asked(broker: Broker, topic_filter: str, offset: str, **settings: Any) -> tuple[list[int], object]:
+    """The reasons of a SUBACK, and its reason string."""
+    client = raw_client(broker, **settings)
+    client.send(subscribe(1, (topic_filter, 0), ("plain", 1), user=[("stream-offset", offset)]))
+    suback = client.expect(SUBACK)
+    client.disconnect()
+    return suback.reasons, suback.get("reason_string")
+
+
+async def test_a_refusal_says_why(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    reasons, why = await asyncio.to_thread(asked, broker, "$stream/plant", "soon")
+    assert reasons == [0x8F, 1]
+    assert str(why).startswith("$stream/plant: stream-offset is 'soon'; accepted: first (earliest)")
+    assert any("'$stream/plant'" in each and "stream-offset is 'soon'" in each for each in caplog.messages)
+    assert broker.counters()["replays_refused"] == 1
+    # [MQTT-3.1.2-29], [MQTT-3.9.2-1]
+    for settings in ({"request_problem": 0}, {"packet_max": 40}):
+        reasons, why = await asyncio.to_thread(asked, broker, "$stream/plant", "soon", **settings)
+        assert (reasons, why) == ([0x8F, 1], None)
+
+
+# --- QoS 1 ------------------------------------------------------------------------------------------
+
+
+async def test_who_subscribes_again_at_qos_1_goes_on(broker: Broker) -> None:
+    await fill(broker, 3)
+    async with connected(broker) as client:
+        await client.subscribe("$stream/plant/first/#", qos=1)
+        await received(client, 3)
+        await client.subscribe("$stream/plant/first/#", qos=1)
+        await fill(broker, 1, first=3)
+        assert [int(each.payload) for each in await received(client, 1)] == [3]
+
+
+def come_and_go(broker: Broker) -> list[int]:
+    """A session whose client takes two messages at a time, acknowledges the first and goes."""
+    found: list[int] = []
+    while len(found) < 10:
+        client = raw_client(broker, client_id="two", clean=False, session_expiry=60, receive_max=2)
+        if not found:
+            client.replay("$stream/plant/first/#")
+        message = client.expect(PUBLISH, qos=1)
+        assert message.dup == bool(found)  # it was sent, and not acknowledged
+        found.append(int(message.payload))
+        client.send(acknowledge(PUBACK, message.packet_id))
+        while len(found) < 9 and int(client.expect(PUBLISH, qos=1).payload) < len(found) + 1:
+            pass  # the next was sent, too
+        client.drop()
+    return found
+
+
+async def test_what_was_not_sent_comes_when_the_client_is_back(broker: Broker) -> None:
+    await fill(broker, 10)
+    assert await asyncio.to_thread(come_and_go, broker) == list(range(10))
+
+
+async def test_what_is_kept_no_longer_is_told(broker: Broker) -> None:
+    await fill(broker, 5)
+    keeper, streams = broker._keeper, broker._streams
+    log = streams.all["plant"].log  # type: ignore[union-attr]
+
+    def forget() -> None:
+        log._ended = True  # the segment, as it is when retention gives it up
+        log.forget(list(log.extents))
+
+    await asyncio.wrap_future(keeper.ask(forget))  # type: ignore[union-attr]
+    await fill(broker, 2, first=5)
+    async with connected(broker) as client:
+        for qos, start in ((0, "2"), (1, "1")):
+            await client.subscribe(f"$stream/plant/{start}/#", qos=qos)
+            found = await received(client, 2)
+            told = [dict(each.properties.user_properties).get("stream-gap") for each in found]
+            assert told == [str(5 - int(start)), None]
+    assert broker.counters()["replays_offsets_missing"] == 3 + 4
+
+
+async def test_a_replay_that_comes_back_waits_for_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "ALIVE_S", 0.05)
+    async with Broker(config(tmp_path / "data", limits={"replays_max": 1})) as broker:
+        await fill(broker, 1)
+        async with connected(broker, client_id="away", clean_start=False, session_expiry_s=60) as client:
+            await client.subscribe("$stream/plant/first/#", qos=1)
+            assert [each.payload for each in await received(client, 1)] == [b"0"]
+        async with connected(broker) as other:
+            await until_granted(other, "$stream/other/first/#")
+            await fill(broker, 1, first=1)
+            async with connected(broker, client_id="away", clean_start=False, session_expiry_s=60) as client:
+                await until(lambda: broker.counters()["replays_delayed"] == 1)
+                await other.unsubscribe("$stream/other/first/#")
+                assert [each.payload for each in await received(client, 1)] == [b"1"]
+
+
+async def until_granted(client: Client, topic_filter: str) -> None:
+    """Until it is noticed that who had the place has gone."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                await client.subscribe(topic_filter)
+                return
+            except SubscribeError:
+                await asyncio.sleep(0.01)

@@ -45,6 +45,8 @@ ROWS = [
      Session("c", 7, 60, 1, 2, 3, 9, PARSED)),
     ("received", bytes.fromhex("0000000000000007 ffff"), b"", Received(7, 65535)),
     ("subscription", b"\0\1ca/+", b"\x2e\0\0\0\5", Subscription("c", "a/+", 0x2E, 5)),
+    ("subscription", b"\0\1c$stream/s", b"\1\0\0\0\5" + struct.pack(">QQ", 7, 9),
+     Subscription("c", "$stream/s", 1, 5, 7, 9)),
     ("shared", b"\0\0\0\0\0\0\0\x09", b"$share/g/a/b", SharedQueue(9, "$share/g/a/b")),
     ("retained", b"a/b", ID + MESSAGE, Retained(ID, PARSED)),
     ("meta", b"format", b"2", b"2"),

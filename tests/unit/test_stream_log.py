@@ -145,7 +145,7 @@ def test_a_reader_comes_to_the_end_though_the_last_messages_are_missing(log: Str
         write(log, b"%d" % number)
     log.close()
     log = opened(log.folder, *log.extents[:kept], next_offset=4)
-    cursor = Cursor(log, "#", 0)
+    cursor = Cursor(log, ("#",), 0)
     rows = [row["offset"] for _ in range(3) for row in cursor.read(10)]
     assert rows == list(range(kept))
     assert cursor.at_end

@@ -88,7 +88,7 @@ class Access:
     action: Literal["publish", "subscribe"]
     client_id: str
     username: str | None
-    topic: str  # topic name, or topic filter without its `$share/group/` or `$stream/name/start/`
+    topic: str  # topic name, or topic filter without its `$share/group/`; of a stream, that of its topics
     qos: int
     retain: bool = False
     share_name: str | None = None  # of a shared subscription

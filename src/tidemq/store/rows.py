@@ -30,6 +30,7 @@ _EXPIRY_KEY = struct.Struct(">qQ16s")
 _SESSION = struct.Struct(">QIqqIqI")
 _RECEIVED_KEY = struct.Struct(">QH")
 _SUBSCRIPTION = struct.Struct(">BI")
+_REPLAY = struct.Struct(">QQ")
 _META_BYTES = {b"incarnation": 8, b"clock": 8}
 
 
@@ -99,6 +100,8 @@ class Subscription:
     topic_filter: str
     options: int
     subscription_id: int  # 0: none
+    stream_epoch: int | None = None  # of a subscription at QoS 1 to what a stream keeps,
+    first_unacknowledged: int | None = None  # and the offset before which all is acknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +205,17 @@ def parse_received(key: bytes, value: bytes) -> Received:
 
 
 def parse_subscription(key: bytes, value: bytes) -> Subscription:
-    """Size of client id (2), client id, topic filter -> `>BI` options, subscription id."""
+    """Size of client id (2), client id, topic filter -> `>BI` options, subscription id; of a subscription at
+    QoS 1 to what a stream keeps `>QQ` follow, the stream's epoch and the first offset not acknowledged.
+    """
     end = 2 + int.from_bytes(key[:2])
     _require(len(key) > end, "its key ends too early")
+    client_id, topic_filter = _decode(key[2:end]), _decode(key[end:])
+    if len(value) == _SUBSCRIPTION.size + _REPLAY.size:
+        place = _REPLAY.unpack_from(value, _SUBSCRIPTION.size)
+        return Subscription(client_id, topic_filter, *_SUBSCRIPTION.unpack_from(value), *place)
     _require_size(value, _SUBSCRIPTION.size, "value")
-    options, subscription_id = _SUBSCRIPTION.unpack(value)
-    return Subscription(_decode(key[2:end]), _decode(key[end:]), options, subscription_id)
+    return Subscription(client_id, topic_filter, *_SUBSCRIPTION.unpack(value))
 
 
 def parse_shared(key: bytes, value: bytes) -> SharedQueue:

@@ -286,6 +286,9 @@ def _write_queues(store: Store, files: _Files, owners: _Owners) -> None:
         if place is None:
             files.counts["leftovers"] += 1
             continue
+        if each.stream_epoch is not None:  # it goes on where this very stream is
+            files.add("rows", 0, ("subscription", key, value), len(key) + len(value))
+            continue
         row = (place[1], each.topic_filter, each.options, each.subscription_id)
         files.add("subscriptions", place[0], row)
     for key, value in store.scan("queue"):

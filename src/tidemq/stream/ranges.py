@@ -7,7 +7,7 @@ are opened; then what there is now is looked for again.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, Any
 
@@ -58,17 +58,32 @@ def _runs(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
 
 
 class Cursor:
-    """Goes through the messages of a stream whose topics match a filter, each once, from an offset on.
+    """Goes through the messages of a stream whose topics match one of some filters, each once, from an offset
+    on.
 
-    What is not kept any more when its turn comes is passed over. For one thread at a time.
+    What is not there any more when its turn comes is passed over, and told (`take_missed`). For one thread at
+    a time.
     """
 
-    def __init__(self, log: StreamLog, topic_filter: str, offset: int) -> None:
+    def __init__(self, log: StreamLog, topic_filters: Sequence[str], offset: int) -> None:
         self._log = log
-        self._filter = topic_filter
+        self._filters = topic_filters
         self._offset = offset  # of the first message that was not looked at
         self._found: Any = None  # a table of those that match
         self._given = 0  # so many of them
+        self._missed = 0  # offsets whose messages are not there
+
+    @property
+    def offset(self) -> int:
+        """Before it nothing is left to be read."""
+        if self._found is None:
+            return self._offset
+        return int(self._found.column("offset")[self._given].as_py())
+
+    def take_missed(self) -> int:
+        """How many offsets were passed over since this was last asked."""
+        missed, self._missed = self._missed, 0
+        return missed
 
     @property
     def at_end(self) -> bool:
@@ -101,18 +116,29 @@ class Cursor:
             try:
                 runs = open_range(self._log, self._offset, end, READ_BYTES, stack)
             except ExpiredOffsetError:
-                self._offset = self._log.first_offset
+                self._pass_over(self._log.first_offset)
                 return
             for file, run in runs:
                 data += os.pread(file.fileno(), sum(each.length for each in run), run[0].position)
         if not runs:  # those up to the end are missing: their files were damaged
-            self._offset = max(self._offset, end)
+            self._pass_over(end)
             return
+        start = self._offset
+        for each in (extent for _, run in runs for extent in run):
+            self._pass_over(each.first)
+            self._offset = each.end
         table = pa.ipc.open_stream(bytes(data) + END).read_all()
         topics = table.column("topic")
-        wanted = [topic for topic in pc.unique(topics).to_pylist() if matches(self._filter, topic)]
-        new = pc.greater_equal(table.column("offset"), self._offset)
+        wanted = [topic for topic in pc.unique(topics).to_pylist() if self._wants(topic)]
+        new = pc.greater_equal(table.column("offset"), start)
         found = table.filter(pc.and_(new, pc.is_in(topics, pa.array(wanted, pa.string()))))
-        self._offset = runs[-1][1][-1].end
         if found.num_rows:
             self._found, self._given = found, 0
+
+    def _pass_over(self, offset: int) -> None:
+        """Nothing is there before this offset."""
+        self._missed += max(0, offset - self._offset)
+        self._offset = max(self._offset, offset)
+
+    def _wants(self, topic: str) -> bool:
+        return any(matches(each, topic) for each in self._filters)

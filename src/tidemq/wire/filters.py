@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 
 def bare_filter(topic_filter: str) -> str:
     """A shared subscription's filter without `$share` and the group."""
@@ -22,3 +24,16 @@ def matches(topic_filter: str, topic: str) -> bool:
         if place == len(levels) or level not in ("+", levels[place]):
             return False
     return len(wanted) == len(levels)
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether some topic matches both of these well-formed filters."""
+    one, other = (bare_filter(each).split("/") for each in (first, second))
+    if any(a[0] in ("+", "#") and b[0].startswith("$") for a, b in ((one, other), (other, one))):
+        return False  # [MQTT-4.7.2-1]
+    for a, b in zip_longest(one, other):
+        if "#" in (a, b):
+            return True
+        if None in (a, b) or ("+" not in (a, b) and a != b):
+            return False
+    return True

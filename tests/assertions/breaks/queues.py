@@ -51,10 +51,10 @@ OUTBOX: list[Break] = [
     Break(
         "outbox: an entry is forgotten once",
         "clients/publishing.py",
-        "    forget_entry(cython.address(s.outbox), entry, r.tally)\n    if is_waited_for(s)",
+        "    forget_entry(cython.address(s.outbox), entry, r.tally)\n    if replay:",
         "    forget_entry(cython.address(s.outbox), entry, r.tally)\n"
         "    forget_entry(cython.address(s.outbox), entry, r.tally)\n"
-        "    if is_waited_for(s)",
+        "    if replay:",
         ("tests/conformance/test_qos1.py",),
     ),
     Break(
@@ -454,4 +454,21 @@ ROUTED: list[Break] = [
     ),
 ]
 
-PLANTED: list[Break] = [*OUTBOX, *DELIVERY, *SESSIONS, *GROUPS, *PROMISED, *ROUTED]
+REPLAYED: list[Break] = [
+    Break(
+        "replayed: a session has one replay of a filter",
+        "queues/replayed.py",
+        "    if replay == cython.NULL:\n        if s.replays != cython.NULL and",
+        "    if replay == cython.NULL or replay.epoch == epoch:\n        if s.replays != cython.NULL and",
+        ("tests/unit/test_replays.py::test_who_subscribes_again_at_qos_1_goes_on",),
+    ),
+    Break(
+        "replayed: what is acknowledged stays so",
+        "queues/replayed.py",
+        "        replay.end = last.offset\n",
+        "        replay.end = 0\n",
+        ("tests/unit/test_replays.py::test_what_was_not_sent_comes_when_the_client_is_back",),
+    ),
+]
+
+PLANTED: list[Break] = [*OUTBOX, *DELIVERY, *SESSIONS, *GROUPS, *PROMISED, *ROUTED, *REPLAYED]

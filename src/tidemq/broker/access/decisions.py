@@ -44,7 +44,9 @@ from tidemq.broker.providers import (
     Verdict,
     bounds_itself,
 )
-from tidemq.broker.replays import PREFIX, Replay, ReplayRefusedError, Replays
+from tidemq.broker.replay_pieces import Replay
+from tidemq.broker.replays import Asked, Replays
+from tidemq.broker.stream_filters import PREFIX, ReplayRefusedError
 from tidemq.config import Config
 from tidemq.engine.door.events import (
     AuthRequest,
@@ -52,6 +54,7 @@ from tidemq.engine.door.events import (
     ConnectRequest,
     Disconnected,
     PublishRequest,
+    Replaying,
     SubscribeRequest,
 )
 from tidemq.errors import UsageError
@@ -64,6 +67,8 @@ _log = logging.getLogger("tidemq")
 Decide = Callable[[], Coroutine[Any, Any, None]]
 Refuse = Callable[[int], None]
 
+_FAILURE = 0x80  # reason codes from here on
+_SHOWN = 200  # characters of a filter, in a reason string
 _LOGIN_FAILED = frozenset({BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED})
 
 
@@ -392,7 +397,7 @@ class Decisions:
     async def _subscribe(self, request: SubscribeRequest) -> None:
         replays: list[Replay] = []
         try:
-            reasons = await self._judge_filters(request, replays)
+            reasons, why = await self._judge_filters(request, replays)
             pairs = zip(request.filters, reasons, strict=True)
             allowed = tuple(asked for asked, reason in pairs if reason == SUCCESS)
             if allowed:
@@ -400,43 +405,106 @@ class Decisions:
         except BaseException:
             self._replays.give_up(replays)
             raise
-        self._engine.answer_subscribe(request.connection, reasons)
+        starts = b"".join([each.start for each in replays])
+        self._engine.answer_subscribe(request.connection, reasons, why, starts)
         if replays:
             self._replays.begin(request, replays)
 
-    async def _judge_filters(self, request: SubscribeRequest, replays: list[Replay]) -> list[int]:
-        """A reason for each filter; adds to the replays what is asked for of them."""
+    async def _judge_filters(self, request: SubscribeRequest, replays: list[Replay]) -> tuple[list[int], str]:
+        """A reason for each filter, and in words why the first replay is refused that is; adds to the replays
+        what is asked for of them.
+        """
         reasons: list[int] = []
+        why = ""
         who = self._who(request)
+        asked = await self._ask_replays(request)
         for index, (topic_filter, qos) in enumerate(request.filters):
             if any(request.reasons[index : index + 1]):  # the rules refuse it
                 reasons.append(request.reasons[index])
                 continue
-            share_name, stream_name, plain_filter = _split_filter(topic_filter)
-            malformed = not plain_filter  # of a stream: `open` says so
-            if malformed:
-                reason = SUCCESS
-            elif who is None:
-                reason = NOT_AUTHORIZED
-            else:
-                access = Access(
-                    "subscribe",
-                    request.client_id,
-                    who.username,
-                    plain_filter,
-                    qos,
-                    share_name=share_name,
-                    stream_name=stream_name,
-                    groups=who.groups,
-                )
-                reason = SUCCESS if await self._allows(access) else NOT_AUTHORIZED
-            if stream_name is not None and reason == SUCCESS:
-                try:
-                    replays.append(self._replays.open(request, topic_filter))
-                except ReplayRefusedError as error:
-                    reason = error.reason
+            try:
+                found = asked.get(topic_filter)
+                if isinstance(found, ReplayRefusedError):
+                    raise found
+                reason = await self._judge_filter(request, who, topic_filter, qos, found)
+                if found is not None and reason == SUCCESS:
+                    replays.append(self._replays.open(request, topic_filter, qos, found))
+            except ReplayRefusedError as error:
+                reason = error.reason
+                why = why or f"{topic_filter[:_SHOWN]}: {error}"[: 2 * _SHOWN]
             reasons.append(reason)
-        return reasons
+        return reasons, why
+
+    async def _ask_replays(self, request: SubscribeRequest) -> dict[str, Asked | ReplayRefusedError]:
+        """What the packet's filters ask for of streams; refused is what the rules do not allow, too."""
+        found: dict[str, Asked | ReplayRefusedError] = {}
+        for topic_filter, _ in request.filters:
+            if topic_filter.startswith(PREFIX) and topic_filter not in found:
+                try:
+                    found[topic_filter] = self._replays.ask(request, topic_filter)
+                except ReplayRefusedError as error:
+                    found[topic_filter] = error
+        asked = {key: each for key, each in found.items() if isinstance(each, Asked)}
+        verdicts = await self._replays.judge(request.connection, asked.values())
+        for topic_filter, each in asked.items():
+            refused = [topics for topics in each.topics if verdicts[topics] >= _FAILURE]
+            if refused:
+                refusal = ReplayRefusedError(f"the rules do not allow {refused[0]!r}", NOT_AUTHORIZED)
+                found[topic_filter] = self._replays.refuse(request, topic_filter, refusal)
+            else:
+                found[topic_filter] = replace(each, qos_max=min(verdicts[topics] for topics in each.topics))
+        return found
+
+    async def _judge_filter(
+        self,
+        request: SubscribeRequest,
+        who: _Identity | None,
+        topic_filter: str,
+        qos: int,
+        asked: Asked | None,
+    ) -> int:
+        """What the authoriser says of one filter: of what a stream keeps, of all filters of its topics."""
+        if who is None:
+            return NOT_AUTHORIZED
+        share_name, plain_filter = _split_filter(topic_filter)
+        for topics in (plain_filter,) if asked is None else asked.topics:
+            access = Access(
+                "subscribe",
+                request.client_id,
+                who.username,
+                topics,
+                qos,
+                share_name=share_name,
+                stream_name=None if asked is None else asked.wanted.name,
+                groups=who.groups,
+            )
+            if not await self._allows(access):
+                return NOT_AUTHORIZED
+        return SUCCESS
+
+    def on_replaying(self, event: Replaying) -> None:
+        """A replay at QoS 1 begins; or a client is back whose session has one, and is asked about anew."""
+
+        def refuse(reason: int) -> None:
+            """Its client may come again: it is not known whether it may have the replay."""
+            self._engine.disconnect(event.request.client_id, _of_disconnect(reason))
+
+        if event.asked:
+            self._replays.on_granted(event)
+        else:
+            self._start(partial(self._resume_replay, event), refuse, late=SERVER_BUSY)
+
+    async def _resume_replay(self, event: Replaying) -> None:
+        request = event.request
+        [(topic_filter, qos)] = request.filters
+        found = (await self._ask_replays(request))[topic_filter]
+        reason = NOT_AUTHORIZED
+        if isinstance(found, Asked):
+            reason = await self._judge_filter(request, self._who(request), topic_filter, qos, found)
+        if isinstance(found, Asked) and reason == SUCCESS:
+            self._replays.resume(event, found)
+        else:
+            self._replays.revoke(event, found if isinstance(found, ReplayRefusedError) else None)
 
     async def _publish(self, request: PublishRequest) -> None:
         who = self._who(request)
@@ -491,14 +559,9 @@ class Decisions:
             return await self._hooks.authorised(access)
 
 
-def _split_filter(topic_filter: str) -> tuple[str | None, str | None, str]:
-    """Share name and stream's name, where there is one, and the filter of topics: of `$share/NAME/FILTER`,
-    whose form the engine has checked, and `$stream/NAME/START/FILTER`.
-    """
+def _split_filter(topic_filter: str) -> tuple[str | None, str]:
+    """Share name, where there is one, and the filter of topics; the engine has checked the form."""
     if topic_filter.startswith("$share/"):
         _, share_name, plain_filter = topic_filter.split("/", 2)
-        return share_name, None, plain_filter
-    if topic_filter.startswith(PREFIX):
-        name, _, rest = topic_filter.removeprefix(PREFIX).partition("/")
-        return None, name, rest.partition("/")[2]
-    return None, None, topic_filter
+        return share_name, plain_filter
+    return None, topic_filter

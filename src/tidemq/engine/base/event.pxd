@@ -1,5 +1,5 @@
 """What a reactor tells the control plane: layout only. See `reports`, which make them, and `events`, which take them."""
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool
 from libcpp.string cimport string
 
@@ -10,6 +10,9 @@ cdef enum:   # the kind of an Event
     EVENT_AUTH
     EVENT_SUBSCRIBE
     EVENT_UNSUBSCRIBE            # of what a stream keeps
+    EVENT_REPLAY                 # a replay at QoS 1 begins, or goes on: `text`: filter; `flag`: it was asked for just now
+    EVENT_FED                    # there is room for more of the replay of `text`; `flag`: the connection has gone instead
+    EVENT_JUDGED                 # `data`: of each filter that was asked about; `flag`: the connection has gone instead
     EVENT_DELIVERED              # replayed messages are out; `flag`: the connection has gone instead
     EVENT_PUBLISH
     EVENT_CONNECTED
@@ -35,5 +38,8 @@ cdef cppclass Event:
     string packet                # the whole packet that a decision is about; events.py parses it again
     string data                  # auth data, filters
     string text                  # auth method, topic
+    uint64_t epoch               # of a stream, and
+    int64_t offset               # in it
+    uint32_t number              # subscription identifier
     string listener              # name of the one where a client came in that wants to be authenticated
     Message* message

@@ -18,6 +18,7 @@ cdef void apply_rules(Reactor* r, Connection* c, const string* client_id) noexce
 cdef uint8_t judge_will(Connection* c, const string* client_id, const Connect* connect) noexcept nogil
 cdef uint8_t judge_filter(Connection* c, Span filter, uint8_t* options) noexcept nogil
 cdef string judge_filters(Connection* c, Span filters) noexcept nogil
+cdef void judge_asked(Reactor* r, Mail* mail) noexcept nogil
 cdef void review_subscriptions(Reactor* r, Connection* c) noexcept nogil
 cdef void review(Reactor* r, Connection* c) noexcept nogil
 cdef void take_policy(Reactor* r, Mail* mail) noexcept nogil
@@ -54,7 +55,7 @@ cdef inline uint8_t judge_topic(Connection* c, CacheEntry* entry) noexcept nogil
 cdef void _read_address(const string* peer, Asker* asker) noexcept nogil
 cdef Asker _asker(Connection* c, const string* client_id) noexcept nogil
 cdef Judgement* _judgement(CacheEntry* entry, uint64_t number) noexcept nogil
-cdef Span _topics_of(Span filter) noexcept nogil
+cdef uint8_t _judge_topics(Connection* c, Span topics, uint8_t* options) noexcept nogil
 cdef void _begin_review(Reactor* r, Connection* c, Review* review) noexcept nogil
 cdef void _review_next(Reactor* r, Connection* c, Review* review) noexcept nogil
 cdef void _end_review(Reactor* r, Connection* c, Review* review) noexcept nogil

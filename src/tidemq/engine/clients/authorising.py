@@ -14,7 +14,7 @@ from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.base.counters import C_REFUSED_NOT_AUTHORISED, C_SUBSCRIPTIONS_REVOKED
-from cython.cimports.tidemq.engine.base.event import EVENT_REVOKED, Event
+from cython.cimports.tidemq.engine.base.event import EVENT_JUDGED, EVENT_REVOKED, Event
 from cython.cimports.tidemq.engine.base.message import topic_of
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import AF_INET, AF_INET6, RELAXED, add_i64, inet_pton
@@ -35,7 +35,13 @@ from cython.cimports.tidemq.engine.index.rules import (
     release_rules,
 )
 from cython.cimports.tidemq.engine.link.replies import span_of
-from cython.cimports.tidemq.engine.link.reports import connection_event, name_peer, post_report
+from cython.cimports.tidemq.engine.link.reports import (
+    connection_event,
+    name_peer,
+    new_event,
+    post_event,
+    post_report,
+)
 from cython.cimports.tidemq.engine.queues.backlogs import end_backlog
 from cython.cimports.tidemq.engine.queues.sessions import drop_subscription
 from cython.cimports.tidemq.engine.state.buckets import filters_in
@@ -50,7 +56,7 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_TOPIC_NAME_INVALID,
     Span,
 )
-from cython.cimports.tidemq.wire.topics import SLASH, split_shared
+from cython.cimports.tidemq.wire.topics import split_shared
 
 _REVIEW_NS = cython.declare(int64_t, 2_000_000)  # of a turn, for clients to be held to new rules
 _REVIEWED_A_TURN = cython.declare(cython.int, 4096)  # clients, and buckets of their subscriptions
@@ -209,25 +215,18 @@ def judge_will(c, client_id, connect):
     return RC_NOT_AUTHORIZED
 
 
-def _topics_of(filter):
-    """The filter of topics in `$share/NAME/FILTER` and `$stream/NAME/START/FILTER`; empty: it has none."""
-    if not names_stream(filter):
-        return split_shared(filter).filter
-    left: cython.int = 3
-    while filter.size and left:
-        if filter.data[0] == SLASH:
-            left -= 1
-        filter.data += 1
-        filter.size -= 1
-    return filter
-
-
 def judge_filter(c, filter, options):
     """0, or the reason that a subscription is refused with; lowers the QoS in its options to what is allowed.
-    Of a filter with nothing in it the control plane says what is wrong.
+    Of what a stream keeps only the control plane knows the topics: it asks about them (`judge_asked`).
     """
-    topics: Span = _topics_of(filter)
-    if c.rules == cython.NULL or topics.size == 0:
+    if names_stream(filter):
+        return RC_SUCCESS
+    return _judge_topics(c, split_shared(filter).filter, options)
+
+
+def _judge_topics(c, topics, options):
+    """The same of a filter of topics."""
+    if c.rules == cython.NULL:
         return RC_SUCCESS
     asker: Asker = _asker(c, cython.address(c.session.client_id))
     allowed: uint8_t = judge(c.rules, cython.address(asker), topics, ACTION_SUBSCRIBE) & 7
@@ -248,6 +247,27 @@ def judge_filters(c, filters):
     while next_filter(cython.address(filters), True, cython.address(filter), cython.address(options)):
         reasons.push_back(cython.cast(cython.char, judge_filter(c, filter, cython.address(options))))
     return reasons
+
+
+def judge_asked(r, mail):
+    """Tells the control plane of each filter of topics the QoS that a client may have, or the reason."""
+    c: cython.pointer[Connection] = connection_of(r, mail.number)
+    event: cython.pointer[Event] = new_event(EVENT_JUDGED, mail.number)
+    event.flag = c == cython.NULL or c.doomed or c.leaving
+    if not event.flag and r.review_left:
+        bring_up_to_date(r, c)
+    asked: Span = span_of(mail.letter.data)
+    topics: Span = Span(asked.data, 0)
+    while not event.flag and topics.data + topics.size < asked.data + asked.size:
+        if topics.data[topics.size]:
+            topics.size += 1
+            continue
+        options: uint8_t = 2
+        reason: uint8_t = _judge_topics(c, topics, cython.address(options))
+        event.data.push_back(cython.cast(cython.char, reason if reason else options & 3))
+        topics = Span(topics.data + topics.size + 1, 0)
+        count_steps(1)
+    post_event(r.common, event)
 
 
 def _begin_review(r, c, review):

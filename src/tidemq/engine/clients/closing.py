@@ -59,6 +59,7 @@ from cython.cimports.tidemq.engine.link.wrapping import (
 from cython.cimports.tidemq.engine.queues.backlogs import suspend_backlog
 from cython.cimports.tidemq.engine.queues.handbacks import return_held
 from cython.cimports.tidemq.engine.queues.queueing import evict_waiting
+from cython.cimports.tidemq.engine.queues.replayed import evict_replayed
 from cython.cimports.tidemq.engine.queues.sessions import end_session, set_online, store_session
 from cython.cimports.tidemq.engine.state.client import CLOSING, CONNECTED, FOR_EVER, Connection, Session
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
@@ -190,6 +191,7 @@ def _leave_session(r, c, s):
     if s.expiry_s != FOR_EVER:
         s.ends_ms = r.now_ms + cython.cast(int64_t, s.expiry_s) * 1000
     time_session(r, s)
+    evict_replayed(r, s)
     if s.stored != cython.NULL:
         evict_waiting(r, s)
         store_session(r, s)

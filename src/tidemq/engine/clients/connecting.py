@@ -37,6 +37,7 @@ from cython.cimports.tidemq.engine.clients.authorising import (
     take_names,
 )
 from cython.cimports.tidemq.engine.clients.closing import close_connection
+from cython.cimports.tidemq.engine.clients.replaying import resume_replays
 from cython.cimports.tidemq.engine.clients.wills import leave_will, publish_last_will
 from cython.cimports.tidemq.engine.clients.wishes import apply_wishes, keep_will, wanted_expiry_s
 from cython.cimports.tidemq.engine.journal.journal import store_fails
@@ -484,3 +485,4 @@ def _attach(r, c, found, connect, auth_data):
         rewind_outbox(cython.address(s.outbox))
         send_waiting(r, s)
         resume_backlog(r, s)
+        resume_replays(r, c)

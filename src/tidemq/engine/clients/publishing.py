@@ -1,7 +1,7 @@
 """PUBLISH as it comes from a client, and the acknowledgements of both directions."""
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
@@ -51,6 +51,7 @@ from cython.cimports.tidemq.engine.queues.received_identifiers import (
     note_received,
     store_received,
 )
+from cython.cimports.tidemq.engine.queues.replayed import note_replayed
 from cython.cimports.tidemq.engine.queues.routing import route
 from cython.cimports.tidemq.engine.queues.shards import look_at_room
 from cython.cimports.tidemq.engine.state.client import Session
@@ -421,8 +422,12 @@ def handle_ack(r, c, first, body, size):
             return
     elif entry == cython.NULL or entry.state != (SENT if kind == PUBACK else RELEASED):
         return
+    replay: uint16_t = entry.replay
+    place: uint64_t = place_of(cython.address(s.outbox), ack.packet_id)
     remove_row(r, s, entry)
     forget_entry(cython.address(s.outbox), entry, r.tally)
+    if replay:
+        note_replayed(r, s, replay, place)
     if is_waited_for(s) or s.backlogs != cython.NULL:
         touch(r, c)  # it may be below its mark now
     if s.outbox.next < s.outbox.tail:

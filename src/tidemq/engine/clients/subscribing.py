@@ -12,13 +12,20 @@ from cython.cimports.tidemq.engine.base.counters import (
 from cython.cimports.tidemq.engine.base.event import EVENT_SUBSCRIBE, Event
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.clients.authorising import judge_filter, judge_filters
-from cython.cimports.tidemq.engine.clients.replaying import asks_for_stream, names_stream, report_unsubscribed
+from cython.cimports.tidemq.engine.clients.replaying import (
+    START_BYTES,
+    apply_replay,
+    asks_for_stream,
+    names_stream,
+    report_unsubscribed,
+)
 from cython.cimports.tidemq.engine.journal.journal import STORE_FAILED, store_fails
 from cython.cimports.tidemq.engine.link.output import doom, touch
 from cython.cimports.tidemq.engine.link.replies import append_packet, encode_reasons, span_of
 from cython.cimports.tidemq.engine.link.reports import connection_event, drop_packet, keep_packet, post_event
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog, end_backlog
 from cython.cimports.tidemq.engine.queues.promises import promise_backlog, promise_packet
+from cython.cimports.tidemq.engine.queues.replayed import drop_replay, find_replay
 from cython.cimports.tidemq.engine.queues.sessions import add_subscription, drop_subscription
 from cython.cimports.tidemq.engine.state.handles import handle_of
 from cython.cimports.tidemq.wire.packets import Subscribe, next_filter, parse_subscribe, parse_unsubscribe
@@ -66,7 +73,7 @@ def handle_subscribe(r, c, first, body, size):
     _apply_subscribe(r, c, cython.address(packet), cython.NULL)
 
 
-def answer_subscribe(r, c, reasons):
+def answer_subscribe(r, c, answer):
     """The control plane's reason for each filter: 0 allows it; one that it left out is refused."""
     packet: Subscribe
     if not c.asked or c.pending_packet == cython.NULL:
@@ -86,7 +93,7 @@ def answer_subscribe(r, c, reasons):
         r.common.limits.topic_levels_max,
         cython.address(packet),
     )
-    _apply_subscribe(r, c, cython.address(packet), reasons)
+    _apply_subscribe(r, c, cython.address(packet), answer)
     drop_packet(r, kept)
 
 
@@ -98,9 +105,6 @@ def _apply_one(r, c, filter, options, subscription_id, fails, wants_retained):
     wants_retained[0] = False
     if filter.size > r.common.limits.topic_bytes_max:
         return RC_TOPIC_FILTER_INVALID
-    if names_stream(filter):
-        c.replays = True
-        return RC_SUCCESS  # at QoS 0; the control plane sends what there is
     if wildcard_ways(split_shared(filter).filter) > r.common.limits.wildcard_ways_max:
         r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
         return RC_TOPIC_FILTER_INVALID
@@ -113,17 +117,21 @@ def _apply_one(r, c, filter, options, subscription_id, fails, wants_retained):
     return reason
 
 
-def _answer(r, c, packet_type, packet_id, reasons, stored):
+def _answer(r, c, packet_type, packet_id, reasons, why, stored):
     """SUBACK or UNSUBACK; ``stored``: once the store has what it says."""
     packet: string
-    encode_reasons(c.version, packet_type, packet_id, reasons, cython.address(packet))
+    if why != cython.NULL and not c.terse:  # [MQTT-3.1.2-29]
+        encode_reasons(c.version, packet_type, packet_id, reasons, why, cython.address(packet))
+    if packet.empty() or packet.size() > c.packet_bytes_max:  # [MQTT-3.9.2-1]
+        packet.clear()
+        encode_reasons(c.version, packet_type, packet_id, reasons, cython.NULL, cython.address(packet))
     if stored and packet.size() <= c.packet_bytes_max:
         promise_packet(r, c, cython.address(packet))
     else:
         append_packet(r, c, cython.address(packet))
 
 
-def _apply_subscribe(r, c, packet, decisions):
+def _apply_subscribe(r, c, packet, answer):
     """Subscribes, answers with SUBACK in the filters' order, then sends what is retained [MQTT-3.8.4-6]."""
     subscription_id: uint32_t = 0
     reasons: string
@@ -137,11 +145,17 @@ def _apply_subscribe(r, c, packet, decisions):
     retained: cython.bint
     stored: cython.bint = c.session.stored != cython.NULL
     fails: cython.bint = stored and store_fails(r)
+    starts: Span = Span(cython.NULL, 0)
+    why: cython.pointer[cython.const[string]] = cython.NULL
+    if answer != cython.NULL:
+        why = answer.text
+        if answer.starts != cython.NULL:
+            starts = span_of(answer.starts)
     while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
         reason: uint8_t = RC_SUCCESS
         retained = False
-        if decisions != cython.NULL:
-            reason = decisions[0][index] if index < decisions.size() else 0x87
+        if answer != cython.NULL:
+            reason = answer.data[0][index] if index < answer.data.size() else 0x87
         if reason < 0x80:
             reason = judge_filter(c, filter, cython.address(options))
         if reason >= 0x80:
@@ -149,13 +163,19 @@ def _apply_subscribe(r, c, packet, decisions):
         elif index >= max(r.common.limits.subscriptions_max, _FILTERS_MAX):
             reason = RC_QUOTA_EXCEEDED
             r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
+            if names_stream(filter):
+                report_unsubscribed(r, c, filter)
+        elif names_stream(filter) and filter.size <= r.common.limits.topic_bytes_max:
+            reason = apply_replay(r, c, filter, options, subscription_id, starts, fails)
+            if starts.size:
+                starts = Span(starts.data + START_BYTES, starts.size - START_BYTES)
         else:
             reason = _apply_one(r, c, filter, options, subscription_id, fails, cython.address(retained))
         reasons.push_back(cython.cast(cython.char, reason))
         wanted.push_back(retained)
         index += 1
         count_steps(1)
-    _answer(r, c, SUBACK, packet.packet_id, cython.address(reasons), stored and not fails)
+    _answer(r, c, SUBACK, packet.packet_id, cython.address(reasons), why, stored and not fails)
     rest = packet.filters
     index = 0
     while next_filter(cython.address(rest), True, cython.address(filter), cython.address(options)):
@@ -172,7 +192,9 @@ def _apply_subscribe(r, c, packet, decisions):
 
 def _drop_one(r, c, filter, fails):
     """Unsubscribes from one filter; returns its reason code. ``fails`` as for `_apply_one`."""
-    if c.replays and names_stream(filter):
+    kept: cython.bint = find_replay(c.session, filter) != cython.NULL
+    if c.replays and names_stream(filter) and not (kept and fails):
+        drop_replay(r, c.session, filter)
         report_unsubscribed(r, c, filter)
         return RC_SUCCESS
     if fails:
@@ -205,4 +227,4 @@ def handle_unsubscribe(r, c, first, body, size):
     rest: Span = packet.filters
     while next_filter(cython.address(rest), False, cython.address(filter), cython.address(options)):
         reasons.push_back(_drop_one(r, c, filter, fails))
-    _answer(r, c, UNSUBACK, packet.packet_id, cython.address(reasons), stored and not fails)
+    _answer(r, c, UNSUBACK, packet.packet_id, cython.address(reasons), cython.NULL, stored and not fails)

@@ -16,6 +16,7 @@ from cython.cimports.tidemq.wire.protocol import (
     PROP_MAXIMUM_PACKET_SIZE,
     PROP_MESSAGE_EXPIRY,
     PROP_RECEIVE_MAXIMUM,
+    PROP_REQUEST_PROBLEM_INFO,
     PROP_SERVER_KEEP_ALIVE,
     PROP_SESSION_EXPIRY,
     PROP_TOPIC_ALIAS_MAXIMUM,
@@ -53,6 +54,8 @@ def apply_wishes(r, c, s, connect, properties):
         return
     if s.expiry_s != wanted_s:
         append_u32_property(PROP_SESSION_EXPIRY, s.expiry_s, properties)
+    if has_property(cython.address(connect.properties), PROP_REQUEST_PROBLEM_INFO):
+        c.terse = connect.properties.request_problem_info == 0
     if has_property(cython.address(connect.properties), PROP_RECEIVE_MAXIMUM):
         if connect.properties.receive_maximum < c.send_max:
             c.send_max = connect.properties.receive_maximum

@@ -20,8 +20,11 @@ from cython.cimports.tidemq.engine.base.event import (
     EVENT_DELIVERED,
     EVENT_DISCONNECTED,
     EVENT_DROPPED,
+    EVENT_FED,
+    EVENT_JUDGED,
     EVENT_PUBLISH,
     EVENT_RECEIVED,
+    EVENT_REPLAY,
     EVENT_REVOKED,
     EVENT_SUBSCRIBE,
     EVENT_UNSUBSCRIBE,
@@ -43,6 +46,7 @@ from cython.cimports.tidemq.wire.protocol import (
     PROP_AUTH_DATA,
     PROP_AUTH_METHOD,
     PROP_SUBSCRIPTION_ID,
+    SUBSCRIBE,
     Fault,
     Span,
     bytes_of,
@@ -50,6 +54,7 @@ from cython.cimports.tidemq.wire.protocol import (
 
 from tidemq.engine.base.counters import NAMES
 from tidemq.engine.door import events as up
+from tidemq.wire.property_blocks import decode_properties
 
 
 def text_of(span):
@@ -86,6 +91,12 @@ def event_of(event):
         return _subscribe_request(event)
     if event.kind == EVENT_UNSUBSCRIBE:
         return up.Unsubscribed(event.connection, event.text.decode())
+    if event.kind == EVENT_REPLAY:
+        return _replaying(event)
+    if event.kind == EVENT_FED:
+        return up.Fed(event.connection, event.text.decode(), bool(event.flag))
+    if event.kind == EVENT_JUDGED:
+        return up.Judged(event.connection, bytes(event.data))
     if event.kind == EVENT_DELIVERED:
         return up.Delivered(event.connection, bool(event.flag))
     if event.kind == EVENT_PUBLISH:
@@ -161,6 +172,19 @@ def _connect_request(event):
     )
 
 
+def _replaying(event):
+    request = up.SubscribeRequest(
+        event.connection,
+        event.client_id.decode(),
+        event.username.decode() if event.has_username else None,
+        ((event.text.decode(), event.reason),),
+        event.version,
+        event.packet_bytes_max,
+        event.number,
+    )
+    return up.Replaying(request, event.epoch, event.offset, bool(event.flag))
+
+
 def _subscribe_request(event):
     packet: Subscribe
     data: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], event.packet.data())
@@ -176,6 +200,9 @@ def _subscribe_request(event):
     subscription_id = 0
     if event.version == 5 and has_property(cython.address(packet.properties), PROP_SUBSCRIPTION_ID):
         subscription_id = packet.properties.subscription_id
+    pairs = ()
+    if event.version == 5 and packet.properties.user_count:
+        pairs = decode_properties(bytes_of(packet.properties.raw), SUBSCRIBE).user_properties
     return up.SubscribeRequest(
         event.connection,
         event.client_id.decode(),
@@ -185,6 +212,7 @@ def _subscribe_request(event):
         event.packet_bytes_max,
         subscription_id,
         bytes(event.data),
+        pairs,
     )
 
 

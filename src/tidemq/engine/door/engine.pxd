@@ -15,6 +15,7 @@ cdef class Engine:
     cdef object final_counters
     cdef object _answer(self, object connection, Mail* mail)
     cdef object _check_open(self)
+    cdef object _send(self, object connection, int kind, object text, object data, object token)
     cdef object _check_topic(self, object text, object qos, object check)
     cdef object _free(self)
     cdef object _publish_tally(self)

@@ -87,8 +87,11 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ANSWER_PUBLISH,
     MAIL_ANSWER_SUBSCRIBE,
     MAIL_DISCONNECT,
+    MAIL_FED,
+    MAIL_JUDGE,
     MAIL_PUBLISH,
     MAIL_REPLAYED,
+    MAIL_REVOKE,
     MAIL_RULES,
     MAIL_STOP,
     MAIL_SUBSCRIBE,
@@ -343,12 +346,19 @@ class Engine:
         mail.letter.data = string_of(auth_data)
         self._answer(connection, cython.address(mail))
 
-    def answer_subscribe(self, connection: int, reasons) -> None:
-        """Answers a SubscribeRequest: for each filter 0 to allow, or the reason code to refuse with."""
+    def answer_subscribe(
+        self, connection: int, reasons, reason_string: str = "", starts: bytes = b""
+    ) -> None:
+        """Answers a SubscribeRequest: for each filter 0 to allow, or the reason code to refuse with;
+        ``reason_string``: why, for the client. ``starts``: of each filter below ``$stream/`` that is allowed
+        the QoS (1 byte), and of the stream epoch and first offset (8 bytes each).
+        """
         self._check_open()
         mail: Mail = new_mail(MAIL_ANSWER_SUBSCRIBE)
         mail.letter = new_letter()
         mail.letter.data = string_of(bytes(reasons))
+        mail.letter.text = string_of(reason_string.encode() if reason_string else None)
+        mail.letter.starts = string_of(starts)
         self._answer(connection, cython.address(mail))
 
     def answer_publish(self, connection: int, reason: int, *, ttl_s: float = 0) -> None:
@@ -407,16 +417,36 @@ class Engine:
         if fault:
             raise UsageError(f"{text!r}: {fault_text(fault)}")
 
+    def judge(self, connection: int, filters) -> None:
+        """Asks what the rules say of these filters of topics, for a client: a Judged event answers."""
+        self._send(connection, MAIL_JUDGE, None, b"".join([text.encode() + b"\0" for text in filters]), 0)
+
     def deliver(self, connection: int, packets: bytes, messages: int) -> None:
         """Sends a client encoded QoS 0 PUBLISH packets, ``messages`` of them, that no subscription led to.
 
         One Delivered event answers; before it comes, the connection is not to be given more.
         """
+        self._send(connection, MAIL_REPLAYED, None, packets, messages)
+
+    def feed(self, connection: int, topic_filter: str, messages: bytes, end: int) -> None:
+        """Brings a replay at QoS 1 messages of the stream, all that it has before the offset ``end``: for
+        each offset (8 bytes), sizes of topic, properties and payload (4 each), then these.
+
+        A Fed event answers; before it comes, the replay is not to be given more.
+        """
+        self._send(connection, MAIL_FED, topic_filter.encode(), messages, end)
+
+    def revoke_replay(self, connection: int, topic_filter: str) -> None:
+        """Ends a replay at QoS 1 that a session has and may have no more."""
+        self._send(connection, MAIL_REVOKE, topic_filter.encode(), None, 0)
+
+    def _send(self, connection, kind, text, data, token):
         self._check_open()
-        mail: Mail = new_mail(MAIL_REPLAYED)
-        mail.token = messages
+        mail: Mail = new_mail(kind)
+        mail.token = token
         mail.letter = new_letter()
-        mail.letter.data = string_of(packets)
+        mail.letter.text = string_of(text)
+        mail.letter.data = string_of(data)
         self._answer(connection, cython.address(mail))
 
     def publish(

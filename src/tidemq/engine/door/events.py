@@ -61,7 +61,8 @@ class SubscribeRequest:
     """A SUBSCRIBE to be authorised: pairs of topic filter and requested QoS, in the packet's order.
 
     ``packet_bytes_max``: of a packet that the client takes. ``subscription_id``: 0 where it gave none.
-    ``reasons``: what the engine's rules say of each filter, 0 or the reason that it is refused with.
+    ``reasons``: what the engine's rules say of each filter, 0 or the reason that it is refused with; of those
+    below ``$stream/`` nothing, see ``Engine.judge``.
     """
 
     connection: int
@@ -72,6 +73,7 @@ class SubscribeRequest:
     packet_bytes_max: int = 0xFFFFFFFF
     subscription_id: int = 0
     reasons: bytes = b""
+    user_properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,38 @@ class Unsubscribed:
 
     connection: int
     topic_filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """A replay at QoS 1 begins, or goes on because its client is back: the subscription as it was granted,
+    the stream's epoch, and the offset of the first message that the engine has not got. ``asked``: it was
+    granted just now, else rules and authoriser are to be asked again.
+    """
+
+    request: SubscribeRequest
+    epoch: int
+    offset: int
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """A replay has room for what ``Engine.feed`` brings next, or its connection has ``gone``."""
+
+    connection: int
+    topic_filter: str
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What ``Engine.judge`` was asked about: of each filter the QoS that the client may have, or the reason
+    that it is refused with. Empty: the connection has gone.
+    """
+
+    connection: int
+    reasons: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +209,9 @@ Event = (
     | AuthRequest
     | SubscribeRequest
     | Unsubscribed
+    | Replaying
+    | Fed
+    | Judged
     | Delivered
     | PublishRequest
     | Connected

@@ -27,10 +27,12 @@ from cython.cimports.tidemq.engine.journal.journal import NO_RECORD
 from cython.cimports.tidemq.engine.journal.rows import (
     QUEUE_KEY_BYTES,
     QUEUE_VALUE_BYTES,
+    REPLAY_BYTES,
     ROW_FLAG_COUNTED,
     ROW_FLAG_RELEASED,
     ROW_FLAG_RETAIN,
     SESSION_BYTES,
+    SUBSCRIPTION_BYTES,
     monotonic_ms,
     read_id,
     read_message,
@@ -42,6 +44,7 @@ from cython.cimports.tidemq.engine.queues.backlogs import keep_backlog
 from cython.cimports.tidemq.engine.queues.outbox import append_entry
 from cython.cimports.tidemq.engine.queues.queueing import make_stored, new_rows
 from cython.cimports.tidemq.engine.queues.received_identifiers import restore_received
+from cython.cimports.tidemq.engine.queues.replayed import restore_replay
 from cython.cimports.tidemq.engine.queues.sessions import Found, add_subscription, find_session
 from cython.cimports.tidemq.engine.queues.shards import load_shard
 from cython.cimports.tidemq.engine.state.client import FOR_EVER, Session, Will
@@ -122,7 +125,7 @@ def load_session(common, client_id, value):
 
 def load_subscription(common, key, value):
     """A subscription; one whose session is gone is left out."""
-    if len(key) < 3 or len(value) != 5:
+    if len(key) < 3 or len(value) not in (SUBSCRIPTION_BYTES, REPLAY_BYTES):
         return False
     size: cython.size_t = (key[0] << 8) + key[1]
     if len(key) <= 2 + size:
@@ -140,7 +143,11 @@ def load_subscription(common, key, value):
     wants_retained: cython.bint = False
     subscription_id: uint32_t = read_u32(_bytes_at(value, 1))
     found: Found = find_session(r, cython.address(name), False)
-    if found.session != cython.NULL:
+    if found.session != cython.NULL and len(value) == REPLAY_BYTES:
+        epoch: uint64_t = read_u64(_bytes_at(value, SUBSCRIPTION_BYTES))
+        start: int64_t = cython.cast(int64_t, read_u64(_bytes_at(value, SUBSCRIPTION_BYTES + 8)))
+        restore_replay(r, found.session, span_of(filter), value[0], subscription_id, epoch, start)
+    elif found.session != cython.NULL:
         add_subscription(
             r, found.session, span_of(filter), value[0], subscription_id, cython.address(wants_retained)
         )

@@ -319,6 +319,14 @@ def put_value(r, family, key, value):
     record.value = _copy_of(value)
 
 
+def change_value(r, section, record, value):
+    """Changes what `put_value` recorded, where that is still in the open section; whether it was."""
+    if section != r.section.number:
+        return False
+    r.section.records[record].value[0] = value[0]
+    return True
+
+
 def delete_value(r, family, key):
     """A key of a family goes."""
     record: cython.pointer[Record] = _append_record(r, RECORD_DELETE, cython.NULL)

@@ -35,6 +35,8 @@ cdef enum:
     QUEUE_VALUE_BYTES = 22        # before the subscription identifiers
     MESSAGE_HEAD_BYTES = 22
     SESSION_BYTES = 44            # before the will
+    SUBSCRIPTION_BYTES = 5
+    REPLAY_BYTES = 21             # of a subscription at QoS 1 to what a stream keeps
 
 # of this module alone
 cdef void _append_number(string* out, uint64_t value, int size) noexcept nogil

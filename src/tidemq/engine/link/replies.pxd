@@ -11,7 +11,7 @@ cdef void encode_connack(const Connection* c, bint session_present, uint8_t reas
 cdef void write_disconnect(Reactor* r, Connection* c, uint8_t reason) noexcept nogil
 cdef void write_auth(Reactor* r, Connection* c, uint8_t reason, const string* data) noexcept nogil
 cdef void append_packet(Reactor* r, Connection* c, const string* packet) noexcept nogil
-cdef void encode_reasons(uint8_t version, uint8_t packet_type, uint16_t packet_id, string* reasons, string* packet) noexcept nogil
+cdef void encode_reasons(uint8_t version, uint8_t packet_type, uint16_t packet_id, string* reasons, const string* why, string* packet) noexcept nogil
 cdef void refuse_late(Reactor* r, Connection* c, uint8_t reason, uint8_t fault) noexcept nogil
 
 # of this module alone

@@ -12,6 +12,7 @@ from cython.cimports.tidemq.wire.protocol import (
     DISCONNECT,
     PROP_AUTH_DATA,
     PROP_AUTH_METHOD,
+    PROP_REASON_STRING,
     RC_BAD_AUTHENTICATION_METHOD,
     RC_BAD_USER_NAME_OR_PASSWORD,
     RC_BANNED,
@@ -119,8 +120,11 @@ def write_auth(r, c, reason, data):
     append_packet(r, c, cython.address(packet))
 
 
-def encode_reasons(version, packet_type, packet_id, reasons, packet):
-    """SUBACK or UNSUBACK; 3.x knows 0x80 as the only failure and no reasons in UNSUBACK."""
+def encode_reasons(version, packet_type, packet_id, reasons, why, packet):
+    """SUBACK or UNSUBACK; 3.x knows 0x80 as the only failure and no reasons in UNSUBACK. ``why``: the reason
+    in words, for 5.0; or NULL.
+    """
+    properties: string
     identifier: uint8_t[2]
     identifier[0] = cython.cast(uint8_t, packet_id >> 8)
     identifier[1] = cython.cast(uint8_t, packet_id)
@@ -135,4 +139,6 @@ def encode_reasons(version, packet_type, packet_id, reasons, packet):
             if packet_type == SUBACK:
                 old.push_back(0x80 if tail.data[index] & 0x80 else tail.data[index])
         tail = span_of(cython.address(old))
-    encode_packet(packet_type << 4, head, _no_bytes(), version == 5, tail, packet)
+    if why != cython.NULL and version == 5:
+        append_string_property(PROP_REASON_STRING, span_of(why), cython.address(properties))
+    encode_packet(packet_type << 4, head, span_of(cython.address(properties)), version == 5, tail, packet)

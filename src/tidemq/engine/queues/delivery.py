@@ -51,6 +51,7 @@ from cython.cimports.tidemq.engine.queues.queueing import (
     request_rows,
     spill,
 )
+from cython.cimports.tidemq.engine.queues.replayed import note_replayed
 from cython.cimports.tidemq.engine.state.client import LARGE_PAYLOAD, AliasMap, Connection
 from cython.cimports.tidemq.engine.state.queue import (
     DONE,
@@ -336,8 +337,12 @@ def _send_entry(r, s, c, p, entry):
         )
     if not written:
         # as if it had been delivered [MQTT-3.1.2-25]
+        replay: uint16_t = entry.replay
+        place: uint64_t = box.next
         remove_row(r, s, entry)
         forget_entry(box, entry, r.tally)
+        if replay:
+            note_replayed(r, s, replay, place)
         return True
     note_sent(r, s, entry, box.next)
     entry.state = SENT

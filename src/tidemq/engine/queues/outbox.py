@@ -63,6 +63,7 @@ def _new_entry(box, place, tally):
     entry.was_sent = False
     entry.row = ROW_NONE
     entry.queue = 0
+    entry.replay = 0
     box.waiting += 1
     tally[LIVE_ENTRIES] += 1
     return entry

@@ -112,7 +112,8 @@ def _drop_oldest(r, s):
     while sequence < box.tail:
         count_steps(1)
         entry: cython.pointer[Entry] = entry_at(box, sequence)
-        if entry.state == WAITING and not entry.was_sent and (entry.row == ROW_IDLE or entry.row == ROW_NONE):
+        sendable: cython.bint = entry.state == WAITING and not entry.was_sent and entry.replay == 0
+        if sendable and (entry.row == ROW_IDLE or entry.row == ROW_NONE):
             box.unsent = sequence
             remove_row(r, s, entry)
             forget_entry(box, entry, r.tally)

@@ -64,6 +64,7 @@ from cython.cimports.tidemq.engine.queues.groups import (
     leave_group,
 )
 from cython.cimports.tidemq.engine.queues.handbacks import dispose_outbox
+from cython.cimports.tidemq.engine.queues.replayed import free_replays, unstore_replays
 from cython.cimports.tidemq.engine.queues.retaining import has_retained
 from cython.cimports.tidemq.engine.state.client import Removal, Session, SessionSubscription, SubscriptionMap
 from cython.cimports.tidemq.engine.state.queue import ROW_IDLE
@@ -169,6 +170,7 @@ def _unstore_session(r, s):
         while item != s.subscriptions.end():
             _delete_subscription(r, s, cython.address(dereference(item).first))
             preincrement(item)
+    unstore_replays(r, s)
     purge: cython.pointer[Record] = ask_store(r, RECORD_PURGE, s.number)
     if s.group:
         purge.status = ROW_IDLE  # what members hold is theirs, and goes when they are done with it
@@ -246,6 +248,7 @@ def end_session(r, s):
         holds(left >= 0, b"sessions: no more end than were made")
         r.tally[C_SESSIONS_ENDED] += 1
     free_backlog(s)
+    free_replays(r, s)
     release(s.received)
     release(s.stored)
     if s.will != cython.NULL:

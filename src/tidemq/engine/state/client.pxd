@@ -2,6 +2,7 @@
 Owner: one reactor. Others hold a connection's handle, and look at a session under `Common.registry_lock` alone."""
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp cimport bool
+from libcpp.deque cimport deque
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
@@ -27,6 +28,8 @@ ctypedef unordered_map[string, uint16_t, SeededHash] AliasMap
 
 ctypedef Session* SessionPointer
 
+ctypedef Replay* ReplayPointer
+
 cdef struct Backlog:             # retained messages that a new subscription still has to get
     uint32_t subscription_id
     uint8_t qos
@@ -40,6 +43,30 @@ cdef struct SessionSubscription:
     uint32_t subscription_id
     uint16_t turn                # of the SUBSCRIBE that it is from, among those to its filter: what was promised before is void
     uint8_t options
+
+cdef struct Replayed:            # a message of a stream, in the outbox
+    uint64_t place
+    int64_t offset
+    bool done                    # acknowledged, or too large for the client
+
+cdef cppclass Replay:            # a subscription at QoS 1 to what a stream keeps, see replayed
+    string filter                # as the client wrote it
+    uint16_t number              # in the session
+    uint8_t options
+    uint32_t subscription_id
+    uint64_t epoch               # of the stream
+    int64_t end                  # offset of the first message that has not come here
+    int64_t recorded             # all before it are acknowledged, as far as the store knows, or is about to
+    uint64_t section             # that this was last recorded in, and
+    uint32_t record              # where in it
+    uint32_t doubtful            # so many that come may have been sent before the broker ended
+    bool due                     # the control plane waits for room to give more
+    deque[Replayed] pending      # messages that are not acknowledged, and some that are, in their order
+
+cdef cppclass Replays:           # of one session, at least one
+    unordered_map[uint16_t, ReplayPointer] by_number
+    unordered_map[string, ReplayPointer, SeededHash] by_filter
+    uint16_t last                # number that was given
 
 cdef struct Removal:             # of a session that has ended, from the store
     uint16_t reactor
@@ -75,6 +102,7 @@ cdef cppclass Session:
     uint32_t offers              # QoS 2 messages from this client that are offered and not closed
     Memberships* memberships     # NULL: it never had a shared subscription
     uint32_t last_owed           # the last promise to this publisher, see ledger; it may be kept by now
+    Replays* replays             # NULL: none
     Backlogs* backlogs           # NULL: it has got all that is retained
     SubscriptionMap* subscriptions   # by whole filter, $share included; NULL: none
 
@@ -175,6 +203,7 @@ cdef cppclass Connection:
     bool placed                  # counted in Guard.addresses
     bool in_debt                 # it is owed so many that it is not read from
     uint8_t reviewing            # 1: in Reactor.reviews; 2: and under rules that came since
+    bool terse                   # wants no reason strings (Request Problem Information)
     bool replays                 # has asked for what a stream keeps: it stays on this reactor
     bool delivered               # replayed messages are in its output: the control plane waits until they are out
     uint8_t homing               # 1 + the reactor that it moves to once it is owed nothing; 0: none

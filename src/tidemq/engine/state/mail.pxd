@@ -16,9 +16,12 @@ cdef enum:   # the kind of a Mail
     MAIL_PAUSE, MAIL_RESUME      # `number`: connection that feeds a slow receiver
     MAIL_ANSWER_CONNECT          # `number`: connection; `reason`; `text`: client id, `data`: auth data, and the user
     MAIL_ANSWER_AUTH
-    MAIL_ANSWER_SUBSCRIBE        # `data`: a reason for each filter
+    MAIL_ANSWER_SUBSCRIBE        # `data`: a reason for each filter; `text`: in words, why one is refused
     MAIL_ANSWER_PUBLISH          # `token`: for how many ms the answer holds
+    MAIL_JUDGE                   # `number`: connection; `data`: filters of topics, each ends with a NUL
     MAIL_REPLAYED                # `number`: connection; `token`: how many messages; `data`: their packets
+    MAIL_FED                     # `number`: connection; `text`: filter; `data`: messages of a stream; `token`: where they end
+    MAIL_REVOKE                  # `number`: connection; `text`: filter below $stream/ that the client may have no more
     MAIL_DISCONNECT              # `text`: client id; `reason`
     MAIL_SUBSCRIBE               # an internal receiver: `number`, `text`: filter, `reason`: QoS
     MAIL_UNSUBSCRIBE
@@ -38,6 +41,7 @@ cdef cppclass Letter:             # what comes with the rare kinds
     string* data
     string* username             # in place of the client's own; NULL: that
     string* groups               # see Connection
+    string* starts               # of each filter below $stream/: granted QoS (1), and epoch and offset (8 each)
     Policy* own_rules            # likewise
 
 cdef struct Mail:

@@ -1,6 +1,6 @@
 """A client's queue: the part in memory, and what is known of the part in the store. Layout only.
 Owner: the reactor of the session, or of the shard."""
-from libc.stdint cimport uint32_t, uint64_t, uint8_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp cimport bool
 
 from tidemq.engine.base.message cimport Message, MessageId
@@ -18,6 +18,7 @@ cdef struct Entry:
     uint8_t qos                  # 1 or 2
     bool retain
     bool was_sent                # on an earlier connection: goes out with DUP, or as PUBREL
+    uint16_t replay              # number of the session's Replay that it is of, see replayed; 0: of none
     uint8_t row                  # status of its row in the store, committed or on its way; ROW_NONE: it has none
     uint32_t sent_s              # when, in seconds of the monotonic clock, for the acknowledgement time-out
     uint32_t record              # of its row in the section: it can still be taken back

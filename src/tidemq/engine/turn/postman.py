@@ -7,13 +7,13 @@ from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.message import release_message
 from cython.cimports.tidemq.engine.base.system import EPOLL_CTL_DEL, epoll_ctl
-from cython.cimports.tidemq.engine.clients.authorising import bring_up_to_date, take_policy
+from cython.cimports.tidemq.engine.clients.authorising import bring_up_to_date, judge_asked, take_policy
 from cython.cimports.tidemq.engine.clients.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.clients.commit_results import answer_kept, keep_promises, section_answered
 from cython.cimports.tidemq.engine.clients.connecting import admit, answer_auth, answer_connect
 from cython.cimports.tidemq.engine.clients.placement import welcome
 from cython.cimports.tidemq.engine.clients.publishing import answer_publish
-from cython.cimports.tidemq.engine.clients.replaying import deliver_replayed
+from cython.cimports.tidemq.engine.clients.replaying import deliver_replayed, feed_replay, revoke_replay
 from cython.cimports.tidemq.engine.clients.subscribing import answer_subscribe
 from cython.cimports.tidemq.engine.index.rules import Policy, release_policy
 from cython.cimports.tidemq.engine.link.backpressure import pause_feeder, resume_feeder
@@ -45,8 +45,10 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_DISCONNECT,
     MAIL_EXPIRED,
     MAIL_FAILED,
+    MAIL_FED,
     MAIL_GO,
     MAIL_GROUP,
+    MAIL_JUDGE,
     MAIL_KEPT,
     MAIL_MESSAGE,
     MAIL_MOVED,
@@ -55,6 +57,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_REMOVED,
     MAIL_REPLAYED,
     MAIL_RESUME,
+    MAIL_REVOKE,
     MAIL_ROWS,
     MAIL_RULES,
     MAIL_SHARD,
@@ -97,7 +100,7 @@ def _answer(r, mail):
     elif mail.kind == MAIL_ANSWER_AUTH:
         answer_auth(r, c, mail.reason, mail.letter)
     elif mail.kind == MAIL_ANSWER_SUBSCRIBE:
-        answer_subscribe(r, c, mail.letter.data)
+        answer_subscribe(r, c, mail.letter)
     else:
         answer_publish(r, c, mail.reason, mail.token)
 
@@ -170,6 +173,7 @@ def _free_letter(r, mail):
         del mail.letter.data
         del mail.letter.username
         del mail.letter.groups
+        del mail.letter.starts
         release_policy(mail.letter.own_rules, r.tally)
         free_letter(mail.letter)
         mail.letter = cython.NULL
@@ -231,8 +235,14 @@ def handle_mail(r, mail):
         _adopt(r, mail)
     elif kind == MAIL_MOVED:
         welcome(r, mail)
+    elif kind == MAIL_JUDGE:
+        judge_asked(r, mail)
     elif kind == MAIL_REPLAYED:
         deliver_replayed(r, mail)
+    elif kind == MAIL_FED:
+        feed_replay(r, mail)
+    elif kind == MAIL_REVOKE:
+        revoke_replay(r, mail)
     elif kind == MAIL_DISCONNECT:
         _disconnect_client(r, mail)
     elif kind == MAIL_SUBSCRIBE:

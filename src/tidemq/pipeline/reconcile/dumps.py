@@ -288,7 +288,7 @@ def _read_ids(target: Folder, bucket: int, place: int) -> pl.DataFrame:
 
 def _stream_rows(side: Folder) -> int:
     rows = side.read("rows", 0)
-    return int((rows["family"] == "stream").sum())
+    return int((rows["family"] != "meta").sum())
 
 
 def _complete(target: Folder, manifests: Sequence[Mapping[str, Any]], counts: Mapping[str, int]) -> None:
