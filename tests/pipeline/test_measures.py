@@ -15,10 +15,11 @@ from pipeline.streaming import TIDEMQ, Streaming
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
-from tidemq.pipeline.lake.exposition import exposed
-from tidemq.pipeline.lake.filing import CAUSES_MAX, OTHER, cause_of, count_causes
+from tidemq.pipeline.lake.filing import cause_of, count_causes
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
-from tidemq.pipeline.lake.measures import Measures
+from tidemq.pipeline.lake.measures import CAUSES_MAX, OTHER, Measures
+from tidemq.pipeline.service.board import Board
+from tidemq.pipeline.service.exposition import exposed
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -66,9 +67,9 @@ def test_numbers_for_prometheus(spark: SparkSession, streaming: Streaming, tmp_p
     publish(streaming, stream)
     rules = rules_of(tmp_path, RULES.replace("{stream}", stream))
     job = Ingest(url=streaming.url, stream=stream, tables=str(tmp_path / "lake"), rules=rules)
-    measures = Measures()
-    with exposed(job, measures, "127.0.0.1", 0) as port:
-        run_ingest(spark, job, once=True, measures=measures)
+    board = Board([stream])
+    with exposed([job], board, "127.0.0.1", 0) as port:
+        run_ingest(spark, job, once=True, measures=board.measures[stream])
         found = samples(port)
         streaming.publish([(f"{stream}/1/other", b"")] * 3)
         later = samples(port)
@@ -118,10 +119,23 @@ def test_the_command_says_what_it_does(streaming: Streaming, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     said = [line.partition(" INFO ")[2] for line in done.stderr.splitlines() if " INFO " in line]
     assert said[0].startswith(
-        "1 batches: rows bronze 10, late/climate 1, dead_letters 3, silver/climate 4; bronze "
+        "reported: 1 batches: rows bronze 10, late/climate 1, dead_letters 3, silver/climate 4; bronze "
     )
     assert said[0].endswith("; 0 messages behind")
-    assert set(said[1:]) == {f"the rule climate: {number} dead letters: {cause}" for cause, number in WRONG}
+    assert set(said[1:]) == {
+        f"reported: the rule climate: {number} dead letters: {cause}" for cause, number in WRONG
+    }
+
+
+def test_causes_of_a_year_are_bounded() -> None:
+    """Those that were first keep their names; of the others none is lost."""
+    measures = Measures("plant")
+    for number in range(2 * CAUSES_MAX):
+        measures.dead("climate", {"first": 1, f"no {number}": 2})
+    letters = measures.counts().letters
+    assert letters["climate", "first"] == 2 * CAUSES_MAX
+    assert letters["climate", OTHER] == 2 * (CAUSES_MAX + 1)
+    assert (len(letters), letters.total()) == (CAUSES_MAX + 1, 6 * CAUSES_MAX)
 
 
 def test_causes_do_not_say_the_values() -> None:

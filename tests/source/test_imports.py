@@ -93,6 +93,7 @@ ROOMS = {
         "lake": "decode places sources spark",
         "alerts": "decode places sources spark",
         "backtest": "alerts lake sources",
+        "service": "alerts decode lake places sources spark",
     },
 }
 WITH_CIRCLES = {"engine"}  # of all other parts circles are refused

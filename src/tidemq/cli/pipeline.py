@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -52,6 +54,9 @@ CaFile = Annotated[
 ]
 Cert = Annotated[str | None, typer.Option(metavar="FILE", help="Own certificate for the MQTT broker.")]
 Key = Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, if --cert does not have it.")]
+PipelineFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="TOML with streams, rules, alerts, sinks and maintenance.")
+]
 RowsMax = Annotated[int, typer.Option(min=1, help="Messages of a batch.")]
 Trigger = Annotated[float, typer.Option(min=0.0, help="Seconds between the beginnings of batches.")]
 
@@ -95,9 +100,9 @@ def ingest(
     """
     try:
         from tidemq.pipeline.decode.payload_rules import load_rules
-        from tidemq.pipeline.lake.exposition import exposed
         from tidemq.pipeline.lake.ingest import Ingest, run_ingest
-        from tidemq.pipeline.lake.measures import Measures
+        from tidemq.pipeline.service.board import Board
+        from tidemq.pipeline.service.exposition import exposed
         from tidemq.pipeline.spark.session import spark_session
 
         job = Ingest(
@@ -117,12 +122,13 @@ def ingest(
         )
         job.check()  # a wrong rule, address, token or name is told before Spark takes its time
         job.open().describe()
-        measures = Measures()
+        board = Board([stream])
         with _logged(), ExitStack() as opened:
             if metrics_port is not None:
-                opened.enter_context(exposed(job, measures, metrics_host, metrics_port))
+                opened.enter_context(exposed([job], board, metrics_host, metrics_port))
             spark = opened.enter_context(spark_session(master, f"tidemq ingest {stream}"))
-            run_ingest(spark, job, once=once, measures=measures)
+            spark.streams.addListener(board.listener)
+            run_ingest(spark, job, once=once, measures=board.measures[stream])
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
 
@@ -201,6 +207,49 @@ def maintain(
             if not every:
                 return
             time.sleep(every)
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+
+
+@app.command()
+def run(file: PipelineFile) -> None:
+    """Do all that a file says, in one JVM: streams into tables and alerts, sinks, maintenance. Until SIGTERM.
+
+    A job that cannot go on does not stop the others, and is begun again once a minute.
+    """
+    try:
+        from tidemq.pipeline.service.board import Board
+        from tidemq.pipeline.service.exposition import exposed
+        from tidemq.pipeline.service.pipeline_file import load_pipeline
+        from tidemq.pipeline.service.supervising import SHARED, jobs_of, run_jobs
+        from tidemq.pipeline.spark.session import spark_session
+
+        plan, stop = load_pipeline(file), threading.Event()
+        table = plan.table
+        plan.check()  # before Spark takes its time
+        ingests = [each.ingest for each in plan.streams]
+        board = Board([each.stream for each in ingests])
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        with _logged(), ExitStack() as opened:
+            if table.metrics_port is not None:
+                opened.enter_context(exposed(ingests, board, table.metrics_host, table.metrics_port))
+            spark = opened.enter_context(spark_session(table.master, f"tidemq run {file}", SHARED))
+            run_jobs(spark, jobs_of(plan, board, stop), board, stop)
+    except (TideMQError, ImportError, OSError) as error:
+        _fail(error)
+
+
+@app.command()
+def check(file: PipelineFile) -> None:
+    """Look whether a file for `run` is right, and draw it. Needs neither the broker nor Spark."""
+    try:
+        from rich.console import Console
+
+        from tidemq.pipeline.service.drawing import drawn
+        from tidemq.pipeline.service.pipeline_file import load_pipeline
+
+        Console(highlight=False, markup=False).print(drawn(load_pipeline(file)))
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
 

@@ -79,6 +79,11 @@ class Alerts:
     trigger_s: float = 1.0  # from the beginning of one batch to that of the next
     partitions: int = 2  # of the state: tasks of a batch; a checkpoint keeps what it began with
 
+    @property
+    def name(self) -> str:
+        """Of its query."""
+        return f"{self.stream}-alerts"
+
     def check(self) -> None:
         """ConfigError without rules; ConnectError or ServerRefusedError where a broker cannot be reached,
         StreamError where there is no such stream.
@@ -125,6 +130,7 @@ def start_alerts(spark: SparkSession, alerts: Alerts) -> StreamingQuery:
     with _set(spark, settings):
         write = watched(read.load(), alerts.rules, known).writeStream.foreachBatch(_publisher(alerts))
         write = write.outputMode("update").option("checkpointLocation", alerts.checkpoint)
+        write = write.queryName(alerts.name)
         return write.trigger(processingTime=f"{alerts.trigger_s} seconds").start()
 
 

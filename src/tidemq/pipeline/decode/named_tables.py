@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -32,8 +32,12 @@ def load_named(path: Path, key: str, parse: Callable[[str, Any], T], *, least: i
     tables = given.get(key)
     if set(given) != {key} or not isinstance(tables, list) or len(tables) < least:
         raise ConfigError(f"{path}: accepted: tables [[{key}]], and nothing else")
-    found = tuple(parse(str(path), table) for table in tables)
+    return distinct(str(path), key, [parse(str(path), table) for table in tables])
+
+
+def distinct(file: str, key: str, found: Sequence[T]) -> tuple[T, ...]:
+    """ConfigError where two have one name."""
     names = [each.name for each in found]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{path}: two {key} have the name {doubled[0]}; accepted: a name for each")
-    return found
+        raise ConfigError(f"{file}: two {key} have the name {doubled[0]}; accepted: a name for each")
+    return tuple(found)

@@ -16,11 +16,10 @@ from pyspark.sql import Row
 
 from tidemq.pipeline.decode.payload_rules import KEY, Gold
 from tidemq.pipeline.lake.day_files import DayFiles
+from tidemq.pipeline.lake.measures import CAUSES_MAX, OTHER
 from tidemq.pipeline.lake.partials import of_readings, one, together
 
 FILED = "rule string, causes map<string, bigint>, parts binary, seconds double"  # what a task gives, as a row
-CAUSES_MAX = 100  # that are told apart: a publisher may put anything into names
-OTHER = "others"
 _CAUSE_CHARACTERS = 80
 _WANTED = re.compile(r"(\S{1,64}) is .*; (.+) is wanted$", re.DOTALL)
 _PARTS_MAX = 10_000  # that are kept before they are put together

@@ -46,7 +46,7 @@ def start_ingest(
     says under `observedMetrics` how many messages a batch has; `numInputRows` counts ranges of them.
     """
     register(spark)
-    measures = measures or Measures()
+    measures = measures or Measures(ingest.stream)
     refiner = Refiner(spark, ingest, measures)
     refiner.catch_up()
     checkpoint = f"{ingest.folder}/checkpoint"
@@ -127,7 +127,7 @@ def run_ingest(
     """
     ingest.check()
     ingest.open().describe()  # a wrong URL needs no restarts
-    measures = measures or Measures()
+    measures = measures or Measures(ingest.stream)
     run_job(partial(start_ingest, spark, ingest, once=once, measures=measures))
     refiner = Refiner(spark, ingest, measures)
     refiner.catch_up()

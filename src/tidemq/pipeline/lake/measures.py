@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 LOG_S = 10.0  # between two lines
+CAUSES_MAX = 100  # that are told apart, by a task and by a job in its life: a publisher may put anything in
+OTHER = "others"  # in place of those beyond
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +31,8 @@ class Counts:
 class Measures:
     """Counted by the thread that works, read by others."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: str) -> None:
+        self._stream = stream  # whose lines they are
         self._lock = threading.Lock()
         self._batches = 0
         self._rows: Counter[str] = Counter()
@@ -48,7 +51,8 @@ class Measures:
         """Dead letters of a rule, by what they have in common."""
         with self._lock:
             for cause, number in causes.items():
-                self._letters[rule, cause] += number
+                known = (rule, cause) in self._letters or len(self._letters) < CAUSES_MAX
+                self._letters[rule, cause if known else OTHER] += number
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -92,11 +96,12 @@ class Measures:
             parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in took.items() if seconds)
             added = ", ".join(f"{name} {number:,}" for name, number in rows.items())
             _log.info(
-                "%d batches: rows %s; %s; %d messages behind",
+                "%s: %d batches: rows %s; %s; %d messages behind",
+                self._stream,
                 now.batches - before.batches,
                 added,
                 parts,
                 behind,
             )
         for (rule, cause), number in (now.letters - before.letters).items():
-            _log.info("the rule %s: %d dead letters: %s", rule, number, cause)
+            _log.info("%s: the rule %s: %d dead letters: %s", self._stream, rule, number, cause)

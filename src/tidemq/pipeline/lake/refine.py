@@ -48,7 +48,7 @@ class Refiner:
     def __init__(self, spark: SparkSession, lake: Lake, measures: Measures | None = None) -> None:
         self._spark = spark
         self._lake = lake
-        self._measures = measures or Measures()
+        self._measures = measures or Measures(lake.stream)
         self.held: dict[str, str] = {}  # why a rule, or its gold, is held back
         self._births: dict[str, KnownBirths] = defaultdict(KnownBirths)
         self._fresh: dict[str, Fresh] = {}  # of a rule, what its gold has not got yet

@@ -60,6 +60,13 @@ class Target:
         given = {name: values[name] for name in cls.NAMES if name in values and name != "passwordFile"}
         return cls(**given, password_file=values.get("passwordFile"))
 
+    def given(self) -> dict[str, str]:
+        """The same, as options by these names."""
+        values = {"passwordFile": self.password_file} | {
+            name: getattr(self, name) for name in self.NAMES if name != "passwordFile"
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
     def tls(self) -> ssl.SSLContext | None:
         """UsageError where there are no such certificates."""
         if self.cafile is None and self.cert is None:

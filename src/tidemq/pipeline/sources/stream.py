@@ -29,7 +29,7 @@ from tidemq.pipeline.sources.ranges import Range, RangeRows, schema_of
 from tidemq.pipeline.sources.sink import BatchSink, RowStreamSink, SinkOptions
 from tidemq.pipeline.sources.stream_options import SourceOptions
 from tidemq.pipeline.sources.tail import PlainTailReader
-from tidemq.pipeline.spark.workers import check_workers
+from tidemq.pipeline.spark.workers import check_workers, make_active
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,11 +40,12 @@ _ARROW_STREAMS = hasattr(api, "DataSourceStreamArrowWriter")  # Spark 4.1
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("tidemq")` known to a session. UsageError where its workers run another Python, without
-    TideMQ.
+    """Makes `format("tidemq")` known to a session, and the session active in this thread. UsageError where
+    its workers run another Python, without TideMQ.
     """
     check_workers(spark)
     spark.dataSource.register(TideMQSource)
+    make_active(spark)
 
 
 class TideMQSource(DataSource):

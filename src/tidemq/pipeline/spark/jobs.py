@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,10 @@ from tidemq.errors import TideMQError
 
 FAILURES_MAX = 3  # of batches in a row, without a batch between them, before a job gives up
 RESTART_PAUSE_S = 1.0
+BEGIN_S = 60.0  # for a query, before the next one of the process begins
+_POLL_S = 0.05
+# What is in Python has processes that Spark gives ten seconds to start: those of several queries need longer.
+_STARTING = threading.Lock()
 _FINAL = (  # what no restart mends, as it stands in a message of Spark's
     "tidemq.client.streams.",
     "tidemq.errors.UsageError",
@@ -31,16 +36,23 @@ class JobError(TideMQError):
     """A job cannot go on. Caught by who started it; the cause is Spark's exception."""
 
 
+class JavaGoneError(JobError):
+    """No job of this process can go on: Spark's Java process has ended. Caught by who started it."""
+
+
 def run_job(start: Callable[[], StreamingQuery]) -> None:
     """Returns when the query has ended by itself; after a failure `start` begins it again.
 
-    JobError after a failure that no restart mends, such as expired offsets, and after several in a row.
+    JobError after a failure that no restart mends, such as expired offsets, and after several in a row;
+    JavaGoneError where Spark's Java process ends.
     """
     failures = 0
     while True:
         query = None
         try:
-            query = start()
+            with _STARTING:
+                query = start()
+                _wait_until_begun(query)
             query.awaitTermination()
             return
         except (PySparkException, Py4JJavaError) as error:
@@ -52,11 +64,20 @@ def run_job(start: Callable[[], StreamingQuery]) -> None:
             _log.warning("begun again from the checkpoint: %s", reason(text))
             time.sleep(RESTART_PAUSE_S)
         except (Py4JError, ConnectionError) as error:
-            raise JobError(f"Spark's Java process does not answer any more: {error}") from error
+            raise JavaGoneError(f"Spark's Java process does not answer any more: {error}") from error
         finally:
             if query is not None:
                 with suppress(Py4JError, ConnectionError):  # it is not there to be stopped
                     query.stop()
+
+
+def _wait_until_begun(query: StreamingQuery) -> None:
+    """Until it has done its first batch, or waits for one, or has ended; no longer than a minute."""
+    deadline = time.monotonic() + BEGIN_S
+    while query.isActive and time.monotonic() < deadline:
+        if query.lastProgress or query.status["message"].startswith("Waiting for"):
+            return
+        time.sleep(_POLL_S)
 
 
 def reason(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether Spark's workers have what the sources need."""
+"""What a session needs for sources in Python: workers that have all, and a thread that finds them."""
 
 from __future__ import annotations
 
@@ -30,3 +30,11 @@ def check_workers(spark: SparkSession) -> None:
             f"Spark's workers run {named}, which has no TideMQ; set PYSPARK_PYTHON={sys.executable} before "
             "the session begins"
         )
+
+
+def make_active(spark: SparkSession) -> None:
+    """In this thread. Spark looks for sinks in Python in the active session alone, and makes none active in
+    threads after the first. Nothing with Spark Connect, whose server has its own threads.
+    """
+    if hasattr(spark, "sparkContext"):
+        spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)

@@ -1,0 +1,1 @@
+"""All that a pipeline does, by one file and in one JVM."""
