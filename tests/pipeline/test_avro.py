@@ -184,7 +184,7 @@ def test_numbers_beyond_their_types_are_dead_letters() -> None:
     [
         ("{", "no Avro schema of a record: "),
         ('"string"', "it is not of a record"),
-        ('{"type": "record", "name": "R"}', "no Avro schema of a record: .*fields"),
+        ('{"type": "record", "name": "R"}', "no Avro schema of a record: its record has no fields"),
         (json.dumps(record(("a", "strin"))), "no Avro schema of a record: UnknownType: strin"),
         (json.dumps(record(("a", ["null", "R"]))), "R holds itself"),
         (json.dumps(record(("a", {"type": "array", "items": "null"}))), "elements without a byte"),

@@ -173,6 +173,19 @@ def test_columns_may_be_chosen_and_of_another_type_that_holds_the_value(every: s
     columns = "c double, j string, o struct<x: int>"
     assert decoded([payload], every, "plant.Reading", columns) == [{"c": 5.0, "j": "9", "o": {"x": 3}}]
     assert decoded([payload], every, "plant.Reading", "d int") == ["d is 1099511627776; int is wanted"]
+    assert decoded([payload], every, "plant.Reading", "c timestamp, l timestamp") == [
+        {"c": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC), "l": None}  # seconds
+    ]
+    late = made(every, "plant.Reading", l={"seconds": 1 << 40}, d=1 << 60)
+    assert (
+        decoded([late] * 2, every, "plant.Reading", "l timestamp, a timestamp")
+        == ["l is 1099511627776 s since 1970; timestamp is wanted"] * 2
+    )
+    assert decoded([late], every, "plant.Reading", "d timestamp") == [
+        "d is 1152921504606846976; timestamp is wanted"
+    ]
+    (reason,) = decoded([late], every, "plant.Reading", "l bigint")
+    assert reason == "l is seconds: 1099511627776\n; bigint is wanted"
     (reason,) = decoded([payload], every, "plant.Reading", "o string")
     assert reason == "o is x: 3\n; string is wanted"
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import io
 import json
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, cast
@@ -49,6 +49,7 @@ from tidemq.pipeline.decode.schema_registry import (
 from tidemq.pipeline.decode.typed_rows import Decoded, struct_of
 from tidemq.pipeline.decode.values import Converters, only
 
+STARTS_MAX = 32  # beginnings of a schema that are kept, by which the wrong field is found
 _TYPES: Mapping[str, type[DataType]] = {
     "boolean": BooleanType,
     "int": IntegerType,
@@ -75,13 +76,42 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class AvroReader:
-    """What reads payloads of one schema."""
+    """What reads payloads of one schema, of a record. `named` are types that it refers to, by their names."""
 
-    schema: Any  # as fastavro has parsed it
-    fields: Mapping[str, DataType]  # of its columns; those that can be none are left out
-    starts: tuple[Any, ...]  # schemas of its first field, its first two and so on
+    def __init__(self, schema: dict[str, Any], named: Mapping[str, Any]) -> None:
+        """UnusableSchemaError where it is none, or one that a payload could end a process by."""
+        self._source, self._named = schema, named
+        self._starts: dict[int, Any] = {}
+        self.fields: dict[str, DataType] = {}  # of its columns; those that can be none are left out
+        with _parsing():
+            expanded = cast(dict[str, Any], parse_schema(schema, dict(named), expand=True))
+            _refuse_endless(expanded)
+            for each in expanded["fields"]:
+                with suppress(UnusableSchemaError):
+                    self.fields[each["name"]] = _column_type(each["type"])
+            self.schema = parse_schema(schema, dict(named))
+
+    def wrong_field(self, data: bytes) -> tuple[str, Exception] | None:
+        """The name of the first field that cannot be read, and what is wrong with it."""
+        count = bisect_left(
+            range(len(self._source["fields"]) + 1), True, key=lambda count: bool(self._try(data, count))
+        )
+        error = self._try(data, count) if count <= len(self._source["fields"]) else None
+        return (self._source["fields"][count - 1]["name"], error) if error else None
+
+    def _try(self, data: bytes, count: int) -> Exception | None:
+        """What is wrong with the first fields, as if there were no others."""
+        if count not in self._starts:
+            if len(self._starts) == STARTS_MAX:
+                self._starts.clear()
+            start = {**self._source, "fields": self._source["fields"][:count]}
+            self._starts[count] = parse_schema(start, dict(self._named))
+        try:
+            fastavro.schemaless_reader(io.BytesIO(data), self._starts[count], None)
+        except Exception as error:  # noqa: BLE001 - a payload must not end the job
+            return error
+        return None
 
 
 def avro_text(text: str) -> str:
@@ -120,11 +150,7 @@ def decode_avro(
     that by which it is read, with the defaults and promotions of Avro's schema resolution. RegistryError.
     """
     wanted = _of_file(schema) if schema else None
-    if registry is None:
-        assert wanted is not None
-        parts: list[tuple[AvroReader, bytes] | str] = [(wanted, each or b"") for each in payloads.to_pylist()]
-    else:
-        parts = [_written(each or b"", registry) for each in payloads.to_pylist()]
+    parts = [_written(payload or b"", registry, wanted) for payload in payloads.to_pylist()]
     found = [part if isinstance(part, str) else _decoded(*part, wanted) for part in parts]
     readers = {part[0] for part in parts if not isinstance(part, str)} if wanted is None else {wanted}
     return struct_of(found, columns, _agreed(readers), AVRO, arrow)
@@ -136,8 +162,13 @@ def _agreed(readers: Collection[AvroReader]) -> dict[str, DataType]:
     return {name: kind for name, kind in first.items() if all(each.get(name) == kind for each in others)}
 
 
-def _written(payload: bytes, registry: Registry) -> tuple[AvroReader, bytes] | str:
+def _written(
+    payload: bytes, registry: Registry | None, wanted: AvroReader | None
+) -> tuple[AvroReader, bytes] | str:
     """What reads a payload, and what of it; or why there is none."""
+    if registry is None:
+        assert wanted is not None
+        return wanted, payload
     named = framed(payload)
     if isinstance(named, str):
         return named
@@ -164,14 +195,11 @@ def _reason(data: bytes, written: AvroReader, error: Exception) -> str:
     """Which field it is that cannot be read, or what else."""
     if isinstance(error, SchemaResolutionError):
         return f"not of the schema: {error}"
-    for start in written.starts:
-        try:
-            fastavro.schemaless_reader(io.BytesIO(data), start, None)
-        except Exception as of_field:  # noqa: BLE001 - as above
-            field = start["fields"][-1]["name"]
-            kind = written.fields.get(field)
-            what = "not UTF-8" if isinstance(of_field, UnicodeDecodeError) else "cut off, or of another type"
-            return f"{field} is {what}; {kind.simpleString() if kind else 'its type'} is wanted"
+    if found := written.wrong_field(data):
+        field, of_field = found
+        kind = written.fields.get(field)
+        what = "not UTF-8" if isinstance(of_field, UnicodeDecodeError) else "cut off, or of another type"
+        return f"{field} is {what}; {kind.simpleString() if kind else 'its type'} is wanted"
     return f"not Avro: {error}"
 
 
@@ -203,22 +231,13 @@ def _parse_references(source: Source, named: dict[str, Any]) -> None:
             parse_schema(_cleaned(json.loads(each.text)), named)
 
 
-def _reader(schema: Any, named: dict[str, Any]) -> AvroReader:
-    """UnusableSchemaError where it is no schema of a record, or one that a payload could end a process by."""
+def _reader(schema: Any, named: Mapping[str, Any]) -> AvroReader:
+    """UnusableSchemaError."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise UnusableSchemaError("it is not of a record")
-    with _parsing():
-        expanded = cast(dict[str, Any], parse_schema(schema, dict(named), expand=True))
-        _refuse_endless(expanded)
-        fields = {}
-        for each in expanded["fields"]:
-            with suppress(UnusableSchemaError):
-                fields[each["name"]] = _column_type(each["type"])
-        counts = range(1, len(schema["fields"]) + 1)
-        starts = [
-            parse_schema(schema | {"fields": schema["fields"][:count]}, dict(named)) for count in counts
-        ]
-    return AvroReader(parse_schema(schema, dict(named)), fields, tuple(starts))
+    if not schema.get("fields"):
+        raise UnusableSchemaError("its record has no fields")
+    return AvroReader(schema, named)
 
 
 @contextmanager

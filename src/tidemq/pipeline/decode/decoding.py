@@ -39,7 +39,7 @@ from tidemq.pipeline.decode.payload_rules import (
     filter_pattern,
 )
 from tidemq.pipeline.decode.publish_time import published_times
-from tidemq.pipeline.decode.schemas import WITH_SCHEMA, decoder_of
+from tidemq.pipeline.decode.schemas import WITH_SCHEMA, check_of, decoder_of
 from tidemq.pipeline.decode.sparkplug import Births, decode_sparkplug
 
 COLUMNS_MAX = 200  # that are inferred: a publisher may put anything into names
@@ -172,9 +172,13 @@ def _json(rule: Rule, found: DataFrame, columns: StructType) -> DataFrame:
         kind.add(PLACE, IntegerType()).add("payload", BinaryType())
     whole = ArrayType(kind) if rule.many else kind
     arrow = to_arrow_type(whole, timezone="UTC")
-    decoder = on_columns(
-        lambda payloads: decode_json(payloads, columns, arrow, many=rule.many, infers=rule.infers), whole
-    )
+    many, infers, schema = rule.many, rule.infers, rule.schema
+
+    def decode_all(payloads: pa.Array) -> pa.Array:
+        check = check_of(schema) if schema else None
+        return decode_json(payloads, columns, arrow, many=many, infers=infers, check=check)
+
+    decoder = on_columns(decode_all, whole)
     if not rule.many:
         return _with_both(found, decoder("payload"))
     # not a copy of the payload for each of its readings

@@ -34,13 +34,20 @@ from tidemq.pipeline.decode.typed_rows import decoded_struct
 from tidemq.pipeline.decode.values import INTEGER_BITS, Convert, Converters, WrongFieldError, finite, only
 
 OTHERS = "others"  # the column for what has no column of its own, as JSON; of columns that are inferred
+Check = Callable[[Any], None]
 Decoded = dict[str, Any]  # `decoded` or `reason`, and of several readings `place`
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def decode_json(
-    payloads: pa.Array, columns: StructType, arrow: pa.DataType, *, many: str = "", infers: bool = False
+    payloads: pa.Array,
+    columns: StructType,
+    arrow: pa.DataType,
+    *,
+    many: str = "",
+    infers: bool = False,
+    check: Check | None = None,
 ) -> pa.Array:
     """Of each payload a struct of `decoded`, with these columns, and `reason`, why it cannot be decoded; one
     of them is null. `arrow` is the type of what is given.
@@ -48,13 +55,13 @@ def decode_json(
     Of payloads with several readings (`many`) a list of these, with their `place` in the payload, from 0; the
     first that cannot be decoded has the `payload`, and no other, for it may be large and hold thousands.
     Where it `infers`, a column is a double, a truth value, or text of anything; the last is of all that has
-    no column.
+    no column. `check` raises WrongFieldError of an object that is not as a schema says.
     """
     found = [payload or b"" for payload in payloads.to_pylist()]
     if not many and not infers:
-        return _by_columns(found, columns, arrow)
+        return _by_columns(found, columns, arrow, check)
     decode = _decoder(columns)
-    convert = _inferred(columns) if infers else JSON.of(columns)
+    convert = _inferred(columns) if infers else _checked(JSON.of(columns), check)
     if many:
         read = READINGS[many]
         return pa.array([_readings(payload, read(payload, decode, convert)) for payload in found], arrow)
@@ -135,6 +142,17 @@ def _converted(value: Any, convert: Convert) -> Any:
     return convert(value)
 
 
+def _checked(convert: Convert, check: Check | None) -> Convert:
+    if check is None:
+        return convert
+
+    def checked(value: Any) -> Any:
+        check(value)
+        return convert(value)
+
+    return checked
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
@@ -166,15 +184,19 @@ def _number_at(payload: bytes, path: list[str], decode: Callable[[bytes], Any]) 
 # --- one reading a payload: by msgspec's own types and a column at a time, which is faster ---------
 
 
-def _by_columns(payloads: list[bytes], columns: StructType, arrow: pa.StructType) -> pa.Array:
+def _by_columns(
+    payloads: list[bytes], columns: StructType, arrow: pa.StructType, check: Check | None
+) -> pa.Array:
     """What `_one` gives for each."""
-    one = partial(_one, decode=_decoder(columns), convert=JSON.of(columns))
-    read = _row_reader(columns)
+    one = partial(_one, decode=_decoder(columns), convert=_checked(JSON.of(columns), check))
+    read, plain = _row_reader(columns), msgspec.json.Decoder().decode
     missing = (None,) * len(columns.fields)
     rows: list[Sequence[Any]] = []
     reasons: list[str | None] = []
     for payload in payloads:
         try:
+            if check:
+                check(plain(payload))
             rows.append(read(payload))
             reasons.append(None)
         except _UNREADABLE:  # the other way says why, or takes it all the same

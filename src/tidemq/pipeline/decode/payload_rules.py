@@ -133,7 +133,8 @@ class Rule:
         keys.known(
             *("name", "filter", "format"),
             *(() if format in FIXED else ("columns",)),
-            *(("schema", "registry") if format in WITH_SCHEMA else ()),
+            *(("schema",) if format in (*WITH_SCHEMA, "json") else ()),
+            *(("registry",) if format in WITH_SCHEMA else ()),
             *(("message",) if format == "protobuf" else ()),
             *(("many",) if format == "json" else ()),
             *("time", "time_property", "watermark", "gold"),
@@ -169,8 +170,8 @@ class Rule:
     def digest(self) -> int:
         """Of all that makes its decoded rows what they are: not of where a registry is."""
         *plain, _, _, _ = astuple(replace(self, gold=None))  # as it was before there were schemas
-        written = (self.message, self.schema, self.registry is not None) if self.format in WITH_SCHEMA else ()
-        return _digest(*plain, *written)
+        written = self.message, self.schema, self.registry is not None
+        return _digest(*plain, *(written if any(written) else ()))
 
     @property
     def infers(self) -> bool:
@@ -313,8 +314,8 @@ def _columns(keys: Keys, *, needed: bool) -> str:
 
 
 def _schema(keys: Keys, format: str) -> Schema | None:
-    """ConfigError where a format that needs it has neither this nor columns with a registry."""
-    if format not in WITH_SCHEMA or ("schema" not in keys.given and "registry" in keys.given):
+    """ConfigError where a format that needs it has neither this nor a registry."""
+    if "schema" not in keys.given and (format not in WITH_SCHEMA or "registry" in keys.given):
         return None
     keys.text("schema")
     try:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -67,6 +67,8 @@ _TYPES: Mapping[int, DataType] = {
     _P.TYPE_BYTES: BinaryType(),
     _P.TYPE_ENUM: StringType(),
 }
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _TIMESTAMP = "google.protobuf.Timestamp"
 _TIME_S = range(-62_135_596_800, 253_402_300_800)  # the years 1 to 9999
 
@@ -438,7 +440,7 @@ def _field_reader(field: FieldDescriptor, kind: DataType, where: str) -> Read:
         element = _element_reader(field, wanted, where)
         return lambda message: [element(each) for each in getattr(message, name)]
     plain = field.message_type is None and field.enum_type is None
-    if plain and not field.has_presence:
+    if plain and not isinstance(kind, TimestampType) and not field.has_presence:
         return lambda message: getattr(message, name)
     element = _element_reader(field, kind, where)
     if not field.has_presence:
@@ -452,19 +454,32 @@ def _element_reader(field: FieldDescriptor, kind: DataType, where: str) -> Calla
         return lambda value: numbers.get(value) or str(value)
     if field.message_type is not None and isinstance(kind, StructType):
         return _row_reader(field.message_type, kind, f"{where}.")
+    if isinstance(kind, TimestampType):
+        of_message = field.message_type is not None and field.message_type.full_name == _TIMESTAMP
+        time_us = _timestamp_us if of_message else _seconds_us
+        return lambda value: time_us(value, where)
     return lambda value: value
 
 
 # --- values ------------------------------------------------------------------------------------
 
 
-def _time(value: Any) -> int | datetime:
-    """Of a Timestamp microseconds since 1970, of a number of seconds since then the time."""
-    if not isinstance(value, Message):
-        return datetime.fromtimestamp(finite(value), UTC)
-    if value.DESCRIPTOR.full_name != _TIMESTAMP or value.seconds not in _TIME_S:
-        raise ValueError
+def _timestamp_us(value: Any, where: str) -> int:
+    """Microseconds since 1970 of a Timestamp."""
+    if value.seconds not in _TIME_S:
+        raise WrongFieldError(f"{where} is {value.seconds} s since 1970; timestamp is wanted")
     return int(value.seconds * 1_000_000 + value.nanos // 1000)
 
 
-PROTOBUF = Converters("Protobuf", {BinaryType: lambda value: only(value, bytes), TimestampType: _time})
+def _seconds_us(value: Any, where: str) -> int:
+    """The same of a number of seconds."""
+    try:
+        return (datetime.fromtimestamp(finite(value), UTC) - _EPOCH) // _MICROSECOND
+    except (TypeError, ValueError, ArithmeticError, OSError) as error:
+        raise WrongFieldError(f"{where} is {value!r:.60}; timestamp is wanted") from error
+
+
+PROTOBUF = Converters(
+    "Protobuf",
+    {BinaryType: lambda value: only(value, bytes), TimestampType: lambda value: only(value, int)},
+)

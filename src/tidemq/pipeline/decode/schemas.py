@@ -20,14 +20,14 @@ from tidemq.pipeline.decode.schema_registry import Registry
 from tidemq.pipeline.decode.values import Converters
 
 LEAVE_OUT = "the rule may leave it out, by naming its columns"
-WITH_SCHEMA = ("avro", "protobuf")  # payloads do not say what they hold
+WITH_SCHEMA = ("avro", "protobuf")  # payloads do not say what they hold; of JSON a schema may say more
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
     """Of a file, what makes a difference to rows: it goes to executors with the rule."""
 
-    text: str  # of Avro the JSON of an .avsc file, of Protobuf descriptors in base64
+    text: str  # of Avro the JSON of an .avsc file, of Protobuf descriptors in base64, of JSON a JSON Schema
     message: str = ""  # of Protobuf, the type's full name
 
 
@@ -40,6 +40,10 @@ def load_schema(format: str, path: Path, message: str = "") -> Schema:
 
                 text = protobuf_text(path)
                 return Schema(text, message_name(text, message))
+            if format == "json":
+                from tidemq.pipeline.decode.json_schema import json_schema_text
+
+                return Schema(json_schema_text(path.read_text(encoding="utf-8")))
             from tidemq.pipeline.decode.avro import avro_text
 
             return Schema(avro_text(path.read_text(encoding="utf-8")))
@@ -56,6 +60,10 @@ def schema_columns(format: str, schema: Schema) -> StructType:
                 from tidemq.pipeline.decode.protobuf import protobuf_columns
 
                 return protobuf_columns(schema.text, schema.message)
+            if format == "json":
+                from tidemq.pipeline.decode.json_schema import json_schema_columns
+
+                return json_schema_columns(schema.text)
             from tidemq.pipeline.decode.avro import avro_columns
 
             return avro_columns(schema.text)
@@ -70,6 +78,10 @@ def schema_names(format: str, schema: Schema) -> list[str]:
             from tidemq.pipeline.decode.protobuf import message_type
 
             return [each.name for each in message_type(schema.text, schema.message).fields]
+        if format == "json":
+            from tidemq.pipeline.decode.json_schema import json_schema_names
+
+            return json_schema_names(schema.text)
         from tidemq.pipeline.decode.avro import avro_names
 
         return avro_names(schema.text)
@@ -108,6 +120,14 @@ def decoder_of(
         from tidemq.pipeline.decode.avro import decode_avro
 
         return lambda payloads: decode_avro(payloads, text, registry, columns, arrow)
+
+
+def check_of(schema: Schema) -> Callable[[object], None]:
+    """Of a JSON Schema: see `schema_check`."""
+    with _extra():
+        from tidemq.pipeline.decode.json_schema import schema_check
+
+        return schema_check(schema.text)
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from pyspark.sql.types import (
     LongType,
     StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from tidemq.pipeline.decode.values import Converters, WrongFieldError
@@ -27,7 +29,10 @@ Decoded = Mapping[str, Any] | str
 """Of a payload its fields by name; or why there are none."""
 
 # that Arrow makes of Python's values exactly, or not at all
-_WHOLE = (BinaryType, BooleanType, DoubleType, FloatType, IntegerType, LongType, StringType)
+_WHOLE = (
+    *(BinaryType, BooleanType, DoubleType, FloatType, IntegerType, LongType, StringType),
+    *(TimestampType, TimestampNTZType),
+)
 
 
 def struct_of(
