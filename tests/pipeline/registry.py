@@ -62,6 +62,18 @@ class RegistryDouble:
             return 200, self._shown(number, query) | more
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
+    def post(self, path: str, body: Body) -> tuple[int, Any]:
+        """What writers ask: to register a schema under a subject, and which version it is there."""
+        if found := re.fullmatch(r"/subjects/([^/]+)(/versions)?", path):
+            kind, subject = body.get("schemaType", "AVRO"), unquote(found[1])
+            if kind == "PROTOBUF":  # of which writers may send the descriptor
+                self.serialized[body["schema"]] = base64.b64decode(body["schema"])
+            number = self.add(subject, body["schema"], kind, body.get("references") or ())
+            version = self.subjects[subject].index(number) + 1
+            more = {"subject": subject, "version": version, "schemaType": kind}
+            return 200, {"id": number} if found[2] else {**body, **more, "id": number}
+        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
     def _shown(self, number: int, query: dict[str, list[str]]) -> Body:
         body = self.schemas[number]
         shown = {"schema": body["schema"]}
@@ -105,6 +117,10 @@ def tls(authority: trustme.CA) -> Callable[..., Any]:
 
 def _handler(double: RegistryDouble) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self._answer(*double.post(urlsplit(self.path).path, body))
+
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             double.asked.append(self.path)
