@@ -330,6 +330,14 @@ ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t at) {
 
 ssize_t pwritev64(int, const struct iovec *, int, off_t) __attribute__((alias("pwritev")));
 
+/* What os.pwritev of Python calls. */
+ssize_t pwritev2(int fd, const struct iovec *parts, int count, off_t at, int flags) {
+    (void)flags;
+    return pwritev(fd, parts, count, at);
+}
+
+ssize_t pwritev64v2(int, const struct iovec *, int, off_t, int) __attribute__((alias("pwritev2")));
+
 ssize_t writev(int fd, const struct iovec *parts, int count) {
     static ssize_t (*real_writev)(int, const struct iovec *, int);
     if (file_of(fd)) return pwritev(fd, parts, count, -1);

@@ -156,6 +156,14 @@ def test_truncation_and_rewriting_are_kept_apart_from_their_sync(disk: Disk) -> 
     assert lost_power(disk) == {"a": b"0123\0\0x"}
 
 
+@pytest.mark.parametrize("synced", [True, False])
+def test_pieces_that_are_written_at_once_are_kept_by_their_sync(disk: Disk, synced: bool) -> None:
+    run(disk, WRITER + 'create("data/a", b"0123")' + KILL)
+    sync = "; os.fsync(fd)" if synced else ""
+    run(disk, f'fd = os.open("data/a", os.O_RDWR); os.pwritev(fd, [b"ab", b"c"], 2){sync}' + KILL)
+    assert lost_power(disk) == {"a": b"01abc" if synced else b"0123"}
+
+
 def test_a_full_disk_takes_half_a_write_more_and_no_new_file(disk: Disk) -> None:
     done = run(
         disk,
