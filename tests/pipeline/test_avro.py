@@ -258,7 +258,7 @@ def test_a_payload_is_read_by_the_schema_that_it_names(double: RegistryDouble) -
     assert found == [
         {"celsius": 20.5, "more": None},
         {"celsius": 21.0, "more": 7},
-        *2 * ["the schema registry has no schema 99"],
+        *2 * ["not in the schema registry: schema 99"],
         *2 * ["no schema's id: a byte 0 and four bytes"],
         "not Avro: bytes behind the value: 1",
         "celsius is cut off, or of another type; double is wanted",
@@ -299,9 +299,9 @@ def test_schemas_that_refer_to_others_are_put_together(double: RegistryDouble) -
 @pytest.mark.parametrize(
     ("kind", "schema", "said"),
     [
-        ("AVRO", '"string"', "schema 1: it is not of a record"),
-        ("AVRO", json.dumps(record(("a", ["null", "R"]))), "schema 1: R holds itself"),
-        ("JSON", "{}", "schema 1: it is of JSON, not of AVRO"),
+        ("AVRO", '"string"', "a schema that cannot be used: 1: it is not of a record"),
+        ("AVRO", json.dumps(record(("a", ["null", "R"]))), "a schema that cannot be used: 1: R holds itself"),
+        ("JSON", "{}", "a schema that cannot be used: 1: it is of JSON, not of AVRO"),
     ],
 )
 def test_a_schema_that_cannot_decode_is_said(

@@ -82,12 +82,12 @@ def test_every_type_becomes_its_column() -> None:
 
 
 WRONG = {
-    b"{}": 'the object is against the schema: "celsius" is a required property',
-    b'{"celsius": -41}': "celsius is against the schema: -41 is less than the minimum of -40",
-    b'{"celsius": "warm"}': 'celsius is against the schema: "warm" is not of type "number"',
-    b'{"celsius": 1, "unit": "K"}': 'unit is against the schema: "K" is not one of "C", "F" or null',
-    b'{"celsius": 1, "room": {"floor": ""}}': 'room.floor is against the schema: "" is not of type "integer"',
-    b'{"celsius": 1, "tags": ["a", 1]}': 'tags.1 is against the schema: 1 is not of type "string"',
+    b"{}": 'against the schema: the object: "celsius" is a required property',
+    b'{"celsius": -41}': "against the schema: celsius: -41 is less than the minimum of -40",
+    b'{"celsius": "warm"}': 'against the schema: celsius: "warm" is not of type "number"',
+    b'{"celsius": 1, "unit": "K"}': 'against the schema: unit: "K" is not one of "C", "F" or null',
+    b'{"celsius": 1, "room": {"floor": ""}}': 'against the schema: room.floor: "" is not of type "integer"',
+    b'{"celsius": 1, "tags": ["a", 1]}': 'against the schema: tags.1: 1 is not of type "string"',
     b'{"celsius": 1, "at": "now"}': "at is 'now'; timestamp is wanted",
     b'{"celsius": 1, "count": 9223372036854775808}': "count is 9223372036854775808; bigint is wanted",
     b"[1]": "a list, not a JSON object",
@@ -108,7 +108,7 @@ def test_columns_may_be_chosen() -> None:
     wrong, good = b'{"celsius": 86.5}', b'{"celsius": 20.25}'
     assert decoded([good, wrong], EVERY, "celsius decimal(5, 2), room string") == [
         {"celsius": Decimal("20.25"), "room": None},
-        "celsius is against the schema: 86.5 is greater than the maximum of 85",
+        "against the schema: celsius: 86.5 is greater than the maximum of 85",
     ]
 
 

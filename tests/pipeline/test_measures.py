@@ -141,6 +141,8 @@ def test_causes_of_a_year_are_bounded() -> None:
 def test_causes_do_not_say_the_values() -> None:
     assert cause_of("celsius is 'is warm; int is wanted'; double is wanted") == "celsius: double is wanted"
     assert cause_of("not JSON: expecting value at 17") == "not JSON"
+    assert cause_of("not in the schema registry: schema 99") == "not in the schema registry"
+    assert cause_of('against the schema: tags.7: "x" is not of type "number"') == "against the schema"
     assert cause_of("x" * 500) == "x" * 80
 
 

@@ -227,8 +227,8 @@ def test_fields_that_must_be_there_are_named(tmp_path: Path) -> None:
     payloads = [b"\x08\x01", b"", b"\x08\x01\x12\x00", b"\x08\x01\x1a\x01\xff", b"\x08\x01\x20\x07"]
     assert decoded(payloads, text, "A") == [
         {"x": 1, "b": None, "s": None, "e": None},
-        "x is missing; A requires it",
-        "b.y is missing; A requires it",
+        "a required field is missing: x",
+        "a required field is missing: b.y",
         r"s is b'\xff'; string is wanted",
         "e is of another type; enum is wanted",
     ]
@@ -304,7 +304,7 @@ def test_a_payload_is_read_as_the_message_that_it_names(double: RegistryDouble, 
     ]
     columns, registry = "celsius double, name string, x int", Registry(double.url)
     none = {"celsius": None, "name": None, "x": None}
-    strange = "schema 1: it has no message type with the indexes"
+    strange = "no such message type: schema 1, indexes"
     assert decoded(payloads, "", "", columns, registry) == [
         *2 * [{**none, "celsius": 20.5}],
         {**none, "name": "x"},
@@ -312,13 +312,13 @@ def test_a_payload_is_read_as_the_message_that_it_names(double: RegistryDouble, 
         f"{strange} [4]",
         f"{strange} [-1]",
         *3 * ["no indexes of a message type behind the schema's id"],
-        "the schema registry has no schema 99",
+        "not in the schema registry: schema 99",
         "no schema's id: a byte 0 and four bytes",
         "not Protobuf: Error parsing message with type 'plant.Climate': Wire format was corrupt",
     ]
     assert sorted(double.asked) == [f"/schemas/ids/{each}?format=serialized" for each in (1, 99)]
     assert decoded(payloads[1:3], "", "plant.Other", columns, registry) == [
-        "a message of the type plant.Climate, not plant.Other",
+        "a message of another type: plant.Climate, not plant.Other",
         {**none, "name": "x"},
     ]
 
@@ -335,7 +335,7 @@ def test_schemas_that_import_others_are_put_together(
     assert decoded([payload], "", "", columns, Registry(double.url)) == [{"a": 1.5, "l": AT, "o": {"x": 3}}]
     lonely = register(double, "lonely", f"{EVERY} ", every)
     assert decoded([framed(lonely, b"\0", b"")], "", "", columns, Registry(double.url)) == [
-        f"schema {lonely}: it imports parts.proto, which is not there"
+        f"a schema that cannot be used: {lonely}: it imports parts.proto, which is not there"
     ]
 
 
@@ -345,8 +345,8 @@ def test_a_schema_that_cannot_decode_is_said(double: RegistryDouble) -> None:
     double.serialized["bad"] = b"\xff"
     payloads = [framed(1, b"\0", b""), framed(2, b"\0", b"")]
     assert decoded(payloads, "", "", "a int", Registry(double.url)) == [
-        "schema 1: it is of AVRO, not of PROTOBUF",
-        "schema 2: the registry gives no descriptor of it (format=serialized)",
+        "a schema that cannot be used: 1: it is of AVRO, not of PROTOBUF",
+        "a schema that cannot be used: 2: the registry gives no descriptor of it (format=serialized)",
     ]
 
 

@@ -105,8 +105,8 @@ def test_payloads_become_rows_by_files_and_by_a_registry_that_may_be_away(
     assert rows(job.silver(room), "offset", "floor", "name") == [(8, 1, None)]
     assert rows(job.dead_letters, "offset", "rule", "payload", "reason") == [
         (2, "by_file", whole[:-1], "inner is cut off, or of another type; struct<x:bigint> is wanted"),
-        (4, "by_registry", of_registry[1], "the schema registry has no schema 99"),
-        (5, "by_registry", of_registry[2], "the schema registry has no schema 0"),
+        (4, "by_registry", of_registry[1], "not in the schema registry: schema 99"),
+        (5, "by_registry", of_registry[2], "not in the schema registry: schema 0"),
         (7, "protobuf", climate[:-1], CORRUPT),
-        (9, "room", b'{"name": "x"}', 'the object is against the schema: "floor" is a required property'),
+        (9, "room", b'{"name": "x"}', 'against the schema: the object: "floor" is a required property'),
     ]

@@ -80,7 +80,7 @@ def schema_check(text: str) -> Callable[[Any], None]:
         if not validator.is_valid(value):
             error = next(iter(validator.iter_errors(value)))
             field = ".".join(map(str, error.instance_path)) or "the object"
-            raise WrongFieldError(f"{field} is against the schema: {error.message[:REASON_CHARACTERS]}")
+            raise WrongFieldError(f"against the schema: {field}: {error.message[:REASON_CHARACTERS]}")
 
     return check
 

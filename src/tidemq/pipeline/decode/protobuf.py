@@ -109,7 +109,7 @@ class MessageReader:
         try:
             message = self._parse(data)
             if self._requires and not message.IsInitialized():
-                return f"{message.FindInitializationErrors()[0]} is missing; {self.name} requires it"
+                return f"a required field is missing: {message.FindInitializationErrors()[0]}"
             return self._rows(message)
         except DecodeError as error:
             return f"not Protobuf: {error}"
@@ -176,9 +176,9 @@ def _reader(
         return types
     descriptor = types.at(indexes)
     if descriptor is None:
-        return f"schema {number}: it has no message type with the indexes {list(indexes)}"
+        return f"no such message type: schema {number}, indexes {list(indexes)}"
     if message and message != descriptor.full_name:
-        return f"a message of the type {descriptor.full_name}, not {message}"
+        return f"a message of another type: {descriptor.full_name}, not {message}"
     return MessageReader(descriptor, columns)
 
 

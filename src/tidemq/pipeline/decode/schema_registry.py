@@ -90,7 +90,7 @@ class Registry:
         """
         status, said = self._asked(f"/schemas/ids/{number}{'?format=serialized' * serialized}")
         if status == 404 and isinstance(said, dict) and said.get("error_code") == _NOT_FOUND:
-            raise UnknownSchemaError(f"the schema registry has no schema {number}")
+            raise UnknownSchemaError(f"not in the schema registry: schema {number}")
         return self._source(status, said, serialized, [REFERENCES_MAX])
 
     def _source(self, status: int, said: Any, serialized: bool, left: list[int]) -> Source:
@@ -173,11 +173,11 @@ def known_schema(registry: Registry, number: int, make: Callable[[Source], Any])
     """
     now = time.monotonic()
     if _unknown.get((registry, number), 0.0) > now:
-        raise UnknownSchemaError(f"the schema registry has no schema {number}")
+        raise UnknownSchemaError(f"not in the schema registry: schema {number}")
     try:
         return make(registry.schema(number, serialized=getattr(make, "serialized", False)))
     except UnusableSchemaError as error:
-        return f"schema {number}: {error}"
+        return f"a schema that cannot be used: {number}: {error}"
     except UnknownSchemaError:
         _unknown[registry, number] = now + UNKNOWN_S
         if len(_unknown) > IDS_MAX:
