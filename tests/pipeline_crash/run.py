@@ -221,6 +221,7 @@ class Chaos:
         self._history, self._choose = run.history, run.choose
         self._jobs, self._driver, self._cluster, self._relay = jobs, jobs.driver, cluster, relay
         self._commits = 0
+        self._longer = run.choice.kills > 1
         self.interruptions = 0  # of those by whom alerts are published and passed on
 
     async def play(self, kill: Kill) -> None:
@@ -258,8 +259,8 @@ class Chaos:
             self._end(victim)
 
     async def play_last(self, kill: Kill) -> None:
-        """Kills all jobs at once, while a rule is worked again; alerts get a successor."""
-        await self._moment(kill, refining=self._choose.choice(TABLES[1:3]))
+        """Kills all jobs at once, in longer runs while a rule is worked again; alerts get a successor."""
+        await self._moment(kill, self._choose.choice(TABLES[1:3]) if self._longer else "")
         self._history.note("chaos", f"kills all jobs with the {kill}")
         self.interruptions += 1
         for job in (self._jobs.refine, self._jobs.maintain, self._jobs.alerts, self._driver):

@@ -75,6 +75,17 @@ def test_a_file_that_a_table_has_twice_or_no_more_is_found_out(
     assert any(f"in the stream, not in {name}" in line for line in judge(outcome.sent.values(), removed))
 
 
+def test_any_reader_of_delta_lake_can_read_the_tables(outcome: Outcome) -> None:
+    logs = (outcome.folder / "lake").rglob("_delta_log")
+    found = {log.parent.relative_to(outcome.folder / "lake" / STREAM): DeltaTable(log.parent) for log in logs}
+    assert len(found) >= 6
+    for table in found.values():
+        protocol = table.protocol()
+        assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+        assert not protocol.reader_features
+        assert not protocol.writer_features
+
+
 def rows(*numbers: int) -> list[Row]:
     """Of a stream, from offset 0 on, with these payloads."""
     same = {"epoch": 7, "topic": "plant/device/number", "client_id": "device", "received": BEGUN}
