@@ -61,7 +61,7 @@ def test_a_file_that_a_table_has_twice_or_no_more_is_found_out(
     day = {"date": action["partition"]["date"].isoformat()}
     again = AddAction(copy, action["size_bytes"], day, 0, True, "{}")
     table.create_write_transaction([again], "append", table.schema(), ["date"])
-    doubled = replace(read_tables(folder), stream=outcome.found.stream)
+    doubled = with_tables(outcome, folder)
     line, *others = judge(outcome.sent.values(), doubled)
     kind = name.removeprefix("silver/")
     assert bool(others) == (kind != name)
@@ -71,8 +71,14 @@ def test_a_file_that_a_table_has_twice_or_no_more_is_found_out(
     DeltaTable(folder / name).delete(
         f'"offset" >= {action["min"]["offset"]} and "offset" <= {action["max"]["offset"]}'
     )
-    removed = replace(read_tables(folder), stream=outcome.found.stream)
+    removed = with_tables(outcome, folder)
     assert any(f"in the stream, not in {name}" in line for line in judge(outcome.sent.values(), removed))
+
+
+def with_tables(outcome: Outcome, folder: Path) -> Found:
+    """What was found, with other tables."""
+    there = read_tables(folder)
+    return replace(outcome.found, bronze=there.bronze, decoded=there.decoded, totals=there.totals)
 
 
 def test_any_reader_of_delta_lake_can_read_the_tables(outcome: Outcome) -> None:
