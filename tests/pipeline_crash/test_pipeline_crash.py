@@ -23,7 +23,7 @@ from pipeline_crash.publishing import Sent
 from pipeline_crash.run import MESSAGES_MIN, STREAM, Choice, Outcome, play
 from pipeline_crash.verdict import DECODED, Found, Place, Row, judge, read_tables, total, window_of
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 SEED = int(os.environ.get("TIDEMQ_TEST_CRASH_SEED", "1"))
 KILLS = int(os.environ.get("TIDEMQ_TEST_CRASH_KILLS", "1"))  # 3: an executor, the broker, all jobs
