@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from pipeline_data import Split, write_samples
 from pyspark.sql import SparkSession
 
 from tidemq.bench.workload import Workload
-from tidemq.client.streams import StreamReader
+from tidemq.client.streams import COLUMNS, StreamReader
 from tidemq.pipeline.decode.payload_rules import load_rules
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
 from tidemq.pipeline.load_results import count_latencies, percentiles
@@ -36,6 +36,7 @@ from tidemq.pipeline.sources.stream import register
 from tidemq.testing.ports import free_port
 
 STREAM = "bench"
+THREE = ("topic", "received", "payload")
 PAYLOAD_BYTES = 64
 LATENCY_RATE = 10_000  # messages a second
 READ_ROWS = 1 << 16
@@ -109,12 +110,13 @@ def source_part(spark: SparkSession, sizes: Sizes) -> Iterator[Mapping[str, Run]
         kept = reader.describe().next_offset
         tables = Path(name)
 
-        def through_spark() -> Figures:
-            frame = spark.read.format("tidemq").options(url=url, stream=STREAM).load()
+        def through_spark(**more: str) -> Figures:
+            frame = spark.read.format("tidemq").options(url=url, stream=STREAM, **more).load()
             return timed(kept, lambda: frame.write.format("noop").mode("overwrite").save())
 
-        def alone() -> Figures:
-            return timed(kept, lambda: sum(batch.num_rows for batch in reader.read(0, kept)))
+        def alone(columns: Sequence[str] = COLUMNS) -> Figures:
+            read = reader.read(0, kept, columns=columns)
+            return timed(kept, lambda: sum(batch.num_rows for batch in read))
 
         def to_bronze() -> Figures:
             lake = tables / f"lake-{time.monotonic_ns()}"
@@ -130,7 +132,9 @@ def source_part(spark: SparkSession, sizes: Sizes) -> Iterator[Mapping[str, Run]
 
         yield {
             "source: Spark": through_spark,
+            "source: Spark, three columns": lambda: through_spark(columns=",".join(THREE)),
             "source: StreamReader alone, one core": alone,
+            "source: StreamReader alone, three columns": lambda: alone(THREE),
             "bronze: ingest": to_bronze,
             "bronze: StreamReader and pyarrow alone": to_parquet,
         }

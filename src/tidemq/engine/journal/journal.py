@@ -65,6 +65,8 @@ def open_journal(r):
     section.number = r.section.number + 1 if r.section != cython.NULL else 1
     section.reactor = r.index
     section.captured.swap(r.spare_captured)
+    if r.section != cython.NULL and section.captured.capacity() < r.section.captured.size():
+        section.captured.reserve(r.section.captured.size())  # to grow there would be to copy it all, twice
     r.section = section
 
 
