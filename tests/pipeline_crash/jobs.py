@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pipeline_crash.cluster import children_of, environment
 
-END_S = 400.0  # of a command that ends by itself
+END_S = 900.0  # of a command that ends by itself
 POLL_S = 0.002
 STARTS_MAX = 5  # of a command that has ended by itself, as a supervisor starts it
 LOCAL = ["--master", "local[1]"]  # of those that need no cluster

@@ -45,10 +45,10 @@ EVENTS = {  # by victim; "": a while after what was before
     "refine": ("begun",),
 }
 WRITTEN = ("", "written", "written", "committed")  # of a table that all others may be in the middle of
-PROGRESS_S = 300.0  # within which bronze must have more, whatever was killed
+PROGRESS_S = 900.0  # within which bronze must have more, whatever was killed, and however busy the machine
 MOMENT_S = 20.0  # to wait for the moment of a kill
-ACKNOWLEDGED_S = 60.0  # the devices' last messages
-ALARMED_S = 200.0  # the alerts of the last messages
+ACKNOWLEDGED_S = 180.0  # the devices' last messages
+ALARMED_S = 600.0  # the alerts of the last messages
 MESSAGES_MIN = 1500  # of a run
 
 
