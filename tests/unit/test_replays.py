@@ -434,6 +434,35 @@ async def test_a_replay_that_comes_back_waits_for_its_place(
                 assert [each.payload for each in await received(client, 1)] == [b"1"]
 
 
+@pytest.mark.parametrize("made_anew", [False, True])
+async def test_a_stream_that_is_gone_or_another_ends_what_a_session_had_of_it(
+    broker: Broker, made_anew: bool
+) -> None:
+    session: dict[str, Any] = {"client_id": "away", "clean_start": False, "session_expiry_s": 60}
+    async with connected(broker, **session) as client:
+        await client.subscribe("$stream/other/first/#", qos=1)
+        await client.publish("other", b"0", qos=1)
+        await received(client, 1)
+    keeper, streams = broker._keeper, broker._streams
+
+    def change() -> None:
+        streams.delete("other")  # type: ignore[union-attr]
+        if made_anew:
+            streams.declare(StreamConfig(name="other", filters=("other",)))  # type: ignore[union-attr]
+
+    await asyncio.wrap_future(keeper.ask(change))  # type: ignore[union-attr]
+    async with connected(broker, **session, reconnect=False) as client:
+        with pytest.raises(Exception, match="0x83"):
+            await asyncio.wait_for(anext(client.messages), WAIT_S)
+    assert broker.counters()["replays_failed"] == 1
+    assert broker.counters()["subscriptions_revoked"] == 1
+    async with connected(broker, **session) as client:
+        await client.subscribe("plain", qos=1)
+        await client.publish("other", b"1", qos=1)
+        await client.publish("plain", b"behind what must not come", qos=1)
+        assert [each.topic for each in await received(client, 1)] == ["plain"]
+
+
 async def until_granted(client: Client, topic_filter: str) -> None:
     """Until it is noticed that who had the place has gone."""
     async with asyncio.timeout(WAIT_S):

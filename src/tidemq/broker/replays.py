@@ -284,9 +284,11 @@ class Replays:
                     await self._deliver(client, b"", 0)
                 self._check_streams(client)
         except Exception:  # noqa: BLE001 - of files, of Arrow: the client sees its connection end
-            self.counts["replays_failed"] += 1
-            _log.exception("the replays of client %r end", client.client_id)
-            self._engine.disconnect(client.client_id, IMPLEMENTATION_SPECIFIC_ERROR)
+            await self._deliver(client, b"", 0)  # where that has gone, another may have its client identifier
+            if not client.left:
+                self.counts["replays_failed"] += 1
+                _log.exception("the replays of client %r end", client.client_id)
+                self._engine.disconnect(client.client_id, IMPLEMENTATION_SPECIFIC_ERROR)
         finally:
             del self._clients[client.connection]
             self.give_up(list(client.replays.values()))
