@@ -191,6 +191,7 @@ class Stage:
             if dice.random() < 0.1:
                 self.engine.revoke_replay(event.request.connection, topic_filter)
             self.feed(event.request.connection, topic_filter, event.offset, dice)
+            event = event.request
         elif isinstance(event, Fed):
             if dice.random() < 0.9:
                 self.feed(event.connection, event.topic_filter, dice.randrange(1000), dice)
