@@ -22,7 +22,7 @@ def rules_of(tmp_path: Path, text: str) -> tuple[Rule, ...]:
 
 def rows(table: Table, *columns: str, order: str = "offset") -> list[tuple[Any, ...]]:
     """In the order of a column, then as the table has them."""
-    found = DeltaTable(table.uri).to_pyarrow_table().sort_by(order)
+    found = DeltaTable(table.uri, storage_options=table.storage.of_tables).to_pyarrow_table().sort_by(order)
     return list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
 
 

@@ -14,8 +14,10 @@ from pyspark.sql import SparkSession
 
 from tidemq.pipeline.lake import copying
 from tidemq.pipeline.lake.copying import copier
+from tidemq.pipeline.lake.day_files import Written
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest
 from tidemq.pipeline.lake.messages import with_day
+from tidemq.pipeline.places import ENVIRONMENT
 from tidemq.pipeline.sources.stream import register
 from tidemq.pipeline.sources.stream_options import SourceOptions
 
@@ -38,14 +40,21 @@ def test_messages_of_several_days_go_into_a_file_each(
     batches = [batch(10, MIDNIGHT - hour, MIDNIGHT), batch(12, MIDNIGHT), batch(13, MIDNIGHT - hour)]
     monkeypatch.setattr(copying, "messages_of", lambda options, wanted: iter(batches))
     given = pa.RecordBatch.from_pydict({"epoch": [7, 7], "start": [0, 20], "end": [14, 20]})
-    for _ in range(2):  # a task that is tried again leaves nothing twice
-        (back,) = copier(OPTIONS, tmp_path.as_uri(), 10, 1 << 20)(iter([given]))
-    assert back == given.append_column("repeated", pa.array([False, False]))
-    found = ds.dataset(tmp_path, partitioning="hive").to_table().sort_by("offset").to_pylist()
+    folder = (tmp_path / "batch-1").as_uri()
+    for _ in range(2):  # a task that is tried again says which files are its own
+        (back,) = copier(OPTIONS, ENVIRONMENT, folder, 10, 1 << 20)(iter([given]))
+    assert back.drop_columns(["files"]) == given.append_column("repeated", pa.array([False, False]))
+    texts, none = back["files"].to_pylist()
+    assert none == []
+    written = [Written.from_json(text) for text in texts]
+    paths = [tmp_path / each.path for each in written]
+    assert [(each.rows, each.size) for each in written] == [(2, path.stat().st_size) for path in paths]
+    assert sorted((each.low["offset"], each.high["offset"]) for each in written) == [(10, 13), (11, 12)]
+    found = ds.dataset(paths, partitioning="hive").to_table().sort_by("offset").to_pylist()
     assert [(row["offset"], row["date"]) for row in found] == [
         (10, "2026-11-21"), (11, "2026-11-22"), (12, "2026-11-22"), (13, "2026-11-21")
     ]  # fmt: skip
-    assert sorted(path.name for path in tmp_path.rglob("*.*")) == [f"{10:020}.parquet"] * 2
+    assert len(list(tmp_path.rglob("*.parquet"))) == 4
 
 
 def test_a_range_with_a_message_that_was_sent_again_is_marked(
@@ -54,7 +63,7 @@ def test_a_range_with_a_message_that_was_sent_again_is_marked(
     batches = [batch(0, MIDNIGHT), batch(1, MIDNIGHT, dup=True), batch(2, MIDNIGHT)]
     monkeypatch.setattr(copying, "messages_of", lambda options, wanted: iter(batches))
     given = pa.RecordBatch.from_pydict({"epoch": [7], "start": [0], "end": [3]})
-    (back,) = copier(OPTIONS, tmp_path.as_uri(), 0, 1 << 20)(iter([given]))
+    (back,) = copier(OPTIONS, ENVIRONMENT, tmp_path.as_uri(), 0, 1 << 20)(iter([given]))
     assert back["repeated"].to_pylist() == [True]
 
 
@@ -82,7 +91,7 @@ def test_a_task_holds_no_more_than_its_bytes(tmp_path: Path, monkeypatch: pytest
         return message(offset)
 
     monkeypatch.setattr(copying, "messages_of", lambda options, wanted: map(note, range(64)))
-    list(copier(OPTIONS, tmp_path.as_uri(), 0, 8 << 20)(iter([given])))
+    list(copier(OPTIONS, ENVIRONMENT, tmp_path.as_uri(), 0, 8 << 20)(iter([given])))
     assert max(held) < 24 << 20
     files = [pq.ParquetFile(path) for path in tmp_path.rglob("*.parquet")]
     assert [file.metadata.num_rows for file in files] == [32, 32]

@@ -80,7 +80,7 @@ def test_gold_reads_no_more_the_older_a_window_is(tmp_path: Path) -> None:
     columns = {"topic": pa.array(names), "client_id": pa.array(names)}
     for batch in range(BATCHES):
         span = Span(batch * DEVICES, (batch + 1) * DEVICES, whole=True)
-        lake.silver(rule).attempt(decoded, progress, span).commit()
+        lake.silver(rule).attempt(decoded, progress, span).commit([])
         at = pa.array([(batch + 86_400) * SECOND_US] * DEVICES)
         values = pa.array([float(batch)] * DEVICES)
         parts = of_readings(gold, at, columns, [values])

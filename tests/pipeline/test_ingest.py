@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.lake.day_files import DayFiles
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest
 from tidemq.pipeline.lake.progress import Progress
-from tidemq.pipeline.lake.table import Attempt, ConflictError, Table
+from tidemq.pipeline.lake.table import ConflictError, Table
+from tidemq.pipeline.places import ENVIRONMENT
 from tidemq.pipeline.spark.jobs import JobError
 
 pytestmark = pytest.mark.timeout(400)
@@ -86,22 +88,24 @@ def test_who_commits_second_is_refused_and_who_comes_late_adds_nothing(tmp_path:
     columns = pa.schema({"epoch": pa.int64(), "offset": pa.int64(), "date": pa.date32()})
     progress = Progress("rivals", 1)
 
-    def written(end: int) -> Attempt:
-        """To bring the table up to an offset; its files are there."""
+    def written(end: int) -> Callable[[], int]:
+        """To bring the table up to an offset; its files are there, and one that its task did not finish."""
         attempt = table.attempt(columns, progress)
         rows = [{"epoch": 1, "offset": number} for number in range(attempt.reached, end)]
         dates = pa.array([date(2026, 1, 31)] * len(rows))
+        files = DayFiles(ENVIRONMENT, bytes_max=1)
         if rows:
-            with DayFiles("part.parquet", bytes_max=1) as files:
+            DayFiles(ENVIRONMENT, bytes_max=1).add(attempt.folder, pa.RecordBatch.from_pylist(rows), dates)
+            with files:
                 files.add(attempt.folder, pa.RecordBatch.from_pylist(rows), dates)
-        return attempt
+        return partial(attempt.commit, files.written)
 
-    assert written(10).commit() == 10
+    assert written(10)() == 10
     second, first = written(20), written(20)
-    assert first.commit() == 10
+    assert first() == 10
     with pytest.raises(ConflictError, match="somebody else has written"):
-        second.commit()
-    assert written(20).commit() == 0
+        second()
+    assert written(20)() == 0
     assert table.reached(progress) == 20
     assert sorted(DeltaTable(table.uri).to_pyarrow_table()["offset"].to_pylist()) == list(range(20))
 

@@ -22,6 +22,7 @@ from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.errors import TideMQError, UsageError
 
 if TYPE_CHECKING:
+    from tidemq.pipeline.places import Storage
     from tidemq.pipeline.sources.mqtt_target import Target
 
 app = typer.Typer(
@@ -61,6 +62,25 @@ RowsMax = Annotated[int, typer.Option(min=1, help="Messages of a batch.")]
 Trigger = Annotated[float, typer.Option(min=0.0, help="Seconds between the beginnings of batches.")]
 
 
+BytesMax = Annotated[
+    int, typer.Option(min=1, help="Bytes of messages that a task holds before it writes them.")
+]
+MaintainBatches = Annotated[
+    int, typer.Option(min=0, help="Do what `maintain` does every N batches; 0: never.")
+]
+Checkpoint = Annotated[
+    str, typer.Option(metavar="DIR", help="Folder or URI of Spark's checkpoint; none: beside the tables.")
+]
+StorageFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--storage-options",
+        metavar="FILE",
+        help="TOML with credentials for object stores; none: the environment's.",
+    ),
+]
+
+
 @app.command()
 def ingest(
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")],
@@ -72,6 +92,8 @@ def ingest(
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML with rules that decode payloads.")
     ] = None,
+    checkpoint: Checkpoint = "",
+    storage_options: StorageFile = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the current last message.")] = False,
     start: Annotated[
         str, typer.Option(help="Where to begin: earliest, latest, an offset, a time with its zone.")
@@ -81,13 +103,9 @@ def ingest(
     batch_bytes_max: Annotated[
         int, typer.Option(min=0, help="Bytes of a batch, on the broker's disk, in place of --rows-max.")
     ] = 0,
-    bytes_max: Annotated[
-        int, typer.Option(min=1, help="Bytes of messages that a task holds before it writes them.")
-    ] = 64 << 20,
+    bytes_max: BytesMax = 64 << 20,
     trigger: Trigger = 1.0,
-    maintain_batches: Annotated[
-        int, typer.Option(min=0, help="Do what `maintain` does every N batches; 0: never.")
-    ] = 0,
+    maintain_batches: MaintainBatches = 0,
     metrics_port: Annotated[
         int | None, typer.Option(metavar="PORT", help="Answer GET /metrics for Prometheus there.")
     ] = None,
@@ -119,6 +137,8 @@ def ingest(
             trigger_s=trigger,
             maintain_batches=maintain_batches,
             rules=load_rules(rules) if rules else (),
+            checkpoint=checkpoint,
+            storage=_storage(storage_options),
         )
         job.check()  # a wrong rule, address, token or name is told before Spark takes its time
         job.open().describe()
@@ -126,7 +146,8 @@ def ingest(
         with _logged(), ExitStack() as opened:
             if metrics_port is not None:
                 opened.enter_context(exposed([job], board, metrics_host, metrics_port))
-            spark = opened.enter_context(spark_session(master, f"tidemq ingest {stream}"))
+            session = spark_session(master, f"tidemq ingest {stream}", job.storage.of_spark)
+            spark = opened.enter_context(session)
             spark.streams.addListener(board.listener)
             run_ingest(spark, job, once=once, measures=board.measures[stream])
     except (TideMQError, ImportError, OSError) as error:
@@ -148,6 +169,7 @@ def refine(
     ] = False,
     master: Master = "local[*]",
     rows_max: RowsMax = 1_000_000,
+    storage_options: StorageFile = None,
 ) -> None:
     """Make the tables of a rule anew from bronze: of one that has changed, or was added; each message once.
 
@@ -160,7 +182,8 @@ def refine(
         from tidemq.pipeline.sources.stream_options import Position
         from tidemq.pipeline.spark.session import spark_session
 
-        lake = Lake(stream=stream, tables=tables, rules=load_rules(rules), rows_max=rows_max)
+        storage = _storage(storage_options)
+        lake = Lake(stream=stream, tables=tables, rules=load_rules(rules), rows_max=rows_max, storage=storage)
         lake.rule(rule)  # what is wrong with the arguments is told before Spark takes its time
         Position.parse("--from", start)
         with spark_session(master, f"tidemq refine {stream}") as spark:
@@ -190,6 +213,7 @@ def maintain(
             help="TOML with the rules that must have decoded them; default: each with a table.",
         ),
     ] = None,
+    storage_options: StorageFile = None,
 ) -> None:
     """Put small files together and remove those that nobody needs any more, beside a running ingest.
 
@@ -200,7 +224,8 @@ def maintain(
         from tidemq.pipeline.lake.maintenance import maintain_all
         from tidemq.pipeline.lake.plan import Lake
 
-        lake = Lake(stream=stream, tables=tables, rules=load_rules(rules) if rules else ())
+        found = load_rules(rules) if rules else ()
+        lake = Lake(stream=stream, tables=tables, rules=found, storage=_storage(storage_options))
         while True:
             for line in maintain_all(lake, keep, bronze_days):
                 print(line, flush=True)
@@ -264,6 +289,7 @@ def status(
     token_file: TokenFile = "",
     cafile: CaFile = "",
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each table.")] = False,
+    storage_options: StorageFile = None,
 ) -> None:
     """Show what is in the tables of a stream, how far each has got, and how many messages it is behind.
 
@@ -279,7 +305,7 @@ def status(
         if url:
             token, cadata = find_token(token_file), read_cafile(cafile)
             state = StreamReader(url, stream, token=token, cadata=cadata).describe()
-        found = status_of(Lake(stream=stream, tables=tables), state)
+        found = status_of(Lake(stream=stream, tables=tables, storage=_storage(storage_options)), state)
         print("\n".join(json.dumps(as_row(each)) for each in found) if as_json else as_text(found))
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
@@ -346,6 +372,7 @@ def alerts(
     partitions: Annotated[
         int, typer.Option(min=1, help="Tasks of a batch; a checkpoint keeps what it began with.")
     ] = 2,
+    storage_options: StorageFile = None,
 ) -> None:
     """Watch a stream by rules, and publish alerts over MQTT, each when it is raised and when it is cleared.
 
@@ -370,9 +397,10 @@ def alerts(
             rows_max=rows_max,
             trigger_s=trigger,
             partitions=partitions,
+            storage=_storage(storage_options),
         )
         job.check()  # before Spark takes its time
-        with spark_session(master, f"tidemq alerts {stream}") as spark:
+        with spark_session(master, f"tidemq alerts {stream}", job.storage.of_spark) as spark:
             run_alerts(spark, job)
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
@@ -393,6 +421,7 @@ def backtest(
         str, typer.Option(metavar="DIR", help="Folder or URI to be made, with which `alerts` can go on.")
     ] = "",
     master: Master = "local[*]",
+    storage_options: StorageFile = None,
 ) -> None:
     """Show which alerts rules would have raised and cleared in messages that bronze has, as lines of JSON.
 
@@ -407,7 +436,7 @@ def backtest(
         from tidemq.pipeline.spark.session import spark_session
 
         job = Backtest(
-            lake=Lake(stream=stream, tables=tables),
+            lake=Lake(stream=stream, tables=tables, storage=_storage(storage_options)),
             rules=load_alert_rules(rules),
             start=Position.parse("--from", start),
             end=Position.parse("--to", end),
@@ -483,6 +512,7 @@ def replay(
     cert: Cert = None,
     key: Key = None,
     master: Master = "local[*]",
+    storage_options: StorageFile = None,
 ) -> None:
     """Publish stored messages again: a table's, by Spark, or a stream's, without it. In their order;
     at the pace at which they came, or another.
@@ -504,7 +534,7 @@ def replay(
                 batches = stream_batches(admin_url, stream, *bounds, token=token, cadata=cadata)
             else:
                 spark = opened.enter_context(spark_session(master, f"tidemq replay {source}"))
-                batches = table_batches(spark, source, *bounds)
+                batches = table_batches(spark, source, *bounds, storage=_storage(storage_options))
             outcome = replay(batches, job, show)
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
@@ -521,6 +551,12 @@ def _target(url: str, *options: str | None) -> Target:
     names = ("user", "passwordFile", "cafile", "cert", "key")
     given = {name: value for name, value in zip(names, options, strict=True) if value is not None}
     return Target.parse({"url": url, **given})
+
+
+def _storage(file: Path | None) -> Storage:
+    from tidemq.pipeline.places import ENVIRONMENT, Storage
+
+    return Storage.load(file) if file else ENVIRONMENT
 
 
 @contextmanager
@@ -573,6 +609,8 @@ def doctor(
 
 def _fail(error: Exception) -> NoReturn:
     """One line, and code 1."""
+    from tidemq.pipeline.places import in_one_line
+
     hint = "; pip install 'tidemq[pipeline]'" if isinstance(error, ImportError) else ""
-    print(f"tidemq: {error}{hint}", file=sys.stderr)
+    print(f"tidemq: {in_one_line(str(error))}{hint}", file=sys.stderr)
     raise typer.Exit(EXIT_FAILED)

@@ -25,8 +25,10 @@ from tidemq.pipeline.alerts.watching import FOUND, UNREADABLE, found_row, readin
 from tidemq.pipeline.lake.messages import columns_of
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.table import TableError
+from tidemq.pipeline.places import place_uri
 from tidemq.pipeline.sources.ranges import COLUMNS
 from tidemq.pipeline.sources.stream_options import Position
+from tidemq.pipeline.spark.parquet_tasks import write_files
 
 EARLIEST, LATEST = Position(), Position(latest=True)
 KNOWN = "known"  # in place of an alert's state: what is known at the end
@@ -48,7 +50,7 @@ class Backtest:
         """UsageError where there is a handover already."""
         if self.start.latest or self.end == EARLIEST:
             raise UsageError("there is no message between these places; accepted: from an earlier to a later")
-        refuse_taken(self.handover)
+        refuse_taken(self.handover, self.lake.storage)
 
 
 @dataclass(slots=True)
@@ -92,7 +94,9 @@ def run_backtest(spark: SparkSession, job: Backtest, show: Callable[[AlertRule, 
                 show(rules[row.rule], row)
         if job.handover:
             known = found.where(F.col("state") == KNOWN).select("rule", "key", "json")
-            Handover(job.lake.stream, epochs[-1], next_offset).write(known, job.handover)
+            names = write_files(known, job.lake.storage, place_uri(job.handover))
+            handover = Handover(job.lake.stream, epochs[-1], next_offset, tuple(names))
+            handover.write(job.handover, job.lake.storage)
     finally:
         found.unpersist()
     return outcome

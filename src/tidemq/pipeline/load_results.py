@@ -28,7 +28,7 @@ from tidemq.bench.report.runs import Case, Runs, read_runs
 from tidemq.bench.report.tables import Cell, Table
 from tidemq.bench.result import Bucket, quantile_ns
 from tidemq.errors import UsageError
-from tidemq.pipeline.places import place_uri
+from tidemq.pipeline.places import ENVIRONMENT, place_uri, spark_uri
 
 SAMPLE_COLUMNS = ("broker", "workload", "latency_us")
 PERCENTILES = {  # columns, and the share of messages that took so long at most
@@ -107,7 +107,7 @@ def _found(spark: SparkSession, places: Sequence[str]) -> tuple[list[str], list[
     directories: list[str] = []
     samples: list[DataFrame] = []
     for uri in map(place_uri, dict.fromkeys(places)):
-        files, root = pafs.FileSystem.from_uri(uri)
+        files, root = ENVIRONMENT.open(uri)
         if files.get_file_info(f"{root}/summary.parquet").type == pafs.FileType.File:
             directories.append(uri)
         else:
@@ -117,7 +117,7 @@ def _found(spark: SparkSession, places: Sequence[str]) -> tuple[list[str], list[
 
 def _samples(spark: SparkSession, uri: str) -> DataFrame:
     try:
-        frame = spark.read.parquet(uri)
+        frame = spark.read.parquet(spark_uri(uri))
     except PySparkException as error:
         first = next(iter(str(error).strip().splitlines()), "no reason was given")
         raise UsageError(

@@ -11,15 +11,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
@@ -28,6 +25,8 @@ from tidemq.client import AnswerTimeoutError, BufferFullError, Message, sync
 from tidemq.client.streams import StreamReader
 from tidemq.errors import TideMQError, UsageError
 from tidemq.pipeline.decode.publish_time import published_times
+from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.places import ENVIRONMENT, Storage, spark_uri
 from tidemq.pipeline.sources.mqtt_target import Target
 from tidemq.pipeline.sources.row_messages import messages_of
 from tidemq.pipeline.sources.stream_options import RETRY_S, Position
@@ -91,12 +90,17 @@ def stream_batches(
 
 
 def table_batches(
-    spark: SparkSession, path: str, start: Position = EARLIEST, end: Position = LATEST
+    spark: SparkSession,
+    path: str,
+    start: Position = EARLIEST,
+    end: Position = LATEST,
+    *,
+    storage: Storage = ENVIRONMENT,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a Delta Lake table or of Parquet files with a stream's columns, in the stream's order, from
     `start` up to `end`. UsageError where they cannot be read, or have no such columns.
     """
-    frame = _frame(spark, path)
+    frame = _frame(spark, path, storage)
     missing = {"offset", "topic", "payload", "received"} - set(frame.columns)
     if missing:
         raise UsageError(f"{path} has no column {min(missing)}: a replay takes bronze, or an exported stream")
@@ -113,12 +117,13 @@ def table_batches(
         yield from pa.ipc.open_stream(row.batch)
 
 
-def _frame(spark: SparkSession, path: str) -> DataFrame:
-    uri = path if urlsplit(path).scheme else Path(path).absolute().as_uri()
+def _frame(spark: SparkSession, path: str, storage: Storage) -> DataFrame:
+    table = Table(path, storage=storage)
     try:
-        if not path.endswith(".parquet") and DeltaTable.is_deltatable(uri):
-            return spark.read.parquet(*DeltaTable(uri).file_uris())
-        return spark.read.parquet(uri)
+        if not path.endswith(".parquet") and (log := table.log()):
+            parts = log.metadata().partition_columns
+            return table.read(spark, [each.name for each in log.schema().fields if each.name not in parts])
+        return spark.read.parquet(spark_uri(table.uri))
     except (PySparkException, DeltaError) as error:
         raise UsageError(f"{path} cannot be read: {next(iter(str(error).splitlines()), error)}") from error
 

@@ -42,10 +42,12 @@ from tidemq.pipeline.alerts.states import Alert, Condition, Reading, State, dead
 from tidemq.pipeline.decode.decoding import number, on_columns
 from tidemq.pipeline.decode.json_payloads import json_numbers
 from tidemq.pipeline.decode.payload_rules import filter_pattern
+from tidemq.pipeline.places import ENVIRONMENT, Storage, spark_uri
 from tidemq.pipeline.sources.mqtt_target import Target
 from tidemq.pipeline.sources.stream import register
 from tidemq.pipeline.sources.stream_options import RETRY_S
 from tidemq.pipeline.spark.jobs import run_job
+from tidemq.pipeline.spark.session import check_checkpoint
 from tidemq.wire import topic_name_fault
 
 UNREADABLE = "unreadable"
@@ -77,6 +79,7 @@ class Alerts:
     fail_on_data_loss: bool = True
     rows_max: int = 1_000_000  # of a batch
     trigger_s: float = 1.0  # from the beginning of one batch to that of the next
+    storage: Storage = ENVIRONMENT  # of handover and checkpoint
     partitions: int = 2  # of the state: tasks of a batch; a checkpoint keeps what it began with
 
     @property
@@ -96,7 +99,7 @@ class Alerts:
         reader = StreamReader(self.url, self.stream, token=token, cadata=cadata, retry_s=RETRY_S)
         state = reader.describe()
         if self.handover:
-            known = Handover.load(self.handover)
+            known = Handover.load(self.handover, self.storage)
             if (known.stream, known.epoch) != (state.name, state.epoch):
                 raise ConfigError(
                     f"the handover {self.handover} is of another stream than {state.name} is now; accepted: "
@@ -109,8 +112,8 @@ def start_alerts(spark: SparkSession, alerts: Alerts) -> StreamingQuery:
     register(spark)
     start, known = alerts.start, None
     if alerts.handover:
-        start = str(Handover.load(alerts.handover).offset)
-        known = Handover.states(spark, alerts.handover)
+        handover = Handover.load(alerts.handover, alerts.storage)
+        start, known = str(handover.offset), handover.states(spark, alerts.handover, alerts.storage)
     read = spark.readStream.format("tidemq").options(
         url=alerts.url,
         stream=alerts.stream,
@@ -129,7 +132,7 @@ def start_alerts(spark: SparkSession, alerts: Alerts) -> StreamingQuery:
     }
     with _set(spark, settings):
         write = watched(read.load(), alerts.rules, known).writeStream.foreachBatch(_publisher(alerts))
-        write = write.outputMode("update").option("checkpointLocation", alerts.checkpoint)
+        write = write.outputMode("update").option("checkpointLocation", spark_uri(alerts.checkpoint))
         write = write.queryName(alerts.name)
         return write.trigger(processingTime=f"{alerts.trigger_s} seconds").start()
 
@@ -140,6 +143,7 @@ def run_alerts(spark: SparkSession, alerts: Alerts) -> None:
     As `Alerts.check` at the start; JobError after a failure that no restart mends, and after several.
     """
     alerts.check()
+    check_checkpoint(spark, alerts.checkpoint)
     run_job(partial(start_alerts, spark, alerts))
 
 

@@ -17,14 +17,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemq.pipeline.lake.day_files import DayFiles, Written
 from tidemq.pipeline.lake.table import ConflictError, Table
+from tidemq.pipeline.spark.parquet_tasks import with_columns
 
 TARGET_BYTES = 128 << 20  # a file that has so many is left alone
 GATHERED = 32
 LAST_LEVEL = 3
 QUIET = timedelta(hours=1)  # a partition of an earlier day whose files are as old as this has stopped growing
 GROUP_BYTES = 64 << 20  # in memory, of a row group
-GROUP_ROWS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,11 @@ def compact(table: Table, now: datetime) -> Compacted:
     """Puts files together; leaves those that somebody else has replaced meanwhile to the next time."""
     before = into = written = 0
     for group in groups(table.files(), now):
-        attempt = f"compact-{group.level}-{uuid.uuid4()}"
         log = table.log()
         assert log is not None
-        _write(table, attempt, group, pa.schema(log.schema().to_arrow()))
+        new = _write(table, group, pa.schema(log.schema().to_arrow()))
         try:
-            written += table.swap(log, group.files, attempt)
+            written += table.swap(log, group.files, new)
         except ConflictError:
             continue
         before, into = before + len(group.files), into + 1
@@ -101,32 +101,19 @@ def _filled(date: str, level: int, files: Sequence[Mapping[str, Any]]) -> Iterat
         yield Group(date, level, tuple(found))
 
 
-def _write(table: Table, attempt: str, group: Group, schema: pa.Schema) -> None:
+def _write(table: Table, group: Group, schema: pa.Schema) -> list[Written]:
     """The rows of the files, in their order, as one."""
     columns = pa.schema([field for field in schema if field.name not in table.partition_by])
-    with table.new_file(f"{attempt}/date={group.date}/part.parquet", columns) as writer:
-        held: list[pa.RecordBatch] = []
+    folder = f"{table.uri}/compact-{group.level}-{uuid.uuid4()}"
+    with DayFiles(table.storage, GROUP_BYTES) as files:
         for file in group.files:
             for batch in _batches(table, file["path"], columns):
-                held.append(batch)
-                if (
-                    sum(each.nbytes for each in held) >= GROUP_BYTES
-                    or sum(each.num_rows for each in held) >= GROUP_ROWS
-                ):
-                    writer.write_table(pa.Table.from_batches(held, columns), GROUP_ROWS)
-                    held = []
-        if held:
-            writer.write_table(pa.Table.from_batches(held, columns), GROUP_ROWS)
+                files.add(folder, batch, pa.repeat(group.date, batch.num_rows))
+    return files.written
 
 
 def _batches(table: Table, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Of a file, with the table's columns: those that it has not are empty."""
     with table.open_file(path) as source:
         for batch in pq.ParquetFile(source).iter_batches(10_000):
-            arrays = [
-                batch.column(field.name).cast(field.type)
-                if field.name in batch.schema.names
-                else pa.nulls(batch.num_rows, field.type)
-                for field in columns
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+            yield with_columns(batch, columns)

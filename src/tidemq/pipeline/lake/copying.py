@@ -13,39 +13,43 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemq.pipeline.lake.day_files import DayFiles
+from tidemq.pipeline.places import Storage
 from tidemq.pipeline.sources.ranges import RANGES, Range, messages_of
 from tidemq.pipeline.sources.stream_options import SourceOptions
 
-COPIED = f"{RANGES}, repeated boolean"
+COPIED = f"{RANGES}, repeated boolean, files array<string>"
 _DAY_US = 86_400_000_000
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def copier(options: SourceOptions, folder: str, reached: int, bytes_max: int) -> Task:
+def copier(options: SourceOptions, storage: Storage, folder: str, reached: int, bytes_max: int) -> Task:
     """What a task does with ranges: writes their messages from offset `reached` on below `folder`, a URI, a
     file for each range and day. Holds messages of some `bytes_max` bytes at a time. Gives the ranges back,
-    and whether one of their messages was marked as sent again.
+    whether one of their messages was marked as sent again, and the files (`Written`).
     """
 
     def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            repeated = [
-                _copy(options, Range(row["epoch"], max(row["start"], reached), row["end"]), folder, bytes_max)
-                for row in batch.to_pylist()
-            ]
-            yield batch.append_column("repeated", pa.array(repeated, pa.bool_()))
+            done = []
+            for row in batch.to_pylist():
+                wanted = Range(row["epoch"], max(row["start"], reached), row["end"])
+                with DayFiles(storage, bytes_max) as files:
+                    repeated = _copy(options, wanted, folder, files)
+                done.append((repeated, [each.to_json() for each in files.written]))
+            batch = batch.append_column("repeated", pa.array([repeated for repeated, _ in done], pa.bool_()))
+            texts = pa.array([written for _, written in done], pa.list_(pa.string()))
+            yield batch.append_column("files", texts)
 
     return copy
 
 
-def _copy(options: SourceOptions, wanted: Range, folder: str, bytes_max: int) -> bool:
+def _copy(options: SourceOptions, wanted: Range, folder: str, files: DayFiles) -> bool:
     repeated = False
     if wanted.start >= wanted.end:
         return repeated
-    with DayFiles(f"{wanted.start:020}.parquet", bytes_max) as files:
-        for batch in messages_of(options, wanted):
-            passed = pc.divide(batch.column("received").cast(pa.int64()), _DAY_US)
-            files.add(folder, batch, passed.cast(pa.int32()).cast(pa.date32()))
-            repeated = repeated or bool(pc.any(batch.column("dup")).as_py())
+    for batch in messages_of(options, wanted):
+        passed = pc.divide(batch.column("received").cast(pa.int64()), _DAY_US)
+        files.add(folder, batch, passed.cast(pa.int32()).cast(pa.date32()))
+        repeated = repeated or bool(pc.any(batch.column("dup")).as_py())
     return repeated

@@ -97,7 +97,7 @@ def _read_ends(bronze: Table, file: File) -> dict[int, int]:
 def _needed(lake: Lake, rules: Sequence[str], day: date, ends: Mapping[int, int]) -> str:
     """Which rule has not got beyond these offsets, in words; empty: none."""
     for rule in rules:
-        table = Table(f"{lake.folder}/silver/{rule}").log()
+        table = lake.table(f"silver/{rule}").log()
         for epoch, end in ends.items():
             reached = reached_by_rule(table, lake.stream, epoch, rule) if table else None
             if (reached or 0) < end:

@@ -11,15 +11,17 @@ from itertools import starmap
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import Row
 
 from tidemq.pipeline.decode.payload_rules import KEY, Gold
-from tidemq.pipeline.lake.day_files import DayFiles
+from tidemq.pipeline.lake.day_files import DayFiles, Written, files_of
 from tidemq.pipeline.lake.measures import CAUSES_MAX, OTHER
 from tidemq.pipeline.lake.partials import of_readings, one, together
+from tidemq.pipeline.places import Storage
 
-FILED = "rule string, causes map<string, bigint>, parts binary, seconds double"  # what a task gives, as a row
+FILED = (  # what a task gives, as a row
+    "rule string, causes map<string, bigint>, parts binary, seconds double, files array<string>"
+)
 _CAUSE_CHARACTERS = 80
 _WANTED = re.compile(r"(\S{1,64}) is .*; (.+) is wanted$", re.DOTALL)
 _PARTS_MAX = 10_000  # that are kept before they are put together
@@ -55,6 +57,7 @@ class Filer:
     """
 
     rule: str
+    storage: Storage
     late: Place | None
     letters: Place
     decoded: Place
@@ -62,11 +65,10 @@ class Filer:
     bytes_max: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context, began = TaskContext.get(), time.monotonic()
-        assert context is not None
+        began = time.monotonic()
         causes: collections.Counter[str] = collections.Counter()
         parts = Parts(self.gold) if self.gold else None
-        with DayFiles(f"{context.partitionId():05}.parquet", self.bytes_max) as files:
+        with DayFiles(self.storage, self.bytes_max) as files:
             for batch in batches:
                 good = pc.is_null(batch.column("reason"))
                 late = pc.is_valid(batch.column("late_s"))
@@ -74,7 +76,7 @@ class Filer:
                 if self.late is not None:
                     self._file_late(files, batch.filter(pc.and_(good, late)), self.late)
                 self._file_letters(files, batch.filter(pc.invert(good)), causes)
-        yield _filed(self.rule, causes, parts, time.monotonic() - began)
+        yield _filed(self.rule, causes, parts, time.monotonic() - began, files.written)
 
     def _file_rows(self, files: DayFiles, batch: pa.RecordBatch, parts: Parts | None) -> None:
         rows = fields(batch.column("row"))
@@ -117,6 +119,7 @@ class Gathered:
     causes: collections.Counter[str]  # of dead letters
     parts: pa.Table | None  # of `gold`; None: there are none
     seconds: float  # that the tasks took
+    files: list[Written]
 
 
 def gathered(rows: Sequence[Row], gold: Gold | None) -> Gathered:
@@ -126,14 +129,18 @@ def gathered(rows: Sequence[Row], gold: Gold | None) -> Gathered:
         causes.update(row.causes)
     found = [pa.ipc.open_stream(row.parts).read_all() for row in rows if row.parts]
     parts = together(gold, pa.concat_tables(found)) if gold and found else None
-    return Gathered(causes, parts, sum(row.seconds for row in rows))
+    return Gathered(causes, parts, sum(row.seconds for row in rows), files_of(rows))
 
 
-def _filed(rule: str, causes: Mapping[str, int], parts: Parts | None, seconds: float) -> pa.RecordBatch:
-    kinds = (pa.string(), pa.map_(pa.string(), pa.int64()), pa.binary(), pa.float64())
-    row = (rule, list(causes.items()), parts.data() if parts else None, seconds)
+def _filed(
+    rule: str, causes: Mapping[str, int], parts: Parts | None, seconds: float, written: Iterable[Written] = ()
+) -> pa.RecordBatch:
+    text = pa.string()
+    kinds = (text, pa.map_(text, pa.int64()), pa.binary(), pa.float64(), pa.list_(text))
+    files = [each.to_json() for each in written]
+    row = (rule, list(causes.items()), parts.data() if parts else None, seconds, files)
     columns = [pa.array([value], kind) for value, kind in zip(row, kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, ["rule", "causes", "parts", "seconds"])
+    return pa.RecordBatch.from_arrays(columns, ["rule", "causes", "parts", "seconds", "files"])
 
 
 class Parts:

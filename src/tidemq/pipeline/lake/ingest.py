@@ -21,16 +21,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemq.pipeline.lake.copying import COPIED, copier
+from tidemq.pipeline.lake.day_files import files_of
 from tidemq.pipeline.lake.maintenance import maintain
 from tidemq.pipeline.lake.measures import Measures
 from tidemq.pipeline.lake.messages import columns_of
 from tidemq.pipeline.lake.plan import Ingest
 from tidemq.pipeline.lake.progress import Progress, Span
 from tidemq.pipeline.lake.refine import Refiner
+from tidemq.pipeline.lake.table import TableError
+from tidemq.pipeline.places import Storage, spark_uri
 from tidemq.pipeline.sources.ranges import COLUMNS
 from tidemq.pipeline.sources.stream import register
 from tidemq.pipeline.sources.stream_options import Position, SourceOptions
 from tidemq.pipeline.spark.jobs import JobError, run_job
+from tidemq.pipeline.spark.session import check_checkpoint
 
 SPANS_A_BATCH = 2  # of each rule, where it is behind: so it catches up, and bronze does not wait for long
 
@@ -49,17 +53,26 @@ def start_ingest(
     measures = measures or Measures(ingest.stream)
     refiner = Refiner(spark, ingest, measures)
     refiner.catch_up()
-    checkpoint = f"{ingest.folder}/checkpoint"
-    start = ingest.start if has_begun(checkpoint) else _begin(ingest)
+    start = _going_on(ingest) if has_begun(ingest.storage, ingest.checkpoint_uri) else _begin(ingest)
     read = spark.readStream.format("tidemq").options(
         **ingest.source, **ingest.limits, start=start, ranges="true"
     )
     ranges = read.load().observe("tidemq", F.expr("sum(end - start)").alias("messages"))
     write = ranges.writeStream.foreachBatch(_committer(ingest, refiner, measures))
-    write = write.option("checkpointLocation", checkpoint).queryName(ingest.stream)
+    write = write.option("checkpointLocation", spark_uri(ingest.checkpoint_uri)).queryName(ingest.stream)
     if once:
         return write.trigger(availableNow=True).start()
     return write.trigger(processingTime=f"{ingest.trigger_s} seconds").start()
+
+
+def _going_on(ingest: Ingest) -> str:
+    """Of a checkpoint that has begun; TableError where its table is gone, or it is another table's."""
+    if ingest.bronze.log() is None and has_begun(ingest.storage, ingest.checkpoint_uri, "commits"):
+        raise TableError(
+            f"there is no table {ingest.bronze.uri}, and the checkpoint {ingest.checkpoint_uri} is beyond "
+            "messages that were committed; without the checkpoint the job begins at --start"
+        )
+    return ingest.start
 
 
 def _begin(ingest: Ingest) -> str:
@@ -76,10 +89,10 @@ def _begin(ingest: Ingest) -> str:
     return str(known)
 
 
-def has_begun(checkpoint: str) -> bool:
-    """Whether a query has written where it began."""
-    files, root = pafs.FileSystem.from_uri(checkpoint)
-    return bool(files.get_file_info(pafs.FileSelector(f"{root}/offsets", allow_not_found=True)))
+def has_begun(storage: Storage, checkpoint: str, what: str = "offsets") -> bool:
+    """Whether a query has written where a batch begins; with `commits`, whether it has done one."""
+    files, root = storage.open(checkpoint)
+    return bool(files.get_file_info(pafs.FileSelector(f"{root}/{what}", allow_not_found=True)))
 
 
 def _committer(ingest: Ingest, refiner: Refiner, measures: Measures) -> Callable[[DataFrame, int], None]:
@@ -92,9 +105,9 @@ def _committer(ingest: Ingest, refiner: Refiner, measures: Measures) -> Callable
         options = SourceOptions.parse(ingest.source)
         with measures.part("bronze"):
             attempt = ingest.bronze.attempt(columns, progress)
-            task = copier(options, attempt.folder, attempt.reached, ingest.bytes_max)
+            task = copier(options, ingest.storage, attempt.folder, attempt.reached, ingest.bytes_max)
             copied = ranges.mapInArrow(task, COPIED).collect()
-            measures.added("bronze", attempt.commit())
+            measures.added("bronze", attempt.commit(files_of(copied)))
         refiner.advance(state.epoch, SPANS_A_BATCH, _single(copied, attempt.reached))
         if ingest.maintain_batches and batch % ingest.maintain_batches == ingest.maintain_batches - 1:
             with measures.part("maintenance"):
@@ -126,6 +139,7 @@ def run_ingest(
     as expired offsets, and after several in a row.
     """
     ingest.check()
+    check_checkpoint(spark, ingest.checkpoint_uri)
     ingest.open().describe()  # a wrong URL needs no restarts
     measures = measures or Measures(ingest.stream)
     run_job(partial(start_ingest, spark, ingest, once=once, measures=measures))

@@ -47,10 +47,10 @@ class KnownBirths:
             self._rows = _before(attempt.log, columns, progress.epoch, span.start)
         found = metrics.toArrow().cast(columns)
         missing = found.filter(pc.greater_equal(found["offset"], attempt.reached))
-        with DayFiles("births.parquet", bytes_max=1 << 30) as files:
+        with DayFiles(table.storage, bytes_max=1 << 30) as files:
             for batch in missing.to_batches():
                 files.add(attempt.folder, batch.drop_columns(["date"]), batch.column("date"))
-        attempt.commit()
+        attempt.commit(files.written)
         known = pa.concat_tables([_counting(self._rows), found.select(self._rows.column_names)])
         self._progress, self._end, self._rows = progress, span.end, known
         return Births(known.to_pylist())

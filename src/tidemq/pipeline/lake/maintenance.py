@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 
 from tidemq.pipeline.lake.compaction import Compacted, compact
 from tidemq.pipeline.lake.expiry import expire
-from tidemq.pipeline.lake.plan import Lake
+from tidemq.pipeline.lake.plan import KINDS, Lake
 from tidemq.pipeline.lake.table import RETAINED_H, Table, TableError
 
 
@@ -37,16 +37,19 @@ def maintain_all(lake: Lake, keep_h: int = RETAINED_H, bronze_days: int = 0) -> 
         if gone.kept:
             yield f"bronze: {gone.kept}"
     for name in names:
-        done = maintain(Table(f"{lake.folder}/{name}"), keep_h)
+        done = maintain(lake.table(name), keep_h)
         yield f"{name}: {done.files} files into {done.into}, {done.bytes} bytes"
 
 
 def names_of_tables(lake: Lake) -> list[str]:
     """Below the stream's folder; TableError where there is none."""
-    files, root = pafs.FileSystem.from_uri(lake.folder)
-    found = files.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
-    logs = (info.path.removeprefix(f"{root}/") for info in found if info.base_name == "_delta_log")
-    names = sorted(path.removesuffix("/_delta_log") for path in logs)
+    files, root = lake.storage.open(lake.folder)
+    names = ["bronze", "dead_letters"]
+    for kind in KINDS:
+        found = files.get_file_info(pafs.FileSelector(f"{root}/{kind}", allow_not_found=True))
+        names += [f"{kind}/{info.base_name}" for info in found]
+    logs = files.get_file_info([f"{root}/{name}/_delta_log" for name in names])
+    names = sorted(name for name, log in zip(names, logs, strict=True) if log.type == pafs.FileType.Directory)
     if not names:
         raise TableError(f"there are no tables in {lake.folder}")
     return names

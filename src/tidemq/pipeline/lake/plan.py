@@ -10,8 +10,10 @@ from tidemq.errors import UsageError
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.decode.schema_registry import RegistryError
 from tidemq.pipeline.lake.table import Table
-from tidemq.pipeline.places import place_uri
+from tidemq.pipeline.places import ENVIRONMENT, Storage, place_uri
 from tidemq.pipeline.sources.stream_options import RETRY_S
+
+KINDS = ("silver", "late", "births", "gold")  # of tables, each with one for a rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class Lake:
     rows_max: int = 1_000_000  # messages that are worked at once
     bytes_max: int = 64 << 20  # of messages, or rows, that a task holds before it writes them
     rules: tuple[Rule, ...] = ()  # how payloads are decoded; none: bronze is all
+    storage: Storage = ENVIRONMENT
     _tables: dict[str, Table] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -42,28 +45,28 @@ class Lake:
     @property
     def bronze(self) -> Table:
         """What came, as it came."""
-        return self._table("bronze")
+        return self.table("bronze")
 
     @property
     def dead_letters(self) -> Table:
         """What could not be decoded, with the reason."""
-        return self._table("dead_letters")
+        return self.table("dead_letters")
 
     def silver(self, rule: Rule) -> Table:
         """What a rule has decoded."""
-        return self._table(f"silver/{rule.name}")
+        return self.table(f"silver/{rule.name}")
 
     def late(self, rule: Rule) -> Table:
         """What a rule with a watermark has decoded, but came too late."""
-        return self._table(f"late/{rule.name}")
+        return self.table(f"late/{rule.name}")
 
     def births(self, rule: Rule) -> Table:
         """What Sparkplug B's birth certificates say of metrics."""
-        return self._table(f"births/{rule.name}")
+        return self.table(f"births/{rule.name}")
 
     def gold(self, rule: Rule) -> Table:
         """The figures of a rule's rows."""
-        return self._table(f"gold/{rule.name}")
+        return self.table(f"gold/{rule.name}")
 
     @property
     def all_tables(self) -> list[Table]:
@@ -87,9 +90,10 @@ class Lake:
                 with suppress(RegistryError):
                     rule.registry.check()
 
-    def _table(self, name: str) -> Table:
+    def table(self, name: str) -> Table:
+        """By its name below the folder."""
         if name not in self._tables:
-            self._tables[name] = Table(f"{self.folder}/{name}")
+            self._tables[name] = Table(f"{self.folder}/{name}", storage=self.storage)
         return self._tables[name]
 
 
@@ -105,6 +109,11 @@ class Ingest(Lake):
     batch_bytes_max: int = 0  # of a batch, on the broker's disk, in place of `rows_max`; 0: that bounds it
     trigger_s: float = 1.0  # from the beginning of one batch to that of the next
     maintain_batches: int = 0  # so often tables are maintained between batches; 0: somebody else does it
+    checkpoint: str = ""  # its folder or URI, which Spark's driver can write to; empty: beside the tables
+
+    @property
+    def checkpoint_uri(self) -> str:
+        return place_uri(self.checkpoint) if self.checkpoint else f"{self.folder}/checkpoint"
 
     @property
     def source(self) -> dict[str, str]:

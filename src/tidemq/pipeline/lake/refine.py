@@ -126,6 +126,7 @@ class Refiner:
         found = filed(decode(rule, found, columns, births), rule, columns)
         task = Filer(
             rule.name,
+            lake.storage,
             _place(late) if late else None,
             _place(letters),
             _place(decoded),
@@ -161,9 +162,9 @@ class Refiner:
         rule = step.rule
         found = gathered([row for row in done if row.rule == rule.name], rule.gold)
         if step.late:
-            self._measures.added(f"late/{rule.name}", step.late.commit())
-        self._measures.added("dead_letters", step.letters.commit())
-        self._measures.added(f"silver/{rule.name}", step.decoded.commit())
+            self._measures.added(f"late/{rule.name}", step.late.commit(found.files))
+        self._measures.added("dead_letters", step.letters.commit(found.files))
+        self._measures.added(f"silver/{rule.name}", step.decoded.commit(found.files))
         self._measures.dead(rule.name, found.causes)
         self._measures.took(rule.name, found.seconds)
         self._fresh[rule.name] = Fresh(step.progress, step.span, found.parts)

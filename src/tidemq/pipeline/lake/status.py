@@ -38,14 +38,14 @@ def status(lake: Lake, state: StreamState | None = None) -> list[TableStatus]:
     reached = lake.bronze.reached(bronze)
     found = []
     for name in names_of_tables(lake):
-        table = Table(f"{lake.folder}/{name}")
+        table = lake.table(name)
         kind, _, rule = name.partition("/")
         if name == "bronze":
             found.append(_status(name, table, reached, state.next_offset if state else None))
         elif kind == "silver":
             found.append(_status(name, table, _reached(lake, rule, table, epoch), reached))
         elif kind == "gold":
-            silver = _reached(lake, rule, Table(f"{lake.folder}/silver/{rule}"), epoch)
+            silver = _reached(lake, rule, lake.table(f"silver/{rule}"), epoch)
             found.append(_status(name, table, _reached(lake, rule, table, epoch), silver))
         else:
             found.append(_status(name, table, None, None))

@@ -1,11 +1,11 @@
 """Delta Lake tables that Spark's executors fill and the driver commits: each message once, by its offset.
 
-Executors write Parquet files into a new folder below the table for each attempt; then the driver commits
-these files in one transaction of Delta's log, by `deltalake`, without Delta's Java parts. The transaction has
-how far in the stream the table has got (`progress`). So a batch that is tried again, after a driver was
-killed or by one that does not know that another has taken over, adds only what is behind that offset, and two
-that commit at once exclude one another. Files of an attempt that was not committed belong to no table;
-`maintain` removes them.
+Executors write Parquet files into a new folder below the table for each attempt, and say which; then the
+driver commits these in one transaction of Delta's log, by `deltalake`, without Delta's Java parts. The
+transaction has how far in the stream the table has got (`progress`). So a batch that is tried again, after a
+driver was killed or by one that does not know that another has taken over, adds only what is behind that
+offset, and two that commit at once exclude one another. Files of an attempt that was not committed belong to
+no table; `maintain` removes them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -30,15 +29,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidemq.errors import TideMQError
+from tidemq.pipeline.lake.day_files import Written, utc
 from tidemq.pipeline.lake.progress import Progress, Span
-from tidemq.pipeline.places import place_uri
+from tidemq.pipeline.places import ENVIRONMENT, Storage, in_object_store, place_uri
+from tidemq.pipeline.spark.parquet_tasks import read_files
 
 RETAINED_H = 7 * 24  # files that no version of the table needs are kept so long for its readers
 _CONFIGURATION = {  # a log has a file for each batch
     "delta.checkpointInterval": "20",
     "delta.logRetentionDuration": "interval 1 day",  # a month of seconds would be millions
 }
-_COUNTED = ("epoch", "offset", "received", "event_time", "window")  # the log has their bounds of each file
 
 
 def day_of(column: str) -> str:
@@ -53,36 +53,6 @@ class TableError(TideMQError):
 
 class ConflictError(TableError):
     """Somebody else has written to a table meanwhile: what was to be done is looked at again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A Parquet file of an attempt, not committed yet. `path` is relative to the table."""
-
-    path: str
-    size: int
-    modified_ms: int
-    rows: int
-    low: dict[str, Any]  # by column
-    high: dict[str, Any]
-
-    def action(self) -> AddAction:
-        """What the log says of it."""
-        parts = (part.split("=", 1) for part in self.path.split("/") if "=" in part)
-        stats = {
-            "numRecords": self.rows,
-            "minValues": self.low,
-            "maxValues": self.high,
-            "nullCount": dict.fromkeys(self.low, 0),
-        }
-        return AddAction(
-            path=self.path,
-            size=self.size,
-            partition_values=dict(parts),
-            modification_time=self.modified_ms,
-            data_change=True,
-            stats=json.dumps(stats, default=_utc),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +76,12 @@ class Attempt:
         """Its URI."""
         return f"{self.table.uri}/{self.name}"
 
-    def commit(self) -> int:
-        """Makes the files the table's; gives the number of their rows.
+    def commit(self, written: Iterable[Written]) -> int:
+        """Makes those of these files the table's that are the attempt's; gives the number of their rows.
 
         TableError for messages of another epoch, ConflictError when another driver has committed meanwhile.
         """
-        return self.table.commit(self)
+        return self.table.commit(self, [each for each in written if each.path.startswith(f"{self.name}/")])
 
 
 class Table:
@@ -120,10 +90,13 @@ class Table:
     Every row has the columns `epoch` and `offset` of the message that it came from.
     """
 
-    def __init__(self, uri: str, partition_by: tuple[str, ...] = ("date",)) -> None:
+    def __init__(
+        self, uri: str, partition_by: tuple[str, ...] = ("date",), storage: Storage = ENVIRONMENT
+    ) -> None:
         self.uri = place_uri(uri)
         self.partition_by = partition_by
-        self._files, self._root = pafs.FileSystem.from_uri(self.uri)
+        self.storage = storage
+        self._files, self._root = storage.open(self.uri)
         self._log: DeltaTable | None = None  # as it was when it was looked at last
 
     def attempt(
@@ -200,7 +173,7 @@ class Table:
         if not spans:
             self._commit(table, [], rows.schema, progress.said(end))
             return
-        within = (f"({column} >= '{_utc(start)}' and {column} < '{_utc(end)}')" for start, end in spans)
+        within = (f"({column} >= '{utc(start)}' and {column} < '{utc(end)}')" for start, end in spans)
         for each in pa.schema(table.schema().to_arrow()):  # that the table's owner has added
             if each.name not in rows.column_names:
                 rows = rows.append_column(each, pa.nulls(len(rows), each.type))
@@ -218,16 +191,15 @@ class Table:
         table = self.log()
         return pa.table(table.get_add_actions(flatten=True)).to_pylist() if table else []
 
-    def swap(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], attempt: str) -> int:
-        """Puts the files of an attempt in the place of others with the same rows; gives their bytes.
+    def swap(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], written: Sequence[Written]) -> int:
+        """Puts new files in the place of others with the same rows; gives their bytes.
 
         `table` is what `log` gave, `files` are some of `files`. ConflictError when one of them is not the
         table's any more.
         """
-        written = list(self._written(attempt))
         now_ms = time.time_ns() // 1_000_000
         removed = (self._removal(each, now_ms, data_change=False) for each in files)
-        added = [replace(each.action(), data_change=False) for each in written]
+        added = [replace(_added(each), data_change=False) for each in written]
         with self._alone():
             table.create_write_transaction(
                 [*removed, *added], "append", table.schema(), list(self.partition_by)
@@ -254,14 +226,6 @@ class Table:
             partition_values={name: str(file[f"partition.{name}"]) for name in self.partition_by},
         )
 
-    @contextmanager
-    def new_file(self, path: str, columns: pa.Schema) -> Iterator[pq.ParquetWriter]:
-        """A Parquet file below the table, which is not the table's yet."""
-        whole = f"{self._root}/{path}"
-        self._files.create_dir(whole.rpartition("/")[0])
-        with pq.ParquetWriter(whole, columns, filesystem=self._files, compression="zstd") as writer:
-            yield writer
-
     def open_file(self, path: str) -> pa.NativeFile:
         """One of the table's."""
         return self._files.open_input_file(f"{self._root}/{path}")
@@ -274,6 +238,8 @@ class Table:
         if table is None:
             return
         table.vacuum(retention_hours=keep_h, dry_run=False, full=True, enforce_retention_duration=False)
+        if in_object_store(self.uri):  # which knows no folders
+            return
         old = datetime.now(UTC) - timedelta(hours=keep_h)
         for info in self._files.get_file_info(pafs.FileSelector(self._root)):
             if _is_attempt(info, old):
@@ -293,11 +259,9 @@ class Table:
             raise TableError(f"there is no table {self.uri}")
         schema = from_arrow_schema(pa.schema(table.schema().to_arrow()))
         wanted = StructType([schema[name] for name in columns])
-        files = self.files()
-        paths = [f"{self.uri}/{each['path']}" for each in files if _overlaps(each, bounds)]
-        if not paths:
-            return spark.createDataFrame([], wanted)
-        return spark.read.schema(wanted).parquet(*paths)
+        found = (each for each in self.files() if _overlaps(each, bounds))
+        sizes = {f"{self.uri}/{each['path']}": each["size_bytes"] for each in found}
+        return read_files(spark, self.storage, sizes, wanted)
 
     def schema(self) -> StructType | None:
         """The columns; None where there is no table yet."""
@@ -322,9 +286,8 @@ class Table:
         """As it is now; None where there is no table."""
         if self._log is None or not self._is_current(self._log.version()):
             try:
-                self._log = DeltaTable(
-                    self.uri
-                )  # lists the log: that takes longer, the more versions there are
+                # lists the log: that takes longer, the more versions there are
+                self._log = DeltaTable(self.uri, storage_options=self.storage.of_tables)
             except TableNotFoundError:
                 self._log = None
         return self._log
@@ -341,7 +304,12 @@ class Table:
         if (table := self.log()) is None:
             columns = list(self.partition_by)
             self._log = DeltaTable.create(
-                self.uri, schema, partition_by=columns, mode="ignore", configuration=_CONFIGURATION
+                self.uri,
+                schema,
+                partition_by=columns,
+                mode="ignore",
+                configuration=_CONFIGURATION,
+                storage_options=self.storage.of_tables,
             )
             return self._log
         there = {each.name: each.type for each in table.schema().fields}
@@ -366,17 +334,13 @@ class Table:
             raise ConflictError(f"somebody else works the messages of {self.uri} again")
         return there < mine
 
-    def commit(self, attempt: Attempt) -> int:
-        """See `Attempt.commit`."""
+    def commit(self, attempt: Attempt, written: Sequence[Written]) -> int:
+        """See `Attempt.commit`; all of these files are the attempt's."""
         span, progress = attempt.span, attempt.progress
         if attempt.log.version() != attempt.version and self._has_moved(attempt):
             raise ConflictError(f"somebody else has brought {self.uri} elsewhere meanwhile")
-        written = list(self._written(attempt.name))
-        if not written:
-            with suppress(FileNotFoundError):
-                self._files.delete_dir(f"{self._root}/{attempt.name}")
-            if span is None or not span.whole:
-                return 0
+        if not written and (span is None or not span.whole):
+            return 0
         epoch = progress.epoch
         if any((each.low["epoch"], each.high["epoch"]) != (epoch, epoch) for each in written):
             raise TableError(
@@ -399,7 +363,7 @@ class Table:
         """Makes the files of an attempt the table's; `table` is what `_open` gave."""
         with self._alone():
             table.create_write_transaction(
-                [each.action() for each in written],
+                [_added(each) for each in written],
                 "append",
                 schema,
                 list(self.partition_by),
@@ -414,17 +378,24 @@ class Table:
         except CommitFailedError as error:
             raise ConflictError(f"somebody else has written to {self.uri} meanwhile: {error}") from error
 
-    def _written(self, attempt: str) -> Iterator[Written]:
-        """The files of an attempt that have rows."""
-        selector = pafs.FileSelector(f"{self._root}/{attempt}", recursive=True, allow_not_found=True)
-        for info in self._files.get_file_info(selector):
-            if info.base_name.endswith(".parquet"):
-                metadata = pq.read_metadata(info.path, filesystem=self._files)
-                if metadata.num_rows:
-                    low, high = _bounds(metadata)
-                    path = f"{attempt}/{info.path.partition(f'/{attempt}/')[2]}"
-                    modified_ms = (info.mtime_ns or 0) // 1_000_000
-                    yield Written(path, info.size, modified_ms, metadata.num_rows, low, high)
+
+def _added(written: Written) -> AddAction:
+    """What the log says of a file."""
+    parts = (part.split("=", 1) for part in written.path.split("/") if "=" in part)
+    stats = {
+        "numRecords": written.rows,
+        "minValues": written.low,
+        "maxValues": written.high,
+        "nullCount": dict.fromkeys(written.low, 0),
+    }
+    return AddAction(
+        path=written.path,
+        size=written.size,
+        partition_values=dict(parts),
+        modification_time=written.modified_ms,
+        data_change=True,
+        stats=json.dumps(stats),
+    )
 
 
 def _is_attempt(info: pafs.FileInfo, before: datetime) -> bool:
@@ -442,25 +413,3 @@ def _overlaps(file: Mapping[str, Any], bounds: Mapping[str, tuple[Any, Any]]) ->
         if high is not None and least is not None and least > high:
             return False
     return True
-
-
-def _utc(time: datetime) -> str:
-    """As the log writes it."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _bounds(metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The least and the greatest value of the counted columns."""
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
-    for group in range(metadata.num_row_groups):
-        for column in _columns(metadata.row_group(group)):
-            name, statistics = column.path_in_schema, column.statistics
-            low[name] = min(low.get(name, statistics.min), statistics.min)
-            high[name] = max(high.get(name, statistics.max), statistics.max)
-    return low, high
-
-
-def _columns(group: pq.RowGroupMetaData) -> Iterable[pq.ColumnChunkMetaData]:
-    columns = (group.column(number) for number in range(group.num_columns))
-    return [column for column in columns if column.path_in_schema in _COUNTED]

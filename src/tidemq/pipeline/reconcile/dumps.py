@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tidemq.errors import UsageError
-from tidemq.pipeline.places import place_uri
+from tidemq.pipeline.places import ENVIRONMENT, place_uri
 from tidemq.pipeline.reconcile import bucket_merging
 from tidemq.pipeline.reconcile.bucket_merging import Counts
 
@@ -94,8 +94,7 @@ class Folder:
         return cls(place_uri(place))
 
     def open(self) -> tuple[pafs.FileSystem, str]:
-        files, root = pafs.FileSystem.from_uri(self.uri)
-        return files, root
+        return ENVIRONMENT.open(self.uri)
 
     def read(self, table: str, bucket: int) -> pl.DataFrame:
         files, root = self.open()

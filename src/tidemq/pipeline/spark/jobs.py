@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemq.errors import TideMQError
+from tidemq.pipeline.places import in_one_line
 
 FAILURES_MAX = 3  # of batches in a row, without a batch between them, before a job gives up
 RESTART_PAUSE_S = 1.0
@@ -84,6 +85,7 @@ def reason(text: str) -> str:
     """The line of a message of Spark's, often two stacks of calls, that says what the matter was: that of the
     last exception of Python's, or else the last cause that Java names, or else the first.
     """
+    text = in_one_line(text)
     raised = re.findall(r"^(?!java|scala|org|py4j)([\w.]+): (.+)$", text, re.MULTILINE)
     errors = [(name, said) for name, said in raised if name.endswith(("Error", "Exception"))]
     if not errors:

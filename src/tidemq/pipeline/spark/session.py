@@ -6,14 +6,17 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tidemq.errors import UsageError
+from tidemq.pipeline.places import spark_uri
 from tidemq.pipeline.spark.java import use_java
 
 SETTINGS = {"spark.sql.session.timeZone": "UTC"}
+_CONNECTORS = {"s3a": "hadoop-aws", "abfss": "hadoop-azure", "gs": "gcs-connector"}
 QUIET = {"spark.ui.showConsoleProgress": "false"}  # of Java that is started here
 
 
@@ -43,3 +46,20 @@ def spark_session(master: str, name: str, settings: Mapping[str, str] = {}) -> I
     finally:
         with suppress(Py4JError, ConnectionError):  # of a Java process that was killed
             spark.stop()
+
+
+def check_checkpoint(spark: SparkSession, place: str) -> None:
+    """UsageError where Spark's Java has no file system for a place. With Spark Connect the server has it, or
+    not, and the query says so.
+    """
+    uri, java = spark_uri(place), getattr(spark, "_jvm", None)
+    if java is None:
+        return
+    try:
+        hadoop = java.org.apache.hadoop
+        hadoop.fs.FileSystem.getFileSystemClass(urlsplit(uri).scheme or "file", hadoop.conf.Configuration())
+    except Py4JJavaError as error:
+        raise UsageError(
+            f"Spark has no connector for the checkpoint {uri}: give --checkpoint a folder of the driver's "
+            f"machine, or start Spark with Hadoop's {_CONNECTORS.get(urlsplit(uri).scheme, 'connector')}"
+        ) from error
