@@ -229,3 +229,21 @@ def test_what_is_missing_or_no_toml(tmp_path: Path) -> None:
         (tmp_path / "file").write_text(text)
         with pytest.raises(ConfigError, match=said):
             load_pipeline(tmp_path / "file")
+
+
+def test_tables_in_an_object_store(tmp_path: Path) -> None:
+    text = FILE.format(url="http://a", tables="s3://lake", port=1, stream="plant")
+    options = "[storage_options]\naws_region = 'eu-central-1'\naws_secret_access_key = 'hidden'\n"
+    file = tmp_path / "pipeline.toml"
+    file.write_text(f"checkpoints = '/srv/state'\n{text}\n{options}")
+    plan = load_pipeline(file)
+    (stream,) = plan.streams
+    assert stream.alerts is not None
+    assert stream.ingest.checkpoint_uri == "file:///srv/state/plant/ingest"
+    assert stream.alerts.checkpoint == "file:///srv/state/plant/alerts"
+    assert stream.ingest.storage.options["aws_region"] == "eu-central-1"
+    assert stream.alerts.storage == stream.ingest.storage
+    assert "hidden" not in repr(plan)
+    file.write_text(f"{text}\n{options}aws_regoin = 'x'")
+    with pytest.raises(ConfigError, match=r"pipeline\.toml: storage_options has aws_regoin; accepted"):
+        load_pipeline(file)

@@ -259,7 +259,8 @@ def run(file: PipelineFile) -> None:
         with _logged(), ExitStack() as opened:
             if table.metrics_port is not None:
                 opened.enter_context(exposed(ingests, board, table.metrics_host, table.metrics_port))
-            spark = opened.enter_context(spark_session(table.master, f"tidemq run {file}", SHARED))
+            settings = {**SHARED, **ingests[0].storage.of_spark}
+            spark = opened.enter_context(spark_session(table.master, f"tidemq run {file}", settings))
             run_jobs(spark, jobs_of(plan, board, stop), board, stop)
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)

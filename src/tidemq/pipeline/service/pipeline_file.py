@@ -41,7 +41,7 @@ from tidemq.pipeline.alerts.watching import Alerts
 from tidemq.pipeline.decode.named_tables import distinct
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.lake.plan import Ingest
-from tidemq.pipeline.places import place_uri
+from tidemq.pipeline.places import Storage, in_object_store, place_uri
 from tidemq.pipeline.service.bridging import Bridge
 from tidemq.pipeline.sources.mqtt_target import Target
 from tidemq.pipeline.sources.stream_options import Position
@@ -122,6 +122,7 @@ class PipelineTable(_Table):
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] | None = None
     metrics_host: str = "127.0.0.1"
     brokers: dict[str, BrokerTable] = {}
+    storage_options: Annotated[dict[str, Any], Field(repr=False)] = {}
     maintenance: MaintenanceTable = MaintenanceTable()
     streams: Annotated[list[StreamTable], Field(min_length=1)]
 
@@ -176,6 +177,7 @@ def _stream(
     place = f"{path}: streams.{stream.name}"
     rules = distinct(place, "rules", [Rule.parse(str(path), rule) for rule in stream.rules])
     checkpoints = f"{place_uri(table.checkpoints or f'{table.tables}/_checkpoints')}/{stream.name}"
+    apart = table.checkpoints and in_object_store(table.tables)
     ingest = Ingest(
         url=table.url,
         token_file=table.token_file,
@@ -189,6 +191,8 @@ def _stream(
         bytes_max=stream.bytes_max,
         trigger_s=stream.trigger_s,
         rules=rules,
+        checkpoint=f"{checkpoints}/ingest" if apart else "",
+        storage=Storage.parse(table.storage_options, f"{path}: storage_options"),
     )
     return StreamPlan(
         ingest,
@@ -217,6 +221,7 @@ def _alerts(
         rows_max=table.rows_max,
         trigger_s=table.trigger_s,
         partitions=table.partitions,
+        storage=ingest.storage,
     )
 
 
