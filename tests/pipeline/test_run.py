@@ -24,7 +24,7 @@ from tidemq.pipeline.service import supervising
 from tidemq.pipeline.service.board import Board
 from tidemq.pipeline.service.pipeline_file import Plan, load_pipeline
 from tidemq.pipeline.service.supervising import Job, jobs_of, run_jobs
-from tidemq.pipeline.spark.jobs import JobError
+from tidemq.pipeline.spark.jobs import JavaGoneError, JobError
 from tidemq.testing.ports import free_port
 
 pytestmark = pytest.mark.timeout(400)
@@ -99,11 +99,16 @@ def broken(_: SparkSession) -> None:
     raise JobError("the disk is full")
 
 
+def odd(_: SparkSession) -> None:
+    """A job with a mistake."""
+    raise ZeroDivisionError("division by zero")
+
+
 @contextmanager
 def going_on(spark: SparkSession, plan: Plan) -> Iterator[Board]:
     """The jobs of a plan and one that is broken, until the end of the block."""
     stop, board = threading.Event(), Board([each.ingest.stream for each in plan.streams])
-    jobs = [*jobs_of(plan, board, stop), Job("broken", broken)]
+    jobs = [*jobs_of(plan, board, stop), Job("broken", broken), Job("odd", odd)]
     with ThreadPoolExecutor(1) as thread:
         ended = thread.submit(run_jobs, spark, jobs, board, stop)
         try:
@@ -129,7 +134,8 @@ def test_all_jobs_go_on_where_they_were_and_one_that_fails_stops_nobody(
         assert mirrored(receiver, stream, 10) == [b"%d" % number for number in range(10)]
         wait_until(lambda: board.measures[stream].counts().rows["silver/level"] == 10)
         wait_until(lambda: board.failures()["broken"] > 1)  # again and again
-        wait_until(lambda: board.failing() == {"broken": "the disk is full"})
+        why = {"broken": "the disk is full", "odd": "division by zero"}
+        wait_until(lambda: board.failing() == why)
         wait_until(lambda: board.listener.figures()[f"{stream}-mirror"].messages == 11)
     streaming.publish(numbered(stream, 10, 20))
     with going_on(spark, plan) as board:
@@ -137,7 +143,7 @@ def test_all_jobs_go_on_where_they_were_and_one_that_fails_stops_nobody(
         assert {topic for topic, _ in found} == {f"gone/{stream}/a/level"}  # and no other alert
         assert [each.payload for each in receiver.messages[-10:]] == [b"%d" % n for n in range(10, 20)]
         wait_until(lambda: board.measures[stream].counts().rows["silver/level"] == 10)
-        assert {job for job, number in board.failures().items() if number} == {"broken"}
+        assert {job for job, number in board.failures().items() if number} == {"broken", "odd"}
     silver = plan.streams[0].ingest.silver(plan.streams[0].ingest.rules[0])
     assert rows(silver, "value") == [(float(number),) for number in range(20)]
 
@@ -222,6 +228,16 @@ def test_a_file_that_is_wrong(streaming: Streaming, tmp_path: Path, wrong: str, 
         load_pipeline(write(tmp_path, streaming, "wrong", wrong))
     assert str(raised.value).startswith(str(tmp_path / "pipeline.toml"))
     assert said in str(raised.value)
+
+
+def test_where_java_ends_all_ends(spark: SparkSession) -> None:
+    def gone(_: SparkSession) -> None:
+        raise JavaGoneError("Spark's Java process does not answer any more")
+
+    stop, board = threading.Event(), Board([])
+    with pytest.raises(JavaGoneError):
+        run_jobs(spark, [Job("broken", broken), Job("gone", gone)], board, stop)
+    assert stop.is_set()
 
 
 def test_what_is_missing_or_no_toml(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,28 +59,22 @@ def run_jobs(spark: SparkSession, jobs: Sequence[Job], board: Board, stop: threa
 
     JavaGoneError where Spark's Java process ends.
     """
-    gone: list[JavaGoneError] = []
     sessions = [spark.newSession() for _ in jobs]
-    threads = [
-        threading.Thread(target=_kept_running, args=(session, job, board, stop, gone), name=job.name)
-        for session, job in zip(sessions, jobs, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    stop.wait()
-    while any(thread.is_alive() for thread in threads):
-        for session in sessions:  # again and again: a job may just have begun another query
-            _end_queries(session)
-        for thread in threads:
-            thread.join(_POLL_S)
-    if gone:
-        raise gone[0]
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        ends = [
+            threads.submit(_keep_running, session, job, board, stop)
+            for session, job in zip(sessions, jobs, strict=True)
+        ]
+        stop.wait()
+        while wait(ends, _POLL_S).not_done:
+            for session in sessions:  # again and again: a job may just have begun another query
+                _end_queries(session)
+    for end in ends:
+        end.result()
 
 
-def _kept_running(
-    session: SparkSession, job: Job, board: Board, stop: threading.Event, gone: list[JavaGoneError]
-) -> None:
-    """A thread."""
+def _keep_running(session: SparkSession, job: Job, board: Board, stop: threading.Event) -> None:
+    """In a thread of its own. JavaGoneError ends all jobs."""
     try:
         session.sparkContext.setLocalProperty("spark.scheduler.pool", job.name)
         session.streams.addListener(board.listener)
@@ -89,18 +84,16 @@ def _kept_running(
                 job.run(session)
             except JavaGoneError:
                 raise
-            except (TideMQError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 (whatever it is, the other jobs go on)
                 if stop.is_set():
-                    return
+                    return  # its query was ended under it
+                unknown = None if isinstance(error, TideMQError | OSError) else error
+                text = "%s cannot go on, and is begun again in %g s: %s"
+                _log.error(text, job.name, RETRY_S, error, exc_info=unknown)
                 board.cannot_go_on(job.name, str(error))
-                _log.error("%s cannot go on, and is begun again in %g s: %s", job.name, RETRY_S, error)
                 stop.wait(RETRY_S)
-    except JavaGoneError as error:
-        gone.append(error)
+    finally:
         stop.set()
-    except BaseException:
-        stop.set()  # who sees that a thread has died ends the process; all others are told to end
-        raise
 
 
 def _end_queries(session: SparkSession) -> None:
