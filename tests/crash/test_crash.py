@@ -36,14 +36,17 @@ def played(choices: list[Choice], library: Path | None) -> list[Outcome]:
         return list(pool.map(play, choices, [library] * len(choices)))
 
 
-def found(choice: Choice, library: Path | None) -> list[str]:
-    """The kinds of failure of the first seed that fails; the files of such runs are removed."""
+def found(choice: Choice, library: Path | None, wanted: set[str]) -> set[str]:
+    """The kinds of failure of seeds, until all have come that are wanted; files of such runs are removed."""
+    kinds: set[str] = set()
     for seed in range(SEED, SEED + FINDING_MAX):
         outcome = play(replace(choice, seed=seed), library)
+        kinds |= set(outcome.kinds)
         if outcome.folder is not None:
             shutil.rmtree(outcome.folder)
-            return outcome.kinds
-    return []
+        if kinds and wanted <= kinds:
+            break
+    return kinds
 
 
 def test_nothing_acknowledged_is_lost(library: Path) -> None:
@@ -67,10 +70,10 @@ def test_wills_that_are_due_when_the_broker_is_killed_come_once() -> None:
 
 def test_a_broker_that_forgets_is_found_out() -> None:
     """Without a store a killed broker loses sessions and messages: if that passed, nothing would be shown."""
-    kinds = found(Choice(seed=SEED, faults="kill", store="memory"), None)
-    assert {"lost", "session lost"} <= set(kinds)
+    wanted = {"lost", "session lost"}  # whether a kill meets queued messages is the machine's choice
+    assert wanted <= found(Choice(seed=SEED, faults="kill", store="memory"), None, wanted)
 
 
 def test_power_loss_is_found_out_where_nothing_is_synced(library: Path) -> None:
     """`os` leaves it to the system when bytes reach the disk, and so promises nothing on loss of power."""
-    assert found(Choice(seed=SEED, faults="power", durability="os"), library)
+    assert found(Choice(seed=SEED, faults="power", durability="os"), library, set())

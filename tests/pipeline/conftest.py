@@ -49,8 +49,9 @@ def spark(install: Callable[[str, str], None], event_log: Path) -> Iterator[Spar
             yield session
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def streaming(start_broker: StartBroker, tmp_path_factory: pytest.TempPathFactory) -> Streaming:
+    """A broker for each file of tests: one has 64 streams in its life."""
     return Streaming(start_broker, tmp_path_factory.mktemp("streams"))
 
 
