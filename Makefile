@@ -9,6 +9,7 @@ SECONDS ?= 30
 SEED ?= 1
 RUNS ?= 100
 KILLS ?= 8
+FORMAT ?= delta
 MINUTES ?= 30
 PYTHONS ?= python3.12 python3.13
 PYSPARKS ?= 4.0 4.3
@@ -57,6 +58,7 @@ test-long: setup ## what `make test` leaves out: benchmarks in small, Spark Conn
 	$(BIN)/pytest -m long --ignore=tests/pipeline
 	$(BIN)/pytest -m long tests/pipeline
 	TIDEMQ_TEST_CRASH_KILLS=3 $(BIN)/pytest tests/pipeline_crash
+	TIDEMQ_TEST_CRASH_KILLS=3 TIDEMQ_TEST_CRASH_FORMAT=iceberg $(BIN)/pytest tests/pipeline_crash
 
 attack: setup ## 1,000 hostile connections for a minute beside a publisher and a subscriber that behave
 	$(BIN)/pytest -m long -s tests/adversity/test_attack.py
@@ -120,5 +122,5 @@ soak: setup ## loads and rests in turn at all kinds of listeners: what grows is 
 	$(BIN)/python tests/soak --minutes $(MINUTES) --seed $(SEED)
 
 crash-pipeline: RUNS = 10
-crash-pipeline: setup ## kill -9 of broker, jobs and Spark's processes by seed (RUNS=10 of 4 minutes, KILLS=8 each, SEED=1)
-	$(BIN)/python tests/pipeline_crash --seed $(SEED) --runs $(RUNS) --kills $(KILLS)
+crash-pipeline: setup ## kill -9 of broker, jobs and Spark's processes by seed (RUNS=10 of 4 minutes, KILLS=8, SEED=1, FORMAT=delta)
+	$(BIN)/python tests/pipeline_crash --seed $(SEED) --runs $(RUNS) --kills $(KILLS) --format $(FORMAT)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import StartBroker
+from object_store import ObjectStore, object_store
 from pipeline.alarmed import Receiver
 from pipeline.streaming import Streaming
 from pyspark.sql import SparkSession
@@ -53,6 +54,12 @@ def spark(install: Callable[[str, str], None], event_log: Path) -> Iterator[Spar
 def streaming(start_broker: StartBroker, tmp_path_factory: pytest.TempPathFactory) -> Streaming:
     """A broker for each file of tests: one has 64 streams in its life."""
     return Streaming(start_broker, tmp_path_factory.mktemp("streams"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("store") / "log") as found:
+        yield found
 
 
 @pytest.fixture

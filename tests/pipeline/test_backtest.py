@@ -22,7 +22,7 @@ from tidemq.pipeline.alerts.alert_rules import AlertRule, load_alert_rules
 from tidemq.pipeline.alerts.watching import Alerts, content_of
 from tidemq.pipeline.backtest import Backtest, run_backtest
 from tidemq.pipeline.lake.plan import Lake
-from tidemq.pipeline.lake.table import TableError
+from tidemq.pipeline.lake.table_log import TableError
 from tidemq.pipeline.sources.mqtt_target import Target
 from tidemq.pipeline.sources.stream_options import Position
 

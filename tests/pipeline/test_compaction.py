@@ -18,7 +18,9 @@ from pipeline.streaming import TIDEMQ
 from tidemq.pipeline.lake import compaction
 from tidemq.pipeline.lake.compaction import GATHERED, compact, groups
 from tidemq.pipeline.lake.progress import Progress
-from tidemq.pipeline.lake.table import ConflictError, Table
+from tidemq.pipeline.lake.stale import Stale
+from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.lake.table_log import ConflictError, File
 
 ROUNDS = 500
 DAYS = 10
@@ -72,21 +74,14 @@ def test_a_row_is_written_four_times_at_most(table: Table) -> None:
 
 
 def test_levels_of_an_open_partition(table: Table) -> None:
-    def file(number: int, path: str = "batch-1/a.parquet", size: int = 1) -> dict[str, Any]:
-        return {
-            "path": path,
-            "size_bytes": size,
-            "partition.date": date(2026, 1, 1),
-            "modification_time": 0,
-            "min.epoch": 1,
-            "min.offset": number,
-        }
+    def file(number: int, path: str = "batch-1/a.parquet", size: int = 1) -> File:
+        return File(path, size, 0, 1, "2026-01-01", {"epoch": 1, "offset": number}, {})
 
     small = [file(number) for number in range(GATHERED, 0, -1)]
     assert list(groups(small[1:], NEVER)) == []
     (found,) = groups(small, NEVER)
     assert (found.date, found.level, len(found.files)) == ("2026-01-01", 1, GATHERED)
-    assert [each["min.offset"] for each in found.files] == list(range(1, GATHERED + 1))
+    assert [each.low["offset"] for each in found.files] == list(range(1, GATHERED + 1))
     ones = [file(number, "compact-1-x/date=2026-01-01/part.parquet") for number in range(GATHERED)]
     assert [(each.level, len(each.files)) for each in groups(ones + small[1:], NEVER)] == [(2, GATHERED)]
     twos = [file(number, "compact-2-x/date=2026-01-01/part.parquet") for number in range(2 * GATHERED)]
@@ -103,7 +98,7 @@ def test_columns_that_came_later_and_bounds_are_kept(table: Table) -> None:
     append(table, 1, day, site=["a"] * 10, more=[{"x": [1, None]}] * 10)
     compact(table, datetime.now(UTC) + timedelta(days=1))
     (file,) = table.files()
-    assert (file["num_records"], file["min.offset"], file["max.offset"]) == (20, 0, 19)
+    assert (file.rows, file.low["offset"], file.high["offset"]) == (20, 0, 19)
     found = DeltaTable(table.uri).to_pyarrow_table().sort_by("offset")
     assert found.column("site").to_pylist() == [None] * 10 + ["a"] * 10
     assert found.column("more").to_pylist() == [None] * 10 + [{"x": [1, None]}] * 10
@@ -128,24 +123,41 @@ def test_what_was_replaced_meanwhile_is_left_alone(table: Table, monkeypatch: py
     assert offsets(table) == kept
 
 
-@pytest.mark.parametrize("stale", ["", "offset >= 0"])
+@pytest.mark.parametrize("stale", [Stale(), Stale({1: 0})])
 def test_a_working_begins_again_without_rows_that_were_put_together_meanwhile(
-    table: Table, stale: str
+    table: Table, stale: Stale
 ) -> None:
     for number in range(3):
         append(table, number, date(2026, 1, 1))
-    seen = table.log()
+    seen = table.now()
     assert seen is not None
     compact(Table(table.uri), datetime.now(UTC) + timedelta(days=1))
     progress = Progress("plant", 1)
-    columns, said = pa.schema(seen.schema().to_arrow()), progress.said(7)
+    columns, said = seen.columns, progress.said(7)
     with pytest.raises(ConflictError):
         table.begin_again(seen, columns, stale, said)
     assert offsets(table) == list(range(30))
-    seen = table.log()
+    seen = table.now()
     assert seen is not None
     table.begin_again(seen, columns, stale, said)
     assert (offsets(table), table.reached(progress)) == ([], 7)
+
+
+def test_files_that_two_put_together_at_once_are_so_once(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        append(table, number, date(2026, 1, 1))
+    swap, tomorrow = Table.swap, datetime.now(UTC) + timedelta(days=1)
+
+    def second(self: Table, *arguments: Any) -> int:
+        monkeypatch.undo()
+        assert compact(Table(table.uri), tomorrow).files == 3
+        return swap(self, *arguments)
+
+    monkeypatch.setattr(Table, "swap", second)
+    assert compact(table, tomorrow).files == 0
+    assert offsets(table) == list(range(30))
 
 
 def test_the_command(table: Table, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from tidemq.pipeline.lake.expiry import Expired, expire
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, Working, expired_of, said_of
 from tidemq.pipeline.lake.rework import rework
-from tidemq.pipeline.lake.table import Table, TableError
+from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.lake.table_log import TableError
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -90,7 +91,7 @@ def test_a_day_stays_that_a_rule_has_not_worked(tmp_path: Path) -> None:
     _reach(silver, {1: 30, 2: 30})
     assert expire(lake, 8, now, ["level"]) == Expired()
     assert expire(lake, 7, now, ["level"]) == Expired(1, 30)
-    table = bronze.log()
+    table = bronze.now()
     assert table is not None
     assert [expired_of(table, Progress("plant", epoch)) for epoch in (1, 2)] == [30, 30]
 
@@ -112,7 +113,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 def _reach(table: Table, ends: dict[int, int]) -> None:
     """Says in the log how far a rule has got in each epoch."""
-    log = table.log()
+    log = table.now()
     assert log is not None
     working = Working("level", 1, 1)
     table.remove(log, [], said_of({Progress("plant", epoch, working): end for epoch, end in ends.items()}))

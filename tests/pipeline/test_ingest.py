@@ -20,7 +20,8 @@ from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.lake.day_files import DayFiles
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest
 from tidemq.pipeline.lake.progress import Progress
-from tidemq.pipeline.lake.table import ConflictError, Table
+from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.lake.table_log import ConflictError
 from tidemq.pipeline.places import ENVIRONMENT
 from tidemq.pipeline.spark.jobs import JobError
 

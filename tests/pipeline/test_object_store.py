@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from object_store import BUCKET, SECRET, ObjectStore, object_store
+from object_store import BUCKET, SECRET, ObjectStore
 from pipeline.lake import rows, rules_of
 from pipeline.streaming import TIDEMQ, Streaming
 from pyspark.sql import SparkSession
@@ -32,7 +32,8 @@ from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress
 from tidemq.pipeline.lake.rework import rework
 from tidemq.pipeline.lake.status import status
-from tidemq.pipeline.lake.table import ConflictError, Table, TableError
+from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.lake.table_log import ConflictError, TableError
 from tidemq.pipeline.places import ENVIRONMENT, Storage, in_object_store, place_uri, spark_uri
 from tidemq.pipeline.replay import table_batches
 
@@ -72,12 +73,6 @@ def killed(table, attempt, written):
 Table.commit = killed
 main()
 """
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with object_store(tmp_path_factory.mktemp("store") / "log") as found:
-        yield found
 
 
 @pytest.mark.parametrize(
@@ -161,7 +156,7 @@ def test_who_commits_second_is_refused_and_maintain_removes_what_nobody_needs(st
     assert rows(table, "offset") == [(number,) for number in range(GATHERED * 10)]
     (file,) = table.files()
     there = [path for path in store.objects("rivals/bronze") if not path.startswith("_delta_log/")]
-    assert there == [file["path"]]
+    assert there == [file.path]
 
 
 @pytest.fixture
@@ -235,8 +230,7 @@ def test_all_that_works_on_tables_works_in_s3(
     assert known.offset == 61
     assert [row.rule for row in known.states(spark, handover, ingest.storage).collect()] == ["hot"]
 
-    bronze = f"{ingest.tables}/stored/bronze"
-    batches = table_batches(spark, bronze, storage=ingest.storage)
+    batches = table_batches(spark, ingest.bronze)
     assert sum(batch.num_rows for batch in batches) == 61
 
     found = {each.name: (each.rows, each.reached) for each in status(ingest)}

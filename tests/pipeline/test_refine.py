@@ -26,7 +26,7 @@ from tidemq.pipeline.lake.ingest import run_ingest, start_ingest
 from tidemq.pipeline.lake.plan import Ingest, Lake
 from tidemq.pipeline.lake.progress import Progress
 from tidemq.pipeline.lake.rework import rework
-from tidemq.pipeline.lake.table import TableError
+from tidemq.pipeline.lake.table_log import TableError
 from tidemq.pipeline.spark.jobs import JobError
 
 pytestmark = pytest.mark.timeout(400)

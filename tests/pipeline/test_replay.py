@@ -20,6 +20,7 @@ from waiting import LATE_S
 from tidemq.client import Message, Properties, PublishError
 from tidemq.client.streams import StreamReader
 from tidemq.errors import UsageError
+from tidemq.pipeline.lake.table import Table
 from tidemq.pipeline.replay import Replay, Schedule, replay, stream_batches, table_batches
 from tidemq.pipeline.sources.mqtt_target import Target
 from tidemq.pipeline.sources.stream_options import Position
@@ -114,14 +115,14 @@ def test_a_table_comes_again_in_its_order(
     for start in (200, 0, 100):  # files in another order
         write_deltalake(str(tmp_path / "bronze"), whole.slice(start, 100), mode="append")
     bounds = Position(time=NOON + timedelta(seconds=50)), Position(offset=290)
-    batches = table_batches(spark, str(tmp_path / "bronze"), *bounds)
+    batches = table_batches(spark, Table(str(tmp_path / "bronze")), *bounds)
     assert replay(batches, Replay(target, pace=0)).messages == 240
     assert [row["payload"] for row in rows(streaming, "table")] == [b"%d" % n for n in range(50, 290)]
     pq.write_table(whole.drop_columns(["received"]), tmp_path / "other.parquet")
     with pytest.raises(UsageError, match=r"other\.parquet has no column received"):
-        next(table_batches(spark, str(tmp_path / "other.parquet")))
+        next(table_batches(spark, Table(str(tmp_path / "other.parquet"))))
     with pytest.raises(UsageError, match=r"nowhere cannot be read: .*PATH_NOT_FOUND"):
-        next(table_batches(spark, str(tmp_path / "nowhere")))
+        next(table_batches(spark, Table(str(tmp_path / "nowhere"))))
 
 
 def test_a_refused_message_ends_it(streaming: Streaming, target: Target) -> None:

@@ -26,6 +26,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--forgetful", action="store_true", help="with tables that take a batch again: must fail"
     )
+    parser.add_argument("--format", choices=["delta", "iceberg"], default="delta", help="of the tables")
     parser.add_argument("--keep", action="store_true", help="keep the files of runs that are well, too")
     return parser.parse_args()
 
@@ -37,7 +38,8 @@ def main() -> int:
     started_s = time.monotonic()
     outcomes: list[Outcome] = []
     for seed in range(given.seed, given.seed + given.runs):
-        outcome = play(Choice(seed=seed, kills=given.kills, forgetful=given.forgetful), keep=given.keep)
+        choice = Choice(seed=seed, kills=given.kills, format=given.format, forgetful=given.forgetful)
+        outcome = play(choice, keep=given.keep)
         outcomes.append(outcome)
         print(outcome.report or f"ok: {figures(outcome)}", flush=True)
     failed = [each.choice.seed for each in outcomes if each.failures]

@@ -17,9 +17,8 @@ from typing import Any
 
 import psutil
 from crash.history import History
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 from pipeline_crash.cluster import children_of, environment
+from pipeline_crash.tables import number_of
 
 END_S = 900.0  # of a command that ends by itself
 POLL_S = 0.002
@@ -30,7 +29,8 @@ TIDEMQ = "from tidemq.cli import main; main()"
 GATHERING = f"from tidemq.pipeline.lake import compaction; compaction.GATHERED = 4; {TIDEMQ}"
 # for proof that a run finds it out: a table that takes a batch again which it has
 FORGETFUL = (
-    "from deltalake import DeltaTable; DeltaTable.transaction_version = lambda table, writer: None; " + TIDEMQ
+    "from tidemq.pipeline.lake.table_log import Snapshot; "
+    f"Snapshot.number = lambda self, name: None; {TIDEMQ}"
 )
 
 
@@ -47,6 +47,7 @@ class Job:
     place: Path
     master: str
     rows_max: int
+    format: str
 
     @property
     def tables(self) -> Path:
@@ -74,14 +75,14 @@ class Job:
         return [
             *("ingest", self.stream, str(self.tables), "--url", self.url),
             *("--master", self.master, "--rules", str(self.rules), "--trigger", "0.2"),
-            *("--rows-max", str(self.rows_max), "--maintain-batches", "5"),
+            *("--rows-max", str(self.rows_max), "--maintain-batches", "5", "--format", self.format),
         ]
 
     def maintain(self) -> list[str]:
-        return ["maintain", self.stream, str(self.tables), "--every", "0.5"]
+        return ["maintain", self.stream, str(self.tables), "--every", "0.5", "--format", self.format]
 
     def refine(self, rule: str, start: str) -> list[str]:
-        made = ["--rules", str(self.rules), "--rule", rule, "--from", start]
+        made = ["--rules", str(self.rules), "--rule", rule, "--from", start, "--format", self.format]
         return ["refine", self.stream, str(self.tables), *made, "--rows-max", str(self.rows_max), *LOCAL]
 
     def alerts(self, mqtt: str) -> list[str]:
@@ -90,15 +91,13 @@ class Job:
         return ["alerts", self.stream, "--url", self.url, "--mqtt", mqtt, *watched, *often, *LOCAL]
 
     def backtest(self) -> list[str]:
-        return ["backtest", self.stream, str(self.tables), "--rules", str(self.alert_rules), *LOCAL]
+        by = ["--rules", str(self.alert_rules), "--format", self.format]
+        return ["backtest", self.stream, str(self.tables), *by, *LOCAL]
 
     def working(self, table: str) -> int | None:
         """Which of them has begun to make the rows of a rule."""
         rule = table.removeprefix("silver/")
-        try:
-            return DeltaTable(self.folder / table).transaction_version(f"tidemq/rule/{rule}")
-        except TableNotFoundError:
-            return None
+        return number_of(self.folder / table, self.format, f"tidemq/rule/{rule}")
 
     def alerts_done(self) -> int:
         """The offset up to which the alerts of all messages are out, as the checkpoint says."""

@@ -25,6 +25,7 @@ from pipeline_crash.cluster import Cluster, ClusterError, children_of
 from pipeline_crash.jobs import DriverError, Job, Jobs
 from pipeline_crash.publishing import FILTER, RULES, Publisher, Sent
 from pipeline_crash.relay import Relay
+from pipeline_crash.tables import COMMITS
 from pipeline_crash.verdict import Found, judge, read
 from waiting import happens
 
@@ -77,6 +78,7 @@ class Choice:
 
     seed: int
     kills: int = 8
+    format: str = "delta"  # of the tables; or iceberg
     forgetful: bool = False  # tables take a batch again that they have: this must be found out
 
     def plan(self) -> list[Kill]:
@@ -107,7 +109,8 @@ class Choice:
 
     def arguments(self) -> str:
         """As the command line takes it."""
-        return f"--seed {self.seed} --kills {self.kills}" + (" --forgetful" if self.forgetful else "")
+        more = " --forgetful" if self.forgetful else ""
+        return f"--seed {self.seed} --kills {self.kills} --format {self.format}{more}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,7 +157,7 @@ class Run:
     async def play(self, cluster: Cluster) -> None:
         """From the broker's first start to the verdict, which is in the history."""
         url = f"http://127.0.0.1:{self._admin_port}"
-        job = Job(url, STREAM, self.folder, cluster.master, self._rows_max)
+        job = Job(url, STREAM, self.folder, cluster.master, self._rows_max, self.choice.format)
         job.rules.write_text(RULES)
         job.alert_rules.write_text(ALERTS)
         await self.server.start()
@@ -169,7 +172,7 @@ class Run:
             await self._published(mqtt, chaos)
             self.jobs.driver.begin(once=True)
             await self.jobs.driver.finish()
-            self.found = await asyncio.to_thread(read, url, STREAM, job.folder)
+            self.found = await asyncio.to_thread(read, url, STREAM, job.folder, job.format)
             await self._alarmed(mqtt, listening)
             self.found.alerts, self.found.repeats_max = self.alarmed.came, chaos.interruptions
         for line in judge(self.sent.values(), self.found):
@@ -325,7 +328,11 @@ class Chaos:
         """How often it has happened."""
         if event == "raised":
             return len(self._alarmed.came)
-        patterns = {"committed": "_delta_log/*.json", "written": "batch-*", "gathered": "compact-*"}
+        patterns = {
+            "committed": COMMITS[self._jobs.job.format],
+            "written": "batch-*",
+            "gathered": "compact-*",
+        }
         return len(list((self._jobs.job.folder / table).glob(patterns[event])))
 
     async def _until(

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
 from pipeline_crash.alarms import Alert, due
 from pipeline_crash.publishing import Sent, number_in
+from pipeline_crash.tables import rows_of
 
 from tidemq.client.streams import StreamReader
 
@@ -44,33 +44,37 @@ class Found:
         return len(self.stream) - len({number_in(row["payload"]) for row in self.stream})
 
 
-def read(url: str, stream: str, folder: Path) -> Found:
-    """The stream by HTTP, the tables in `folder` by `deltalake`; Spark is not asked."""
+def read(url: str, stream: str, folder: Path, table_format: str) -> Found:
+    """The stream by HTTP, the tables in `folder` by other readers; Spark is not asked."""
     reader = StreamReader(url, stream)
     epoch = reader.describe().epoch
-    found = read_tables(folder)
+    found = read_tables(folder, table_format)
     found.stream = [
         {"epoch": epoch, **row} for batch in reader.read(0, epoch=epoch) for row in batch.to_pylist()
     ]
     return found
 
 
-def read_tables(folder: Path) -> Found:
+def read_tables(folder: Path, table_format: str = "delta") -> Found:
     """Without the stream."""
-    bronze = [{name: row[name] for name in row if name != "date"} for row in table(folder / "bronze")]
+
+    def table(name: str) -> list[Row]:
+        return rows_of(folder / name, table_format)
+
+    bronze = [{name: row[name] for name in row if name != "date"} for row in table("bronze")]
     decoded = {
-        kind: [(_number_of(kind, row), (row["epoch"], row["offset"])) for row in table(folder / name)]
+        kind: [(_number_of(kind, row), (row["epoch"], row["offset"])) for row in table(name)]
         for kind, name in DECODED.items()
     }
     totals = {
         kind: (
             total(
                 (row["topic"], window_of(kind, row["received"]), 1, row[value])
-                for row in table(folder / f"silver/{kind}")
+                for row in table(f"silver/{kind}")
             ),
             total(
                 (row["topic"], row["window"], row["count"], row[f"{value}_sum"])
-                for row in table(folder / f"gold/{kind}")
+                for row in table(f"gold/{kind}")
             ),
         )
         for kind, value in GOLD.items()
@@ -96,12 +100,6 @@ def window_of(kind: str, at: datetime) -> datetime:
 
 def _number_of(kind: str, row: Row) -> int:
     return number_in(row["payload"]) if kind == "wrong" else int(row["id" if kind == "json" else "value"])
-
-
-def table(path: Path) -> list[Row]:
-    """Its rows."""
-    rows: list[Row] = DeltaTable(path.as_uri()).to_pyarrow_table().to_pylist()
-    return rows
 
 
 def judge(sent: Iterable[Sent], found: Found) -> list[str]:

@@ -83,17 +83,18 @@ ROOMS = {
     },
     "pipeline": {
         "__init__": "",
-        "places": "",
+        "toml_files": "",
+        "places": "toml_files",
         "load_results": "places",
         "spark": "places",
-        "decode": "",
+        "decode": "toml_files",
         "reconcile": "places",
         "sources": "decode spark",
-        "lake": "decode places sources spark",
+        "lake": "decode places sources spark toml_files",
         "replay": "decode lake places sources",
         "alerts": "decode places sources spark",
         "backtest": "alerts lake places sources spark",
-        "service": "alerts decode lake places sources spark",
+        "service": "alerts decode lake places sources spark toml_files",
     },
 }
 WITH_CIRCLES = {"engine"}  # of all other parts circles are refused

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -23,8 +23,10 @@ from tidemq.cli.pipeline_options import (
     AllowDataLoss,
     BytesMax,
     CaFile,
+    CatalogFile,
     Cert,
     Checkpoint,
+    Format,
     Key,
     MaintainBatches,
     Master,
@@ -36,12 +38,11 @@ from tidemq.cli.pipeline_options import (
     Trigger,
     Url,
     User,
+    format_of,
+    storage_of,
+    target_of,
 )
 from tidemq.errors import TideMQError, UsageError
-
-if TYPE_CHECKING:
-    from tidemq.pipeline.places import Storage
-    from tidemq.pipeline.sources.mqtt_target import Target
 
 app = typer.Typer(
     help="Bring streams into tables with Spark (pip install 'tidemq[pipeline]').",
@@ -63,6 +64,8 @@ def ingest(
     ] = None,
     checkpoint: Checkpoint = "",
     storage_options: StorageFile = None,
+    table_format: Format = "delta",
+    catalog: CatalogFile = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the current last message.")] = False,
     start: Annotated[
         str, typer.Option(help="Where to begin: earliest, latest, an offset, a time with its zone.")
@@ -107,7 +110,8 @@ def ingest(
             maintain_batches=maintain_batches,
             rules=load_rules(rules) if rules else (),
             checkpoint=checkpoint,
-            storage=_storage(storage_options),
+            storage=storage_of(storage_options),
+            format=format_of(table_format, catalog),
         )
         job.check()  # a wrong rule, address, token or name is told before Spark takes its time
         job.open().describe()
@@ -139,6 +143,8 @@ def refine(
     master: Master = "local[*]",
     rows_max: RowsMax = 1_000_000,
     storage_options: StorageFile = None,
+    table_format: Format = "delta",
+    catalog: CatalogFile = None,
 ) -> None:
     """Make the tables of a rule anew from bronze: of one that has changed, or was added; each message once.
 
@@ -151,8 +157,14 @@ def refine(
         from tidemq.pipeline.sources.stream_options import Position
         from tidemq.pipeline.spark.session import spark_session
 
-        storage = _storage(storage_options)
-        lake = Lake(stream=stream, tables=tables, rules=load_rules(rules), rows_max=rows_max, storage=storage)
+        lake = Lake(
+            stream=stream,
+            tables=tables,
+            rules=load_rules(rules),
+            rows_max=rows_max,
+            storage=storage_of(storage_options),
+            format=format_of(table_format, catalog),
+        )
         lake.rule(rule)  # what is wrong with the arguments is told before Spark takes its time
         Position.parse("--from", start)
         with spark_session(master, f"tidemq refine {stream}") as spark:
@@ -183,6 +195,8 @@ def maintain(
         ),
     ] = None,
     storage_options: StorageFile = None,
+    table_format: Format = "delta",
+    catalog: CatalogFile = None,
 ) -> None:
     """Put small files together and remove those that nobody needs any more, beside a running ingest.
 
@@ -193,8 +207,13 @@ def maintain(
         from tidemq.pipeline.lake.maintenance import maintain_all
         from tidemq.pipeline.lake.plan import Lake
 
-        found = load_rules(rules) if rules else ()
-        lake = Lake(stream=stream, tables=tables, rules=found, storage=_storage(storage_options))
+        lake = Lake(
+            stream=stream,
+            tables=tables,
+            rules=load_rules(rules) if rules else (),
+            storage=storage_of(storage_options),
+            format=format_of(table_format, catalog),
+        )
         while True:
             for line in maintain_all(lake, keep, bronze_days):
                 print(line, flush=True)
@@ -260,6 +279,8 @@ def status(
     cafile: CaFile = "",
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each table.")] = False,
     storage_options: StorageFile = None,
+    table_format: Format = "delta",
+    catalog: CatalogFile = None,
 ) -> None:
     """Show what is in the tables of a stream, how far each has got, and how many messages it is behind.
 
@@ -275,7 +296,8 @@ def status(
         if url:
             token, cadata = find_token(token_file), read_cafile(cafile)
             state = StreamReader(url, stream, token=token, cadata=cadata).describe()
-        found = status_of(Lake(stream=stream, tables=tables, storage=_storage(storage_options)), state)
+        storage, kind = storage_of(storage_options), format_of(table_format, catalog)
+        found = status_of(Lake(stream=stream, tables=tables, storage=storage, format=kind), state)
         print("\n".join(json.dumps(as_row(each)) for each in found) if as_json else as_text(found))
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
@@ -358,7 +380,7 @@ def alerts(
             token_file=token_file,
             cafile=cafile,
             stream=stream,
-            mqtt=_target(mqtt, user, password_file, cafile or None, cert, key),
+            mqtt=target_of(mqtt, user, password_file, cafile or None, cert, key),
             rules=load_alert_rules(rules),
             checkpoint=checkpoint,
             start=start,
@@ -367,7 +389,7 @@ def alerts(
             rows_max=rows_max,
             trigger_s=trigger,
             partitions=partitions,
-            storage=_storage(storage_options),
+            storage=storage_of(storage_options),
         )
         job.check()  # before Spark takes its time
         with spark_session(master, f"tidemq alerts {stream}", job.storage.of_spark) as spark:
@@ -392,6 +414,8 @@ def backtest(
     ] = "",
     master: Master = "local[*]",
     storage_options: StorageFile = None,
+    table_format: Format = "delta",
+    catalog: CatalogFile = None,
 ) -> None:
     """Show which alerts rules would have raised and cleared in messages that bronze has, as lines of JSON.
 
@@ -405,8 +429,9 @@ def backtest(
         from tidemq.pipeline.sources.stream_options import Position
         from tidemq.pipeline.spark.session import spark_session
 
+        storage, kind = storage_of(storage_options), format_of(table_format, catalog)
         job = Backtest(
-            lake=Lake(stream=stream, tables=tables, storage=_storage(storage_options)),
+            lake=Lake(stream=stream, tables=tables, storage=storage, format=kind),
             rules=load_alert_rules(rules),
             start=Position.parse("--from", start),
             end=Position.parse("--to", end),
@@ -483,17 +508,20 @@ def replay(
     key: Key = None,
     master: Master = "local[*]",
     storage_options: StorageFile = None,
+    table_format: Format = "delta",
+    catalog: CatalogFile = None,
 ) -> None:
     """Publish stored messages again: a table's, by Spark, or a stream's, without it. In their order;
     at the pace at which they came, or another.
     """
     try:
         from tidemq.client.streams import find_token, read_cafile
+        from tidemq.pipeline.lake.table import Table
         from tidemq.pipeline.replay import Replay, replay, stream_batches, table_batches
         from tidemq.pipeline.sources.stream_options import Position
         from tidemq.pipeline.spark.session import spark_session
 
-        target = _target(url, user, password_file, cafile or None, cert, key)
+        target = target_of(url, user, password_file, cafile or None, cert, key)
         job = Replay(target, pace, topic_prefix, time_property)
         bounds = Position.parse("start", start), Position.parse("end", end)
         if bool(source) == bool(stream):
@@ -504,7 +532,8 @@ def replay(
                 batches = stream_batches(admin_url, stream, *bounds, token=token, cadata=cadata)
             else:
                 spark = opened.enter_context(spark_session(master, f"tidemq replay {source}"))
-                batches = table_batches(spark, source, *bounds, storage=_storage(storage_options))
+                table = Table(source, storage_of(storage_options), format_of(table_format, catalog))
+                batches = table_batches(spark, table, *bounds)
             outcome = replay(batches, job, show)
     except (TideMQError, ImportError, OSError) as error:
         _fail(error)
@@ -512,21 +541,6 @@ def replay(
     if pace:
         text += f", late by {outcome.late_p50_s * 1e3:.1f} ms (p50), {outcome.late_p99_s * 1e3:.1f} ms (p99)"
     print(text)
-
-
-def _target(url: str, *options: str | None) -> Target:
-    """Where to publish, and as whom: user, password file, trusted certificates, own certificate and key."""
-    from tidemq.pipeline.sources.mqtt_target import Target
-
-    names = ("user", "passwordFile", "cafile", "cert", "key")
-    given = {name: value for name, value in zip(names, options, strict=True) if value is not None}
-    return Target.parse({"url": url, **given})
-
-
-def _storage(file: Path | None) -> Storage:
-    from tidemq.pipeline.places import ENVIRONMENT, Storage
-
-    return Storage.load(file) if file else ENVIRONMENT
 
 
 @contextmanager

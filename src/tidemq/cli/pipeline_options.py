@@ -1,11 +1,16 @@
-"""Options that several commands of `tidemq pipeline` have, or that are long."""
+"""Options that several commands of `tidemq pipeline` have, or that are long; and what they mean together."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from tidemq.pipeline.lake.table_log import TableFormat
+    from tidemq.pipeline.places import Storage
+    from tidemq.pipeline.sources.mqtt_target import Target
 
 Url = Annotated[str, typer.Option(metavar="URL", help="The broker's admin listener, as executors reach it.")]
 TokenFile = Annotated[
@@ -47,6 +52,15 @@ MaintainBatches = Annotated[
 Checkpoint = Annotated[
     str, typer.Option(metavar="DIR", help="Folder or URI of Spark's checkpoint; none: beside the tables.")
 ]
+Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help="Of the tables: delta, or iceberg.")]
+CatalogFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--catalog",
+        metavar="FILE",
+        help="TOML with Iceberg's catalogue, in pyiceberg's properties; none: TABLES/catalog.db.",
+    ),
+]
 StorageFile = Annotated[
     Path | None,
     typer.Option(
@@ -55,3 +69,26 @@ StorageFile = Annotated[
         help="TOML with credentials for object stores; none: the environment's.",
     ),
 ]
+
+
+def storage_of(file: Path | None) -> Storage:
+    """Of `--storage-options`."""
+    from tidemq.pipeline.places import ENVIRONMENT, Storage
+
+    return Storage.load(file) if file else ENVIRONMENT
+
+
+def format_of(name: str, catalog: Path | None) -> TableFormat:
+    """Of `--format` and `--catalog`."""
+    from tidemq.pipeline.lake.formats import load_format
+
+    return load_format(name, catalog)
+
+
+def target_of(url: str, *options: str | None) -> Target:
+    """Where to publish, and as whom: user, password file, trusted certificates, own certificate and key."""
+    from tidemq.pipeline.sources.mqtt_target import Target
+
+    names = ("user", "passwordFile", "cafile", "cert", "key")
+    given = {name: value for name, value in zip(names, options, strict=True) if value is not None}
+    return Target.parse({"url": url, **given})

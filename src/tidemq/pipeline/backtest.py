@@ -24,7 +24,7 @@ from tidemq.pipeline.alerts.states import Alert, Condition, Reading, State, expi
 from tidemq.pipeline.alerts.watching import FOUND, UNREADABLE, found_row, readings
 from tidemq.pipeline.lake.messages import columns_of
 from tidemq.pipeline.lake.plan import Lake
-from tidemq.pipeline.lake.table import TableError
+from tidemq.pipeline.lake.table_log import TableError
 from tidemq.pipeline.places import place_uri
 from tidemq.pipeline.sources.ranges import COLUMNS
 from tidemq.pipeline.sources.stream_options import Position

@@ -8,7 +8,6 @@ a connector of Hadoop's that Spark itself does not bring.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tidemq.errors import ConfigError, UsageError
+from tidemq.pipeline.toml_files import read_section
 
 OBJECT_STORES = ("s3", "gs", "abfss")
 ACCEPTED = {  # names of options, by the scheme for which they are; and Hadoop's name, where it is told
@@ -107,13 +107,7 @@ class Storage:
     def load(cls, path: Path) -> Self:
         """Of the section `storage_options` of a TOML file. ConfigError, or OSError where it cannot be
         read."""
-        try:
-            found = tomllib.loads(path.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not TOML: {error}") from error
-        if not isinstance(section := found.get("storage_options"), dict):
-            raise ConfigError(f"{path} has no section storage_options; accepted: one with names and texts")
-        return cls.parse(section, f"{path}: storage_options")
+        return cls.parse(read_section(path, "storage_options"), f"{path}: storage_options")
 
     @property
     def of_tables(self) -> dict[str, str]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
+import pyarrow.fs as pafs
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -26,7 +26,8 @@ from tidemq.client.streams import StreamReader
 from tidemq.errors import TideMQError, UsageError
 from tidemq.pipeline.decode.publish_time import published_times
 from tidemq.pipeline.lake.table import Table
-from tidemq.pipeline.places import ENVIRONMENT, Storage, spark_uri
+from tidemq.pipeline.lake.table_log import TableError, without_date
+from tidemq.pipeline.places import spark_uri
 from tidemq.pipeline.sources.mqtt_target import Target
 from tidemq.pipeline.sources.row_messages import messages_of
 from tidemq.pipeline.sources.stream_options import RETRY_S, Position
@@ -90,20 +91,17 @@ def stream_batches(
 
 
 def table_batches(
-    spark: SparkSession,
-    path: str,
-    start: Position = EARLIEST,
-    end: Position = LATEST,
-    *,
-    storage: Storage = ENVIRONMENT,
+    spark: SparkSession, table: Table, start: Position = EARLIEST, end: Position = LATEST
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a Delta Lake table or of Parquet files with a stream's columns, in the stream's order, from
-    `start` up to `end`. UsageError where they cannot be read, or have no such columns.
+    """The rows of a table, or of Parquet files in its place, with a stream's columns, in the stream's order,
+    from `start` up to `end`. UsageError where they cannot be read, or have no such columns.
     """
-    frame = _frame(spark, path, storage)
+    frame = _frame(spark, table)
     missing = {"offset", "topic", "payload", "received"} - set(frame.columns)
     if missing:
-        raise UsageError(f"{path} has no column {min(missing)}: a replay takes bronze, or an exported stream")
+        raise UsageError(
+            f"{table.uri} has no column {min(missing)}: a replay takes bronze, or an exported stream"
+        )
     for position, keep in ((start, F.col("offset").__ge__), (end, F.col("offset").__lt__)):
         if position.offset is not None:
             frame = frame.where(keep(position.offset))
@@ -117,15 +115,17 @@ def table_batches(
         yield from pa.ipc.open_stream(row.batch)
 
 
-def _frame(spark: SparkSession, path: str, storage: Storage) -> DataFrame:
-    table = Table(path, storage=storage)
+def _frame(spark: SparkSession, table: Table) -> DataFrame:
     try:
-        if not path.endswith(".parquet") and (log := table.log()):
-            parts = log.metadata().partition_columns
-            return table.read(spark, [each.name for each in log.schema().fields if each.name not in parts])
+        if not table.uri.endswith(".parquet") and (snapshot := table.now()):
+            return table.read(spark, without_date(snapshot.columns).names)
+        files, root = table.storage.open(table.uri)
+        if files.get_file_info(pafs.FileSelector(f"{root}/metadata", allow_not_found=True)):
+            raise UsageError(f"{table.uri} is a table of Iceberg; accepted: --format iceberg, its --catalog")
         return spark.read.parquet(spark_uri(table.uri))
-    except (PySparkException, DeltaError) as error:
-        raise UsageError(f"{path} cannot be read: {next(iter(str(error).splitlines()), error)}") from error
+    except (PySparkException, TableError) as error:
+        text = next(iter(str(error).splitlines()), error)
+        raise UsageError(f"{table.uri} cannot be read: {text}") from error
 
 
 def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from tidemq.errors import ConfigError
+from tidemq.pipeline.toml_files import read_toml
 
 
 class Named(Protocol):
@@ -25,10 +25,7 @@ def load_named(path: Path, key: str, parse: Callable[[str, Any], T], *, least: i
 
     ConfigError, or OSError where the file cannot be read.
     """
-    try:
-        given = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: it is no TOML: {error}") from error
+    given = read_toml(path)
     tables = given.get(key)
     if set(given) != {key} or not isinstance(tables, list) or len(tables) < least:
         raise ConfigError(f"{path}: accepted: tables [[{key}]], and nothing else")

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tidemq.pipeline.lake.day_files import DayFiles, Written
-from tidemq.pipeline.lake.table import ConflictError, Table
-from tidemq.pipeline.spark.parquet_tasks import with_columns
+from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.lake.table_log import ConflictError, File, without_date
 
 TARGET_BYTES = 128 << 20  # a file that has so many is left alone
 GATHERED = 32
@@ -34,7 +32,7 @@ class Group:
 
     date: str
     level: int
-    files: tuple[Mapping[str, Any], ...]
+    files: tuple[File, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +48,23 @@ def compact(table: Table, now: datetime) -> Compacted:
     """Puts files together; leaves those that somebody else has replaced meanwhile to the next time."""
     before = into = written = 0
     for group in groups(table.files(), now):
-        log = table.log()
-        assert log is not None
-        new = _write(table, group, pa.schema(log.schema().to_arrow()))
+        snapshot = table.now()
+        assert snapshot is not None
+        new = _write(table, group, without_date(snapshot.columns))
         try:
-            written += table.swap(log, group.files, new)
+            written += table.swap(snapshot, group.files, new)
         except ConflictError:
             continue
         before, into = before + len(group.files), into + 1
     return Compacted(before, into, written)
 
 
-def groups(files: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Group]:
-    """What is to become one, of the files of a table: the columns of `Table.files`."""
-    partitions: dict[str, list[Mapping[str, Any]]] = {}
+def groups(files: Sequence[File], now: datetime) -> Iterator[Group]:
+    """What is to become one, of the files of a table."""
+    partitions: dict[str, list[File]] = {}
     for file in files:
-        if file["size_bytes"] < TARGET_BYTES and level_of(file) < LAST_LEVEL:
-            partitions.setdefault(str(file["partition.date"]), []).append(file)
+        if file.size < TARGET_BYTES and level_of(file) < LAST_LEVEL:
+            partitions.setdefault(file.date, []).append(file)
     for date, small in sorted(partitions.items()):
         if _is_closed(date, small, now):
             if len(small) > 1:
@@ -78,42 +76,34 @@ def groups(files: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Group]
                 yield from _filled(date, level + 1, alike)
 
 
-def level_of(file: Mapping[str, Any]) -> int:
-    found = re.match(r"compact-(\d)-", file["path"])
+def level_of(file: File) -> int:
+    found = re.match(r"compact-(\d)-", file.path)
     return int(found[1]) if found else 0
 
 
-def _is_closed(date: str, files: Sequence[Mapping[str, Any]], now: datetime) -> bool:
-    newest = datetime.fromtimestamp(max(file["modification_time"] for file in files) / 1000, UTC)
+def _is_closed(date: str, files: Sequence[File], now: datetime) -> bool:
+    newest = datetime.fromtimestamp(max(file.modified_ms for file in files) / 1000, UTC)
     return date < now.astimezone(UTC).date().isoformat() and now - newest >= QUIET
 
 
-def _filled(date: str, level: int, files: Sequence[Mapping[str, Any]]) -> Iterator[Group]:
+def _filled(date: str, level: int, files: Sequence[File]) -> Iterator[Group]:
     """In the order of their messages, so many at a time as make a whole file."""
-    ordered = sorted(files, key=lambda file: (file.get("min.epoch") or 0, file.get("min.offset") or 0))
-    found: list[Mapping[str, Any]] = []
+    ordered = sorted(files, key=lambda file: (file.low.get("epoch", 0), file.low.get("offset", 0)))
+    found: list[File] = []
     for file in ordered:
         found.append(file)
-        if sum(each["size_bytes"] for each in found) >= TARGET_BYTES:
+        if sum(each.size for each in found) >= TARGET_BYTES:
             yield Group(date, level, tuple(found))
             found = []
     if len(found) > 1:
         yield Group(date, level, tuple(found))
 
 
-def _write(table: Table, group: Group, schema: pa.Schema) -> list[Written]:
+def _write(table: Table, group: Group, columns: pa.Schema) -> list[Written]:
     """The rows of the files, in their order, as one."""
-    columns = pa.schema([field for field in schema if field.name not in table.partition_by])
     folder = f"{table.uri}/compact-{group.level}-{uuid.uuid4()}"
     with DayFiles(table.storage, GROUP_BYTES) as files:
         for file in group.files:
-            for batch in _batches(table, file["path"], columns):
+            for batch in table.batches(file, columns):
                 files.add(folder, batch, pa.repeat(group.date, batch.num_rows))
     return files.written
-
-
-def _batches(table: Table, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Of a file, with the table's columns: those that it has not are empty."""
-    with table.open_file(path) as source:
-        for batch in pq.ParquetFile(source).iter_batches(10_000):
-            yield with_columns(batch, columns)

@@ -25,7 +25,7 @@ from tidemq.pipeline.places import Storage
 
 GROUP_ROWS = 1 << 17
 DISTINCT = ("payload", "message_id", "offset", "received", "correlation_data")  # a dictionary saves nothing
-_COUNTED = ("epoch", "offset", "received", "event_time", "window")  # the log has their bounds of each file
+COUNTED = ("epoch", "offset", "received", "event_time", "window")  # the log has their bounds of each file
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _bounds(metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _columns(group: pq.RowGroupMetaData) -> Iterable[pq.ColumnChunkMetaData]:
     columns = (group.column(number) for number in range(group.num_columns))
-    return [column for column in columns if column.path_in_schema in _COUNTED]
+    return [column for column in columns if column.path_in_schema in COUNTED]
 
 
 def _as_said(bounds: dict[str, Any]) -> dict[str, Any]:

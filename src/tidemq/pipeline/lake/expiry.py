@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
-from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,8 +17,7 @@ import pyarrow.parquet as pq
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, expired_of, reached_by_rule, said_to_have_expired
 from tidemq.pipeline.lake.table import Table
-
-File = Mapping[str, Any]
+from tidemq.pipeline.lake.table_log import File
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ def expire(lake: Lake, days: int, now: datetime, rules: Sequence[str]) -> Expire
     ConflictError when somebody else has removed or replaced a file meanwhile.
     """
     bronze = lake.bronze
-    table = bronze.log()
+    snapshot = bronze.now()
     last = now.astimezone(UTC).date() - timedelta(days=days)
     given_up: list[File] = []
     ends: dict[int, int] = {}
@@ -50,11 +48,11 @@ def expire(lake: Lake, days: int, now: datetime, rules: Sequence[str]) -> Expire
             break
         given_up += of_day
         ends |= {epoch: max(end, ends.get(epoch, 0)) for epoch, end in ends_of_day.items()}
-        found = Expired(found.days + 1, found.messages + sum(each["num_records"] for each in of_day))
-    if table is not None and given_up:
+        found = Expired(found.days + 1, found.messages + sum(each.rows for each in of_day))
+    if snapshot is not None and given_up:
         progress = {Progress(lake.stream, epoch): end for epoch, end in ends.items()}
-        ends_of = {each: max(end, expired_of(table, each)) for each, end in progress.items()}
-        bronze.remove(table, given_up, said_to_have_expired(lake.stream, ends_of))
+        ends_of = {each: max(end, expired_of(snapshot, each)) for each, end in progress.items()}
+        bronze.remove(snapshot, given_up, said_to_have_expired(lake.stream, ends_of))
     return found
 
 
@@ -66,15 +64,15 @@ def _days(files: Iterable[File], last: date) -> Iterator[tuple[date, list[File]]
 
 
 def _day(file: File) -> date:
-    return date.fromisoformat(str(file["partition.date"]))
+    return date.fromisoformat(file.date)
 
 
 def _ends(bronze: Table, files: Iterable[File]) -> dict[int, int]:
     """By epoch, the offset after the last message that is in one of these files."""
     ends: dict[int, int] = {}
     for file in files:
-        epoch, last = file.get("max.epoch"), file.get("max.offset")
-        if epoch is None or last is None or epoch != file.get("min.epoch"):
+        epoch, last = file.high.get("epoch"), file.high.get("offset")
+        if epoch is None or last is None or epoch != file.low.get("epoch"):
             of_file = _read_ends(bronze, file)
         else:
             of_file = {epoch: last + 1}
@@ -86,7 +84,7 @@ def _ends(bronze: Table, files: Iterable[File]) -> dict[int, int]:
 def _read_ends(bronze: Table, file: File) -> dict[int, int]:
     """Of a file of several epochs, or one that somebody else has written."""
     ends: dict[int, int] = {}
-    with bronze.open_file(file["path"]) as source:
+    with bronze.open_file(file.path) as source:
         for batch in pq.ParquetFile(source).iter_batches(columns=["epoch", "offset"]):
             for epoch in pc.unique(batch.column("epoch")):
                 offsets = pc.filter(batch.column("offset"), pc.equal(batch.column("epoch"), epoch))
@@ -97,9 +95,9 @@ def _read_ends(bronze: Table, file: File) -> dict[int, int]:
 def _needed(lake: Lake, rules: Sequence[str], day: date, ends: Mapping[int, int]) -> str:
     """Which rule has not got beyond these offsets, in words; empty: none."""
     for rule in rules:
-        table = lake.table(f"silver/{rule}").log()
+        snapshot = lake.table(f"silver/{rule}").now()
         for epoch, end in ends.items():
-            reached = reached_by_rule(table, lake.stream, epoch, rule) if table else None
+            reached = reached_by_rule(snapshot, lake.stream, epoch, rule) if snapshot else None
             if (reached or 0) < end:
                 return f"{day} is kept: the rule {rule} has got to offset {reached or 0} and not to {end}"
     return ""

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
@@ -39,7 +38,8 @@ from tidemq.pipeline.lake.partials import (
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, Span
 from tidemq.pipeline.lake.sketches import KINDS, Sketches, percentiles
-from tidemq.pipeline.lake.table import TableError
+from tidemq.pipeline.lake.table import within
+from tidemq.pipeline.lake.table_log import Snapshot, TableError, without_date
 
 Stretch = tuple[datetime, datetime]
 """From a time up to another."""
@@ -84,13 +84,13 @@ class _Refresh:
         self._progress = replace(decoded, working=replace(decoded.working, digest=rule.gold.digest))
 
     def run(self, fresh: Fresh | None) -> None:
-        log = self._table.log()
-        if log and _made_by_others(self._progress, log):
+        snapshot = self._table.now()
+        if snapshot and _made_by_others(self._progress, snapshot):
             raise TableError(
                 f"the table {self._table.uri} was made with other settings; removed, it is made anew"
             )
         end = self._silver.reached(self._decoded)
-        reached = self._progress.reached(log) if log else 0
+        reached = self._progress.reached(snapshot) if snapshot else 0
         if end and not reached:  # what an earlier working has left is removed even if this one has no rows
             self._table.begin(self._progress, figures(self._gold, self._none()).schema)
         while reached < end:
@@ -119,8 +119,8 @@ class _Refresh:
         changed = gold.window * (1 + behind)
         spans = merged((_time(start), changed) for start in pc.unique(parts["window"]).to_pylist())
         known = [(start - gold.window * behind, end) for start, end in spans]
-        log = self._table.log()
-        there = [stored(gold, log, known).select(parts.column_names).cast(parts.schema)] if log else []
+        there = self._stored(known)
+        there = [there.select(parts.column_names).cast(parts.schema)] if there else []
         whole = together(gold, pa.concat_tables([*there, parts]))
         if gold.gap and pc.any(whole["disordered"]).as_py():
             windows = pc.unique(whole.filter(whole["disordered"])["window"])
@@ -130,8 +130,16 @@ class _Refresh:
             )
             whole = pa.concat_tables([whole, again]) if again else whole
         found = figures(gold, whole)
-        found = found.filter(_within(found["window"], spans))
+        found = found.filter(within(found["window"], spans))
         self._table.replace(found, "window", spans, self._progress, reached)
+
+    def _stored(self, spans: Sequence[Stretch]) -> pa.Table | None:
+        """The parts that the rows of these spans were made of."""
+        if (snapshot := self._table.now()) is None:
+            return None
+        bounds = {"window": (spans[0][0], spans[-1][1])} if spans else {"offset": (None, -1)}
+        rows = self._table.rows(without_date(snapshot.columns), bounds)
+        return stored(self._gold, rows.filter(within(rows["window"], spans)))
 
     def _parts_of_offsets(self, start: int, end: int) -> pa.Table | None:
         """Of the rows of messages of these offsets."""
@@ -168,11 +176,11 @@ class _Refresh:
         ).parts
 
 
-def _made_by_others(progress: Progress, log: DeltaTable) -> bool:
+def _made_by_others(progress: Progress, gold: Snapshot) -> bool:
     """Whether gold of this working has other settings; that of an earlier one is made anew."""
     assert progress.working is not None
-    same = progress.generation_of(log) == progress.working.generation
-    return same and progress.digest_of(log) != progress.working.digest
+    same = progress.generation_of(gold) == progress.working.generation
+    return same and progress.digest_of(gold) != progress.working.digest
 
 
 def merged(spans: Iterable[tuple[datetime, timedelta]]) -> list[Stretch]:
@@ -193,14 +201,6 @@ def _lookback(gold: Gold) -> timedelta:
 
 def _time(microseconds: int) -> datetime:
     return _EPOCH + microseconds * MICROSECOND
-
-
-def _within(windows: pa.ChunkedArray, spans: Sequence[Stretch]) -> pa.ChunkedArray:
-    found = pc.is_null(windows)
-    for start, end in spans:
-        since, until = pa.scalar(start, _TIME), pa.scalar(end, _TIME)
-        found = pc.or_(found, pc.and_(pc.greater_equal(windows, since), pc.less(windows, until)))
-    return found
 
 
 # --- rows of the table -------------------------------------------------------------------------
@@ -268,13 +268,8 @@ def _gaps(gold: Gold, gap: timedelta, parts: pa.Table) -> dict[str, pa.Array]:
     }
 
 
-def stored(gold: Gold, log: DeltaTable, spans: Sequence[Stretch]) -> pa.Table:
-    """The parts that the rows of these spans were made of."""
-    window = pc.field("window")
-    within = pc.scalar(False)
-    for start, end in spans:
-        within |= (window >= pa.scalar(start, _TIME)) & (window < pa.scalar(end, _TIME))
-    rows = log.to_pyarrow_dataset().to_table(filter=within)
+def stored(gold: Gold, rows: pa.Table) -> pa.Table:
+    """The parts that rows of the table were made of."""
     found = {"window": rows["window"].cast(pa.int64()), **{name: rows[name] for name in keys_of(gold)[1:]}}
     found["count"] = rows["count"]
     if gold.gap:

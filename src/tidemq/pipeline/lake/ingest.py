@@ -28,7 +28,7 @@ from tidemq.pipeline.lake.messages import columns_of
 from tidemq.pipeline.lake.plan import Ingest
 from tidemq.pipeline.lake.progress import Progress, Span
 from tidemq.pipeline.lake.refine import Refiner
-from tidemq.pipeline.lake.table import TableError
+from tidemq.pipeline.lake.table_log import TableError
 from tidemq.pipeline.places import Storage, spark_uri
 from tidemq.pipeline.sources.ranges import COLUMNS
 from tidemq.pipeline.sources.stream import register
@@ -67,7 +67,7 @@ def start_ingest(
 
 def _going_on(ingest: Ingest) -> str:
     """Of a checkpoint that has begun; TableError where its table is gone, or it is another table's."""
-    if ingest.bronze.log() is None and has_begun(ingest.storage, ingest.checkpoint_uri, "commits"):
+    if ingest.bronze.now() is None and has_begun(ingest.storage, ingest.checkpoint_uri, "commits"):
         raise TableError(
             f"there is no table {ingest.bronze.uri}, and the checkpoint {ingest.checkpoint_uri} is beyond "
             "messages that were committed; without the checkpoint the job begins at --start"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -16,6 +15,7 @@ from tidemq.pipeline.decode.payload_rules import KEY, Rule
 from tidemq.pipeline.decode.sparkplug import BIRTH_COLUMNS, BIRTHS, Births
 from tidemq.pipeline.lake.day_files import DayFiles
 from tidemq.pipeline.lake.progress import Progress, Span
+from tidemq.pipeline.lake.stale import Stale
 from tidemq.pipeline.lake.table import Table
 
 _NODE = ["group_id", "edge_node_id"]
@@ -36,7 +36,7 @@ class KnownBirths:
         table: Table,
         progress: Progress,
         span: Span,
-        stale: Callable[[], str],
+        stale: Callable[[], Stale],
     ) -> Births:
         """Those that count for these messages; those among them are in the table then."""
         new = messages.where(F.expr("split_part(topic, '/', 3)").isin(*BIRTHS))
@@ -44,7 +44,7 @@ class KnownBirths:
         columns = to_arrow_schema(metrics.schema, timezone="UTC")
         attempt = table.attempt(columns, progress, span, stale=stale)
         if self._rows is None or (self._progress, self._end) != (progress, span.start):
-            self._rows = _before(attempt.log, columns, progress.epoch, span.start)
+            self._rows = _before(table, columns, progress.epoch, span.start)
         found = metrics.toArrow().cast(columns)
         missing = found.filter(pc.greater_equal(found["offset"], attempt.reached))
         with DayFiles(table.storage, bytes_max=1 << 30) as files:
@@ -56,12 +56,12 @@ class KnownBirths:
         return Births(known.to_pylist())
 
 
-def _before(log: DeltaTable, columns: pa.Schema, epoch: int, end: int) -> pa.Table:
+def _before(table: Table, columns: pa.Schema, epoch: int, end: int) -> pa.Table:
     """The rows of messages of an epoch up to an offset."""
-    wanted = (pc.field("epoch") == epoch) & (pc.field("offset") < end)
-    names = ["offset", *BIRTH_COLUMNS]
-    found = log.to_pyarrow_dataset().to_table(columns=names, filter=wanted)
-    return found.cast(pa.schema([columns.field(name) for name in names]))
+    wanted = pa.schema([columns.field(name) for name in ("epoch", "offset", *BIRTH_COLUMNS)])
+    found = table.rows(wanted, {"epoch": (epoch, epoch), "offset": (None, end - 1)})
+    counting = (pc.field("epoch") == epoch) & (pc.field("offset") < end)
+    return found.filter(counting).drop_columns(["epoch"])
 
 
 def _counting(births: pa.Table) -> pa.Table:

@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-import pyarrow.fs as pafs
-
 from tidemq.pipeline.lake.compaction import Compacted, compact
 from tidemq.pipeline.lake.expiry import expire
-from tidemq.pipeline.lake.plan import KINDS, Lake
-from tidemq.pipeline.lake.table import RETAINED_H, Table, TableError
+from tidemq.pipeline.lake.plan import Lake
+from tidemq.pipeline.lake.table import RETAINED_H, Table
+from tidemq.pipeline.lake.table_log import TableError
 
 
 def maintain(table: Table, keep_h: int = RETAINED_H) -> Compacted:
@@ -43,13 +42,7 @@ def maintain_all(lake: Lake, keep_h: int = RETAINED_H, bronze_days: int = 0) -> 
 
 def names_of_tables(lake: Lake) -> list[str]:
     """Below the stream's folder; TableError where there is none."""
-    files, root = lake.storage.open(lake.folder)
-    names = ["bronze", "dead_letters"]
-    for kind in KINDS:
-        found = files.get_file_info(pafs.FileSelector(f"{root}/{kind}", allow_not_found=True))
-        names += [f"{kind}/{info.base_name}" for info in found]
-    logs = files.get_file_info([f"{root}/{name}/_delta_log" for name in names])
-    names = sorted(name for name, log in zip(names, logs, strict=True) if log.type == pafs.FileType.Directory)
+    names = sorted(lake.format.names(lake.folder, lake.storage))
     if not names:
         raise TableError(f"there are no tables in {lake.folder}")
     return names

@@ -9,11 +9,11 @@ from tidemq.client.streams import StreamReader, find_token, read_cafile
 from tidemq.errors import UsageError
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.decode.schema_registry import RegistryError
+from tidemq.pipeline.lake.delta_log import DELTA
 from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.lake.table_log import TableFormat
 from tidemq.pipeline.places import ENVIRONMENT, Storage, place_uri
 from tidemq.pipeline.sources.stream_options import RETRY_S
-
-KINDS = ("silver", "late", "births", "gold")  # of tables, each with one for a rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class Lake:
     bytes_max: int = 64 << 20  # of messages, or rows, that a task holds before it writes them
     rules: tuple[Rule, ...] = ()  # how payloads are decoded; none: bronze is all
     storage: Storage = ENVIRONMENT
+    format: TableFormat = DELTA
     _tables: dict[str, Table] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -93,7 +94,7 @@ class Lake:
     def table(self, name: str) -> Table:
         """By its name below the folder."""
         if name not in self._tables:
-            self._tables[name] = Table(f"{self.folder}/{name}", storage=self.storage)
+            self._tables[name] = Table(f"{self.folder}/{name}", self.storage, self.format)
         return self._tables[name]
 
 

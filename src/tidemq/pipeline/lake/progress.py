@@ -1,5 +1,5 @@
-"""How far a table has got, as it stands in its own log: Delta's transactions of applications, which a commit
-says together with its files, or not at all.
+"""How far a table has got, as it stands in its own log: numbers that a commit says together with its
+files, or not at all.
 
 Bronze has one number for each epoch of a stream. The tables of a rule have one for each *working*: what a
 rule makes of the messages from the first on. Who works them again begins a working with a higher generation,
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from tidemq.pipeline.lake.table_log import Numbers, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +51,40 @@ class Progress:
 
     @property
     def writer(self) -> str:
-        """Whose transactions say how far they have got."""
+        """The number's name."""
         of_rule = f"/{self.working.rule}/{self.working.generation}" if self.working else ""
         return f"tidemq/{self.stream}/{self.epoch}{of_rule}"
 
-    def reached(self, table: DeltaTable) -> int:
+    def reached(self, table: Snapshot) -> int:
         """The offset after the last message that the table has."""
-        return table.transaction_version(self.writer) or 0
+        return table.number(self.writer) or 0
 
-    def said(self, end: int) -> CommitProperties:
+    def said(self, end: int) -> Numbers:
         """What a commit says of the messages up to an offset."""
         return said_of({self: end})
 
-    def generation_of(self, table: DeltaTable) -> int:
+    def generation_of(self, table: Snapshot) -> int:
         """Of the working of this rule that the table has begun; 0: of none."""
         assert self.working is not None
-        return table.transaction_version(self.working.generation_key) or 0
+        return table.number(self.working.generation_key) or 0
 
-    def digest_of(self, table: DeltaTable) -> int | None:
+    def digest_of(self, table: Snapshot) -> int | None:
         """Of the rule that the table's rows were made by; None: of none."""
         assert self.working is not None
-        return table.transaction_version(self.working.digest_key)
+        return table.number(self.working.digest_key)
 
 
-def said_of(ends: Mapping[Progress, int]) -> CommitProperties:
+def said_of(ends: Mapping[Progress, int]) -> Numbers:
     """What a commit says that brings several up to an offset each."""
     numbers: dict[str, int] = {}
     for progress, end in ends.items():
         numbers[progress.writer] = end
         if working := progress.working:
             numbers |= {working.generation_key: working.generation, working.digest_key: working.digest}
-    return CommitProperties(app_transactions=[Transaction(*each) for each in numbers.items()])
+    return numbers
 
 
-def reached_by_rule(table: DeltaTable, stream: str, epoch: int, rule: str) -> int | None:
+def reached_by_rule(table: Snapshot, stream: str, epoch: int, rule: str) -> int | None:
     """The offset after the last message that a table of a rule has got to, in the working that it has begun;
     None where it has begun none.
     """
@@ -92,19 +92,18 @@ def reached_by_rule(table: DeltaTable, stream: str, epoch: int, rule: str) -> in
     return Progress(stream, epoch, Working(rule, generation, 0)).reached(table) if generation else None
 
 
-def expired_of(bronze: DeltaTable, progress: Progress) -> int:
+def expired_of(bronze: Snapshot, progress: Progress) -> int:
     """Up to which offset of an epoch messages have expired in bronze; 0: none has."""
-    return bronze.transaction_version(f"{progress.writer}/expired") or 0
+    return bronze.number(f"{progress.writer}/expired") or 0
 
 
-def anything_expired(bronze: DeltaTable, stream: str) -> bool:
+def anything_expired(bronze: Snapshot, stream: str) -> bool:
     """Whether messages of any epoch have."""
-    return bool(bronze.transaction_version(f"tidemq/{stream}/expired"))
+    return bool(bronze.number(f"tidemq/{stream}/expired"))
 
 
-def said_to_have_expired(stream: str, ends: Mapping[Progress, int]) -> CommitProperties:
+def said_to_have_expired(stream: str, ends: Mapping[Progress, int]) -> Numbers:
     """What a commit says that removes messages of bronze up to these offsets."""
-    numbers = {f"{progress.writer}/expired": end for progress, end in ends.items()} | {
+    return {f"{progress.writer}/expired": end for progress, end in ends.items()} | {
         f"tidemq/{stream}/expired": 1
     }
-    return CommitProperties(app_transactions=[Transaction(*each) for each in numbers.items()])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -33,7 +33,9 @@ from tidemq.pipeline.lake.measures import Measures
 from tidemq.pipeline.lake.messages import Messages
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, Span, Working, expired_of
-from tidemq.pipeline.lake.table import Attempt, ConflictError, TableError
+from tidemq.pipeline.lake.stale import Stale
+from tidemq.pipeline.lake.table import Attempt
+from tidemq.pipeline.lake.table_log import ConflictError, TableError
 
 T = TypeVar("T")
 
@@ -137,7 +139,7 @@ class Refiner:
 
     def _gone(self, rule: Rule, epoch: int, start: int) -> int:
         """Up to which offset bronze may have no messages any more, which is said where rows are missed."""
-        bronze = self._lake.bronze.log()
+        bronze = self._lake.bronze.now()
         gone = expired_of(bronze, Progress(self._lake.stream, epoch)) if bronze else 0
         if start < gone:
             _log.warning(
@@ -171,7 +173,7 @@ class Refiner:
 
     def _gold(self, rule: Rule, epoch: int) -> None:
         lake = self._lake
-        if lake.silver(rule).log() is not None:
+        if lake.silver(rule).now() is not None:
             progress = Progress(lake.stream, epoch, current(lake, rule))
             refresh(self._spark, lake, rule, progress, self._fresh.pop(rule.name, None))
 
@@ -210,13 +212,13 @@ def current(lake: Lake, rule: Rule) -> Working:
     TableError when it was made by another rule of that name.
     """
     silver = lake.silver(rule)
-    table = silver.log()
+    snapshot = silver.now()
     fresh = Working(rule.name, time.time_ns() // 1000, rule.digest)
     asked = Progress(lake.stream, 0, fresh)
-    generation = asked.generation_of(table) if table else 0
-    if table is None or not generation:
+    generation = asked.generation_of(snapshot) if snapshot else 0
+    if snapshot is None or not generation:
         return fresh
-    if asked.digest_of(table) != rule.digest:
+    if asked.digest_of(snapshot) != rule.digest:
         raise TableError(
             f"the table {silver.uri} was made by other settings of the rule {rule.name}; `tidemq pipeline "
             "refine` makes it anew, and another name another table"
@@ -224,18 +226,11 @@ def current(lake: Lake, rule: Rule) -> Working:
     return Working(rule.name, generation, rule.digest)
 
 
-def stale_rows(lake: Lake, rule: Rule, working: Working) -> str:
-    """Which rows a working makes again: of messages that the rule's decoded table has not got to. Empty: all
-    are.
-    """
+def stale_rows(lake: Lake, rule: Rule, working: Working) -> Stale:
+    """Which rows a working makes again: of messages that the rule's decoded table has not got to."""
     silver = lake.silver(rule)
     ends = {epoch: silver.reached(Progress(lake.stream, epoch, working)) for epoch in lake.bronze.epochs()}
-    return rows_behind(ends) if any(ends.values()) else ""
-
-
-def rows_behind(ends: Mapping[int, int]) -> str:
-    """A predicate: those of messages from an offset of each epoch on."""
-    return " or ".join(f"(epoch = {epoch} and offset >= {end})" for epoch, end in ends.items())
+    return Stale(ends) if any(ends.values()) else Stale()
 
 
 def decoded_columns(rule: Rule) -> StructType:
@@ -244,14 +239,13 @@ def decoded_columns(rule: Rule) -> StructType:
 
 
 def _attempts(
-    lake: Lake, rule: Rule, row: StructType, progress: Progress, span: Span, stale: Callable[[], str]
+    lake: Lake, rule: Rule, row: StructType, progress: Progress, span: Span, stale: Callable[[], Stale]
 ) -> tuple[Attempt | None, Attempt, Attempt]:
     """To add to the tables of late rows, of dead letters, and of rows: in this order."""
     columns = to_arrow_schema(row, timezone="UTC")
 
-    def stale_letters() -> str:
-        found = stale()
-        return f"rule = '{rule.name}'" + (f" and ({found})" if found else "")
+    def stale_letters() -> Stale:
+        return stale().of(rule.name)
 
     late = None
     if rule.watermark:

@@ -14,8 +14,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, Working, anything_expired, expired_of, said_of
-from tidemq.pipeline.lake.refine import Refiner, current, decoded_columns, retried, rows_behind
-from tidemq.pipeline.lake.table import TableError
+from tidemq.pipeline.lake.refine import Refiner, current, decoded_columns, retried
+from tidemq.pipeline.lake.stale import Stale
+from tidemq.pipeline.lake.table_log import TableError
 from tidemq.pipeline.sources.stream_options import Position
 from tidemq.pipeline.spark.jobs import JobError
 
@@ -50,30 +51,30 @@ def rework(
 def _begin(spark: SparkSession, lake: Lake, rule: Rule, position: Position, allow_data_loss: bool) -> bool:
     """Begins another working of the rule; whether its tables have begun one before."""
     silver = lake.silver(rule)
-    table = silver.log()
-    if table is None:
+    snapshot = silver.now()
+    if snapshot is None:
         return False
     working = Working(rule.name, time.time_ns() // 1000, rule.digest)
-    before = Progress(lake.stream, 0, working).generation_of(table)
+    before = Progress(lake.stream, 0, working).generation_of(snapshot)
     working = replace(working, generation=max(working.generation, before + 1))  # whatever the clock says
     epochs = lake.bronze.epochs()
     ends = dict.fromkeys(epochs, 0)
-    stale = ""
+    stale = Stale()
     if position != Position():
         now = current(lake, rule)
         ends = {epoch: _end(spark, lake, rule, now, epoch, position) for epoch in epochs}
-        stale = rows_behind(ends)
+        stale = Stale(ends)
     if not allow_data_loss:
         _refuse_loss(lake, rule, ends)
     columns = to_arrow_schema(decoded_columns(rule), timezone="UTC")
     said = said_of({Progress(lake.stream, epoch, working): end for epoch, end in ends.items()})
-    silver.begin_again(table, columns, stale, said)
+    silver.begin_again(snapshot, columns, stale, said)
     return True
 
 
 def _refuse_loss(lake: Lake, rule: Rule, ends: Mapping[int, int]) -> None:
     """TableError where rows behind these offsets would be removed whose messages bronze has no longer."""
-    bronze = lake.bronze.log()
+    bronze = lake.bronze.now()
     assert bronze is not None
     gone = {epoch: expired_of(bronze, Progress(lake.stream, epoch)) for epoch in ends}
     whole = not any(ends.values()) and anything_expired(bronze, lake.stream)

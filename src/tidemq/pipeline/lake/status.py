@@ -10,7 +10,8 @@ from tidemq.client.streams import StreamState
 from tidemq.pipeline.lake.maintenance import names_of_tables
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress, reached_by_rule
-from tidemq.pipeline.lake.table import Table, TableError
+from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.lake.table_log import TableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +55,19 @@ def status(lake: Lake, state: StreamState | None = None) -> list[TableStatus]:
 
 def _reached(lake: Lake, rule: str, table: Table, epoch: int) -> int | None:
     """None where there is no table, or it has begun no working."""
-    log = table.log()
-    return reached_by_rule(log, lake.stream, epoch, rule) if log else None
+    snapshot = table.now()
+    return reached_by_rule(snapshot, lake.stream, epoch, rule) if snapshot else None
 
 
 def _status(name: str, table: Table, reached: int | None, end: int | None) -> TableStatus:
     files = table.files()
-    times = [time for each in files if (time := each.get("max.received")) is not None]
+    times = [time for each in files if (time := each.high.get("received")) is not None]
     behind = None if reached is None or end is None else max(end - reached, 0)
     return TableStatus(
         name=name,
-        rows=sum(each["num_records"] for each in files),
+        rows=sum(each.rows for each in files),
         files=len(files),
-        bytes=sum(each["size_bytes"] for each in files),
+        bytes=sum(each.size for each in files),
         newest=max(times, default=None),
         reached=reached,
         behind=behind,

@@ -1,44 +1,49 @@
-"""Delta Lake tables that Spark's executors fill and the driver commits: each message once, by its offset.
+"""Tables that Spark's executors fill and the driver commits: each message once, by its offset.
 
 Executors write Parquet files into a new folder below the table for each attempt, and say which; then the
-driver commits these in one transaction of Delta's log, by `deltalake`, without Delta's Java parts. The
-transaction has how far in the stream the table has got (`progress`). So a batch that is tried again, after a
-driver was killed or by one that does not know that another has taken over, adds only what is behind that
-offset, and two that commit at once exclude one another. Files of an attempt that was not committed belong to
-no table; `maintain` removes them.
+driver commits these in one transaction of the table's log (`table_log`), which says, too, how far in the
+stream the table has got (`progress`). So a batch that is tried again, after a driver was killed or by one
+that does not know that another has taken over, adds only what is behind that offset, and two that commit at
+once exclude one another. Files of an attempt that was not committed belong to no table; `maintain` removes
+them.
 """
 
 from __future__ import annotations
 
-import json
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidemq.errors import TideMQError
-from tidemq.pipeline.lake.day_files import Written, utc
+from tidemq.pipeline.lake.day_files import DayFiles, Written
+from tidemq.pipeline.lake.delta_log import DELTA
 from tidemq.pipeline.lake.progress import Progress, Span
-from tidemq.pipeline.places import ENVIRONMENT, Storage, in_object_store, place_uri
-from tidemq.pipeline.spark.parquet_tasks import read_files
+from tidemq.pipeline.lake.stale import Stale
+from tidemq.pipeline.lake.table_log import (
+    PARTITION,
+    ConflictError,
+    File,
+    Numbers,
+    Snapshot,
+    TableError,
+    TableFormat,
+    without_date,
+)
+from tidemq.pipeline.places import ENVIRONMENT, Storage, place_uri
+from tidemq.pipeline.spark.parquet_tasks import read_files, with_columns
 
 RETAINED_H = 7 * 24  # files that no version of the table needs are kept so long for its readers
-_CONFIGURATION = {  # a log has a file for each batch
-    "delta.checkpointInterval": "20",
-    "delta.logRetentionDuration": "interval 1 day",  # a month of seconds would be millions
-}
+_HELD_BYTES = 64 << 20  # of rows that are written again
+_READ_ROWS = 10_000
 
 
 def day_of(column: str) -> str:
@@ -46,25 +51,14 @@ def day_of(column: str) -> str:
     return f"date_add(DATE'1970-01-01', cast(floor(unix_micros({column}) / 86400000000) as int))"
 
 
-class TableError(TideMQError):
-    """A table is not what is to be written to, or somebody else writes to it. Caught by who started the
-    job."""
-
-
-class ConflictError(TableError):
-    """Somebody else has written to a table meanwhile: what was to be done is looked at again."""
-
-
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Rows that are to be added to a table: those of messages from the offset `reached` on, as Parquet files
-    with these columns below `folder`; in a folder `name=value` for each value of a partition's column, which
-    they have not.
+    with these columns below `folder`; in a folder `date=DAY` for each day, which they have not.
     """
 
     table: Table
-    log: DeltaTable
-    version: int  # of the log
+    snapshot: Snapshot
     columns: pa.Schema
     progress: Progress
     span: Span | None
@@ -85,19 +79,45 @@ class Attempt:
 
 
 class Table:
-    """One table, at a folder's path or URI; partitioned by columns that come last in its rows.
+    """One table, at a folder's path or URI; partitioned by its last column, `date`.
 
     Every row has the columns `epoch` and `offset` of the message that it came from.
     """
 
-    def __init__(
-        self, uri: str, partition_by: tuple[str, ...] = ("date",), storage: Storage = ENVIRONMENT
-    ) -> None:
+    def __init__(self, uri: str, storage: Storage = ENVIRONMENT, table_format: TableFormat = DELTA) -> None:
         self.uri = place_uri(uri)
-        self.partition_by = partition_by
         self.storage = storage
-        self._files, self._root = storage.open(self.uri)
-        self._log: DeltaTable | None = None  # as it was when it was looked at last
+        self._log = table_format.open(self.uri, storage)
+
+    def now(self) -> Snapshot | None:
+        """None where there is no table."""
+        return self._log.now()
+
+    def files(self) -> list[File]:
+        """That the table has now; none where there is no table."""
+        found = self.now()
+        return found.files() if found else []
+
+    def schema(self) -> StructType | None:
+        """The columns; None where there is no table yet."""
+        found = self.now()
+        return from_arrow_schema(found.columns) if found else None
+
+    def reached(self, progress: Progress) -> int:
+        """The offset after the last message of the stream that the table has."""
+        found = self.now()
+        return progress.reached(found) if found else 0
+
+    def epochs(self) -> list[int]:
+        """Those of which the table has messages, in the order in which they came."""
+        first: dict[int, datetime] = {}
+        for each in self.files():
+            epoch, received = each.low.get("epoch"), each.low.get("received")
+            if epoch is not None and received is not None:  # or somebody else has written it
+                first[epoch] = min(first.get(epoch, received), received)
+        return sorted(first, key=lambda epoch: first[epoch])
+
+    # --- rows that are added -----------------------------------------------------------------------
 
     def attempt(
         self,
@@ -105,7 +125,7 @@ class Table:
         progress: Progress,
         span: Span | None = None,
         *,
-        stale: Callable[[], str] = str,
+        stale: Callable[[], Stale] = Stale,
         widen: bool = False,
     ) -> Attempt:
         """To add rows with these columns, of the messages of a span, that the table has not got to; without a
@@ -116,41 +136,88 @@ class Table:
         elsewhere.
         """
         self.begin(progress, columns, stale)
-        log = self._open(columns, widen)
-        self._is_behind(log, progress)
-        reached = progress.reached(log)  # what is committed later than this is noticed
+        snapshot = self._open(columns, widen)
+        self._is_behind(snapshot, progress)
+        reached = progress.reached(snapshot)
         if span is not None and span.whole and reached != span.start:
             raise ConflictError(f"somebody else has brought {self.uri} to the offset {reached} meanwhile")
-        return Attempt(self, log, log.version(), columns, progress, span, reached)
+        return Attempt(self, snapshot, columns, progress, span, reached)
 
-    def begin(self, progress: Progress, columns: pa.Schema, stale: Callable[[], str] = str) -> None:
-        """Makes the table ready for a working, if it has rows of an earlier one: removes those for which
-        `stale`, a predicate, is true; where it is empty all, and gives the table these columns.
+    def commit(self, attempt: Attempt, written: Sequence[Written]) -> int:
+        """See `Attempt.commit`; all of these files are the attempt's."""
+        span, progress = attempt.span, attempt.progress
+        if not written and (span is None or not span.whole):
+            return 0
+        epoch = progress.epoch
+        if any((each.low["epoch"], each.high["epoch"]) != (epoch, epoch) for each in written):
+            raise TableError(
+                f"the stream {progress.stream} was made anew while its messages were written to {self.uri}"
+            )
+        end = span.end if span else max(each.high["offset"] for each in written) + 1
+        self._log.commit(attempt.snapshot, progress.said(end), written)
+        return sum(each.rows for each in written)
+
+    def _open(self, columns: pa.Schema, widen: bool = False) -> Snapshot:
+        """The table, made if there is none. TableError where it has not these columns."""
+        wanted = self._log.normal(columns)
+        if (snapshot := self.now()) is None:
+            return self._log.make(columns)
+        there = {each.name: each.type for each in snapshot.columns}
+        if widen and (new := [each for each in columns if each.name not in there]):
+            snapshot = self._log.widen(snapshot, pa.schema(new))
+            there |= {each.name: wanted.field(each.name).type for each in new}
+        for each in wanted:
+            if there.pop(each.name, None) != each.type:
+                kind = columns.field(each.name).type
+                raise TableError(f"the table {self.uri} has no column {each.name} of {kind}")
+        # further columns are its owner's, and stay empty
+        if required := sorted(snapshot.required & there.keys()):
+            raise TableError(f"the table {self.uri} has a column {required[0]} that must have a value")
+        return snapshot
+
+    # --- another working ---------------------------------------------------------------------------
+
+    def begin(self, progress: Progress, columns: pa.Schema, stale: Callable[[], Stale] = Stale) -> None:
+        """Makes the table ready for a working, if it has rows of an earlier one: removes those that are
+        stale, or all, and gives the table these columns then.
 
         ConflictError when the table has begun a later one.
         """
-        table = self.log()
-        if table and self._is_behind(table, progress):
-            self.begin_again(table, columns, stale(), progress.said(0))
+        snapshot = self.now()
+        if snapshot and self._is_behind(snapshot, progress):
+            self.begin_again(snapshot, columns, stale(), progress.said(0))
 
-    def begin_again(self, table: DeltaTable, columns: pa.Schema, stale: str, said: CommitProperties) -> None:
-        """The same, in one transaction that says how far the table is now; `table` is what `log` gave."""
-        with self._alone():
-            if not stale:
-                # at once or not at all: deltalake lets files stay that were put together meanwhile
-                at_once = CommitProperties(app_transactions=said.app_transactions, max_commit_retries=0)
-                write_deltalake(
-                    table,
-                    columns.empty_table(),
-                    mode="overwrite",
-                    schema_mode="overwrite",
-                    commit_properties=at_once,
-                )
-                return
-            version = table.version()
-            table.delete(stale, commit_properties=said)
-            if table.version() == version:  # no row was
-                self._commit(table, [], pa.schema(table.schema().to_arrow()), said)
+    def begin_again(self, snapshot: Snapshot, columns: pa.Schema, stale: Stale, numbers: Numbers) -> None:
+        """The same, in one transaction that says how far the table is now; `snapshot` is what `now` gave."""
+        if stale.whole:
+            self._log.empty(snapshot, columns, numbers)
+            return
+        all_columns, removed = without_date(snapshot.columns), []
+        with DayFiles(self.storage, _HELD_BYTES) as files:
+            folder = f"{self.uri}/batch-{uuid.uuid4()}"
+            for file in filter(stale.may_be_in, snapshot.files()):
+                if not self._has_any(file, all_columns, stale):
+                    continue
+                removed.append(file)
+                for batch in self.batches(file, all_columns):
+                    kept = batch.filter(pc.invert(stale.marks(batch)))
+                    _add(files, folder, kept, file)
+        self._log.commit(snapshot, numbers, files.written, removed)
+
+    def _has_any(self, file: File, all_columns: pa.Schema, stale: Stale) -> bool:
+        columns = pa.schema([all_columns.field(name) for name in stale.columns])
+        return any(pc.any(stale.marks(batch)).as_py() for batch in self.batches(file, columns))
+
+    def _is_behind(self, snapshot: Snapshot, progress: Progress) -> bool:
+        """Whether the table has only begun an earlier working. ConflictError when it has a later one."""
+        if progress.working is None:
+            return False
+        there, mine = progress.generation_of(snapshot), progress.working.generation
+        if there > mine:
+            raise ConflictError(f"somebody else works the messages of {self.uri} again")
+        return there < mine
+
+    # --- rows that are replaced --------------------------------------------------------------------
 
     def replace(
         self,
@@ -168,84 +235,43 @@ class Table:
         meanwhile.
         """
         self.begin(progress, rows.schema)
-        table = self._open(rows.schema)
-        self._is_behind(table, progress)
-        if not spans:
-            self._commit(table, [], rows.schema, progress.said(end))
-            return
-        within = (f"({column} >= '{utc(start)}' and {column} < '{utc(end)}')" for start, end in spans)
-        for each in pa.schema(table.schema().to_arrow()):  # that the table's owner has added
-            if each.name not in rows.column_names:
-                rows = rows.append_column(each, pa.nulls(len(rows), each.type))
-        with self._alone():
-            write_deltalake(
-                table,
-                rows,
-                mode="overwrite",
-                predicate=" or ".join(within),
-                commit_properties=progress.said(end),
-            )
+        snapshot = self._open(rows.schema)
+        self._is_behind(snapshot, progress)
+        progress.reached(snapshot)  # who brings the table further meanwhile is noticed
+        columns = without_date(snapshot.columns)  # among them those that the table's owner has added
+        touched = [each for each in snapshot.files() if any(_meets(each, column, span) for span in spans)]
+        with DayFiles(self.storage, _HELD_BYTES) as files:
+            folder = f"{self.uri}/batch-{uuid.uuid4()}"
+            for file in touched:
+                for batch in self.batches(file, columns):
+                    outside = pc.invert(within(batch.column(column), spans))
+                    _add(files, folder, batch.filter(pc.fill_null(outside, True)), file)
+            for batch in rows.combine_chunks().to_batches():
+                files.add(folder, with_columns(batch, columns), batch.column(PARTITION))
+        self._log.commit(snapshot, progress.said(end), files.written, touched)
 
-    def files(self) -> list[dict[str, Any]]:
-        """What the log says of each file that the table has now; none where there is no table."""
-        table = self.log()
-        return pa.table(table.get_add_actions(flatten=True)).to_pylist() if table else []
-
-    def swap(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], written: Sequence[Written]) -> int:
+    def swap(self, snapshot: Snapshot, files: Sequence[File], written: Sequence[Written]) -> int:
         """Puts new files in the place of others with the same rows; gives their bytes.
 
-        `table` is what `log` gave, `files` are some of `files`. ConflictError when one of them is not the
+        `snapshot` is what `now` gave, `files` are some of it. ConflictError when one of them is not the
         table's any more.
         """
-        now_ms = time.time_ns() // 1_000_000
-        removed = (self._removal(each, now_ms, data_change=False) for each in files)
-        added = [replace(_added(each), data_change=False) for each in written]
-        with self._alone():
-            table.create_write_transaction(
-                [*removed, *added], "append", table.schema(), list(self.partition_by)
-            )
+        self._log.commit(snapshot, {}, written, files, rearranged=True)
         return sum(each.size for each in written)
 
-    def remove(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], said: CommitProperties) -> None:
-        """Gives up the rows of these files, which are some of `files`; `table` is what `log` gave.
-        ConflictError when one of them is not the table's any more.
+    def remove(self, snapshot: Snapshot, files: Sequence[File], numbers: Numbers) -> None:
+        """Gives up the rows of these files, which are some of a snapshot's, and says numbers. ConflictError
+        when one of them is not the table's any more.
         """
-        now_ms = time.time_ns() // 1_000_000
-        removed = (self._removal(each, now_ms, data_change=True) for each in files)
-        with self._alone():
-            table.create_write_transaction(
-                [*removed], "append", table.schema(), list(self.partition_by), commit_properties=said
-            )
-
-    def _removal(self, file: Mapping[str, Any], now_ms: int, *, data_change: bool) -> RemoveAction:
-        return RemoveAction(
-            file["path"],
-            data_change=data_change,
-            deletion_timestamp=now_ms,
-            size=file["size_bytes"],
-            partition_values={name: str(file[f"partition.{name}"]) for name in self.partition_by},
-        )
-
-    def open_file(self, path: str) -> pa.NativeFile:
-        """One of the table's."""
-        return self._files.open_input_file(f"{self._root}/{path}")
+        self._log.commit(snapshot, numbers, (), files)
 
     def clean(self, keep_h: int = RETAINED_H) -> None:
         """Removes files that no version of the table of the last hours needs, those of attempts among them,
         and their folders.
         """
-        table = self.log()
-        if table is None:
-            return
-        table.vacuum(retention_hours=keep_h, dry_run=False, full=True, enforce_retention_duration=False)
-        if in_object_store(self.uri):  # which knows no folders
-            return
-        old = datetime.now(UTC) - timedelta(hours=keep_h)
-        for info in self._files.get_file_info(pafs.FileSelector(self._root)):
-            if _is_attempt(info, old):
-                inside = self._files.get_file_info(pafs.FileSelector(info.path, recursive=True))
-                if not any(each.is_file for each in inside):
-                    self._files.delete_dir(info.path)
+        self._log.clean(keep_h)
+
+    # --- rows that are read ------------------------------------------------------------------------
 
     def read(
         self, spark: SparkSession, columns: Sequence[str], bounds: Mapping[str, tuple[Any, Any]] = {}
@@ -254,162 +280,54 @@ class Table:
 
         `bounds` are inclusive, of `epoch`, `offset`, `received` or `event_time`; None: no bound.
         """
-        table = self.log()
-        if table is None:
+        snapshot = self.now()
+        if snapshot is None:
             raise TableError(f"there is no table {self.uri}")
-        schema = from_arrow_schema(pa.schema(table.schema().to_arrow()))
+        schema = from_arrow_schema(snapshot.columns)
         wanted = StructType([schema[name] for name in columns])
-        found = (each for each in self.files() if _overlaps(each, bounds))
-        sizes = {f"{self.uri}/{each['path']}": each["size_bytes"] for each in found}
+        sizes = {self._uri_of(each.path): each.size for each in snapshot.files() if each.overlaps(bounds)}
         return read_files(spark, self.storage, sizes, wanted)
 
-    def schema(self) -> StructType | None:
-        """The columns; None where there is no table yet."""
-        table = self.log()
-        return from_arrow_schema(pa.schema(table.schema().to_arrow())) if table else None
+    def rows(self, columns: pa.Schema, bounds: Mapping[str, tuple[Any, Any]]) -> pa.Table:
+        """The same in memory, without Spark; no rows where there is no table."""
+        found = (each for each in self.files() if each.overlaps(bounds))
+        batches = [batch for each in found for batch in self.batches(each, columns)]
+        return pa.Table.from_batches(batches, columns)
 
-    def reached(self, progress: Progress) -> int:
-        """The offset after the last message of the stream that the table has."""
-        table = self.log()
-        return progress.reached(table) if table else 0
+    def batches(self, file: File, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Of a file, with these columns: those that it has not are null."""
+        with self.open_file(file.path) as source:
+            parquet = pq.ParquetFile(source)
+            names = [name for name in columns.names if name in parquet.schema_arrow.names]
+            for batch in parquet.iter_batches(_READ_ROWS, columns=names):
+                yield with_columns(batch, columns)
 
-    def epochs(self) -> list[int]:
-        """Those of which the table has messages, in the order in which they came."""
-        first: dict[int, datetime] = {}
-        for each in self.files():
-            epoch, received = each.get("min.epoch"), each.get("min.received")
-            if epoch is not None and received is not None:  # or somebody else has written it
-                first[epoch] = min(first.get(epoch, received), received)
-        return sorted(first, key=lambda epoch: first[epoch])
+    def open_file(self, path: str) -> pa.NativeFile:
+        """One of the table's."""
+        files, place = self.storage.open(self._uri_of(path))
+        return files.open_input_file(place)
 
-    def log(self) -> DeltaTable | None:
-        """As it is now; None where there is no table."""
-        if self._log is None or not self._is_current(self._log.version()):
-            try:
-                # lists the log: that takes longer, the more versions there are
-                self._log = DeltaTable(self.uri, storage_options=self.storage.of_tables)
-            except TableNotFoundError:
-                self._log = None
-        return self._log
-
-    def _is_current(self, version: int) -> bool:
-        """Whether the table is there, in this version."""
-        names = [f"{self._root}/_delta_log/{number:020}.json" for number in (version, version + 1)]
-        there = [info.type == pafs.FileType.File for info in self._files.get_file_info(names)]
-        return there == [True, False]
-
-    def _open(self, schema: pa.Schema, widen: bool = False) -> Any:
-        """The table, made if there is none: what `_commit` needs."""
-        schema = Schema.from_arrow(schema)
-        if (table := self.log()) is None:
-            columns = list(self.partition_by)
-            self._log = DeltaTable.create(
-                self.uri,
-                schema,
-                partition_by=columns,
-                mode="ignore",
-                configuration=_CONFIGURATION,
-                storage_options=self.storage.of_tables,
-            )
-            return self._log
-        there = {each.name: each.type for each in table.schema().fields}
-        nullable = {each.name: each.nullable for each in table.schema().fields}
-        if widen and (new := [each for each in schema.fields if each.name not in there]):
-            table.alter.add_columns(new)
-            there |= {each.name: each.type for each in new}
-        for each in schema.fields:
-            if there.pop(each.name, None) != each.type:
-                raise TableError(f"the table {self.uri} has no column {each.name} of {each.type}")
-        # further columns are its owner's, and stay empty
-        if required := sorted(name for name in there if not nullable[name]):
-            raise TableError(f"the table {self.uri} has a column {required[0]} that must have a value")
-        return table
-
-    def _is_behind(self, table: DeltaTable, progress: Progress) -> bool:
-        """Whether the table has only begun an earlier working. ConflictError when it has a later one."""
-        if progress.working is None:
-            return False
-        there, mine = progress.generation_of(table), progress.working.generation
-        if there > mine:
-            raise ConflictError(f"somebody else works the messages of {self.uri} again")
-        return there < mine
-
-    def commit(self, attempt: Attempt, written: Sequence[Written]) -> int:
-        """See `Attempt.commit`; all of these files are the attempt's."""
-        span, progress = attempt.span, attempt.progress
-        if attempt.log.version() != attempt.version and self._has_moved(attempt):
-            raise ConflictError(f"somebody else has brought {self.uri} elsewhere meanwhile")
-        if not written and (span is None or not span.whole):
-            return 0
-        epoch = progress.epoch
-        if any((each.low["epoch"], each.high["epoch"]) != (epoch, epoch) for each in written):
-            raise TableError(
-                f"the stream {progress.stream} was made anew while its messages were written to {self.uri}"
-            )
-        end = span.end if span else max(each.high["offset"] for each in written) + 1
-        self._commit(attempt.log, written, attempt.columns, progress.said(end))
-        return sum(each.rows for each in written)
-
-    @staticmethod
-    def _has_moved(attempt: Attempt) -> bool:
-        """Whether the progress is another one since: a commit would not notice what its log knows."""
-        log, progress = attempt.log, attempt.progress
-        begun = progress.working is None or progress.generation_of(log) == progress.working.generation
-        return not begun or progress.reached(log) != attempt.reached
-
-    def _commit(
-        self, table: DeltaTable, written: Sequence[Written], schema: pa.Schema, said: CommitProperties
-    ) -> None:
-        """Makes the files of an attempt the table's; `table` is what `_open` gave."""
-        with self._alone():
-            table.create_write_transaction(
-                [_added(each) for each in written],
-                "append",
-                schema,
-                list(self.partition_by),
-                commit_properties=said,
-            )
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """ConflictError where another driver has committed since the table was opened."""
-        try:
-            yield
-        except CommitFailedError as error:
-            raise ConflictError(f"somebody else has written to {self.uri} meanwhile: {error}") from error
+    def _uri_of(self, path: str) -> str:
+        return path if "://" in path else f"{self.uri}/{path}"
 
 
-def _added(written: Written) -> AddAction:
-    """What the log says of a file."""
-    parts = (part.split("=", 1) for part in written.path.split("/") if "=" in part)
-    stats = {
-        "numRecords": written.rows,
-        "minValues": written.low,
-        "maxValues": written.high,
-        "nullCount": dict.fromkeys(written.low, 0),
-    }
-    return AddAction(
-        path=written.path,
-        size=written.size,
-        partition_values=dict(parts),
-        modification_time=written.modified_ms,
-        data_change=True,
-        stats=json.dumps(stats),
+def _add(files: DayFiles, folder: str, rows: pa.RecordBatch, file: File) -> None:
+    """Rows that stay of a file."""
+    if rows.num_rows:
+        files.add(folder, rows, pa.repeat(file.date, rows.num_rows))
+
+
+def _meets(file: File, column: str, span: tuple[datetime, datetime]) -> bool:
+    """Whether a file may have rows in a span, which does not have its end."""
+    start, end = span
+    return file.overlaps({column: (start, end - timedelta.resolution)})
+
+
+def within(times: pa.Array, spans: Sequence[tuple[datetime, datetime]]) -> pa.Array:
+    """Whether each lies in a span, which is from a time up to another; null of null."""
+    kind = times.type
+    each = (
+        pc.and_(pc.greater_equal(times, pa.scalar(start, kind)), pc.less(times, pa.scalar(end, kind)))
+        for start, end in spans
     )
-
-
-def _is_attempt(info: pafs.FileInfo, before: datetime) -> bool:
-    """Whether it is the folder of an attempt, or of files put together, that is older."""
-    ours = info.type == pafs.FileType.Directory and info.base_name.startswith(("batch-", "compact-"))
-    return ours and info.mtime is not None and info.mtime < before
-
-
-def _overlaps(file: Mapping[str, Any], bounds: Mapping[str, tuple[Any, Any]]) -> bool:
-    """Whether a file may have rows within the bounds; one whose own are not known may."""
-    for column, (low, high) in bounds.items():
-        least, greatest = file.get(f"min.{column}"), file.get(f"max.{column}")
-        if low is not None and greatest is not None and greatest < low:
-            return False
-        if high is not None and least is not None and least > high:
-            return False
-    return True
+    return reduce(pc.or_, each, pa.repeat(pa.scalar(False), len(times)))

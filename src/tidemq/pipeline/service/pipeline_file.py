@@ -27,11 +27,10 @@ above = 30
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -40,11 +39,13 @@ from tidemq.pipeline.alerts.alert_rules import AlertRule
 from tidemq.pipeline.alerts.watching import Alerts
 from tidemq.pipeline.decode.named_tables import distinct
 from tidemq.pipeline.decode.payload_rules import Rule
+from tidemq.pipeline.lake.formats import parse_format
 from tidemq.pipeline.lake.plan import Ingest
 from tidemq.pipeline.places import Storage, in_object_store, place_uri
 from tidemq.pipeline.service.bridging import Bridge
 from tidemq.pipeline.sources.mqtt_target import Target
 from tidemq.pipeline.sources.stream_options import Position
+from tidemq.pipeline.toml_files import read_toml
 from tidemq.wire import topic_filter_fault
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -123,6 +124,8 @@ class PipelineTable(_Table):
     metrics_host: str = "127.0.0.1"
     brokers: dict[str, BrokerTable] = {}
     storage_options: Annotated[dict[str, Any], Field(repr=False)] = {}
+    format: Literal["delta", "iceberg"] = "delta"
+    catalog: Annotated[dict[str, Any], Field(repr=False)] = {}  # of Iceberg
     maintenance: MaintenanceTable = MaintenanceTable()
     streams: Annotated[list[StreamTable], Field(min_length=1)]
 
@@ -158,10 +161,7 @@ class Plan:
 
 def load_pipeline(path: Path) -> Plan:
     """ConfigError names the file, the key, and what would be accepted; OSError where it cannot be read."""
-    try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: it is no TOML: {error}") from error
+    given = read_toml(path)
     try:
         table = PipelineTable.model_validate(given)
     except ValidationError as error:
@@ -193,6 +193,7 @@ def _stream(
         rules=rules,
         checkpoint=f"{checkpoints}/ingest" if apart else "",
         storage=Storage.parse(table.storage_options, f"{path}: storage_options"),
+        format=parse_format(table.format, table.catalog, str(path)),
     )
     return StreamPlan(
         ingest,

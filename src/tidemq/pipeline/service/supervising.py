@@ -107,7 +107,7 @@ def _maintain(lakes: Sequence[Ingest], table: MaintenanceTable, stop: threading.
     while not stop.wait(table.every_s):
         failed: list[str] = []
         for lake in lakes:
-            if lake.bronze.log() is None:
+            if lake.bronze.now() is None:
                 continue  # nothing has come yet
             try:
                 for line in maintain_all(lake, table.keep_h, table.bronze_days):

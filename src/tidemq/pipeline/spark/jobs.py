@@ -26,7 +26,7 @@ _FINAL = (  # what no restart mends, as it stands in a message of Spark's
     "tidemq.client.streams.",
     "tidemq.errors.UsageError",
     "tidemq.errors.ConfigError",
-    "tidemq.pipeline.lake.table.TableError: the table",
+    "tidemq.pipeline.lake.table_log.TableError: the table",
 )
 _OVERLOADED = "Python worker failed to connect back"  # within Spark's ten seconds: it passes by itself
 
