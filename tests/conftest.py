@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ from waiting import WAIT_S
 
 UNDER_TEST = os.environ.get("TIDEMQ_TEST_BROKER", "tidemq")
 INSTALL_S = 300  # for a Debian package
+ROOT = Path(__file__).parents[1]
 
 # Others may have the core meanwhile, so the clock says nothing about an example.
 hypothesis.settings.register_profile(
@@ -44,15 +46,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tests")
 
-# Folders whose files stay together in one process: they share a cluster, or would start several at
-# once. No two Spark sessions are in one process, where the first leaves its settings to the second.
-TOGETHER = {"pipeline": "a session", "spark": "clusters", "pipeline_crash": "clusters"}
 # What takes longest begins first.
 FIRST = [
     *(
-        "pipeline/",
-        "pipeline_crash/",
-        "spark/",
+        "sessions",
+        "clusters",
         "assertions/",
         "wheel/",
         "crash/test_crash.py",
@@ -63,12 +61,25 @@ FIRST = [
 ]
 
 
+@cache
+def scope_of(file: str) -> str:
+    """Whose tests stay in one process. Those of a file; but files that share Spark's session, or would start
+    several clusters at once, stay together. The session's are two halves that take about as long: a session
+    leaves its settings to the next one of a process.
+    """
+    path = Path(file)
+    if path.parent.name in ("spark", "pipeline_crash"):
+        return "clusters"
+    if path.parent.name == "pipeline" and "spark: SparkSession" in (ROOT / file).read_text():
+        return f"sessions {int(path.name > 'test_l')}"
+    return file
+
+
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """`pytest -n 4`: the tests of a file stay together, in their order."""
+    """`pytest -n 4`: the tests of a file stay together, in their order, see `scope_of`."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::")[0]
-        return TOGETHER.get(Path(file).parent.name, file)
+        return scope_of(nodeid.split("::")[0])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,8 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.nodeid.startswith(tuple(APART))]
 
     def place(item: pytest.Item) -> int:
-        file = item.nodeid.split("::")[0]
-        return next((place for place, part in enumerate(FIRST) if f"/{part}" in file), len(FIRST))
+        scope = f"/{scope_of(item.nodeid.split('::')[0])}"
+        return next((place for place, part in enumerate(FIRST) if f"/{part}" in scope), len(FIRST))
 
     items.sort(key=place)
 

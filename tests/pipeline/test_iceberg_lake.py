@@ -25,11 +25,12 @@ filter = "{stream}/+"
 format = "json"
 columns = "level double, at timestamp"
 time = "at"
+watermark = "3650 days"
 
 [rules.gold]
-window = "1h"
+window = "1 hour"
 values = ["level"]
-gap = "10m"
+gap = "10 minutes"
 """
 
 
@@ -65,6 +66,7 @@ def test_a_whole_lake(spark: SparkSession, streaming: Streaming, tmp_path: Path)
         "bronze": (21, 21),
         "dead_letters": (1, None),
         "gold/level": (1, 21),
+        "late/level": (0, None),
         "silver/level": (20, 21),
     }
     assert sum(batch.num_rows for batch in table_batches(spark, job.bronze)) == 21

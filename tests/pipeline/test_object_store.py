@@ -124,7 +124,7 @@ def test_options_are_read_from_a_file_and_never_shown(tmp_path: Path) -> None:
         ),
         ("[storage_options]\naws_region = 1", "aws_region is not text; accepted: text in quotes"),
         ("[rules]", "has no section storage_options"),
-        ("[", "is not TOML"),
+        ("[", "it is no TOML"),
     ):
         file.write_text(text)
         with pytest.raises(ConfigError, match=said) as caught:
@@ -267,7 +267,7 @@ def test_a_driver_that_is_killed_between_writing_and_committing_leaves_nothing_t
     assert left
     run_ingest(spark, ingest, once=True)
     assert content(ingest) == (list(range(60)), list(range(60)), [(60, sum(range(60)))])
-    committed = {file["path"] for file in ingest.table(table).files()}
+    committed = {file.path for file in ingest.table(table).files()}
     assert committed
     assert committed.isdisjoint(left)
 

@@ -33,8 +33,9 @@ def number_of(path: Path, table_format: str, name: str) -> int | None:
             return None
     table = _iceberg(path)
     snapshot = table.current_snapshot() if table else None
-    said = (snapshot.summary or {}).get("tidemq.numbers") if snapshot else None
-    return json.loads(said).get(name) if said else None
+    said = snapshot.summary.get("tidemq.numbers") if snapshot and snapshot.summary else None
+    found: dict[str, int] = json.loads(said) if said else {}
+    return found.get(name)
 
 
 def _iceberg(path: Path) -> Table | None:
