@@ -85,6 +85,7 @@ LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
     "sessions_max": (1, 1_000_000_000),
     "subscriptions_total_max": (1, 1_000_000_000),
     "replays_max": (0, 10_000),
+    "compaction_bytes_max": (1 << 20, 1 << 30),
     "retained_messages_max": (0, 1_000_000_000),
     "retained_ttl_s": (0, _U32_MAX),
     "memory_bytes_max": (0, 1 << 50),
@@ -224,6 +225,15 @@ class StreamConfig(BaseModel):
     retention_s: Annotated[StrictFloat, Field(ge=0, le=100 * 365 * _DAY_S)] = 7 * _DAY_S
     retention_bytes: Annotated[StrictInt, Field(ge=0, le=1 << 60)] = 10 << 30
     compression: Literal["none", "lz4", "zstd"] = "lz4"  # of its files
+    last: StrictBool = False  # only the newest message of each topic is kept
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_the_last(cls, given: Any) -> Any:
+        """What is the newest of its topic is not too old, unless somebody says so."""
+        if isinstance(given, dict) and given.get("last") is True:
+            return {"retention_s": 0.0, "retention_bytes": 0} | given
+        return given
 
 
 class Config(BaseModel):

@@ -51,6 +51,7 @@ class Limits:
     sessions_max: int = 10_000_000
     subscriptions_total_max: int = 10_000_000  # of all sessions
     replays_max: int = 32  # subscriptions to what streams keep; each holds a batch of messages, up to 16 MiB
+    compaction_bytes_max: int = 128 << 20  # topics, and 12 bytes for each, of a stream's compaction at a time
     retained_messages_max: int = 10_000_000
     retained_ttl_s: int = 0  # after which a retained message goes; 0: never
     memory_bytes_max: int = 0  # messages and buffers; 0: three quarters of the machine's memory

@@ -60,7 +60,7 @@ def test_a_stream_from_its_declaration_to_its_end(broker: Broker, tmp_path: Path
     assert code == 0
     [line] = [line.split() for line in listed.splitlines() if line.startswith("plant")]
     assert line[:3] == ["plant", "0", "2"]
-    assert line[4:] == ["plant/#", "yard/+"]
+    assert line[4:] == ["all", "plant/#", "yard/+"]
     code, printed, said = broker.stream("tail", "plant", "--start", "first", "--count", "2")
     assert (code, said) == (0, "")
     first, second = map(json.loads, printed.splitlines())
@@ -71,6 +71,28 @@ def test_a_stream_from_its_declaration_to_its_end(broker: Broker, tmp_path: Path
     assert pq.read_table(file)["topic"].to_pylist() == ["yard/1"]
     assert broker.stream("delete", "plant") == (0, "", "")
     assert broker.stream("list")[1].count("\n") == 1
+
+
+def test_the_newest_of_each_topic_is_exported(broker: Broker, tmp_path: Path) -> None:
+    assert broker.stream("create", "states", "states/#", "--last") == (0, "", "")
+    assert broker.stream("create", "plant", "plant/#") == (0, "", "")
+    with Client(broker.url) as client:
+        client.publish_many([("states/a", "1"), ("states/b", "1"), ("states/a", "2")], qos=1)
+    listed = {line.split()[0]: line.split()[4] for line in broker.stream("list")[1].splitlines()[1:]}
+    assert listed == {"states": "last", "plant": "all"}
+    for name in ("states.parquet", "states.arrow"):
+        assert broker.stream("export", "states", str(tmp_path / name), "--last") == (0, "", "2 messages\n")
+    table = pq.read_table(tmp_path / "states.parquet").select(["topic", "payload"])
+    assert [tuple(row.values()) for row in table.to_pylist()] == [("states/b", b"1"), ("states/a", b"2")]
+    file = str(tmp_path / "x.arrow")
+    for words, text in (
+        (("states", file, "--last", "--start", "next"), "--last excludes --start and --end"),
+        (("states", file, "--last", "--end", "1"), "--last excludes --start and --end"),
+        (("plant", file, "--last"), "the stream plant is not one with last = true"),
+    ):
+        code, _, said = broker.stream("export", *words)
+        assert code == 1
+        assert text in said
 
 
 def test_what_cannot_be_done_is_one_line(broker: Broker, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ from waiting import WAIT_S, wait_until
 from tidemq.broker.durability import keeper
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
-from tidemq.stream import StreamLog, log
-from tidemq.stream.ranges import ExpiredOffsetError, Run, open_range
+from tidemq.stream import log
+from tidemq.stream.ranges import open_all
 from tidemq.stream.schema import END, HEAD
 
 if TYPE_CHECKING:
@@ -62,20 +62,11 @@ def rows(server: Server, name: str = "all", start: int = 0) -> list[Row]:
     log = server.streams.all[name].log
     data = bytearray(HEAD)
     with ExitStack() as stack:
-        for file, run in open_kept(log, start, stack):
+        for file, run in open_all(log, stack):
             data += os.pread(file.fileno(), sum(each.length for each in run), run[0].position)
     table = pa.ipc.open_stream(bytes(data) + END).read_all()
     table.validate(full=True)
     return [row for row in table.to_pylist() if row["offset"] >= start]
-
-
-def open_kept(log: StreamLog, start: int, stack: ExitStack) -> list[Run]:
-    """All from an offset on that retention leaves, while it goes on."""
-    while True:
-        try:
-            return open_range(log, max(start, log.first_offset), log.next_offset, 0, stack)
-        except ExpiredOffsetError:
-            continue
 
 
 def wait_for_offset(server: Server, offset: int, name: str = "all") -> None:

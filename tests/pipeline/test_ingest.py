@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pipeline.streaming import Streaming
 from pyspark.sql import SparkSession
+from waiting import wait_until
 
+from tidemq.client.streams import StreamReader
 from tidemq.pipeline.decode.payload_rules import Rule
 from tidemq.pipeline.lake.day_files import DayFiles
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest
@@ -124,3 +127,28 @@ def test_what_no_restart_mends_ends_the_job_with_the_reason(
     write_deltalake(other.bronze.uri, pa.table({"offset": ["a"]}))
     with pytest.raises(JobError, match="has no column epoch"):
         run_ingest(spark, other, once=True)
+
+
+def test_what_was_compacted_is_neither_lost_nor_waited_for(
+    spark: SparkSession, streaming: Streaming, tmp_path: Path
+) -> None:
+    """Whole batches have no message left, the first one too, before there is a table."""
+    rule = Rule("all", "states/#", "number", "value double")
+    name = streaming.declare("states", last=True, retention_bytes=8 << 20)  # segments of 1 MiB
+    job = Ingest(url=streaming.url, stream=name, tables=str(tmp_path / "lake"), rows_max=20, rules=(rule,))
+    reader = StreamReader(streaming.url, name)
+
+    def kept() -> list[int]:
+        batches = reader.read(0, columns=("offset",))
+        return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+    streaming.publish((f"states/{number % 10}", random.randbytes(20_000)) for number in range(200))
+    wait_until(lambda: kept()[0] > 20, "the first batch has gone")
+    before = kept()
+    run_ingest(spark, job, once=True)
+    assert {*range(190, 200)} <= set(offsets(job)) <= set(before)
+    streaming.publish((f"states/{number}", b"%d" % number) for number in range(10))
+    run_ingest(spark, job, once=True)
+    assert offsets(job) == sorted(set(offsets(job)))
+    silver = DeltaTable(job.silver(rule).uri).to_pyarrow_table()
+    assert sorted(silver.column("value").to_pylist()) == list(range(10))

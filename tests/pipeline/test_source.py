@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -14,9 +15,10 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from waiting import wait_until
 
 from tidemq.client import Properties
-from tidemq.client.streams import StreamError
+from tidemq.client.streams import StreamError, StreamReader
 from tidemq.errors import UsageError
 from tidemq.pipeline.decode.publish_time import parse_time_us
 from tidemq.pipeline.sources.bounded_tail import TailReader
@@ -249,11 +251,46 @@ def test_expired_messages_fail_or_are_left_out(
         ({"columns": "published"}, "no column 'published'"),
         ({"columns": "topic", "ranges": "true"}, "columns and ranges exclude one another"),
         ({"cafile": "/nowhere"}, "no certificates can be read from /nowhere"),
+        ({"last": "yes"}, "option last is 'yes'; accepted: true, false"),
+        ({"last": "true", "start": "0"}, "the options last and start exclude one another"),
+        ({"last": "true", "ranges": "true"}, "the options last and ranges exclude one another"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         SourceOptions.parse({"url": "http://localhost:1", "stream": "any", **options})
+
+
+def test_what_was_compacted_is_not_lost(
+    load: Callable[..., DataFrame], streaming: Streaming, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also where the offsets of a batch, or of all that a query is to go on with, have gone meanwhile."""
+    name = streaming.declare("last", last=True, retention_bytes=8 << 20)  # segments of 1 MiB
+    streaming.publish([(f"last/{n}", b"before") for n in range(10)])
+    assert drain(load(name, following=True), tmp_path / "away", spark) == [list(range(10))]
+    frame = load(name, following=True, maxRowsPerBatch="20", rowsPerPartition="7")
+    streaming.publish((f"last/{n % 10}", random.randbytes(20_000)) for n in range(200))
+    wait_until(lambda: min(load_offsets(streaming, name)) > 20, "the first batch of each query has gone")
+    kept = set(load_offsets(streaming, name))  # more may be compacted from now on
+    assert len(kept) < 190
+    state = StreamReader(streaming.url, name).describe()
+    assert (state.first_offset, state.next_offset) == (0, 210)
+    assert load(name, start="0", end="20").count() == 0
+    whole = [row.offset for row in load(name).select("offset").collect()]
+    followed = [[*chain(*drain(frame, tmp_path / folder, spark))] for folder in ("away", "anew")]
+    for found in (whole, *followed):
+        assert found == sorted(set(found))
+        assert {*range(200, 210)} <= set(found) <= kept
+    table = load(name, last="true", columns="topic,offset").collect()
+    assert {row.topic: row.offset for row in table} == {f"last/{n}": 200 + n for n in range(10)}
+    with pytest.raises(AnalysisException, match="the option last is for"):
+        drain(load(name, following=True, last="true"), tmp_path / "no", spark)
+
+
+def load_offsets(streaming: Streaming, name: str) -> Iterator[int]:
+    """Of the messages that a stream has now, without Spark."""
+    for batch in StreamReader(streaming.url, name).read(0, columns=("offset",)):
+        yield from batch.column("offset").to_pylist()
 
 
 def test_spark_shows_what_is_wrong(load: Callable[..., DataFrame]) -> None:

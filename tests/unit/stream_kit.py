@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tidemq.errors import StoreError
 from tidemq.stream import StreamLog, packing, schema
 from tidemq.stream.log import Extent
 
@@ -26,6 +28,18 @@ class Access:
 
     def change_stream(self, *_: Any) -> None:
         pass
+
+
+def ask(act: Callable[[], None]) -> Future[None]:
+    """Does it at once, as a keeper's thread that has nothing else to do."""
+    future: Future[None] = Future()
+    try:
+        act()
+    except StoreError as error:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
+    return future
 
 
 def take_batches(monkeypatch: pytest.MonkeyPatch) -> None:

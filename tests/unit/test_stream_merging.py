@@ -6,12 +6,11 @@ import errno
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from unit.keeper_double import Store
-from unit.stream_kit import Access, payloads, take_batches, write
+from unit.stream_kit import Access, ask, payloads, take_batches, write
 from waiting import WAIT_S
 
 from tidemq.config import StreamConfig
@@ -52,16 +51,11 @@ def tend(kept: Streams, until: Callable[[], bool] = lambda: True) -> None:
     deadline = time.monotonic() + WAIT_S
     while True:
         kept.tend(ask)
-        if kept._merging is not None:
-            kept._merging.join(WAIT_S)
+        if kept._rewriting is not None:
+            kept._rewriting.join(WAIT_S)
         if until():
             return
         assert time.monotonic() < deadline
-
-
-def ask(act: Callable[[], None]) -> None:
-    with suppress(StoreError):  # as a future has it that nobody looks at
-        act()
 
 
 def batches(kept: Streams, name: str) -> int:

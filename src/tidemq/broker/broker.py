@@ -468,7 +468,8 @@ class Broker:
         """What keeps the streams; None where a program has brought a store that is not on disk."""
         if isinstance(store, MemoryStore) or not self.config.data.is_dir():
             return None
-        return Streams(store, access, self.config.data)
+        topics_bytes_max = self.config.limits.compaction_bytes_max
+        return Streams(store, access, self.config.data, topics_bytes_max=topics_bytes_max)
 
     def _bind(self, engine: Engine, listeners: Listeners) -> dict[str, Authenticator | None]:
         """Everything that root may have to do, before the process becomes somebody else. Gives the

@@ -49,16 +49,17 @@ DEFAULT_URL = "http://127.0.0.1:18083"
 
 @app.command("list")
 def list_streams(url: Url = DEFAULT_URL, token_file: TokenFile = "") -> None:
-    """Show the streams: offsets, size, filters."""
+    """Show the streams: what is kept of each topic, offsets, size, filters."""
     from tidemq.client.stream_admin import list_streams
     from tidemq.client.streams import find_token
 
     def run() -> None:
         states = list_streams(url, token=find_token(token_file))
-        print(f"{'name':20} {'first':>14} {'next':>14} {'bytes':>16}  filters")
+        print(f"{'name':20} {'first':>14} {'next':>14} {'bytes':>16}  kept  filters")
         for each in states:
             sizes = f"{each.first_offset:14} {each.next_offset:14} {each.bytes:16}"
-            print(f"{each.name:20} {sizes}  {' '.join(each.filters)}")
+            kept = "last" if each.last else "all"
+            print(f"{each.name:20} {sizes}  {kept:4}  {' '.join(each.filters)}")
 
     _exit_with(run)
 
@@ -70,16 +71,18 @@ def create(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = "",
     retention_s: Annotated[
-        float | None, typer.Option(help="Seconds for which messages are kept; 0: no bound. [default: 7 days]")
+        float | None,
+        typer.Option(help="Seconds for which messages are kept; 0: no bound. [default: 7 days; --last: 0]"),
     ] = None,
     retention_bytes: Annotated[
-        int | None, typer.Option(help="Bytes on disk; 0: no bound. [default: 10 GiB]")
+        int | None, typer.Option(help="Bytes on disk; 0: no bound. [default: 10 GiB; --last: 0]")
     ] = None,
     compression: Annotated[
         str | None, typer.Option(help="Of its files: none, lz4, zstd. [default: lz4]")
     ] = None,
+    last: Annotated[bool, typer.Option("--last", help="Keep only the newest message of each topic.")] = False,
 ) -> None:
-    """Create a stream, or give an existing one these filters, this retention and this compression."""
+    """Create a stream, or give an existing one these filters and settings."""
     from tidemq.client.stream_admin import declare_stream
     from tidemq.client.streams import find_token
 
@@ -91,6 +94,7 @@ def create(
             retention_s=retention_s,
             retention_bytes=retention_bytes,
             compression=compression,
+            last=last,
             token=find_token(token_file),
         )
 
@@ -131,13 +135,21 @@ def export(
     token_file: TokenFile = "",
     start: Start = "first",
     end: Annotated[int | None, typer.Option(help="Offset to end before. [default: all]")] = None,
+    last: Annotated[
+        bool, typer.Option("--last", help="The newest message of each topic instead, of a stream with last.")
+    ] = False,
 ) -> None:
     """Write a range of messages to a file for another program, as Parquet or as an Arrow IPC file."""
 
     def run() -> None:
         reader = _reader(url, token_file, name)
-        first = _offset(reader, start)
-        rows = _write(file, reader.read(first, reader.describe().next_offset if end is None else end))
+        if last and (start, end) != ("first", None):
+            raise UsageError("--last excludes --start and --end: it is the table of now")
+        if last:
+            rows = _write(file, reader.read_last())
+        else:
+            first = _offset(reader, start)
+            rows = _write(file, reader.read(first, reader.describe().next_offset if end is None else end))
         print(f"{rows} messages", file=sys.stderr)
 
     _exit_with(run)

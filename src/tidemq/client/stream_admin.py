@@ -39,16 +39,20 @@ def declare_stream(
     retention_s: float | None = None,
     retention_bytes: int | None = None,
     compression: str | None = None,
+    last: bool = False,
     token: str = "",
 ) -> StreamState:
     """Makes a stream, or gives one that is there these filters, this retention and this compression of what
-    comes from now on (None: the broker's default). StreamError says what the broker does not accept.
+    comes from now on (None: the broker's default). With `last`, only the newest message of each topic is
+    kept, and the default is no retention; of a stream that had all messages, the older ones are removed.
+    StreamError says what the broker does not accept.
     """
     given = {
         "filters": list(filters),
         "retention_s": retention_s,
         "retention_bytes": retention_bytes,
         "compression": compression,
+        "last": last,
     }
     body = {key: value for key, value in given.items() if value is not None}
     return state_of(_ask("PUT", url, f"/streams/{quote(name, safe='')}", token, body), url)

@@ -15,6 +15,7 @@ import json
 import os
 import ssl
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TIMEOUT_S = 30.0  # of silence
+TABLE_TIMEOUT_S = 300.0  # of a table, which the broker looks through before it answers
 RETRY_PAUSE_S = 0.2
 _GUARDED = (401, 403, 407)  # without the right token, or by a proxy
 _AWAY = (502, 503, 504)  # by a proxy as well, when the broker is not there
@@ -96,6 +98,7 @@ class StreamState:
     first_offset: int
     next_offset: int
     bytes: int  # on the broker's disk
+    last: bool = False  # only the newest message of each topic is kept
 
 
 def state_of(said: Any, url: str) -> StreamState:
@@ -103,7 +106,8 @@ def state_of(said: Any, url: str) -> StreamState:
     names = ("epoch", "first_offset", "next_offset", "bytes")
     numbers = {name: number_of(said, name, url) for name in names}
     try:
-        return StreamState(name=said["name"], filters=tuple(said["filters"]), **numbers)
+        last = bool(said.get("last", False))
+        return StreamState(name=said["name"], filters=tuple(said["filters"]), last=last, **numbers)
     except (KeyError, TypeError) as error:
         raise strange_answer(url, error) from error
 
@@ -268,8 +272,9 @@ class StreamReader:
 
         UsageError at once for a column that is none, or twice. ChangedEpochError when the stream's epoch is
         not `epoch`, if given. MissingMessagesError where some are missing; with `on_missing`, that is called
-        instead, and reading goes on behind them. A connection that breaks is made again where it broke,
-        within `retry_s`.
+        instead, and reading goes on behind them. What compaction has removed from a stream with `last` is
+        not missing: offsets ascend, but not one by one. A connection that breaks is made again where it
+        broke, within `retry_s`.
         """
         wanted = list(columns)
         check_columns(wanted, COLUMNS)
@@ -284,19 +289,21 @@ class StreamReader:
             epoch = state.epoch if epoch is None else epoch
         at, broken_s = start, 0.0
         while at < end:
+            began = at
             try:
-                for first, batch in self._batches(at, end, epoch, columns):
-                    if first > at:
-                        missing(at, min(first, end))
-                        at = first
-                    if at >= end:
-                        break
-                    stop = min(first + batch.num_rows, end)
-                    yield batch.select(columns).slice(at - first, stop - at)
-                    at, broken_s = stop, 0.0
-                if at < end:
+                with self._messages(at, end, epoch, columns) as (covers, batches):
+                    if covers.start > at:
+                        missing(at, min(covers.start, end))
+                        at = min(covers.start, end)
+                    for batch in batches:
+                        rows = _between(batch, at, end)
+                        if rows.num_rows:
+                            yield rows.select(columns)
+                            at, broken_s = rows.column("offset")[-1].as_py() + 1, 0.0
+                if covers.stop <= began:  # nothing is there
                     missing(at, end)
                     at = end
+                at = max(at, min(covers.stop, end))
             except _ExpiredError:
                 first = min(self.describe().first_offset, end)
                 if first > at:  # else it was there after all
@@ -311,30 +318,65 @@ class StreamReader:
     def _refuse_missing(self, start: int, end: int) -> None:
         raise MissingMessagesError(self.stream, start, end)
 
-    def _batches(
-        self, start: int, end: int, epoch: int, columns: list[str]
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Whole batches that cover the range, each with the offset of its first message; with these columns
-        at least, for brokers of before send all.
-        """
-        import pyarrow as pa
+    def read_last(
+        self,
+        *,
+        epoch: int | None = None,
+        columns: Sequence[str] = COLUMNS,
+        timeout_s: float = TABLE_TIMEOUT_S,
+    ) -> Iterator[pa.RecordBatch]:
+        """The newest message of each topic at one moment, by offset, without topics whose newest has no
+        payload: a stream with `last` as a table. With these `columns`, in this order. What came behind that
+        moment is found from the highest of these offsets on.
 
+        UsageError at once for a column that is none, or twice. ChangedEpochError as for `read`. StreamError
+        where the stream is not one with `last`, or the broker cannot hold its topics. ConnectError where the
+        broker is silent for `timeout_s`, or the connection breaks: then the table is to be read anew.
+        """
+        wanted = list(columns)
+        check_columns(wanted, COLUMNS)
+        return self._read_last(epoch, wanted, timeout_s)
+
+    def _read_last(self, epoch: int | None, columns: list[str], timeout_s: float) -> Iterator[pa.RecordBatch]:
+        query: dict[str, Any] = {"columns": ",".join(columns)}
+        if epoch is not None:
+            query["epoch"] = epoch
+        with self._answer("/last", query, timeout_s) as answer:
+            try:
+                for batch in self._batches(answer):
+                    yield batch.select(columns)
+            except _BrokenError as error:
+                raise ConnectError(f"{self.url}: {error}") from error
+
+    @contextmanager
+    def _messages(
+        self, start: int, end: int, epoch: int, columns: list[str]
+    ) -> Iterator[tuple[range, Iterator[pa.RecordBatch]]]:
+        """The offsets that an answer covers, and its whole batches, with these columns and `offset` at
+        least. Of offsets that it covers, what is not in them was compacted.
+        """
         query: dict[str, Any] = {"start": start, "end": end, "epoch": epoch}
         if len(columns) < len(COLUMNS):
             query["columns"] = ",".join({"offset": None} | dict.fromkeys(columns))
         with self._answer("/messages", query, self._timeout_s) as answer:
-            announced = number_of(answer.headers, "X-Next-Offset", self.url)
-            at = start
-            try:
-                with pa.ipc.open_stream(answer) as batches:
-                    for batch in batches:
-                        first: int = batch.column("offset")[0].as_py()
-                        at = first + batch.num_rows
-                        yield first, batch
-            except (OSError, HTTPException, pa.ArrowInvalid) as error:
-                raise _BrokenError(f"the connection broke at offset {at}: {error}") from error
-        if at != announced:  # Arrow takes an end between two batches for the end of all
-            raise _BrokenError(f"the connection ended at offset {at}, before {announced}")
+            names = ("X-First-Offset", "X-Next-Offset")
+            covers = range(*(number_of(answer.headers, name, self.url) for name in names))
+            yield covers, self._batches(answer)
+
+    def _batches(self, answer: HTTPResponse) -> Iterator[pa.RecordBatch]:
+        """What an answer has; _BrokenError where it ends too early."""
+        import pyarrow as pa
+
+        left = number_of(answer.headers, "X-Messages", self.url)
+        try:
+            with pa.ipc.open_stream(answer) as batches:
+                for batch in batches:
+                    left -= batch.num_rows
+                    yield batch
+        except (OSError, HTTPException, pa.ArrowInvalid) as error:
+            raise _BrokenError(f"the connection broke {left} messages before the end: {error}") from error
+        if left:  # Arrow takes an end between two batches for the end of all
+            raise _BrokenError(f"the connection ended {left} messages before the end")
 
     def _extent(self, start: int, end: int, bytes_max: int) -> tuple[int, int]:
         """The offsets that whole batches of so many bytes cover: of the first, and after the last."""
@@ -413,6 +455,13 @@ class StreamReader:
             410: _ExpiredError,
         }
         raise kinds.get(answer.status, StreamError)(f"{self.url}: {text}")
+
+
+def _between(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    """The rows with these offsets, which ascend."""
+    offsets, rows = batch.column("offset"), range(batch.num_rows)
+    first = bisect_left(rows, start, key=lambda row: offsets[row].as_py())
+    return batch.slice(first, bisect_left(rows, end, key=lambda row: offsets[row].as_py()) - first)
 
 
 class _ExpiredError(StreamError):

@@ -29,9 +29,11 @@ FAMILY = "stream"
 SEGMENT_BYTES = 256 << 20  # a segment that has grown to this is followed by another
 SEGMENT_EXTENTS = 20_000  # or to so many batches
 REWRITTEN = 1 << 63  # in a segment's number: it took the place of the one without
+COMPACTED = 1 << 62  # in a segment's number: those with it have at most one message of each topic, together
 SEGMENTS = 8  # at least so many make up a stream that retention bounds, so that it can forget the oldest
 
 _VALUE = struct.Struct(">QQQIIqq")
+_REMOVED = struct.Struct(">Q")  # behind it where compaction has removed messages
 EXTENT = b"\x01"  # in a key, between the stream's name and the offset
 VERIFIED_BYTES = 64 << 20  # so much of a stream's end is read at the start
 
@@ -40,9 +42,11 @@ Rows = tuple[int, int, "Buffers", int]
 
 
 class Extent(NamedTuple):
-    """A record batch: its messages and where it lies. Times in µs of the wall clock."""
+    """A record batch: its messages and where it lies. Times in µs of the wall clock. One without messages
+    has no bytes: it stands for those that compaction has removed.
+    """
 
-    first: int  # offset of its first message
+    first: int  # offset of its first message, or of one that compaction has removed before it
     rows: int
     segment: int  # named by the offset that it began with, or the next name that was free
     position: int  # in the segment's file, bytes
@@ -51,17 +55,20 @@ class Extent(NamedTuple):
     first_us: int
     last_us: int
     latest_us: int = 0  # when the last message came of all up to its end; in no row
+    removed: int = 0  # messages from `first` up to `end` that compaction has removed
 
     @property
     def end(self) -> int:
-        """The offset after its last message."""
-        return self.first + self.rows
+        """The offset after its last message, and after those that compaction has removed behind it."""
+        return self.first + self.rows + self.removed
 
     def write(self, name: str) -> Write:
         """The row of the store that holds it."""
         value = _VALUE.pack(
             self.segment, self.position, self.length, self.rows, self.checksum, self.first_us, self.last_us
         )
+        if self.removed:
+            value += _REMOVED.pack(self.removed)
         return FAMILY, self._key(name), value
 
     def removal(self, name: str) -> Write:
@@ -79,11 +86,11 @@ def extent_prefix(name: str) -> bytes:
 
 def read_extent(key: bytes, value: bytes) -> Extent:
     """An extent from its row; ValueError when it is none."""
-    if len(value) != _VALUE.size or len(key) < 9:
+    if len(value) not in (_VALUE.size, _VALUE.size + _REMOVED.size) or len(key) < 9:
         raise ValueError("the row is not an extent")
-    segment, position, length, rows, checksum, first_us, last_us = _VALUE.unpack(value)
-    first = int.from_bytes(key[-8:])
-    return Extent(first, rows, segment, position, length, checksum, first_us, last_us, last_us)
+    segment, position, length, rows, checksum, first_us, last_us = _VALUE.unpack_from(value)
+    first, removed = int.from_bytes(key[-8:]), int.from_bytes(value[_VALUE.size :])
+    return Extent(first, rows, segment, position, length, checksum, first_us, last_us, last_us, removed)
 
 
 class StreamLog:
@@ -98,6 +105,9 @@ class StreamLog:
         self.folder = folder
         self.extents: list[Extent] = list(_with_latest(extents, 0))  # published; a reader takes the list once
         self.segment_bytes = SEGMENT_BYTES
+        self.compacted_bytes = (
+            SEGMENT_BYTES  # up to so many, segments are put together when they are compacted
+        )
         self.segment_us = 0  # a segment holds messages of no longer a time; 0: of any
         self.compression = "lz4"  # of new batches
         self._packer: Packer | None = None
@@ -110,10 +120,12 @@ class StreamLog:
         self._position = 0  # where it ends
         self._ended = True  # the next batch begins another
         last = self.extents[-1] if self.extents else None
-        if last and last.end >= self._floor:
+        if last and last.end >= self._floor and not last.segment & COMPACTED:
             self._segment, self._position, self._ended = last.segment, last.position + last.length, False
         self._synced = self._position  # so much of it is durable
         self._sync_failed = False  # since then
+        compacted = (each.segment & ~COMPACTED for each in self.extents if each.segment & COMPACTED)
+        self._compacted = itertools.count(max(compacted, default=0) + 1)
         current = [each for each in self.extents if each.segment == self._segment]
         self._extents = len(current)
         self._began_us = current[0].first_us if current else 0
@@ -280,7 +292,7 @@ class StreamLog:
         extents = self.extents
         total = self.size_bytes
         gone: list[Extent] = []
-        for segment in _segments(extents):
+        for segment in segments_of(extents):
             last_us = max(each.last_us for each in segment)
             if segment[0].segment == self._segment:
                 if last_us < before_us:
@@ -298,15 +310,19 @@ class StreamLog:
         self._floor = max(self._floor, gone[-1].end)
         self.extents = _without_older(self.extents[len(gone) :])
         self.size_bytes -= sum(each.length for each in gone)
-        for segment in {each.segment for each in gone}:
-            self.remove_segment(segment)
+        self.remove_segments(gone)
+
+    @property
+    def last_segment(self) -> int | None:
+        """The one that is written to; None where there is none yet."""
+        return self._segment
 
     def closed_segments(self, start: int) -> Iterator[list[Extent]]:
         """The extents of each segment that is not written to any more, from the one at an offset on."""
         extents = self.extents
         at = bisect.bisect_left(extents, start, key=lambda each: each.first)
         from_there = (extents[place] for place in range(at, len(extents)))
-        yield from _segments(itertools.takewhile(lambda each: each.segment != self._segment, from_there))
+        yield from segments_of(itertools.takewhile(lambda each: each.segment != self._segment, from_there))
 
     def has(self, extent: Extent) -> bool:
         """Whether this is one of its extents."""
@@ -316,12 +332,12 @@ class StreamLog:
         )
 
     def replace(self, old: Sequence[Extent], new: Sequence[Extent]) -> None:
-        """Puts extents of a new segment, which the store has by now, in the place of those of an old one."""
+        """Puts extents of a new segment, which the store has by now, in the place of those of old ones."""
         at = self._place(old[0])
         changed = _with_latest(new, self._latest_us(at))
         self.extents = [*self.extents[:at], *changed, *self.extents[at + len(old) :]]
         self.size_bytes += sum(each.length for each in new) - sum(each.length for each in old)
-        self.remove_segment(old[0].segment)
+        self.remove_segments(old)
 
     def _place(self, extent: Extent) -> int:
         return bisect.bisect_left(self.extents, extent.first, key=lambda each: each.first)
@@ -330,9 +346,16 @@ class StreamLog:
         """When the last message came of so many extents."""
         return self.extents[count - 1].latest_us if count else 0
 
-    def remove_segment(self, segment: int) -> None:
-        """Removes a file in which no message is any more."""
-        self.segment_path(segment).unlink(missing_ok=True)
+    def remove_segments(self, extents: Iterable[Extent]) -> None:
+        """Removes the files of extents, in which no message is any more."""
+        for segment in {each.segment for each in extents}:
+            self.segment_path(segment).unlink(missing_ok=True)
+
+    def name_compacted(self) -> int:
+        """A number for a compacted segment, which none has had since the start: a reader that is about to
+        open one that has gone meanwhile must find no other in its place.
+        """
+        return COMPACTED | next(self._compacted)
 
     def remove_leftovers(self) -> None:
         """Removes files in which no message is: what was being written or merged when the broker ended."""
@@ -349,7 +372,8 @@ class StreamLog:
 
     def find(self, start: int, end: int, bytes_max: int = 0) -> list[Extent]:
         """The extents that hold messages from `start` up to `end`, as many as `bytes_max` takes (0: all), and
-        at least one where there is one.
+        at least one where there is one. They adjoin: where messages are missing between two, the second is
+        for who asks again.
         """
         extents = self.extents
         at = bisect.bisect_right(extents, start, key=lambda each: each.first) - 1
@@ -359,6 +383,8 @@ class StreamLog:
             each = extents[place]
             total += each.length
             if each.first >= end or (bytes_max and found and total > bytes_max):
+                break
+            if found and each.first != found[-1].end:
                 break
             if each.end > start:
                 found.append(each)
@@ -418,7 +444,7 @@ def _without_older(extents: list[Extent]) -> list[Extent]:
     return extents
 
 
-def _segments(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
+def segments_of(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
     """The extents of each segment."""
     group: list[Extent] = []
     for each in extents:

@@ -7,8 +7,9 @@ are opened; then what there is now is looked for again.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, Any
 
 from tidemq.errors import StoreError, TideMQError
@@ -16,7 +17,6 @@ from tidemq.stream.log import Extent, StreamLog
 from tidemq.wire.filters import matches
 
 READ_BYTES = 1 << 20  # of a cursor's look at the files, compressed; or one batch, where that is larger
-_OPEN_TRIES = 5
 
 Run = tuple[IO[bytes], list[Extent]]
 """Extents that lie one after the other in one file, and that file."""
@@ -30,20 +30,37 @@ def open_range(log: StreamLog, start: int, end: int, bytes_max: int, stack: Exit
     """The batches that hold messages from `start` up to `end`, as many as `bytes_max` takes (0: all) but at
     least one. `stack` closes the files. ExpiredOffsetError; StoreError when a file is missing.
     """
-    for _ in range(_OPEN_TRIES):
+
+    def find() -> list[Extent]:
         if start < log.first_offset:
             raise ExpiredOffsetError(
                 f"offset {start} of the stream {log.name} is kept no more: its first is {log.first_offset}"
             )
-        extents = log.find(start, min(end, log.next_offset), bytes_max)
+        return log.find(start, min(end, log.next_offset), bytes_max)
+
+    return _open(log, find, stack)
+
+
+def open_all(log: StreamLog, stack: ExitStack) -> list[Run]:
+    """All batches of one moment. `stack` closes the files. StoreError when one is missing."""
+    return _open(log, lambda: list(log.extents), stack)
+
+
+def _open(log: StreamLog, find: Callable[[], list[Extent]], stack: ExitStack) -> list[Run]:
+    extents = find()
+    while True:
         try:
-            return [
-                (stack.enter_context(log.segment_path(run[0].segment).open("rb")), run)
-                for run in _runs(extents)
-            ]
-        except FileNotFoundError:  # it is not in the list any more by now
+            return open_runs(log, extents, stack)
+        except FileNotFoundError as error:
             stack.pop_all().close()
-    raise StoreError(f"a file of the stream {log.name} is missing")
+            extents = find()
+            if Path(error.filename) in {log.segment_path(each.segment) for each in extents}:
+                raise StoreError(f"a file of the stream {log.name} is missing") from error
+
+
+def open_runs(log: StreamLog, extents: Iterable[Extent], stack: ExitStack) -> list[Run]:
+    """These extents with their files, which `stack` closes. OSError."""
+    return [(stack.enter_context(log.segment_path(run[0].segment).open("rb")), run) for run in _runs(extents)]
 
 
 def _runs(extents: Iterable[Extent]) -> Iterator[list[Extent]]:

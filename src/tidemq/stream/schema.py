@@ -47,9 +47,10 @@ def serialized_batch(batch: pa.RecordBatch, compression: str = "lz4") -> memoryv
         return memoryview(batch.serialize())
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-    writer = pa.ipc.new_stream(sink, SCHEMA, options=options)
+    writer = pa.ipc.new_stream(sink, batch.schema, options=options)
     writer.write_batch(batch)
-    return memoryview(sink.getvalue())[len(HEAD) :]  # not closed: there is no end in it
+    head = len(batch.schema.serialize())
+    return memoryview(sink.getvalue())[head:]  # not closed: there is no end in it
 
 
 def checksum(data: memoryview | bytes, before: int = 0) -> int:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +26,7 @@ from tidemq.errors import StoreError, UsageError
 from tidemq.store import Store, Write
 from tidemq.store.directory import sync_directory
 from tidemq.stream.growth import Growth
-from tidemq.stream.log import FAMILY, SEGMENT_BYTES, SEGMENTS, Extent, StreamLog
+from tidemq.stream.log import COMPACTED, FAMILY, SEGMENT_BYTES, SEGMENTS, Extent, StreamLog
 from tidemq.stream.stored import (
     StoredStream,
     describe_loss,
@@ -36,6 +37,9 @@ from tidemq.stream.stored import (
 
 if TYPE_CHECKING:
     from tidemq.engine import StoreAccess, StoreWork
+    from tidemq.stream.compaction import Compaction
+
+    Ask = Callable[[Callable[[], None]], Future[None]]
 
 _log = logging.getLogger("tidemq")
 
@@ -44,7 +48,19 @@ _SEGMENT_BYTES_MIN = 1 << 20
 MERGE_PAUSE_S = 60.0  # of a stream, after a segment could not be written
 _DELETED = ".deleted"  # ends the name of a folder whose stream is none any more
 
-STREAM_COUNTERS = ("stream_messages", "stream_messages_dropped", "stream_messages_damaged")
+LAST_SEGMENT_BYTES = 16 << 20  # of a stream with `last`: compaction begins with the closed ones
+TOPICS_BYTES_MAX = 128 << 20  # as `limits.compaction_bytes_max` has it
+
+STREAM_COUNTERS = (
+    "stream_messages",
+    "stream_messages_dropped",
+    "stream_messages_damaged",
+    "stream_compactions",
+    "stream_compactions_failed",
+    "stream_messages_compacted",
+    "stream_bytes_before_compaction",
+    "stream_bytes_after_compaction",
+)
 
 
 @dataclass(slots=True)
@@ -57,6 +73,7 @@ class Stream:
     number: int
     merged_offset: int = 0  # segments before it are merged, or large, or cannot be read
     merge_at_s: float = 0.0  # not before this time, of the monotonic clock
+    judged_segment: int | None = None  # the last when it was looked whether a compaction is due
 
     def describe(self) -> dict[str, Any]:
         """What readers are told of it."""
@@ -67,6 +84,7 @@ class Stream:
             "retention_s": self.config.retention_s,
             "retention_bytes": self.config.retention_bytes,
             "compression": self.config.compression,
+            "last": self.config.last,
             "epoch": self.epoch,
             "first_offset": self.log.first_offset,
             "next_offset": self.log.next_offset,
@@ -85,24 +103,30 @@ class Stream:
 
 
 @dataclass(slots=True)
-class _Merge:
-    """Small batches of a stream that become large ones."""
+class _Rewrite:
+    """Segments of a stream whose place another takes: merged, or compacted."""
 
     stream: Stream
     old: list[Extent]
     new: list[Extent] = field(default_factory=list)
+    lost: list[Extent] = field(default_factory=list)  # of the old ones: they are not as they were written
+    placed: bool = False  # it is done
 
 
 class Streams:
     """The streams of one broker. `load` comes before the engine starts, all else while the keeper runs."""
 
-    def __init__(self, store: Store, access: StoreAccess, data: Path) -> None:
+    def __init__(
+        self, store: Store, access: StoreAccess, data: Path, *, topics_bytes_max: int = TOPICS_BYTES_MAX
+    ) -> None:
         self._store = store
         self._access = access
         self._data = data
         self._by_name: dict[str, Stream] = {}  # replaced, never changed: other threads read it
-        self._merging: threading.Thread | None = None
-        self._merged: _Merge | None = None  # what the store has not taken yet
+        self._rewriting: threading.Thread | None = None
+        self._rewritten: _Rewrite | None = None  # what the store has not taken yet
+        self._closing = threading.Event()
+        self.topics_bytes_max = topics_bytes_max  # that a compaction, or a table, holds at a time
         self._written: list[Stream] = []  # by the work that is being committed
         self.growth = Growth()
         self.counts: Counter[str] = Counter(dict.fromkeys(STREAM_COUNTERS, 0))
@@ -226,8 +250,11 @@ class Streams:
         whole ones, is kept with some precision.
         """
         stream.log.compression = stream.config.compression
+        stream.judged_segment = None
         limit = stream.config.retention_bytes or SEGMENT_BYTES * SEGMENTS
-        stream.log.segment_bytes = min(SEGMENT_BYTES, max(_SEGMENT_BYTES_MIN, limit // SEGMENTS))
+        largest = min(SEGMENT_BYTES, max(_SEGMENT_BYTES_MIN, limit // SEGMENTS))
+        stream.log.compacted_bytes = largest
+        stream.log.segment_bytes = min(largest, LAST_SEGMENT_BYTES) if stream.config.last else largest
         stream.log.segment_us = int(stream.config.retention_s * 1e6) // SEGMENTS
 
     # --- filling -----------------------------------------------------------------------------------
@@ -284,19 +311,18 @@ class Streams:
 
     # --- now and then ------------------------------------------------------------------------------
 
-    def tend(self, ask: Callable[[Callable[[], None]], object]) -> None:
-        """Gives up what is beyond the retention, and has small batches merged, one segment at a time, by a
-        thread that lets `ask` do what is for this one. StoreError when the store fails.
+    def tend(self, ask: Ask) -> None:
+        """Gives up what is beyond the retention, and has streams with `last` compacted and small batches
+        merged, one stream or segment at a time, by a thread that lets `ask` do what is for this one.
+        StoreError when the store fails.
         """
         for stream in self._by_name.values():
             self._forget(stream)
-        if self._merged is not None:
-            self._finish(self._merged)
-        elif self._merging is None and (merge := self._find_small()):
-            self._merging = threading.Thread(
-                target=self._merge, args=(merge, ask), name="tidemq-merge", daemon=True
-            )
-            self._merging.start()
+        if self._rewritten is not None:
+            self._finish(self._rewritten)
+        elif self._rewriting is None and (act := self._find_due(ask)):
+            self._rewriting = threading.Thread(target=act, name="tidemq-rewrite", daemon=True)
+            self._rewriting.start()
 
     def _forget(self, stream: Stream) -> None:
         age_us = int(stream.config.retention_s * 1e6)
@@ -308,26 +334,44 @@ class Streams:
             self._store.write([*writes, stream.declaration()], sync=True)
             stream.log.forget(gone)
 
-    def _find_small(self) -> _Merge | None:
-        """A closed segment of small batches, if there is one."""
+    def _find_due(self, ask: Ask) -> Callable[[], None] | None:
+        """What the other thread is to do, if anything: a compaction before a merge."""
         now = time.monotonic()
-        for stream in self._by_name.values():
-            if len(stream.log.extents) > 1 and now >= stream.merge_at_s:
-                from tidemq.stream.merging import find_small
+        streams = [
+            each for each in self._by_name.values() if len(each.log.extents) > 1 and now >= each.merge_at_s
+        ]
+        for stream in streams:
+            if (compaction := self._find_dirty(stream)) is not None:
+                return partial(self._compact, stream, compaction, ask)
+        for stream in streams:
+            from tidemq.stream.merging import find_small
 
-                extents, stream.merged_offset = find_small(stream.log, stream.merged_offset)
-                if extents:
-                    return _Merge(stream, extents)
+            extents, stream.merged_offset = find_small(stream.log, stream.merged_offset)
+            if extents:
+                return partial(self._merge, _Rewrite(stream, extents), ask)
         return None
 
-    def _merge(self, merge: _Merge, ask: Callable[[Callable[[], None]], object]) -> None:
+    def _find_dirty(self, stream: Stream) -> Compaction | None:
+        """What is to be compacted; it is looked for once for each segment that has begun."""
+        log = stream.log
+        if not stream.config.last or stream.judged_segment == log.last_segment:
+            return None
+        from tidemq.stream.compaction import Compaction, find_dirty
+
+        found = find_dirty(log)
+        if found is None:
+            stream.judged_segment = log.last_segment
+            return None
+        return Compaction(log, *found, self.topics_bytes_max, self._closing.is_set)
+
+    def _merge(self, merge: _Rewrite, ask: Ask) -> None:
         """On a thread of its own. A segment that cannot be read stays as it is until the next start."""
         from tidemq.stream.merging import merge as merged
 
         stream, what = merge.stream, "batches of the stream %s cannot be merged: %s"
         try:
             merge.new = merged(stream.log, merge.old)
-            self._merged = merge
+            self._rewritten = merge
             ask(partial(self._finish, merge))
         except OSError as error:
             _log.error(what, stream.config.name, error)
@@ -336,25 +380,64 @@ class Streams:
             _log.error(what, stream.config.name, error)
             stream.merged_offset = merge.old[-1].end
         finally:
-            self._merging = None
+            self._rewriting = None
 
-    def _finish(self, merge: _Merge) -> None:
-        """Puts what was merged in its place. StoreError: then it is tried again, as it is, for the store may
-        have the rows of it.
+    def _compact(self, stream: Stream, compaction: Compaction, ask: Ask) -> None:
+        """On a thread of its own. What fails is tried again from the beginning, after a while."""
+        from tidemq.stream.compaction import StoppedError
+
+        try:
+            for group in compaction.groups():
+                rewrite = self._rewritten = _Rewrite(stream, group.old, group.new, group.lost)
+                ask(partial(self._finish, rewrite)).result()
+                if not rewrite.placed or not stream.config.last:
+                    return
+            self.counts["stream_compactions"] += 1
+        except (StoppedError, StoreError):
+            pass  # what the store has not taken is its keeper's to try again
+        except Exception as error:  # noqa: BLE001 - whatever it is, not at once again
+            if self._by_name.get(stream.config.name) is not stream:
+                return  # its files have gone
+            self.counts["stream_compactions_failed"] += 1
+            _log.error("the stream %s cannot be compacted: %s", stream.config.name, error)
+            stream.merge_at_s = time.monotonic() + MERGE_PAUSE_S
+        finally:
+            self._rewriting = None
+
+    def _finish(self, rewrite: _Rewrite) -> None:
+        """Puts what was rewritten in its place. StoreError: then it is tried again, as it is, for the store
+        may have the rows of it.
         """
-        if self._merged is not merge:
+        if self._rewritten is not rewrite:
             return  # it was tried again meanwhile
-        log, name = merge.stream.log, merge.stream.config.name
-        if self._by_name.get(name) is not merge.stream or not log.has(merge.old[0]):
-            log.remove_segment(merge.new[0].segment)  # deleted, or given up by the retention, meanwhile
+        log, name = rewrite.stream.log, rewrite.stream.config.name
+        if self._by_name.get(name) is not rewrite.stream or not log.has(rewrite.old[0]):
+            log.remove_segments(rewrite.new)  # deleted, or given up by the retention, meanwhile
         else:
-            gone = [each.removal(name) for each in merge.old]
-            self._store.write([*gone, *(each.write(name) for each in merge.new)], sync=True)
-            log.replace(merge.old, merge.new)
-        self._merged = None
+            gone = [each.removal(name) for each in rewrite.old]
+            self._store.write([*gone, *(each.write(name) for each in rewrite.new)], sync=True)
+            log.replace(rewrite.old, rewrite.new)
+            rewrite.placed = True
+            self._count(rewrite)
+        self._rewritten = None
+
+    def _count(self, rewrite: _Rewrite) -> None:
+        old, new, lost = (
+            sum(each.rows for each in part) for part in (rewrite.old, rewrite.new, rewrite.lost)
+        )
+        if lost:
+            self.counts["stream_messages_damaged"] += lost
+            _log.error("%s", describe_loss(rewrite.stream.config.name, rewrite.lost))
+        if not rewrite.new or rewrite.new[0].segment & COMPACTED:
+            self.counts["stream_messages_compacted"] += old - new - lost
+            self.counts["stream_bytes_before_compaction"] += sum(each.length for each in rewrite.old)
+            self.counts["stream_bytes_after_compaction"] += sum(each.length for each in rewrite.new)
 
     def close(self) -> None:
-        """Closes the files."""
+        """Ends what the other thread does, and closes the files. The keeper has ended."""
+        self._closing.set()
+        if (rewriting := self._rewriting) is not None:
+            rewriting.join()
         for stream in self._by_name.values():
             stream.log.close()
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import IO, NoReturn, TypeVar
 
+import pyarrow as pa
 from aiohttp import web
 from pydantic import ValidationError
 
@@ -25,7 +26,8 @@ from tidemq.errors import StoreError, UsageError
 from tidemq.stream import Extent, Stream, Streams
 from tidemq.stream.projection import Projection
 from tidemq.stream.ranges import ExpiredOffsetError, open_range
-from tidemq.stream.schema import END, HEAD
+from tidemq.stream.schema import END, HEAD, SCHEMA, serialized_batch
+from tidemq.stream.table import Table, TooManyTopicsError, read_table
 
 T = TypeVar("T")
 
@@ -40,6 +42,7 @@ class StreamRoutes:
     def __init__(self, streams: Streams, keeper: Keeper) -> None:
         self._streams = streams
         self._keeper = keeper
+        self._one_table = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """For an aiohttp application."""
@@ -50,6 +53,7 @@ class StreamRoutes:
             web.delete("/streams/{name}", self._delete),
             web.get("/streams/{name}/offset", self._offset_at),
             web.get("/streams/{name}/messages", self._read),
+            web.get("/streams/{name}/last", self._read_table),
         ]
 
     async def _list(self, _: web.Request) -> web.Response:
@@ -108,12 +112,7 @@ class StreamRoutes:
         stream = self._named(request)
         start, end = _number(request, "start"), _number(request, "end")
         bytes_max = _number(request, "bytes_max", 0)
-        epoch = _number(request, "epoch", stream.epoch)
-        if epoch != stream.epoch:
-            _refuse(
-                web.HTTPConflict,
-                f"the stream {stream.config.name} was made anew: its epoch is {stream.epoch}, not {epoch}",
-            )
+        _check_epoch(request, stream)
         columns = _columns(request)
         with ExitStack() as stack:
             try:
@@ -135,12 +134,39 @@ class StreamRoutes:
                 await response.write_eof()
         return response
 
+    async def _read_table(self, request: web.Request) -> web.StreamResponse:
+        """The newest message of each topic of a stream with `last`."""
+        stream = self._named(request)
+        _check_epoch(request, stream)
+        if not stream.config.last:
+            _refuse(web.HTTPBadRequest, f"the stream {stream.config.name} is not one with last = true")
+        names = request.query["columns"].split(",") if _columns(request) else SCHEMA.names
+        with ExitStack() as stack:
+            try:
+                async with self._one_table:  # each takes memory for its topics
+                    limit = self._streams.topics_bytes_max
+                    table = await asyncio.to_thread(read_table, stream.log, limit, stack)
+            except TooManyTopicsError as error:
+                _refuse(web.HTTPInsufficientStorage, str(error))
+            except (StoreError, OSError) as error:
+                _refuse(web.HTTPInternalServerError, str(error))
+            return await _send_table(request, table, [name for name in SCHEMA.names if name in names])
+
     def _named(self, request: web.Request) -> Stream:
         name = request.match_info["name"]
         stream = self._streams.all.get(name)
         if stream is None:
             _refuse(web.HTTPNotFound, f"there is no stream {name!r}", reason="No such stream")
         return stream
+
+
+def _check_epoch(request: web.Request, stream: Stream) -> None:
+    epoch = _number(request, "epoch", stream.epoch)
+    if epoch != stream.epoch:
+        _refuse(
+            web.HTTPConflict,
+            f"the stream {stream.config.name} was made anew: its epoch is {stream.epoch}, not {epoch}",
+        )
 
 
 def _columns(request: web.Request) -> Projection | None:
@@ -160,6 +186,7 @@ def _answer(start: int, extents: Sequence[Extent], columns: Projection | None) -
         "Content-Type": "application/vnd.apache.arrow.stream",
         "X-First-Offset": str(extents[0].first if extents else start),
         "X-Next-Offset": str(extents[-1].end if extents else start),
+        "X-Messages": str(sum(each.rows for each in extents)),
     }
     if columns is None:
         headers["Content-Length"] = str(len(HEAD) + sum(each.length for each in extents) + len(END))
@@ -176,6 +203,33 @@ async def _send_columns(
         except (ValueError, struct.error) as error:
             raise ConnectionResetError(f"a batch is not as it was written: {error}") from error
         await response.write(data)
+
+
+async def _send_table(request: web.Request, table: Table, names: Sequence[str]) -> web.StreamResponse:
+    """Some columns of a table, batch by batch; another thread reads them."""
+    headers = {
+        "Content-Type": "application/vnd.apache.arrow.stream",
+        "X-Next-Offset": str(table.next_offset),
+        "X-Messages": str(table.rows),
+    }
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    batches = table.batches(names)
+    with suppress(ConnectionError):
+        await response.write(Projection.of(tuple(names)).head)
+        while (data := await asyncio.to_thread(_next_batch, batches)) is not None:
+            await response.write(data)
+        await response.write(END)
+        await response.write_eof()
+    return response
+
+
+def _next_batch(batches: Iterator[pa.RecordBatch]) -> memoryview | None:
+    try:
+        batch = next(batches, None)
+        return None if batch is None else serialized_batch(batch)
+    except (OSError, StoreError) as error:
+        raise ConnectionResetError(f"a batch cannot be read: {error}") from error
 
 
 def _project(file: IO[bytes], piece: list[Extent], columns: Projection) -> bytes:
@@ -205,6 +259,8 @@ async def _send(request: web.Request, file: IO[bytes], run: list[Extent]) -> Non
     if transport is None:
         raise ConnectionResetError("the reader has gone")
     count = sum(each.length for each in run)
+    if not count:  # all of it was compacted
+        return
     sent = await asyncio.get_running_loop().sendfile(transport, file, run[0].position, count)
     if sent != count:
         raise ConnectionResetError("a segment is shorter than its extents")

@@ -85,13 +85,13 @@ def messages_of(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatc
         _log.warning(text, options.stream, end - start, start, end - 1)
 
     on_missing = None if options.fail_on_data_loss else warn
-    read = options.open().read(
-        wanted.start,
-        wanted.end,
-        epoch=wanted.epoch,
-        on_missing=on_missing,
-        columns=columns_read(options.columns),
-    )
+    reader, columns = options.open(), columns_read(options.columns)
+    if options.last:
+        read = reader.read_last(epoch=wanted.epoch, columns=columns)
+    else:
+        read = reader.read(
+            wanted.start, wanted.end, epoch=wanted.epoch, on_missing=on_missing, columns=columns
+        )
     try:
         for batch in gathered(read):
             yield with_columns(batch, wanted.epoch, options)

@@ -64,6 +64,8 @@ class TideMQSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         self._refuse_other(schema)
+        if self._parsed().last:
+            raise UsageError("the option last is for spark.read: a table is that of a moment")
         if not _LIMITS:
             return PlainTailReader(self._parsed())
         from tidemq.pipeline.sources.bounded_tail import TailReader
@@ -97,11 +99,13 @@ class TideMQSource(DataSource):
 
 
 class RangeReader(RangeRows, DataSourceReader):
-    """What `spark.read` gives: the messages from `start` up to `end`."""
+    """What `spark.read` gives: the messages from `start` up to `end`, or with `last` a table, by one task."""
 
     def partitions(self) -> Sequence[Range]:
         reader = self.options.open()
         state = reader.describe()
+        if self.options.last:
+            return [Range(state.epoch, state.first_offset, state.next_offset)]
         start = self.options.start.resolve(reader, state)
         end = min(self.options.end.resolve(reader, state), state.next_offset)
         wanted = self.options.end.offset

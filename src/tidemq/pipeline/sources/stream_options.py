@@ -35,9 +35,13 @@ _NAMES = {  # as Spark hands them over, and as they are written
         "rowsPerPartition",
         "timeProperty",
         "columns",
+        "last",
         "ranges",  # of ingest: rows say which messages there are, and have none
     )
 }
+
+
+_OF_RANGES = {"start", "end", "maxrowsperbatch", "maxbytesperbatch", "rowsperpartition", "ranges"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class SourceOptions:
     partition_rows: int
     time_property: str
     columns: tuple[str, ...]
+    last: bool  # the newest message of each topic instead of a range
     ranges: bool
 
     @classmethod
@@ -102,9 +107,6 @@ class SourceOptions:
         for name in ("url", "stream"):
             if not values.get(name):
                 raise UsageError(f"the option {name} is missing")
-        fail = values.get("failondataloss", "true").lower()
-        if fail not in ("true", "false"):
-            raise UsageError(f"the option failOnDataLoss is {fail!r}; accepted: true, false")
         options = cls(
             url=values["url"],
             token=find_token(values.get("tokenfile", "")),
@@ -112,16 +114,19 @@ class SourceOptions:
             stream=values["stream"],
             start=Position.parse("start", values.get("start", "earliest")),
             end=Position.parse("end", values.get("end", "latest")),
-            fail_on_data_loss=fail == "true",
+            fail_on_data_loss=_flag(values, "failondataloss", "true"),
             rows_max=_number(values, "maxrowsperbatch", 0),
             bytes_max=_number(values, "maxbytesperbatch", 0),
             partition_rows=_number(values, "rowsperpartition", PARTITION_ROWS),
             time_property=values.get("timeproperty", ""),
             columns=_columns(values),
+            last=_flag(values, "last", "false"),
             ranges=values.get("ranges") == "true",
         )
         if options.rows_max and options.bytes_max:
             raise UsageError("the options maxRowsPerBatch and maxBytesPerBatch exclude one another")
+        if options.last and (given_too := sorted(_OF_RANGES & values.keys())):
+            raise UsageError(f"the options last and {_NAMES[given_too[0]]} exclude one another")
         options.open()  # checks the URL
         return options
 
@@ -144,6 +149,13 @@ def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
     except UsageError as error:
         raise UsageError(f"the option columns is {values['columns']!r}: {error}") from None
     return wanted
+
+
+def _flag(values: Mapping[str, str], name: str, default: str) -> bool:
+    text = values.get(name, default).lower()
+    if text not in ("true", "false"):
+        raise UsageError(f"the option {_NAMES[name]} is {text!r}; accepted: true, false")
+    return text == "true"
 
 
 def _number(values: Mapping[str, str], name: str, default: int) -> int:

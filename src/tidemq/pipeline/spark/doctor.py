@@ -80,7 +80,8 @@ def _package(name: str, oldest: tuple[int, int]) -> str:
 def _broker(reader: StreamReader) -> str:
     state = reader.describe()
     kept = state.next_offset - state.first_offset
-    return f"{reader.url} has the stream {state.name}: {kept:,} messages from offset {state.first_offset}"
+    what = "offsets, of each topic its newest message," if state.last else "messages"
+    return f"{reader.url} has the stream {state.name}: {kept:,} {what} from offset {state.first_offset}"
 
 
 def _spark(reader: StreamReader | None, master: str) -> str:
