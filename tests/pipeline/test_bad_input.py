@@ -158,7 +158,7 @@ class Guard(BaseHTTPRequestHandler):
         except urllib.error.HTTPError as error:
             body, status, headers = error.read(), error.code, error.headers
         self.send_response(status)
-        for name in ("X-First-Offset", "X-Next-Offset"):
+        for name in ("X-First-Offset", "X-Next-Offset", "X-Messages"):
             if name in headers:
                 self.send_header(name, headers[name])
         self.send_header("Content-Length", str(len(body)))

@@ -21,7 +21,7 @@ from waiting import WAIT_S, wait_until
 
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError
-from tidemq.stream import Streams, compaction, schema, streams
+from tidemq.stream import Streams, compaction, ranges, schema, streams
 from tidemq.stream.log import COMPACTED, StreamLog
 from tidemq.stream.ranges import Cursor, open_all
 from tidemq.stream.table import TooManyTopicsError, read_table
@@ -469,6 +469,26 @@ def test_readers_meanwhile_get_each_topic_s_newest_and_nothing_twice(kept: Kept)
         assert newest <= set(offsets)
     assert len(found) == 2
     check_tables(kept, tables)
+
+
+def test_who_opens_files_looks_again_as_often_as_they_are_replaced(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.write(("a", b"1"))
+    really, left = ranges.open_runs, 20
+
+    def replaced(*what: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left > 0:
+            raise FileNotFoundError(2, "No such file or directory", str(kept.log.segment_path(99)))
+        return really(*what)
+
+    monkeypatch.setattr(ranges, "open_runs", replaced)
+    assert kept.table() == kept.expected()
+    kept.log.segment_path(kept.log.extents[0].segment).unlink()
+    with ExitStack() as stack, pytest.raises(StoreError, match="a file of the stream s is missing"):
+        open_all(kept.log, stack)
 
 
 def check_tables(kept: Kept, tables: Iterable[list[dict[str, Any]]]) -> None:

@@ -226,6 +226,24 @@ async def test_what_is_no_table_is_refused(running: Running, monkeypatch: pytest
         await asyncio.to_thread(lambda: list(running.reader.read_last()))
 
 
+async def test_a_table_that_damage_might_have_made_wrong_is_refused(running: Running) -> None:
+    await running.publish(("t/0", b"1"))
+    kept = running.broker._streams
+    assert kept is not None
+    log = kept.all["last"].log
+    [extent] = log.extents
+    with log.segment_path(extent.segment).open("r+b") as file:
+        file.seek(extent.position + extent.length // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+    status, _, body = await running.ask("/streams/last/last")
+    assert status == 500
+    assert "offsets 0 to 0 are not as they were written" in json.loads(body)["error"]
+    with pytest.raises(StreamError, match="are not as they were written"):
+        await running.rows()
+
+
 async def test_readers_over_http_meanwhile_get_every_topic(running: Running) -> None:
     """Segments are replaced between what they find and what they open, and while they are sent."""
     done = asyncio.Event()
