@@ -283,7 +283,7 @@ def test_what_was_compacted_is_not_lost(
         assert {*range(200, 210)} <= set(found) <= kept
     table = load(name, last="true", columns="topic,offset").collect()
     assert {row.topic: row.offset for row in table} == {f"last/{n}": 200 + n for n in range(10)}
-    with pytest.raises(AnalysisException, match="the option last is for"):
+    with pytest.raises(StreamingQueryException, match="the option last is for"):
         drain(load(name, following=True, last="true"), tmp_path / "no", spark)
 
 

@@ -21,6 +21,7 @@ import typer
 from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.cli.pipeline_options import (
     AllowDataLoss,
+    BatchBytesMax,
     BytesMax,
     CaFile,
     CatalogFile,
@@ -30,6 +31,7 @@ from tidemq.cli.pipeline_options import (
     Key,
     MaintainBatches,
     Master,
+    MetricsPort,
     PasswordFile,
     PipelineFile,
     RowsMax,
@@ -72,18 +74,14 @@ def ingest(
     ] = "earliest",
     allow_data_loss: AllowDataLoss = False,
     rows_max: RowsMax = 1_000_000,
-    batch_bytes_max: Annotated[
-        int, typer.Option(min=0, help="Bytes of a batch, on the broker's disk, in place of --rows-max.")
-    ] = 0,
+    batch_bytes_max: BatchBytesMax = 0,
     bytes_max: BytesMax = 64 << 20,
     trigger: Trigger = 1.0,
     maintain_batches: MaintainBatches = 0,
-    metrics_port: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Answer GET /metrics for Prometheus there.")
-    ] = None,
+    metrics_port: MetricsPort = None,
     metrics_host: Annotated[str, typer.Option(metavar="HOST", help="The address of that.")] = "127.0.0.1",
 ) -> None:
-    """Bring a stream into TABLES/STREAM/bronze, a Delta Lake table, each message once; with --rules, decoded
+    """Bring a stream into TABLES/STREAM/bronze, a table, each message once; with --rules, decoded
     into TABLES/STREAM/silver/RULE, and what cannot be into TABLES/STREAM/dead_letters.
 
     Continues where the last run stopped, also when that was killed.

@@ -43,6 +43,12 @@ RowsMax = Annotated[int, typer.Option(min=1, help="Messages of a batch.")]
 Trigger = Annotated[float, typer.Option(min=0.0, help="Seconds between the beginnings of batches.")]
 
 
+BatchBytesMax = Annotated[
+    int, typer.Option(min=0, help="Bytes of a batch, on the broker's disk, in place of --rows-max.")
+]
+MetricsPort = Annotated[
+    int | None, typer.Option(metavar="PORT", help="Answer GET /metrics for Prometheus there.")
+]
 BytesMax = Annotated[
     int, typer.Option(min=1, help="Bytes of messages that a task holds before it writes them.")
 ]
