@@ -17,11 +17,10 @@ from object_store import BUCKET, ObjectStore
 from pipeline.iced import OWN, by_duckdb, now, offsets
 
 from tidemq.errors import ConfigError, UsageError
-from tidemq.pipeline.lake import iceberg_log
 from tidemq.pipeline.lake.compaction import compact
 from tidemq.pipeline.lake.day_files import DayFiles
 from tidemq.pipeline.lake.formats import load_format, parse_format
-from tidemq.pipeline.lake.iceberg_log import SNAPSHOTS_MAX
+from tidemq.pipeline.lake.iceberg_log import METADATA_MAX, SNAPSHOTS_MAX
 from tidemq.pipeline.lake.maintenance import maintain_all
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress
@@ -175,18 +174,17 @@ def test_rows_with_delete_files_are_refused(table: Table, monkeypatch: pytest.Mo
         table.files()
 
 
-def test_metadata_stays_small(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iceberg_log, "SNAPSHOTS_MAX", 10)
-    for end in range(1, 41):
+def test_metadata_stays_small(table: Table) -> None:
+    for end in range(1, METADATA_MAX + 21):
         written(table, end)()
-        assert len(now(table).snapshots()) <= 20
+        assert len(now(table).snapshots()) <= 2 * SNAPSHOTS_MAX
     compact(table, datetime.now(UTC))
     table.clean(0)
     root = Path(table.uri.removeprefix("file://"))
     assert len(now(table).snapshots()) == 1
     assert len(list(root.glob("batch-*"))) + len(list(root.glob("compact-*"))) == len(table.files())
-    assert len(list(root.glob("metadata/*.metadata.json"))) <= SNAPSHOTS_MAX + 1
-    assert offsets(table) == list(range(40))
+    assert len(list(root.glob("metadata/*.metadata.json"))) <= METADATA_MAX + 1
+    assert offsets(table) == list(range(METADATA_MAX + 20))
 
 
 def test_files_of_attempts_under_way_stay(table: Table) -> None:

@@ -34,7 +34,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.snapshots import Snapshot as TableSnapshot
 from pyiceberg.transforms import IdentityTransform
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from tidemq.errors import UsageError
 from tidemq.pipeline.lake.iceberg_files import (
@@ -59,13 +59,14 @@ from tidemq.pipeline.places import Storage
 
 NUMBERS = "tidemq.numbers"  # in a snapshot's summary, as JSON
 _HAS_NUMBERS = "tidemq.has-numbers"  # of a table one of whose snapshots had some
-SNAPSHOTS_MAX = 100  # that a table remembers: each commit writes all of them again
+SNAPSHOTS_MAX = 20  # that a table remembers: each commit writes all of them, after pyiceberg has copied them
+METADATA_MAX = 100  # versions of its metadata that readers find
 _LOCKED_S = 60  # while somebody else commits to a table of the same catalogue
 _PROPERTIES = {
     "format-version": "2",
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": str(SNAPSHOTS_MAX),
+    "write.metadata.previous-versions-max": str(METADATA_MAX),
 }
 _NEVER = {TableProperties.COMMIT_NUM_RETRIES: "0"}  # by pyiceberg, which does not look at numbers
 
@@ -180,7 +181,7 @@ class IcebergLog(TableLog):
         return _arrow(_pyarrow_to_schema_without_ids(columns))  # nothing public does that
 
     def make(self, columns: pa.Schema) -> Snapshot:
-        with suppress(NamespaceAlreadyExistsError):
+        with suppress(NamespaceAlreadyExistsError, IntegrityError):  # which pyiceberg lets out of a race
             self._catalog.create_namespace_if_not_exists(self._identifier[0])
         with suppress(TableAlreadyExistsError, CommitFailedException):
             self._create(columns)
