@@ -20,7 +20,7 @@ from tidemq.errors import ConfigError, UsageError
 from tidemq.pipeline.lake.compaction import compact
 from tidemq.pipeline.lake.day_files import DayFiles
 from tidemq.pipeline.lake.formats import load_format, parse_format
-from tidemq.pipeline.lake.iceberg_log import METADATA_MAX, SNAPSHOTS_MAX
+from tidemq.pipeline.lake.iceberg_log import METADATA_MAX, SNAPSHOTS_MAX, Iceberg
 from tidemq.pipeline.lake.maintenance import maintain_all
 from tidemq.pipeline.lake.plan import Lake
 from tidemq.pipeline.lake.progress import Progress
@@ -28,6 +28,7 @@ from tidemq.pipeline.lake.stale import Stale
 from tidemq.pipeline.lake.table import Table
 from tidemq.pipeline.lake.table_log import ConflictError, TableError
 from tidemq.pipeline.places import ENVIRONMENT
+from tidemq.pipeline.service.pipeline_file import load_pipeline
 
 PLANT = Progress("plant", 1)
 COLUMNS = pa.schema(
@@ -90,10 +91,11 @@ def test_a_commit_of_somebody_else_does_no_harm(table: Table) -> None:
     own = pa.table({"offset": pa.array([-1]), "date": pa.array([date(2026, 1, 2)])})
     now(table).append(own)
     assert later() == 10
+    now(table).append(pa.table({"offset": pa.array([-2]), "date": pa.nulls(1, pa.date32())}))
     again = written(table, 30)
     assert compact(table, datetime(2027, 1, 1, tzinfo=UTC)).files == 2
     assert again() == 10
-    assert offsets(table) == list(range(-1, 30))
+    assert offsets(table) == list(range(-2, 30))
     assert table.reached(PLANT) == 30
 
 
@@ -228,6 +230,23 @@ def test_what_is_wrong_with_a_format_is_said(tmp_path: Path, name: str, text: st
     file.write_text(text or "")
     with pytest.raises((UsageError, ConfigError), match=said):
         load_format(name, None if text is None else file)
+
+
+def test_a_file_for_all_says_the_format_once(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.toml"
+    text = 'url = "http://broker:8080"\ntables = "lake"\nformat = "{}"\n{}\n[[streams]]\nname = "plant"\n'
+    file.write_text(text.format("iceberg", '[catalog]\nname = "prod"\nuri = "sqlite://"'))
+    (stream,) = load_pipeline(file).streams
+    assert stream.ingest.format == Iceberg("prod", {"uri": "sqlite://"})
+    assert "sqlite" not in repr(stream), "a catalogue's properties have credentials"
+    file.write_text(text.format("iceberg", ""))
+    assert load_pipeline(file).streams[0].ingest.format == OWN
+    file.write_text(text.format("delta", '[catalog]\nname = "prod"'))
+    with pytest.raises(ConfigError, match='catalog is for format = "iceberg" alone'):
+        load_pipeline(file)
+    file.write_text(text.format("orc", ""))
+    with pytest.raises(ConfigError, match="format is 'orc'; accepted: 'delta' or 'iceberg'"):
+        load_pipeline(file)
 
 
 def test_an_object_store_needs_a_catalogue() -> None:

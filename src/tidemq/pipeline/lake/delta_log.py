@@ -212,7 +212,7 @@ def _removal(file: File, now_ms: int, *, data_change: bool) -> RemoveAction:
         data_change=data_change,
         deletion_timestamp=now_ms,
         size=file.size,
-        partition_values={PARTITION: file.date},
+        partition_values={PARTITION: file.date or None},
     )
 
 

@@ -58,7 +58,7 @@ def expire(lake: Lake, days: int, now: datetime, rules: Sequence[str]) -> Expire
 
 def _days(files: Iterable[File], last: date) -> Iterator[tuple[date, list[File]]]:
     """The files of each day before `last`, the earliest first."""
-    old = sorted((each for each in files if _day(each) < last), key=_day)
+    old = sorted((each for each in files if each.date and _day(each) < last), key=_day)
     for day, of_day in groupby(old, _day):
         yield day, list(of_day)
 

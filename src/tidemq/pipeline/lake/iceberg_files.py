@@ -63,7 +63,7 @@ def to_data_file(uri: str, file: File | Written, schema: Schema, spec_id: int) -
         content=DataFileContent.DATA,
         file_path=file.path if "://" in file.path else f"{uri}/{file.path}",
         file_format=FileFormat.PARQUET,
-        partition=Record((date.fromisoformat(day) - _DAY_0).days),
+        partition=Record((date.fromisoformat(day) - _DAY_0).days if day else None),
         record_count=file.rows,
         file_size_in_bytes=file.size,
         lower_bounds=_encoded(schema, file.low) if written else {},
@@ -75,12 +75,13 @@ def to_data_file(uri: str, file: File | Written, schema: Schema, spec_id: int) -
 
 def from_data_file(uri: str, data: DataFile, schema: Schema, came_ms: int, *, by_day: bool) -> File:
     """Of what a manifest says; `came_ms` is when the file came into the table, in milliseconds since 1970."""
+    day = data.partition[0] if by_day else None
     return File(
         path=data.file_path.removeprefix(f"{uri}/"),
         size=data.file_size_in_bytes,
         modified_ms=came_ms,
         rows=data.record_count,
-        date=(_DAY_0 + timedelta(days=data.partition[0])).isoformat() if by_day else "",
+        date="" if day is None else (_DAY_0 + timedelta(days=day)).isoformat(),
         low=_decoded(schema, data.lower_bounds or {}),
         high=_decoded(schema, data.upper_bounds or {}),
     )

@@ -47,7 +47,7 @@ class File:
     size: int  # bytes
     modified_ms: int  # since 1970; no earlier than it came into the table
     rows: int
-    date: str  # of its rows, YYYY-MM-DD; empty where the table is not partitioned so
+    date: str  # of its rows, YYYY-MM-DD; empty where somebody else has added rows without one
     low: Mapping[str, Any]
     high: Mapping[str, Any]
 

@@ -12,7 +12,8 @@ from tidemq.pipeline.service.pipeline_file import Plan, StreamPlan
 def drawn(plan: Plan) -> Tree:
     """For `rich.print`."""
     table, upkeep = plan.table, plan.table.maintenance
-    tree = Tree(f"{table.url} -> {table.tables}, by Spark on {table.master}")
+    kind = "Iceberg" if table.format == "iceberg" else "Delta Lake"
+    tree = Tree(f"{table.url} -> {table.tables} ({kind}), by Spark on {table.master}")
     for stream in plan.streams:
         _draw_stream(tree.add(f"stream {stream.ingest.stream}"), stream)
     expiry = f", bronze keeps {upkeep.bronze_days} days" if upkeep.bronze_days else ""
