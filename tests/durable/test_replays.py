@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from client.servers import Server
 from conformance.kit import Client, kept, unique
 from conformance.packets import DISCONNECT, PUBACK, PUBLISH, SUBACK, Packet, acknowledge, publish, subscribe
+from waiting import wait_until
 
 SETTINGS = """\
 [[streams]]
@@ -196,6 +198,31 @@ def test_it_ends_with_its_session(server: Server, topics: Topics) -> None:
     client.drop()
     client = reader(server, name)
     client.expect_nothing()
+
+
+def test_it_ends_when_its_session_has_expired(server: Server, topics: Topics) -> None:
+    """Nothing of it is left, also after a restart: who subscribes again begins at the beginning."""
+    topics.fill(2)
+    name = unique("reader")
+    client = reader(server, name, session_expiry=1)
+    client.replay(topics.filter)
+    acknowledge_all(client, messages(client, 2)[:1])
+
+    def gone() -> bool:
+        nonlocal client
+        client.drop()
+        time.sleep(1.5)  # it lives on with each connection
+        client = Client(server.port)
+        return not client.connect(name, **(kept(5) | {"session_expiry": 1})).session_present
+
+    wait_until(gone, "the session has expired")
+    client.expect_nothing()
+    server.kill()
+    server.start()
+    client = reader(server, name)
+    client.expect_nothing()
+    client.replay(topics.filter)
+    assert numbers(messages(client, 2)) == [0, 1]
 
 
 def test_acknowledgements_out_of_order_leave_nothing_out(server: Server, topics: Topics) -> None:
