@@ -154,16 +154,92 @@ def test_a_rollback_takes_the_progress_back_with_the_rows(table: Table) -> None:
     assert offsets(table) == list(range(20))
 
 
+def owner_adds(table: Table) -> int:
+    """A row; gives the snapshot's identifier."""
+    now(table).append(pa.table({"offset": pa.array([-1]), "date": pa.array([date(2026, 1, 2)])}))
+    return current(table)
+
+
+def current(table: Table) -> int:
+    found = now(table).current_snapshot()
+    assert found is not None
+    return found.snapshot_id
+
+
+def test_upkeep_by_others_takes_no_progress_away(table: Table) -> None:
+    """As engines that put files together, and then let snapshots expire."""
+    written(table, 10)()
+    ours = current(table)
+    theirs = owner_adds(table)
+    table.clean(0)
+    assert {each.snapshot_id for each in now(table).snapshots()} == {ours, theirs}
+    now(table).maintenance.expire_snapshots().by_id(ours).commit()
+    assert table.reached(PLANT) == 10
+    assert written(table, 20)() == 10
+    assert offsets(table) == [-1, *range(20)]
+    for end in range(21, 21 + SNAPSHOTS_MAX):
+        written(table, end)()
+    table.clean(0)
+    assert now(table).snapshot_by_id(theirs), "others' snapshots are theirs"
+
+
 def test_a_table_that_has_forgotten_how_far_it_is_is_refused(table: Table) -> None:
     written(table, 10)()
-    ours = now(table).current_snapshot()
-    assert ours is not None
-    now(table).append(pa.table({"offset": pa.array([-1]), "date": pa.array([date(2026, 1, 2)])}))
-    table.clean(0)
-    assert table.reached(PLANT) == 10, "the snapshot with the numbers was removed"
-    now(table).maintenance.expire_snapshots().by_id(ours.snapshot_id).commit()
+    ours = [current(table)]
+    theirs = owner_adds(table)
+    written(table, 20)()
+    ours.append(current(table))
+    now(table).manage_snapshots().rollback_to_snapshot(theirs).commit()
+    assert table.reached(PLANT) == 10
+    now(table).maintenance.expire_snapshots().by_ids(ours).commit()
     with pytest.raises(TableError, match="does not say how far it has got"):
         table.reached(PLANT)
+
+
+def test_a_renamed_column_is_not_lost(table: Table) -> None:
+    for end in (10, 20):
+        written(table, end)()
+    with now(table).update_schema() as schema:
+        schema.rename_column("qos", "quality")
+    with pytest.raises(TableError, match="a column with two names: qos and quality"):
+        compact(table, datetime.now(UTC) + timedelta(days=400))
+    assert None not in now(table).scan().to_arrow()["quality"].to_pylist()
+
+
+def test_tables_of_others_in_the_namespace_are_left_alone(tmp_path: Path) -> None:
+    place = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/lake"}
+    table_format = parse_format("iceberg", place, "catalog.toml")
+    lake = Lake(stream="plant", tables=str(tmp_path / "lake"), format=table_format)
+    written(lake.bronze, 10)()
+    assert isinstance(table_format, Iceberg)
+    catalog = table_format.catalog(lake.folder, ENVIRONMENT)
+    catalog.create_table(("plant", "daily"), COLUMNS)
+    assert [line.partition(":")[0] for line in maintain_all(lake, keep_h=0)] == ["bronze"]
+
+
+def test_a_partition_is_quiet_although_its_snapshots_are_forgotten(table: Table) -> None:
+    written(table, 10)()
+    root = Path(table.uri.removeprefix("file://"))
+    (file,) = root.glob("batch-*/**/*.parquet")
+    for end in range(11, 12 + 2 * SNAPSHOTS_MAX):
+        written(table, end)()
+    os.utime(file, (1e9, 1e9))
+    again = Table(table.uri, table_format=OWN)
+    assert min(each.modified_ms for each in again.files()) == 10**12
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ({"type": "nope"}, "cannot be opened: 'nope' is not a valid"),
+        ({"type": "sql", "uri": "sqlite:////nowhere/catalog.db"}, "unable to open database file"),
+        ({"type": "sql", "uri": "nosuch://user:secret@host/db"}, "cannot be opened"),
+    ],
+)
+def test_a_catalogue_that_cannot_be_opened_is_named(tmp_path: Path, place: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        Table(str(tmp_path / "plant/bronze"), table_format=parse_format("iceberg", place, "file"))
+    assert "secret" not in str(error.value)
 
 
 def test_rows_with_delete_files_are_refused(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def groups(files: Sequence[File], now: datetime) -> Iterator[Group]:
     """What is to become one, of the files of a table."""
     partitions: dict[str, list[File]] = {}
     for file in files:
-        if file.size < TARGET_BYTES and level_of(file) < LAST_LEVEL:
+        if file.date and file.size < TARGET_BYTES and level_of(file) < LAST_LEVEL:
             partitions.setdefault(file.date, []).append(file)
     for date, small in sorted(partitions.items()):
         if _is_closed(date, small, now):

@@ -141,20 +141,23 @@ def utc(time: datetime) -> str:
 
 
 def _bounds(metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The least and the greatest value of the counted columns."""
+    """The least and the greatest value of the counted columns, as far as they have values."""
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     for group in range(metadata.num_row_groups):
-        for column in _columns(metadata.row_group(group)):
-            name, statistics = column.path_in_schema, column.statistics
+        for name, statistics in _statistics(metadata.row_group(group)):
             low[name] = min(low.get(name, statistics.min), statistics.min)
             high[name] = max(high.get(name, statistics.max), statistics.max)
     return _as_said(low), _as_said(high)
 
 
-def _columns(group: pq.RowGroupMetaData) -> Iterable[pq.ColumnChunkMetaData]:
+def _statistics(group: pq.RowGroupMetaData) -> Iterable[tuple[str, pq.Statistics]]:
     columns = (group.column(number) for number in range(group.num_columns))
-    return [column for column in columns if column.path_in_schema in COUNTED]
+    return [
+        (column.path_in_schema, column.statistics)
+        for column in columns
+        if column.path_in_schema in COUNTED and column.is_stats_set and column.statistics.has_min_max
+    ]
 
 
 def _as_said(bounds: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,12 @@ class DeltaSnapshot(Snapshot):
     def required(self) -> frozenset[str]:
         return frozenset(each.name for each in self.table.schema().fields if not each.nullable)
 
-    def files(self) -> list[File]:
+    def read_files(self) -> list[File]:
+        if "deletionVectors" in (self.table.protocol().reader_features or ()):
+            raise TableError(
+                f"the table {self.table.table_uri} may have deletion vectors, which are not read here; "
+                "accepted: one without that feature"
+            )
         said = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
         return [_file(each) for each in said]
 
@@ -194,7 +199,6 @@ def _addition(written: Written) -> AddAction:
         "numRecords": written.rows,
         "minValues": written.low,
         "maxValues": written.high,
-        "nullCount": dict.fromkeys(written.low, 0),
     }
     return AddAction(
         path=written.path,

@@ -94,12 +94,13 @@ class _Refresh:
         if end and not reached:  # what an earlier working has left is removed even if this one has no rows
             self._table.begin(self._progress, figures(self._gold, self._none()).schema)
         while reached < end:
-            if fresh and fresh.progress == self._decoded and fresh.span.start == reached:
+            start = reached
+            if fresh and fresh.progress == self._decoded and fresh.span.start == start:
                 parts, reached = fresh.parts, fresh.span.end
             else:
-                start, reached = reached, min(reached + self._rows_max, end)
+                reached = min(start + self._rows_max, end)
                 parts = self._parts_of_offsets(start, reached)
-            self._add(self._none() if parts is None else parts, reached)
+            self._add(self._none() if parts is None else parts, start, reached)
 
     def _none(self) -> pa.Table:
         """No parts, with their columns."""
@@ -111,17 +112,17 @@ class _Refresh:
         values = [pa.array([], pa.float64()) for _ in self._gold.values]
         return of_readings(self._gold, pa.array([], pa.int64()), columns, values)
 
-    def _add(self, parts: pa.Table, reached: int) -> None:
-        """Replaces the rows that parts change: what is to be said of messages up to an offset."""
+    def _add(self, parts: pa.Table, start: int, reached: int) -> None:
+        """Replaces the rows that parts of messages from one offset up to another change."""
         gold = self._gold
+        before = self._table.before(figures(gold, self._none()).schema, self._progress, start)
         # windows whose first silence it may end
         behind = -(-_lookback(gold) // gold.window) if gold.gap else 0
         changed = gold.window * (1 + behind)
         spans = merged((_time(start), changed) for start in pc.unique(parts["window"]).to_pylist())
         known = [(start - gold.window * behind, end) for start, end in spans]
-        there = self._stored(known)
-        there = [there.select(parts.column_names).cast(parts.schema)] if there else []
-        whole = together(gold, pa.concat_tables([*there, parts]))
+        there = self._stored(before, known).select(parts.column_names).cast(parts.schema)
+        whole = together(gold, pa.concat_tables([there, parts]))
         if gold.gap and pc.any(whole["disordered"]).as_py():
             windows = pc.unique(whole.filter(whole["disordered"])["window"])
             whole = whole.filter(pc.invert(pc.is_in(whole["window"], windows)))
@@ -131,14 +132,12 @@ class _Refresh:
             whole = pa.concat_tables([whole, again]) if again else whole
         found = figures(gold, whole)
         found = found.filter(within(found["window"], spans))
-        self._table.replace(found, "window", spans, self._progress, reached)
+        self._table.replace(before, found, "window", spans, self._progress.said(reached), known)
 
-    def _stored(self, spans: Sequence[Stretch]) -> pa.Table | None:
+    def _stored(self, snapshot: Snapshot, spans: Sequence[Stretch]) -> pa.Table:
         """The parts that the rows of these spans were made of."""
-        if (snapshot := self._table.now()) is None:
-            return None
-        bounds = {"window": (spans[0][0], spans[-1][1])} if spans else {"offset": (None, -1)}
-        rows = self._table.rows(without_date(snapshot.columns), bounds)
+        bounds = (spans[0][0], spans[-1][1]) if spans else (datetime.max.replace(tzinfo=UTC), None)
+        rows = self._table.rows(snapshot, without_date(snapshot.columns), {"window": bounds})
         return stored(self._gold, rows.filter(within(rows["window"], spans)))
 
     def _parts_of_offsets(self, start: int, end: int) -> pa.Table | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, cast
 
 import pyarrow.fs as pafs
 from pyiceberg.conversions import from_bytes, to_bytes
-from pyiceberg.io import InputFile, OutputFile
+from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
 from pyiceberg.schema import Schema
@@ -23,6 +24,7 @@ from tidemq.pipeline.lake.table_log import PARTITION, File, is_folder
 from tidemq.pipeline.places import Storage, in_object_store
 
 STORAGE = "tidemq.storage"  # the property that has the options of `Storage`, as JSON
+_UNNEEDED = "tidemq-unneeded.json"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_0 = _EPOCH.date()
 _UNKNOWN = (  # of a file that was not read
@@ -111,28 +113,61 @@ def _decoded(schema: Schema, bounds: Mapping[int, bytes]) -> dict[str, Any]:
     return found
 
 
-def remove_unneeded(table: Table, uri: str, before: datetime) -> None:
-    """Removes files below a table's folder that are older and that no snapshot which it remembers needs."""
+def written_at_ms(io: FileIO, uris: Sequence[str]) -> list[int]:
+    """When files were written, in milliseconds since 1970; 0 where the store does not say."""
+    storage = cast(StorageFileIO, io).storage
+    infos = []
+    for uri in uris:
+        files, path = storage.open(uri)
+        infos.append(files.get_file_info(path))
+    return [int(info.mtime.timestamp() * 1000) if info.mtime else 0 for info in infos]
+
+
+def remove_unneeded(table: Table, uri: str, keep: timedelta) -> None:
+    """Removes files below a table's folder that no snapshot which it remembers has needed for so long. A file
+    of the table says since when they are not needed.
+    """
     storage = cast(StorageFileIO, table.io).storage
     files, root = storage.open(uri)
     needed = {storage.open(each)[1] for each in _needed(table)}
     there = files.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
-    old = [info for info in there if info.mtime is not None and info.mtime < before]
-    gone = {info.path for info in old if info.is_file and info.path not in needed}
+    known = f"{root}/metadata/{_UNNEEDED}"
+    since, now_s = _read_json(files, known), time.time()
+    unneeded = {
+        info.path: since.get(info.path, now_s)
+        for info in there
+        if info.is_file and info.path not in needed and info.path != known
+    }
+    gone = {path for path, since_s in unneeded.items() if now_s - since_s >= keep.total_seconds()}
     for path in gone:
         files.delete_file(path)
+    with files.open_output_stream(known) as file:
+        file.write(json.dumps({path: at for path, at in unneeded.items() if path not in gone}).encode())
     if in_object_store(uri):  # which knows no folders
         return
-    kept = [info.path for info in there if info.is_file and info.path not in gone]
-    for info in filter(is_folder, old):
-        if not any(path.startswith(f"{info.path}/") for path in kept):
+    kept, old = (
+        [info.path for info in there if info.is_file and info.path not in gone],
+        datetime.now(UTC) - keep,
+    )
+    for info in filter(is_folder, there):
+        empty = not any(path.startswith(f"{info.path}/") for path in kept)
+        if empty and info.mtime is not None and info.mtime < old:
             files.delete_dir(info.path)
+
+
+def _read_json(files: pafs.FileSystem, path: str) -> dict[str, float]:
+    """Empty where there is no such file, or a part of one: then files stay for longer."""
+    with suppress(FileNotFoundError, ValueError), files.open_input_stream(path) as file:
+        return dict(json.loads(file.read()))
+    return {}
 
 
 def _needed(table: Table) -> Iterator[str]:
     """URIs of all files of all snapshots."""
     yield table.metadata_location
     yield from (each.metadata_file for each in table.metadata.metadata_log)
+    yield from (each.statistics_path for each in table.metadata.statistics)
+    yield from (each.statistics_path for each in table.metadata.partition_statistics)
     manifests: dict[str, ManifestFile] = {}
     for snapshot in table.snapshots():
         yield snapshot.manifest_list

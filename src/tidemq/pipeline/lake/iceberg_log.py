@@ -9,11 +9,11 @@ Projection").
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import cast
 
 import pyarrow as pa
@@ -25,28 +25,34 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
     NoSuchTableError,
+    NotInstalledError,
+    RESTError,
     TableAlreadyExistsError,
     ValidationException,
 )
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarrow
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.name_mapping import MappedField
 from pyiceberg.table.snapshots import Snapshot as TableSnapshot
 from pyiceberg.transforms import IdentityTransform
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy import URL
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
-from tidemq.errors import UsageError
+from tidemq.errors import ConfigError, UsageError
 from tidemq.pipeline.lake.iceberg_files import (
     STORAGE,
     StorageFileIO,
     from_data_file,
     remove_unneeded,
     to_data_file,
+    written_at_ms,
 )
 from tidemq.pipeline.lake.table_log import (
     KINDS,
     PARTITION,
+    SINGLE,
     Change,
     ConflictError,
     File,
@@ -57,8 +63,7 @@ from tidemq.pipeline.lake.table_log import (
 )
 from tidemq.pipeline.places import Storage
 
-NUMBERS = "tidemq.numbers"  # in a snapshot's summary, as JSON
-_HAS_NUMBERS = "tidemq.has-numbers"  # of a table one of whose snapshots had some
+NUMBERS = "tidemq.numbers"  # in a snapshot's summary, as JSON; and a property, see `_kept_numbers`
 SNAPSHOTS_MAX = 20  # that a table remembers: each commit writes all of them, after pyiceberg has copied them
 METADATA_MAX = 100  # versions of its metadata that readers find
 _LOCKED_S = 60  # while somebody else commits to a table of the same catalogue
@@ -92,18 +97,31 @@ class IcebergSnapshot(Snapshot):
     def numbers(self) -> dict[str, int]:
         """All, of the newest snapshot that has some: others commit, too. TableError where it has expired."""
         if self._numbers is None:
-            found = None
-            for snapshot in self._line():
-                found = _said(snapshot)
+            found = self._kept_numbers()
+            if found is None:
+                for snapshot in self._line():
+                    found = _said(snapshot)
             self._numbers = found or {}
         return self._numbers
+
+    def _kept_numbers(self) -> dict[str, int] | None:
+        """Those of the last snapshot that was committed here, if others have let it expire, and that of now
+        came behind it; else None.
+        """
+        current = self.table.current_snapshot()
+        kept = json.loads(self.table.properties.get(NUMBERS, "{}"))
+        if not kept or current is None or self.table.snapshot_by_id(kept["snapshot"]):
+            return None
+        later = (current.sequence_number or 0) > kept["sequence"]
+        found: dict[str, int] = kept["numbers"]
+        return found if later else None
 
     def needed(self) -> set[int]:
         """Snapshots that must not be forgotten: those of branches and tags, and all from the newest to the
         one that has the numbers.
         """
         named = {each.snapshot_id for each in self.table.metadata.refs.values()}
-        return named | {each.snapshot_id for each in self._line()}
+        return named | {each.snapshot_id for each in self._line()} if self._kept_numbers() is None else named
 
     def _line(self) -> Iterator[TableSnapshot]:
         """The newest snapshot, and those before it up to one that has numbers."""
@@ -114,7 +132,7 @@ class IcebergSnapshot(Snapshot):
                 return
             before = snapshot.parent_snapshot_id
             snapshot = self.table.snapshot_by_id(before) if before is not None else None
-        if _HAS_NUMBERS in self.table.properties:
+        if NUMBERS in self.table.properties:
             raise TableError(
                 f"the table {self._uri} does not say how far it has got: somebody else has written to it, "
                 "and its older snapshots have expired; accepted: a table in another place"
@@ -128,7 +146,7 @@ class IcebergSnapshot(Snapshot):
     def required(self) -> frozenset[str]:
         return frozenset(each.name for each in self.table.schema().fields if each.required)
 
-    def files(self) -> list[File]:
+    def read_files(self) -> list[File]:
         current = self.table.current_snapshot()
         read: dict[str, list[File]] = {}
         for manifest in current.manifests(self.table.io) if current else ():
@@ -146,13 +164,23 @@ class IcebergSnapshot(Snapshot):
     def _read(self, manifest: ManifestFile) -> list[File]:
         table = self.table
         by_day = _is_by_day(table, manifest.partition_spec_id)
-        times_ms = {each.snapshot_id: each.timestamp_ms for each in table.snapshots()}
-        oldest_ms = min(times_ms.values())  # of a file that came before it is known when
         entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-        came_ms = (times_ms.get(each.snapshot_id or 0, oldest_ms) for each in entries)
+        came_ms = self._came_ms(entries)
         return [
             from_data_file(self._uri, each.data_file, table.schema(), ms, by_day=by_day)
             for each, ms in zip(entries, came_ms, strict=True)
+        ]
+
+    def _came_ms(self, entries: Sequence[ManifestEntry]) -> list[int]:
+        """When files came into the table; of snapshots that are forgotten, when they were written."""
+        times_ms = {each.snapshot_id: each.timestamp_ms for each in self.table.snapshots()}
+        paths = [each.data_file.file_path for each in entries if each.snapshot_id not in times_ms]
+        written_ms = dict(zip(paths, written_at_ms(self.table.io, paths), strict=True))
+        return [
+            times_ms[each.snapshot_id]
+            if each.snapshot_id in times_ms
+            else written_ms[each.data_file.file_path]
+            for each in entries
         ]
 
 
@@ -170,6 +198,8 @@ class IcebergLog(TableLog):
             table = self._catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
+        except (RESTError, SQLAlchemyError) as error:
+            raise TableError(f"the catalogue fails, with {self.uri}: {error}") from error
         if table.location().rstrip("/") != self.uri:
             raise TableError(
                 f"the catalogue's table {'.'.join(self._identifier)} is in {table.location()}; "
@@ -203,6 +233,7 @@ class IcebergLog(TableLog):
 
     def widen(self, snapshot: Snapshot, columns: pa.Schema) -> Snapshot:
         found = cast(IcebergSnapshot, snapshot)
+        self._refuse_changed(found)
         with self._alone(found), found.table.transaction() as transaction:
             with transaction.update_schema() as schema:
                 schema.union_by_name(columns)
@@ -211,12 +242,21 @@ class IcebergLog(TableLog):
 
     def try_commit(self, snapshot: Snapshot, change: Change) -> None:
         found = cast(IcebergSnapshot, snapshot)
-        if not _is_by_day(found.table, found.table.spec().spec_id):
-            raise TableError(f"the table {self.uri} is not partitioned by {PARTITION} alone")
+        self._refuse_changed(found)
         with self._alone(found), found.table.transaction() as transaction:
             self._stage(transaction, change, found)
         if len(found.table.snapshots()) > 2 * SNAPSHOTS_MAX:
             self._forget()
+
+    def _refuse_changed(self, snapshot: IcebergSnapshot) -> None:
+        """TableError for a table that its owner has partitioned otherwise, or with renamed columns: its older
+        files are read by their own names here, and would lose them.
+        """
+        if not _is_by_day(snapshot.table, snapshot.table.spec().spec_id):
+            raise TableError(f"the table {self.uri} is not partitioned by {PARTITION} alone")
+        mapping = snapshot.table.name_mapping()
+        if mapping and (renamed := sorted(" and ".join(each) for each in _renamed(mapping.root))):
+            raise TableError(f"{self.uri} has a column with two names: {renamed[0]}; accepted: the first one")
 
     def empty(self, snapshot: Snapshot, columns: pa.Schema, numbers: Numbers) -> None:
         found = cast(IcebergSnapshot, snapshot)
@@ -235,21 +275,24 @@ class IcebergLog(TableLog):
     def _stage(self, transaction: Transaction, change: Change, snapshot: IcebergSnapshot) -> None:
         """A change, as one snapshot."""
         schema, spec_id = transaction.table_metadata.schema(), transaction.table_metadata.default_spec_id
-        said = {NUMBERS: json.dumps(snapshot.numbers() | dict(change.numbers))}
-        if _HAS_NUMBERS not in snapshot.table.properties:
-            transaction.set_properties({_HAS_NUMBERS: "true"})
+        numbers = snapshot.numbers() | dict(change.numbers)
+        said = {NUMBERS: json.dumps(numbers)}
         update = transaction.update_snapshot(snapshot_properties=said)
         with update.overwrite() if change.removed else update.merge_append() as staged:
             for file in change.removed:
                 staged.delete_data_file(to_data_file(self.uri, file, schema, spec_id))
             for written in change.added:
                 staged.append_data_file(to_data_file(self.uri, written, schema, spec_id))
+        made = transaction.table_metadata.snapshot_by_id(staged.snapshot_id)
+        sequence = made.sequence_number if made else 0
+        kept = {"snapshot": staged.snapshot_id, "sequence": sequence, "numbers": numbers}
+        transaction.set_properties({NUMBERS: json.dumps(kept)})
 
     def clean(self, keep_h: int) -> None:
-        before = datetime.now(UTC) - timedelta(hours=keep_h)
-        self._forget(before)
+        keep = timedelta(hours=keep_h)
+        self._forget(datetime.now(UTC) - keep)
         if found := self.now():
-            remove_unneeded(found.table, self.uri, before)
+            remove_unneeded(found.table, self.uri, keep)
 
     def _forget(self, before: datetime | None = None) -> None:
         """Snapshots, not their files: those that are older, and all beyond the newest `SNAPSHOTS_MAX`."""
@@ -260,7 +303,9 @@ class IcebergLog(TableLog):
         gone = [
             each.snapshot_id
             for place, each in enumerate(by_age)
-            if each.snapshot_id not in kept and (place >= SNAPSHOTS_MAX or each.timestamp_ms < since_ms)
+            if each.snapshot_id not in kept
+            and _said(each) is not None  # others' are theirs
+            and (place >= SNAPSHOTS_MAX or each.timestamp_ms < since_ms)
         ]
         if gone:
             with suppress(ConflictError), self._alone(found):
@@ -279,6 +324,8 @@ class IcebergLog(TableLog):
             raise ConflictError(f"somebody else has written to {self.uri} meanwhile: {error}") from error
         except CommitStateUnknownException as error:
             raise TableError(f"it is not known whether {self.uri} has a commit: {error}") from error
+        except (RESTError, SQLAlchemyError) as error:
+            raise TableError(f"the catalogue fails, with {self.uri}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +353,8 @@ class Iceberg:
         except NoSuchNamespaceError:
             return []
         split = ((name, *name.partition("_")) for *_, name in found)
-        return [f"{kind}/{rule}" if kind in KINDS else name for name, kind, _, rule in split]
+        ours = [f"{kind}/{rule}" for _, kind, _, rule in split if kind in KINDS and rule]
+        return [*(name for *_, name in found if name in SINGLE), *ours]
 
     def catalog(self, folder: str, storage: Storage) -> Catalog:
         """Of the tables of a stream, which are in this folder: one for all who ask with the same properties.
@@ -325,10 +373,14 @@ def _catalog(
 ) -> Catalog:
     files = f"{StorageFileIO.__module__}.{StorageFileIO.__name__}"
     more = {"py-io-impl": files, STORAGE: json.dumps(dict(options))}
-    with suppress(OperationalError):
-        return load_catalog(name, **dict(properties), **more)
-    # another process has made the tables of the same database at the same moment
-    return load_catalog(name, **dict(properties), **more)
+    load = partial(load_catalog, name, **dict(properties), **more)
+    try:
+        with suppress(OperationalError):
+            return load()
+        # another process has made the tables of the same database at the same moment
+        return load()
+    except (ValueError, NotInstalledError, ImportError, RESTError, SQLAlchemyError) as error:
+        raise ConfigError(f"the catalogue {name} cannot be opened: {error}") from error
 
 
 def _sqlite(tables: str, storage: Storage) -> str:
@@ -337,7 +389,16 @@ def _sqlite(tables: str, storage: Storage) -> str:
     if not isinstance(files, pafs.LocalFileSystem):
         raise UsageError(f"{tables} needs a catalogue; accepted: --catalog FILE, or [catalog] in the file")
     files.create_dir(root)
-    return f"sqlite:///{root}/catalog.db?timeout={_LOCKED_S}"
+    place = URL.create("sqlite", database=f"{root}/catalog.db", query={"timeout": str(_LOCKED_S)})
+    return place.render_as_string()
+
+
+def _renamed(fields: Iterable[MappedField]) -> Iterator[list[str]]:
+    """The names of each that has several."""
+    for each in fields:
+        if len(each.names) > 1:
+            yield each.names
+        yield from _renamed(each.fields)
 
 
 def _said(snapshot: TableSnapshot) -> dict[str, int] | None:

@@ -17,6 +17,7 @@ from tidemq.pipeline.lake.day_files import DayFiles
 from tidemq.pipeline.lake.progress import Progress, Span
 from tidemq.pipeline.lake.stale import Stale
 from tidemq.pipeline.lake.table import Table
+from tidemq.pipeline.lake.table_log import Snapshot
 
 _NODE = ["group_id", "edge_node_id"]
 
@@ -44,7 +45,7 @@ class KnownBirths:
         columns = to_arrow_schema(metrics.schema, timezone="UTC")
         attempt = table.attempt(columns, progress, span, stale=stale)
         if self._rows is None or (self._progress, self._end) != (progress, span.start):
-            self._rows = _before(table, columns, progress.epoch, span.start)
+            self._rows = _before(table, attempt.snapshot, columns, progress.epoch, span.start)
         found = metrics.toArrow().cast(columns)
         missing = found.filter(pc.greater_equal(found["offset"], attempt.reached))
         with DayFiles(table.storage, bytes_max=1 << 30) as files:
@@ -56,10 +57,10 @@ class KnownBirths:
         return Births(known.to_pylist())
 
 
-def _before(table: Table, columns: pa.Schema, epoch: int, end: int) -> pa.Table:
+def _before(table: Table, snapshot: Snapshot, columns: pa.Schema, epoch: int, end: int) -> pa.Table:
     """The rows of messages of an epoch up to an offset."""
     wanted = pa.schema([columns.field(name) for name in ("epoch", "offset", *BIRTH_COLUMNS)])
-    found = table.rows(wanted, {"epoch": (epoch, epoch), "offset": (None, end - 1)})
+    found = table.rows(snapshot, wanted, {"epoch": (epoch, epoch), "offset": (None, end - 1)})
     counting = (pc.field("epoch") == epoch) & (pc.field("offset") < end)
     return found.filter(counting).drop_columns(["epoch"])
 

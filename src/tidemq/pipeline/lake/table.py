@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -192,17 +192,14 @@ class Table:
         if stale.whole:
             self._log.empty(snapshot, columns, numbers)
             return
-        all_columns, removed = without_date(snapshot.columns), []
-        with DayFiles(self.storage, _HELD_BYTES) as files:
-            folder = f"{self.uri}/batch-{uuid.uuid4()}"
-            for file in filter(stale.may_be_in, snapshot.files()):
-                if not self._has_any(file, all_columns, stale):
-                    continue
-                removed.append(file)
-                for batch in self.batches(file, all_columns):
-                    kept = batch.filter(pc.invert(stale.marks(batch)))
-                    _add(files, folder, kept, file)
-        self._log.commit(snapshot, numbers, files.written, removed)
+        columns = without_date(snapshot.columns)
+
+        def has_some(file: File) -> bool:
+            return stale.may_be_in(file) and self._has_any(file, columns, stale)
+
+        removed = [each for each in snapshot.files() if has_some(each)]
+        written = self._written(removed, columns, lambda rows: pc.invert(stale.marks(rows)))
+        self._log.commit(snapshot, numbers, written, removed, without=has_some)
 
     def _has_any(self, file: File, all_columns: pa.Schema, stale: Stale) -> bool:
         columns = pa.schema([all_columns.field(name) for name in stale.columns])
@@ -219,36 +216,65 @@ class Table:
 
     # --- rows that are replaced --------------------------------------------------------------------
 
+    def before(self, columns: pa.Schema, progress: Progress, start: int) -> Snapshot:
+        """What `replace` is to change, which has come to the offset `start`; made if there is no table.
+
+        TableError when the table has other columns, ConflictError when another driver has brought it
+        elsewhere.
+        """
+        self.begin(progress, columns)
+        snapshot = self._open(columns)
+        self._is_behind(snapshot, progress)
+        if progress.reached(snapshot) != start:
+            raise ConflictError(f"somebody else has brought {self.uri} elsewhere than to the offset {start}")
+        return snapshot
+
     def replace(
         self,
+        snapshot: Snapshot,
         rows: pa.Table,
         column: str,
         spans: Sequence[tuple[datetime, datetime]],
-        progress: Progress,
-        end: int,
+        numbers: Numbers,
+        known: Sequence[tuple[datetime, datetime]],
     ) -> None:
-        """Puts these rows in the place of all whose `column` lies in a span, which is from a time up to
-        another: what is to be said of the stream's messages up to the offset `end`. Without spans, only that
-        is said.
+        """Puts these rows in the place of all of a snapshot whose `column` lies in a span, which is from a
+        time up to another, and says numbers. They were made of rows of the spans `known`.
 
-        TableError when the table has other columns, ConflictError when another driver has committed
-        meanwhile.
+        ConflictError when another driver has committed rows of one of these meanwhile.
         """
-        self.begin(progress, rows.schema)
-        snapshot = self._open(rows.schema)
-        self._is_behind(snapshot, progress)
-        progress.reached(snapshot)  # who brings the table further meanwhile is noticed
+
+        def outside(batch: pa.RecordBatch) -> pa.Array:
+            return pc.fill_null(pc.invert(within(batch.column(column), spans)), True)
+
         columns = without_date(snapshot.columns)  # among them those that the table's owner has added
-        touched = [each for each in snapshot.files() if any(_meets(each, column, span) for span in spans)]
-        with DayFiles(self.storage, _HELD_BYTES) as files:
-            folder = f"{self.uri}/batch-{uuid.uuid4()}"
-            for file in touched:
-                for batch in self.batches(file, columns):
-                    outside = pc.invert(within(batch.column(column), spans))
-                    _add(files, folder, batch.filter(pc.fill_null(outside, True)), file)
-            for batch in rows.combine_chunks().to_batches():
-                files.add(folder, with_columns(batch, columns), batch.column(PARTITION))
-        self._log.commit(snapshot, progress.said(end), files.written, touched)
+        removed = [each for each in snapshot.files() if _meets(each, column, spans)]
+        written = self._written(removed, columns, outside, rows)
+        without = partial(_meets, column=column, spans=[*spans, *known])
+        self._log.commit(snapshot, numbers, written, removed, without=without)
+
+    def _written(
+        self,
+        files: Sequence[File],
+        columns: pa.Schema,
+        stay: Callable[[pa.RecordBatch], pa.Array],
+        more: pa.Table | None = None,
+    ) -> list[Written]:
+        """The rows that stay of files, and more, in new files: a day after the other."""
+        folder, found = f"{self.uri}/batch-{uuid.uuid4()}", []
+        days = {each.date for each in files}
+        dates = pc.cast(more[PARTITION], pa.string()) if more else None
+        days |= set(pc.unique(dates).to_pylist()) if more else set()
+        for day in sorted(days):
+            with DayFiles(self.storage, _HELD_BYTES) as written:
+                for file in (each for each in files if each.date == day):
+                    for batch in self.batches(file, columns):
+                        _add(written, folder, batch.filter(stay(batch)), day)
+                if more:
+                    for batch in more.filter(pc.equal(dates, day)).combine_chunks().to_batches():
+                        _add(written, folder, with_columns(batch, columns), day)
+            found += written.written
+        return found
 
     def swap(self, snapshot: Snapshot, files: Sequence[File], written: Sequence[Written]) -> int:
         """Puts new files in the place of others with the same rows; gives their bytes.
@@ -288,9 +314,9 @@ class Table:
         sizes = {self._uri_of(each.path): each.size for each in snapshot.files() if each.overlaps(bounds)}
         return read_files(spark, self.storage, sizes, wanted)
 
-    def rows(self, columns: pa.Schema, bounds: Mapping[str, tuple[Any, Any]]) -> pa.Table:
-        """The same in memory, without Spark; no rows where there is no table."""
-        found = (each for each in self.files() if each.overlaps(bounds))
+    def rows(self, snapshot: Snapshot, columns: pa.Schema, bounds: Mapping[str, tuple[Any, Any]]) -> pa.Table:
+        """The same of a snapshot in memory, without Spark."""
+        found = (each for each in snapshot.files() if each.overlaps(bounds))
         batches = [batch for each in found for batch in self.batches(each, columns)]
         return pa.Table.from_batches(batches, columns)
 
@@ -311,16 +337,14 @@ class Table:
         return path if "://" in path else f"{self.uri}/{path}"
 
 
-def _add(files: DayFiles, folder: str, rows: pa.RecordBatch, file: File) -> None:
-    """Rows that stay of a file."""
+def _add(files: DayFiles, folder: str, rows: pa.RecordBatch, day: str) -> None:
     if rows.num_rows:
-        files.add(folder, rows, pa.repeat(file.date, rows.num_rows))
+        files.add(folder, rows, pa.repeat(day, rows.num_rows))
 
 
-def _meets(file: File, column: str, span: tuple[datetime, datetime]) -> bool:
+def _meets(file: File, column: str, spans: Iterable[tuple[datetime, datetime]]) -> bool:
     """Whether a file may have rows in a span, which does not have its end."""
-    start, end = span
-    return file.overlaps({column: (start, end - timedelta.resolution)})
+    return any(file.overlaps({column: (start, end - timedelta.resolution)}) for start, end in spans)
 
 
 def within(times: pa.Array, spans: Sequence[tuple[datetime, datetime]]) -> pa.Array:

@@ -8,7 +8,7 @@ A log has, besides the table's columns and files, *numbers* by name: how far mes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -67,6 +67,7 @@ class Snapshot(ABC):
 
     def __init__(self) -> None:
         self.asked: dict[str, int | None] = {}  # numbers: a commit demands that these are still the same
+        self._files: list[File] | None = None
 
     def number(self, name: str) -> int | None:
         """None where no commit has said it."""
@@ -86,9 +87,16 @@ class Snapshot(ABC):
     def required(self) -> frozenset[str]:
         """Columns that must have a value."""
 
-    @abstractmethod
     def files(self) -> list[File]:
-        """All. TableError where some have rows that others say are deleted."""
+        """All, as they were when they were asked for first. TableError where some have rows that others say
+        are deleted."""
+        if self._files is None:
+            self._files = self.read_files()
+        return self._files
+
+    @abstractmethod
+    def read_files(self) -> list[File]:
+        """The same, of now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,8 @@ class Change:
     numbers: Numbers
     added: Sequence[Written]
     removed: Sequence[File]
-    rearranged: bool
+    rearranged: bool = False
+    without: Callable[[File], bool] = lambda _: False
 
 
 class TableLog(ABC):
@@ -131,14 +140,16 @@ class TableLog(ABC):
         removed: Sequence[File] = (),
         *,
         rearranged: bool = False,
+        without: Callable[[File], bool] = lambda _: False,
     ) -> None:
         """Adds files, removes some of the snapshot's, and says numbers: all or nothing. `rearranged`: there
         are the same rows before and after.
 
-        ConflictError when a number that the snapshot was asked for has changed since, or a file that is to be
-        removed is not the table's any more. What else was committed meanwhile does no harm.
+        ConflictError when a number that the snapshot was asked for has changed since, a file that is to be
+        removed is not the table's any more, or the table has got one that it was to be `without`. What else
+        was committed meanwhile does no harm.
         """
-        change = Change(numbers, added, removed, rearranged)
+        change = Change(numbers, added, removed, rearranged, without)
         newest = snapshot
         for _ in range(_COMMITS_MAX - 1):
             with suppress(ConflictError):
@@ -153,9 +164,11 @@ class TableLog(ABC):
             raise ConflictError(f"somebody else has removed {self.uri} meanwhile")
         if any(newest.number(name) != number for name, number in snapshot.asked.items()):
             raise ConflictError(f"somebody else has written to {self.uri} meanwhile")
-        there = {each.path for each in newest.files()} if change.removed else set()
+        before, there = ({each.path: each for each in found.files()} for found in (snapshot, newest))
         if any(each.path not in there for each in change.removed):
             raise ConflictError(f"somebody else has replaced files of {self.uri} meanwhile")
+        if any(change.without(file) for path, file in there.items() if path not in before):
+            raise ConflictError(f"somebody else has added rows to {self.uri} that were to be replaced")
         return newest
 
     @abstractmethod
