@@ -500,3 +500,71 @@ def check_tables(kept: Kept, tables: Iterable[list[dict[str, Any]]]) -> None:
         assert [row["offset"] for row in table] == sorted(newest.values())
         checked += 1
     assert checked
+
+
+def test_a_file_that_cannot_be_removed_is_left_to_the_next_start(kept: Kept) -> None:
+    """And what took its place stays."""
+    kept.write(("a", b"1"), ("b", b"1"))
+    kept.write(("c", b"1"), ("a", b"2"))
+    kept.end_segment()
+    with mock.patch.object(Path, "unlink", side_effect=OSError(5, "Input/output error")):
+        kept.tend()
+    kept.tend()
+    assert kept.table() == kept.expected()
+    assert kept.open() == []
+    assert offsets(kept) == [1, 2, 3, 4]
+    assert len(list(kept.log.folder.iterdir())) == 2
+
+
+def test_retention_does_not_take_what_the_store_may_have_already(kept: Kept) -> None:
+    """A commit that failed for its keeper, but was applied: it is made again before anything is given up."""
+    kept.open(CONFIG.model_copy(update={"retention_s": 3600.0}))
+    kept.log.segment_us = 10**15
+    hour_ago_us = time.time_ns() // 1000 - 3_599_500_000
+    kept.write(("a", b"1"), ("b", b"1"), received_us=hour_ago_us)
+    kept.write(("c", b"1"), ("d", b"1"))
+    kept.write(("e", b"1"), ("f", b"1"))
+    kept.end_segment()
+    kept.store.applied = True
+    kept.store.failures = [StoreError("Input/output error")]
+    kept.tend()
+    assert kept.streams._rewritten is not None
+    wait_until(lambda: time.time_ns() // 1000 > hour_ago_us + 3_600_000_000, "the first segment is too old")
+    kept.tend()
+    there = offsets(kept)
+    assert {2, 3, 4, 5, 6} <= set(there)
+    assert kept.open() == []
+    assert offsets(kept) == there
+
+
+def test_offsets_of_a_last_batch_that_is_lost_are_not_given_again(kept: Kept) -> None:
+    kept.write(("a", b"1"), ("b", b"1"))
+    kept.write(("a", b"2"), ("c", b"2"))
+    row = {"offset": 4, "topic": "z", "payload": b"z", "received": 1, "user_properties": []}
+    kept.log.segment_bytes = 1
+    kept.log.write([(1, 1, pa.RecordBatch.from_pylist([row], schema.SCHEMA), 1)])  # type: ignore[arg-type]
+    kept.log.discard()  # its commit has failed: the segment is there, and empty
+    Harm(kept, 1)
+    kept.tend()
+    assert offsets(kept) == [0, 1]
+    assert kept.log.next_offset == 4
+    kept.open()
+    assert kept.log.next_offset == 4
+
+
+def test_many_small_batches_are_put_together(kept: Kept) -> None:
+    """As a stream has them that gets a message now and then, each of another device."""
+    now_us = time.time_ns() // 1000
+    batches: list[Any] = [
+        pa.RecordBatch.from_pylist(
+            [{"offset": at, "topic": f"t/{at % 1500}", "payload": b"x", "received": now_us}], schema.SCHEMA
+        )
+        for at in range(2000)
+    ]
+    kept.log.segment_bytes = 1 << 30
+    kept.store.write(kept.log.write([(now_us, now_us, batch, 1) for batch in batches]), sync=True)
+    kept.log.publish()
+    kept.messages += [(f"t/{at % 1500}", b"x") for at in range(2000)]
+    kept.compact()
+    assert kept.table() == kept.expected()
+    assert len(kept.log.extents) == 2

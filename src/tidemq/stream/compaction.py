@@ -24,12 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemq.errors import TideMQError
-from tidemq.stream.log import COMPACTED, Extent, StreamLog, segments_of
+from tidemq.stream.log import COMPACTED, SEGMENT_EXTENTS, Extent, StreamLog, segments_of
 from tidemq.stream.merging import BYTES, ROWS, Cover, combined, write_segment
 from tidemq.stream.ranges import Run, open_runs
 from tidemq.stream.schema import END, HEAD, SCHEMA, checksum
 
 TOMBSTONE_S = 86_400  # an empty payload, which removes its topic, is kept for so long, for readers to see it
+_GROUP_SEGMENTS = 64  # that become one, at most
 _PENDING_BYTES = 4 << 20  # of topics that are not yet among the others, or as many as these have
 _JUDGED_ROWS = 1 << 20  # at a time, or so many as have
 _JUDGED_BYTES = 64 << 20  # these bytes: it costs by the number of topics, not of rows
@@ -42,7 +43,13 @@ _Judged = tuple[Extent, pa.BooleanArray | None]
 
 
 class StoppedError(TideMQError):
-    """A run was told to end. Caught by the thread that does it."""
+    """Work was told to end. Caught by who does it."""
+
+
+def check(stopped: Callable[[], bool]) -> None:
+    """StoppedError if it is."""
+    if stopped():
+        raise StoppedError("the broker stops, or nobody waits any more")
 
 
 class Newest:
@@ -62,7 +69,7 @@ class Newest:
         """Messages with the columns `offset` and `topic`; they keep so many bytes in memory."""
         self._raw.append(batch)
         self._raw_rows += batch.num_rows
-        self._raw_bytes += held_bytes
+        self._raw_bytes += max(held_bytes, batch.nbytes)
         if self._raw_rows >= ROWS or self._raw_bytes >= BYTES:
             self._reduce()
             if self._pending_bytes >= max(_PENDING_BYTES, self._found.nbytes):
@@ -143,7 +150,7 @@ def judge(
     for extent, batch in read_runs(runs, ["offset", "topic", "payload", "received"]):
         named = None if batch is None else batch.select(["offset", "topic"])
         waiting.append((extent, named, None if batch is None else goes(batch)))
-        rows, held = rows + extent.rows, held + extent.length
+        rows, held = rows + extent.rows, held + max(extent.length, named.nbytes if named else 0)
         if rows >= _JUDGED_ROWS or held >= _JUDGED_BYTES:
             yield from _judged(waiting, newest)
             waiting, rows, held = [], 0, 0
@@ -173,11 +180,11 @@ class _Gathered:
     first_us: int = 0
     last_us: int = 0
     batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
 
     def has_room(self, batch: pa.RecordBatch) -> bool:
-        rows = sum(each.num_rows for each in self.batches) + batch.num_rows
-        size: int = sum(each.nbytes for each in self.batches) + batch.nbytes
-        return rows <= ROWS and size <= BYTES
+        return bool(self.rows + batch.num_rows <= ROWS and self.bytes + batch.nbytes <= BYTES)
 
     def add(self, extent: Extent, kept: pa.RecordBatch) -> None:
         """What was kept of an extent that begins where this ends."""
@@ -186,6 +193,8 @@ class _Gathered:
         self.end = extent.end
         if kept.num_rows:
             self.batches.append(kept)
+            self.rows += kept.num_rows
+            self.bytes += kept.nbytes
 
     def take(self) -> Iterator[Cover]:
         """All of it as one batch; nothing where it covers nothing."""
@@ -267,6 +276,9 @@ class Compaction:
 
     def _fits(self, group: list[Extent], segment: list[Extent]) -> bool:
         log = self.log
+        segments = len({each.segment for each in group}) + 1  # each is a file that is open meanwhile
+        if segments > _GROUP_SEGMENTS or len(group) + len(segment) > SEGMENT_EXTENTS:
+            return False
         if log.segment_us and segment[-1].last_us - group[0].first_us >= log.segment_us:
             return False
         return sum(each.length for each in chain(group, segment)) <= log.compacted_bytes
@@ -303,9 +315,13 @@ class Compaction:
             gathered.add(extent, rows)
         yield from gathered.take()
 
+    def is_overtaken(self) -> bool:
+        """Whether retention has given up some of its messages."""
+        first: int = (self.clean or self.dirty)[0].first
+        return self.log.first_offset > first
+
     def _check(self) -> None:
-        if self.stopped():
-            raise StoppedError("the broker stops")
+        check(self.stopped)
 
 
 def _is_compact(old: list[Extent], kept: Sequence[_Judged]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import logging
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,8 @@ from tidemq.store.directory import sync_directory
 
 if TYPE_CHECKING:
     from tidemq.stream.packing import Buffers, Packer, Piece
+
+_log = logging.getLogger("tidemq")
 
 FAMILY = "stream"
 SEGMENT_BYTES = 256 << 20  # a segment that has grown to this is followed by another
@@ -333,6 +336,7 @@ class StreamLog:
 
     def replace(self, old: Sequence[Extent], new: Sequence[Extent]) -> None:
         """Puts extents of a new segment, which the store has by now, in the place of those of old ones."""
+        self._floor = max(self._floor, self.next_offset)  # the last ones may have no successor
         at = self._place(old[0])
         changed = _with_latest(new, self._latest_us(at))
         self.extents = [*self.extents[:at], *changed, *self.extents[at + len(old) :]]
@@ -347,9 +351,13 @@ class StreamLog:
         return self.extents[count - 1].latest_us if count else 0
 
     def remove_segments(self, extents: Iterable[Extent]) -> None:
-        """Removes the files of extents, in which no message is any more."""
-        for segment in {each.segment for each in extents}:
-            self.segment_path(segment).unlink(missing_ok=True)
+        """Removes the files of extents, in which no message is any more; what cannot be removed, the next
+        start removes."""
+        for path in {self.segment_path(each.segment) for each in extents}:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                _log.error("%s is not needed any more, and cannot be removed: %s", path, error)
 
     def name_compacted(self) -> int:
         """A number for a compacted segment, which none has had since the start: a reader that is about to

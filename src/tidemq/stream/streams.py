@@ -316,11 +316,12 @@ class Streams:
         merged, one stream or segment at a time, by a thread that lets `ask` do what is for this one.
         StoreError when the store fails.
         """
+        pending = self._rewritten
+        if pending is not None:  # before its rows are given up, which the store may have already
+            self._finish(pending)
         for stream in self._by_name.values():
             self._forget(stream)
-        if self._rewritten is not None:
-            self._finish(self._rewritten)
-        elif self._rewriting is None and (act := self._find_due(ask)):
+        if pending is None and self._rewriting is None and (act := self._find_due(ask)):
             self._rewriting = threading.Thread(target=act, name="tidemq-rewrite", daemon=True)
             self._rewriting.start()
 
@@ -396,7 +397,8 @@ class Streams:
         except (StoppedError, StoreError):
             pass  # what the store has not taken is its keeper's to try again
         except Exception as error:  # noqa: BLE001 - whatever it is, not at once again
-            if self._by_name.get(stream.config.name) is not stream:
+            overtaken = isinstance(error, FileNotFoundError) and compaction.is_overtaken()
+            if overtaken or self._by_name.get(stream.config.name) is not stream:
                 return  # its files have gone
             self.counts["stream_compactions_failed"] += 1
             _log.error("the stream %s cannot be compacted: %s", stream.config.name, error)
@@ -415,7 +417,8 @@ class Streams:
             log.remove_segments(rewrite.new)  # deleted, or given up by the retention, meanwhile
         else:
             gone = [each.removal(name) for each in rewrite.old]
-            self._store.write([*gone, *(each.write(name) for each in rewrite.new)], sync=True)
+            declared = [rewrite.stream.declaration()] if rewrite.lost else []  # with the next offset
+            self._store.write([*gone, *(each.write(name) for each in rewrite.new), *declared], sync=True)
             log.replace(rewrite.old, rewrite.new)
             rewrite.placed = True
             self._count(rewrite)
@@ -432,6 +435,11 @@ class Streams:
             self.counts["stream_messages_compacted"] += old - new - lost
             self.counts["stream_bytes_before_compaction"] += sum(each.length for each in rewrite.old)
             self.counts["stream_bytes_after_compaction"] += sum(each.length for each in rewrite.new)
+
+    @property
+    def closing(self) -> bool:
+        """Whether the broker stops: who works for a reader may end."""
+        return self._closing.is_set()
 
     def close(self) -> None:
         """Ends what the other thread does, and closes the files. The keeper has ended."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from tidemq.errors import RefusedError, StoreError
-from tidemq.stream.compaction import Newest, count_clean, is_tombstone, judge, read_runs, release
+from tidemq.stream.compaction import Newest, check, count_clean, is_tombstone, judge, read_runs, release
 from tidemq.stream.log import Extent, StreamLog
 from tidemq.stream.merging import large
 from tidemq.stream.ranges import Run, open_all
@@ -39,16 +39,25 @@ class Table:
             yield _whole(extent, batch).filter(kept)
 
 
-def read_table(log: StreamLog, topics_bytes_max: int, stack: ExitStack) -> Table:
+def read_table(
+    log: StreamLog, topics_bytes_max: int, stack: ExitStack, stopped: Callable[[], bool] = lambda: False
+) -> Table:
     """The table of now. `stack` closes its files. TooManyTopicsError where the topics of what is not yet
     compacted take more than `topics_bytes_max`; StoreError where a batch is not as it was written, or a file
-    is missing.
+    is missing. `stopped` is asked now and then; when it says so, StoppedError.
     """
+
+    def goes(batch: pa.RecordBatch) -> pa.BooleanArray:
+        check(stopped)
+        return is_tombstone(batch)
+
+    next_offset = log.next_offset
     runs: list[Run] = [(file, [each]) for file, run in open_all(log, stack) for each in run]
     extents = [each for _, [each] in runs]
-    end = extents[-1].end if extents else log.next_offset
+    end = extents[-1].end if extents else next_offset
     newest = Newest()
     for extent, batch in read_runs(runs[count_clean(extents) :], ["offset", "topic"]):
+        check(stopped)
         newest.add(_whole(extent, batch), extent.length)
         if newest.exceeds(topics_bytes_max):
             raise TooManyTopicsError(
@@ -56,7 +65,7 @@ def read_table(log: StreamLog, topics_bytes_max: int, stack: ExitStack) -> Table
                 f"compaction_bytes_max: {topics_bytes_max}"
             )
     parts: list[tuple[Run, pa.BooleanArray]] = []
-    for run, (extent, kept) in zip(runs, judge(runs, newest, is_tombstone), strict=True):
+    for run, (extent, kept) in zip(runs, judge(runs, newest, goes), strict=True):
         if kept is None:
             raise _damaged(extent)
         if kept.true_count:

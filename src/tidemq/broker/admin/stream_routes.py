@@ -24,12 +24,15 @@ from tidemq.broker.durability.keeper import Keeper
 from tidemq.config import StreamConfig
 from tidemq.errors import StoreError, UsageError
 from tidemq.stream import Extent, Stream, Streams
+from tidemq.stream.compaction import StoppedError
 from tidemq.stream.projection import Projection
 from tidemq.stream.ranges import ExpiredOffsetError, open_range
 from tidemq.stream.schema import END, HEAD, SCHEMA, serialized_batch
 from tidemq.stream.table import Table, TooManyTopicsError, read_table
 
 T = TypeVar("T")
+
+_SILENCE_S = 30.0  # of a reader of a table
 
 WAIT_MAX_S = 60.0  # for a reader that waits for the next message
 PIECE_BYTES = 4 << 20  # of batches whose columns are taken out at once,
@@ -141,11 +144,17 @@ class StreamRoutes:
         if not stream.config.last:
             _refuse(web.HTTPBadRequest, f"the stream {stream.config.name} is not one with last = true")
         names = request.query["columns"].split(",") if _columns(request) else SCHEMA.names
+
+        def stopped() -> bool:
+            return request.transport is None or self._streams.closing
+
         with ExitStack() as stack:
             try:
                 async with self._one_table:  # each takes memory for its topics
                     limit = self._streams.topics_bytes_max
-                    table = await asyncio.to_thread(read_table, stream.log, limit, stack)
+                    table = await asyncio.to_thread(read_table, stream.log, limit, stack, stopped)
+            except StoppedError as error:
+                _refuse(web.HTTPServiceUnavailable, str(error))
             except TooManyTopicsError as error:
                 _refuse(web.HTTPInsufficientStorage, str(error))
             except (StoreError, OSError) as error:
@@ -213,14 +222,18 @@ async def _send_table(request: web.Request, table: Table, names: Sequence[str]) 
         "X-Messages": str(table.rows),
     }
     response = web.StreamResponse(headers=headers)
-    await response.prepare(request)
     batches = table.batches(names)
-    with suppress(ConnectionError):
+    with suppress(ConnectionError, TimeoutError):
+        await response.prepare(request)
         await response.write(Projection.of(tuple(names)).head)
         while (data := await asyncio.to_thread(_next_batch, batches)) is not None:
-            await response.write(data)
+            async with asyncio.timeout(_SILENCE_S):  # who does not read holds files that are removed
+                await response.write(data)
         await response.write(END)
         await response.write_eof()
+        return response
+    if request.transport is not None:
+        request.transport.abort()
     return response
 
 
