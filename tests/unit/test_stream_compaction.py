@@ -542,7 +542,7 @@ def test_offsets_of_a_last_batch_that_is_lost_are_not_given_again(kept: Kept) ->
     kept.write(("a", b"2"), ("c", b"2"))
     row = {"offset": 4, "topic": "z", "payload": b"z", "received": 1, "user_properties": []}
     kept.log.segment_bytes = 1
-    kept.log.write([(1, 1, pa.RecordBatch.from_pylist([row], schema.SCHEMA), 1)])  # type: ignore[arg-type]
+    kept.log.write([(1, 1, pa.RecordBatch.from_pylist([row], schema.SCHEMA), 1)])
     kept.log.discard()  # its commit has failed: the segment is there, and empty
     Harm(kept, 1)
     kept.tend()
