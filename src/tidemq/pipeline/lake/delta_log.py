@@ -30,7 +30,7 @@ from tidemq.pipeline.lake.table_log import (
     Snapshot,
     TableError,
     TableLog,
-    is_folder,
+    remove_empty_folders,
 )
 from tidemq.pipeline.places import Storage, in_object_store
 
@@ -144,12 +144,7 @@ class DeltaLog(TableLog):
         found.table.vacuum(retention_hours=keep_h, dry_run=False, full=True, enforce_retention_duration=False)
         if in_object_store(self.uri):  # which knows no folders
             return
-        old = datetime.now(UTC) - timedelta(hours=keep_h)
-        for info in self._files.get_file_info(pafs.FileSelector(self._root)):
-            if is_folder(info) and info.mtime is not None and info.mtime < old:
-                inside = self._files.get_file_info(pafs.FileSelector(info.path, recursive=True))
-                if not any(each.is_file for each in inside):
-                    self._files.delete_dir(info.path)
+        remove_empty_folders(self._files, self._root, datetime.now(UTC) - timedelta(hours=keep_h))
 
     @contextmanager
     def _alone(self, snapshot: DeltaSnapshot) -> Iterator[None]:

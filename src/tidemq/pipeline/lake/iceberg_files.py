@@ -20,7 +20,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType, TimestamptzType
 
 from tidemq.pipeline.lake.day_files import COUNTED, Written
-from tidemq.pipeline.lake.table_log import PARTITION, File, is_folder
+from tidemq.pipeline.lake.table_log import PARTITION, File, remove_empty_folders
 from tidemq.pipeline.places import Storage, in_object_store
 
 STORAGE = "tidemq.storage"  # the property that has the options of `Storage`, as JSON
@@ -143,16 +143,8 @@ def remove_unneeded(table: Table, uri: str, keep: timedelta) -> None:
         files.delete_file(path)
     with files.open_output_stream(known) as file:
         file.write(json.dumps({path: at for path, at in unneeded.items() if path not in gone}).encode())
-    if in_object_store(uri):  # which knows no folders
-        return
-    kept, old = (
-        [info.path for info in there if info.is_file and info.path not in gone],
-        datetime.now(UTC) - keep,
-    )
-    for info in filter(is_folder, there):
-        empty = not any(path.startswith(f"{info.path}/") for path in kept)
-        if empty and info.mtime is not None and info.mtime < old:
-            files.delete_dir(info.path)
+    if not in_object_store(uri):  # which knows no folders
+        remove_empty_folders(files, root, datetime.now(UTC) - keep)
 
 
 def _read_json(files: pafs.FileSystem, path: str) -> dict[str, float]:

@@ -135,9 +135,7 @@ class Table:
         TableError when the table has other columns, ConflictError when another driver has brought it
         elsewhere.
         """
-        self.begin(progress, columns, stale)
-        snapshot = self._open(columns, widen)
-        self._is_behind(snapshot, progress)
+        snapshot = self._ready(columns, progress, stale, widen)
         reached = progress.reached(snapshot)
         if span is not None and span.whole and reached != span.start:
             raise ConflictError(f"somebody else has brought {self.uri} to the offset {reached} meanwhile")
@@ -156,6 +154,15 @@ class Table:
         end = span.end if span else max(each.high["offset"] for each in written) + 1
         self._log.commit(attempt.snapshot, progress.said(end), written)
         return sum(each.rows for each in written)
+
+    def _ready(
+        self, columns: pa.Schema, progress: Progress, stale: Callable[[], Stale] = Stale, widen: bool = False
+    ) -> Snapshot:
+        """The table with these columns, in this working."""
+        self.begin(progress, columns, stale)
+        snapshot = self._open(columns, widen)
+        self._is_behind(snapshot, progress)
+        return snapshot
 
     def _open(self, columns: pa.Schema, widen: bool = False) -> Snapshot:
         """The table, made if there is none. TableError where it has not these columns."""
@@ -222,9 +229,7 @@ class Table:
         TableError when the table has other columns, ConflictError when another driver has brought it
         elsewhere.
         """
-        self.begin(progress, columns)
-        snapshot = self._open(columns)
-        self._is_behind(snapshot, progress)
+        snapshot = self._ready(columns, progress)
         if progress.reached(snapshot) != start:
             raise ConflictError(f"somebody else has brought {self.uri} elsewhere than to the offset {start}")
         return snapshot

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -201,7 +202,11 @@ def without_date(columns: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in columns if field.name != PARTITION])
 
 
-def is_folder(info: pafs.FileInfo) -> bool:
-    """Of an attempt, or of files put together."""
-    named = info.base_name.startswith(("batch-", "compact-"))
-    return bool(named and info.type == pafs.FileType.Directory)
+def remove_empty_folders(files: pafs.FileSystem, root: str, before: datetime) -> None:
+    """Those of attempts, and of files put together, that are older and have no file, below `root`."""
+    for info in files.get_file_info(pafs.FileSelector(root)):
+        ours = info.type == pafs.FileType.Directory and info.base_name.startswith(("batch-", "compact-"))
+        if ours and info.mtime is not None and info.mtime < before:
+            inside = files.get_file_info(pafs.FileSelector(info.path, recursive=True))
+            if not any(each.is_file for each in inside):
+                files.delete_dir(info.path)
