@@ -27,8 +27,12 @@ from pyspark.sql import SparkSession
 
 from tidemq.bench.workload import Workload
 from tidemq.client.streams import COLUMNS, StreamReader
+from tidemq.pipeline.alerts.alert_rules import load_alert_rules
+from tidemq.pipeline.backtest import Backtest, run_backtest
 from tidemq.pipeline.decode.payload_rules import load_rules
 from tidemq.pipeline.lake.ingest import Ingest, run_ingest, start_ingest
+from tidemq.pipeline.lake.plan import Lake
+from tidemq.pipeline.lake.rework import rework
 from tidemq.pipeline.load_results import count_latencies, percentiles
 from tidemq.pipeline.reconcile.bucket_merging import Counts
 from tidemq.pipeline.reconcile.dumps import reconcile, reconcile_by
@@ -52,6 +56,7 @@ class Sizes:
     messages: int  # in the stream
     captured: int  # of a run with and one without a stream
     seconds: float  # of the stream whose latency is measured
+    history: int  # messages of bronze that are worked again
     queued: int  # in the split cluster
     samples: int
 
@@ -60,7 +65,9 @@ class Sizes:
         def of(number: int) -> int:
             return max(int(number * scale), 1000)
 
-        return cls(of(6_000_000), of(6_000_000), max(20 * scale, 3.0), of(30_000_000), of(100_000_000))
+        return cls(
+            of(6_000_000), of(6_000_000), max(20 * scale, 3.0), of(6_000_000), of(30_000_000), of(100_000_000)
+        )
 
 
 @contextmanager
@@ -219,12 +226,13 @@ RULES = 4
 DEVICES = 5000
 RULE = """
 [[rules]]
-name = "kind{number}"
-filter = "bench/+/kind{number}"
+name = "{name}"
+filter = "{filter}"
 format = "json"
 columns = "celsius double, humidity double, at timestamp"
 time = "at"
-
+"""
+GOLD = """
 [rules.gold]
 window = "1 minute"
 values = ["celsius", "humidity"]
@@ -237,8 +245,8 @@ def rules_part(spark: SparkSession, sizes: Sizes) -> Iterator[Mapping[str, Run]]
     """The same to rows of the rules' tables, with gold: the worst of four rules."""
     with broker_with(STREAM) as (broker, url), TemporaryDirectory(prefix="tidemq-bench-") as name:
         file = Path(name) / "rules.toml"
-        file.write_text("".join(RULE.replace("{number}", str(number)) for number in range(RULES)))
-        program = "from pipeline_data import publish_readings; publish_readings({}, {}, {}, {}, {})"
+        kinds = [f"kind{number}" for number in range(RULES)]
+        file.write_text("".join(RULE.format(name=kind, filter=f"bench/+/{kind}") + GOLD for kind in kinds))
 
         def follow() -> Figures:
             lake = Path(name) / f"lake-{time.monotonic_ns()}"
@@ -247,10 +255,7 @@ def rules_part(spark: SparkSession, sizes: Sizes) -> Iterator[Mapping[str, Run]]
             try:
                 while not query.lastProgress:
                     time.sleep(0.1)
-                given = (broker.port, sizes.seconds * 3, LATENCY_RATE, DEVICES, RULES)
-                subprocess.run(
-                    [sys.executable, "-c", program.format(*given)], cwd=Path(__file__).parent, check=True
-                )
+                readings(broker, sizes.seconds * 3)
                 query.processAllAvailable()
             finally:
                 query.stop()
@@ -263,9 +268,66 @@ def rules_part(spark: SparkSession, sizes: Sizes) -> Iterator[Mapping[str, Run]]
         yield {f"rules: {RULES} with gold, {LATENCY_RATE:,} messages a second": follow}
 
 
+def readings(broker: Broker, seconds: float, *, paced: bool = True) -> None:
+    """Publishes those of some seconds, from a process of its own."""
+    given = f"{broker.port}, {seconds}, {LATENCY_RATE}, {DEVICES}, {RULES}, paced={paced}"
+    program = f"from pipeline_data import publish_readings; publish_readings({given})"
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, check=True)
+
+
 def gold_rows(table: DeltaTable) -> int:
     """How many messages are counted."""
     return sum(table.to_pyarrow_table(columns=["count"])["count"].to_pylist())
+
+
+ALERTS = """
+[[alerts]]
+name = "hot"
+filter = "bench/+/kind0"
+value = "celsius"
+kind = "threshold"
+above = 39.9
+"""
+DAY_MESSAGES = 86_400 * LATENCY_RATE
+
+
+@contextmanager
+def history_part(spark: SparkSession, sizes: Sizes) -> Iterator[Mapping[str, Run]]:
+    """What bronze has, by a rule that was added later, and by a rule for alerts."""
+    with broker_with(STREAM) as (broker, url), TemporaryDirectory(prefix="tidemq-bench-") as name:
+        file, alerts = Path(name) / "rules.toml", Path(name) / "alerts.toml"
+        alerts.write_text(ALERTS)
+        readings(broker, sizes.history / LATENCY_RATE, paced=False)
+        run_ingest(spark, Ingest(url=url, stream=STREAM, tables=name), once=True)
+
+        def refined(gold: str) -> Figures:
+            file.write_text(RULE.format(name="all", filter="bench/#") + gold)
+            lake = Lake(stream=STREAM, tables=name, rules=load_rules(file))
+            figures = timed(sizes.history, lambda: rework(spark, lake, "all"))
+            rows = DeltaTable(lake.silver(lake.rules[0]).uri).to_pyarrow_dataset().count_rows()
+            assert rows == sizes.history, f"{rows} of {sizes.history} messages"
+            assert not gold or gold_rows(DeltaTable(lake.gold(lake.rules[0]).uri)) == rows
+            for table in ("silver", "gold") if gold else ("silver",):
+                shutil.rmtree(Path(name) / STREAM / table)
+            return of_a_day(figures)
+
+        def tested() -> Figures:
+            job = Backtest(lake=Lake(stream=STREAM, tables=name), rules=load_alert_rules(alerts))
+            seen: list[object] = []
+            figures = timed(sizes.history, lambda: run_backtest(spark, job, lambda _, row: seen.append(row)))
+            assert seen, "no alert"
+            return of_a_day(figures)
+
+        yield {
+            "history: refine": lambda: refined(""),
+            "history: refine, with gold": lambda: refined(GOLD),
+            "history: backtest, one rule": tested,
+        }
+
+
+def of_a_day(figures: Figures) -> Figures:
+    """With how long a day of messages at `LATENCY_RATE` would take."""
+    return figures | {"minutes a day": DAY_MESSAGES / figures["rows/s"] / 60}
 
 
 @contextmanager
@@ -401,6 +463,7 @@ PARTS = {
     "capture": capture_part,
     "latency": latency_part,
     "rules": rules_part,
+    "history": history_part,
     "reconcile": reconcile_part,
     "percentiles": percentile_part,
 }

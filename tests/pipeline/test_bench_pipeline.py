@@ -20,10 +20,10 @@ def test_every_part_runs_and_is_on_the_page(spark: SparkSession, monkeypatch: py
     import pipeline_report as benchmark
     from pipeline_parts import PARTS, Sizes
 
-    sizes = Sizes(messages=4000, captured=4000, seconds=1.0, queued=6400, samples=6400)
+    sizes = Sizes(messages=4000, captured=4000, seconds=1.0, history=4000, queued=6400, samples=6400)
     samples = benchmark.run_parts(spark, PARTS, sizes, 1, warm_up=False)
     page = benchmark.markdown(samples, machine.describe(), sizes, 0.0, "1 round")
-    assert len(samples) == 14
+    assert len(samples) == 17
     for who, runs in samples.items():
         for what, value in runs[0].items():
             assert value > 0
