@@ -285,6 +285,8 @@ class Config(BaseModel):
     )
     decision_cache_max: Annotated[StrictInt, Field(ge=0, le=100_000_000)] = 100_000  # of these answers
 
+    alarm_drops_per_s: Annotated[StrictFloat, Field(ge=0, le=1e9)] = 100.0  # above: an alarm; 0: never
+
     log_level: LogLevel = "info"
     fault_lines_max: Annotated[StrictInt, Field(ge=0, le=100_000)] = (
         20  # log lines on clients' faults a second

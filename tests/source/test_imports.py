@@ -61,9 +61,10 @@ ROOMS = {
         "durability": "providers",
         "access": "acl_rules fault_log hooks host providers replay_pieces replays stream_filters",
         "authenticators": "access acl_rules host providers",
-        "admin": "durability",
+        "monitoring": "durability",
+        "admin": "durability monitoring",
         "broker": "access admin authenticators completion durability fault_log hooks host listeners "
-        "program_subscription providers reload replays sys_topics",
+        "monitoring program_subscription providers reload replays sys_topics",
         "__init__": "acl_rules broker hooks program_subscription providers",
     },
     "bench": {

@@ -12,6 +12,7 @@ import pytest
 from tidemq.broker import Broker
 from tidemq.config import Config
 from tidemq.engine.door.events import Event, Received, Stopped
+from tidemq.engine.door.figures import Histogram, Question, ReactorFigures
 from tidemq.engine.door.listeners import ListenerSettings
 from tidemq.engine.door.rule_row import RuleRow
 from tidemq.limits import Limits
@@ -152,6 +153,28 @@ class FakeEngine:
         pass
 
 
+class FakeView:
+    """What can be seen of it: nothing."""
+
+    def histograms(self) -> dict[str, Histogram]:
+        return {}
+
+    def reactors(self) -> list[ReactorFigures]:
+        return []
+
+    def listeners(self) -> dict[str, int]:
+        return {}
+
+    def shared_groups(self) -> int:
+        return 0
+
+    def memory(self) -> tuple[int, int, bool]:
+        return 0, 1, False
+
+    def ask(self, reactor: int, number: int, question: Question) -> None:
+        pass
+
+
 class BrokerOnFake(Broker):
     """A broker whose engine is the double; `engine` is it."""
 
@@ -165,6 +188,9 @@ class BrokerOnFake(Broker):
     def _make_engine(self) -> Any:
         self.engine = FakeEngine(self.config.limits, reactors=self.config.reactors)
         return self.engine
+
+    def _make_view(self, engine: Any) -> Any:
+        return FakeView()
 
 
 @pytest.fixture

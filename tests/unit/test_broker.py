@@ -18,7 +18,7 @@ from waiting import until
 import tidemq
 from tidemq.broker import Verdict, fault_log
 from tidemq.broker.fault_log import DROPS, DropLog, FaultLog
-from tidemq.broker.sys_topics import plan_sys_messages
+from tidemq.broker.sys_topics import SysTopics
 from tidemq.config import Config, Listener
 from tidemq.engine.door.events import Connected, ConnectRequest, Disconnected, Dropped, Received
 from tidemq.errors import ConfigError, UsageError
@@ -197,11 +197,29 @@ async def test_sys_topics_are_published_retained_and_again(broker_on_fake: type[
 
 
 def test_sys_messages_leave_out_what_the_engine_does_not_count() -> None:
-    planned = plan_sys_messages({"messages_sent": 4, "dropped_a": 1, "dropped_b": 2}, uptime_s=9)
+    topics = SysTopics()
+    topics.look({"messages_sent": 4, "dropped_a": 1, "dropped_b": 2}, 0.0)
+    planned = topics.plan(uptime_s=9)
     assert planned["$SYS/broker/uptime"] == "9 seconds"
     assert planned["$SYS/broker/messages/sent"] == "4"
     assert planned["$SYS/broker/messages/dropped"] == "3"
     assert "$SYS/broker/messages/received" not in planned
+    assert "$SYS/broker/load/bytes/sent/1min" not in planned
+
+
+def test_sys_messages_have_maxima_and_moving_averages_a_minute() -> None:
+    topics = SysTopics()
+    for second in range(600):  # ten messages a second, and five clients that go in the end
+        clients = 5 if second < 300 else 1
+        counters = {"messages_received": 10 * second, "live_connections": clients, "live_sessions": 7}
+        topics.look(counters | {"memory_used": 100 - second // 10}, 1.0)
+    planned = topics.plan(uptime_s=600)
+    assert planned["$SYS/broker/clients/maximum"] == "5"
+    assert planned["$SYS/broker/clients/disconnected"] == "6"
+    assert planned["$SYS/broker/heap/maximum size"] == "100"
+    assert planned["$SYS/broker/heap/current size"] == "41"
+    loads = [float(planned[f"$SYS/broker/load/publish/received/{each}min"]) for each in (1, 5, 15)]
+    assert loads == [pytest.approx(600, abs=1), pytest.approx(519, abs=1), pytest.approx(291, abs=1)]
 
 
 async def _http(port: int, request: bytes) -> tuple[bytes, bytes]:
@@ -225,7 +243,17 @@ async def test_the_admin_endpoint_tells_health_and_counters(
         assert json.loads(body)["messages_received"] == 7
         status, body = await _http(port, b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status == b"HTTP/1.1 404 Not Found"
-        assert json.loads(body)["paths"] == ["/clients/{client_id}", "/counters", "/health", "/reload"]
+        assert json.loads(body)["paths"] == [
+            "/alarms",
+            "/api/v1/clients",
+            "/api/v1/clients/{client_id}",
+            "/counters",
+            "/health",
+            "/metrics",
+            "/openapi.json",
+            "/ready",
+            "/reload",
+        ]
         status, _ = await _http(port, b"POST /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert status == b"HTTP/1.1 405 Method Not Allowed"
         assert (await _http(port, b"x" * 20_000 + b"\r\n\r\n"))[0] == b"HTTP/1.0 400 Bad Request"

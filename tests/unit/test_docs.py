@@ -127,7 +127,7 @@ def test_the_files_shown_are_accepted(tmp_path: Path) -> None:
 
 
 def test_every_counter_is_documented() -> None:
-    text = (ROOT / "docs/counters.md").read_text()
+    text = (ROOT / "docs/counters.md").read_text().split("\n## Prometheus\n")[0]
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     sources = [path.read_text() for path in (ROOT / "src/tidemq/broker").rglob("*.py")]
     control_plane = re.findall(r'counts\["(\w+)"\]', "".join(sources))

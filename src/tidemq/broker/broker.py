@@ -11,12 +11,10 @@ import asyncio
 import logging
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
-from weakref import WeakValueDictionary
 
 from tidemq import wire
 from tidemq.broker.access.decisions import Decisions
@@ -30,7 +28,7 @@ from tidemq.broker.host.clock_watch import ClockWatch
 from tidemq.broker.host.privileges import become, find_identity, make_directory
 from tidemq.broker.host.secret_files import secret_files, warn_of
 from tidemq.broker.listeners import Listeners
-from tidemq.broker.program_subscription import Message, Subscription
+from tidemq.broker.program_subscription import Subscription, Subscriptions
 from tidemq.broker.providers import (
     ADMINISTRATIVE_ACTION,
     Authenticator,
@@ -62,6 +60,7 @@ from tidemq.engine.door.events import (
     SubscribeRequest,
     Unsubscribed,
 )
+from tidemq.engine.door.figures import Roster
 from tidemq.errors import UsageError
 from tidemq.store import MemoryStore, Store
 from tidemq.stream import Streams
@@ -70,7 +69,6 @@ from tidemq.wire import (
     Properties,
     Publish,
     Subscribe,
-    decode_properties,
     encode,
     encode_properties,
     forwarded_properties,
@@ -80,13 +78,17 @@ if TYPE_CHECKING:
     from aiohttp.web import RouteDef
 
     from tidemq.broker.admin.server import AdminServer
+    from tidemq.broker.monitoring.monitor import Monitor
     from tidemq.engine import Engine, StoreAccess
+    from tidemq.engine.door.view import EngineView
 
 _log = logging.getLogger("tidemq")
 
 _LATE_MODULES = (  # which a broker needs later on, whoever it has become
     "concurrent.futures.thread",
     "tidemq.broker.admin.stream_routes",
+    "tidemq.broker.monitoring.certificates",
+    "tidemq.broker.monitoring.monitor",
     "tidemq.stream.merging",
     "tidemq.stream.schema",
 )
@@ -129,8 +131,9 @@ class Broker:
         self._admin: AdminServer | None = None
         self._reloads = Reloads()
         self._acl: AclFile | None = None
+        self.monitor: Monitor | None = None  # what it shows of itself; None before it has loaded
         self._tasks: list[asyncio.Task[None]] = []  # that go on until the end
-        self._subscriptions: WeakValueDictionary[int, Subscription] = WeakValueDictionary()
+        self._subscriptions = Subscriptions(self._engine_of_now)
         self._listeners: Listeners | None = None
         self._reactors = self.config.reactors or min(REACTORS_MAX, len(os.sched_getaffinity(0)))
         self._phase: Literal["new", "starting", "running", "stopping", "stopped"] = "new"
@@ -140,7 +143,6 @@ class Broker:
         self._stopped = asyncio.Event()  # the engine said so
         self._failure = ""  # why it cannot go on
         self._failed = asyncio.Event()
-        self._counts: Counter[str] = Counter()
         self._providers: list[object] = []  # that the configuration names: closed at the end
         self.ports: tuple[int, ...] = ()  # bound, the first is that of `config.port`
         self.admin_port = 0  # bound; 0: off
@@ -198,6 +200,8 @@ class Broker:
                 make_directory(config.data, identity)
             become(identity, _LATE_MODULES)
         warn_of(secret_files(config))
+        if self._admin is not None:
+            await self._admin.start(self._admin_routes(store))
         if store is not None:
             self._keeper = await self._load(store, engine)
         if config.streams and self._streams is None:
@@ -207,12 +211,11 @@ class Broker:
             engine, config, authenticators, authoriser, self._hooks, replays
         )
         self._comings = Comings(engine, config.fault_lines_max, is_needed=decisions.wants_reports)
-        self._handlers = self._event_handlers(decisions, replays)
         if config.acl_file is not None:
             self._acl = AclFile(config.acl_file, config.acl_format, engine.set_rules)
             self._reloads.add("rules", self._acl.reload)
-        if self._admin is not None:
-            await self._admin.start(self._admin_routes())
+        self.monitor = monitor = self._make_monitor(engine, store)
+        self._handlers = self._event_handlers(decisions, replays, monitor)
         engine.start()
         if self._keeper is not None:
             self._keeper.start()
@@ -221,9 +224,12 @@ class Broker:
 
     def _begin_tasks(self, listeners: Listeners) -> None:
         listeners.watch()
+        assert self.monitor is not None
         self._tasks.append(asyncio.create_task(self._clock.watch()))
+        self._tasks.append(asyncio.create_task(self.monitor.watch()))
         if self.config.sys_interval_s:
-            publishing = publish_sys_topics(self.counters, self._publish_sys, self.config.sys_interval_s)
+            count = self.monitor.counters_and_sizes
+            publishing = publish_sys_topics(count, self._publish_sys, self.config.sys_interval_s)
             self._tasks.append(asyncio.create_task(publishing))
         if self._acl is not None:
             self._tasks.append(asyncio.create_task(self._acl.watch()))
@@ -276,8 +282,7 @@ class Broker:
             await self._close_providers()
             assert self._replays is not None
             await self._replays.close()
-            for subscription in list(self._subscriptions.values()):
-                subscription.close()
+            self._subscriptions.close()
             asyncio.get_running_loop().remove_reader(engine.fileno())
             self._fault_log.flush()
             if self._comings is not None:
@@ -354,18 +359,7 @@ class Broker:
         Raises UsageError for a malformed filter.
         """
         encode(Subscribe(packet_id=1, subscriptions=(wire.Subscription(filter=topic_filter, qos=qos),)), 5)
-
-        def begin(subscription: Subscription) -> int:
-            receiver: int = self._running_engine().subscribe(topic_filter, qos)
-            self._subscriptions[receiver] = subscription
-            return receiver
-
-        def end(receiver: int) -> None:
-            self._subscriptions.pop(receiver, None)
-            if self._engine is not None:
-                self._engine.unsubscribe(receiver)
-
-        return Subscription(begin, end, queue_messages_max)
+        return self._subscriptions.make(topic_filter, qos, queue_messages_max)
 
     async def disconnect(self, client_id: str, reason: int = ADMINISTRATIVE_ACTION) -> bool:
         """Ends the client's connection with a 5.0 reason code; False where it has none. Its session stays."""
@@ -385,7 +379,7 @@ class Broker:
     def counters(self) -> dict[str, int]:
         """Totals since the start, and gauges, by name."""
         counters = dict(self._running_engine().counters())
-        counters.update(self._counts)
+        counters.update(self._subscriptions.counts)
         if self._keeper is not None:
             counters.update(self._keeper.counts)
         if self._streams is not None:
@@ -504,21 +498,52 @@ class Broker:
             raise refused(
                 "configuration", "admin_port", text, ["0", "pip install 'tidemq[admin]'"]
             ) from error
-        return AdminServer(self.counters, self._problems, self.reload, self.disconnect, self.config)
+        acts = (self._serving, self._problems, self.reload, self.disconnect)
+        return AdminServer(self.counters, *acts, self.config)
 
-    def _admin_routes(self) -> list[RouteDef]:
-        if self._streams is None or self._keeper is None:
+    def _serving(self) -> Monitor | None:
+        """None as long as the broker loads what is stored."""
+        return self.monitor if self._engine_of_now() is not None else None
+
+    def _admin_routes(self, store: Store | None) -> list[RouteDef]:
+        if store is None or isinstance(store, MemoryStore):
             return []
         from tidemq.broker.admin.stream_routes import StreamRoutes
 
-        return StreamRoutes(self._streams, self._keeper).routes()
+        return StreamRoutes(lambda: (self._streams, self._keeper)).routes()
+
+    def _engine_of_now(self) -> Engine | None:
+        return self._engine if self._phase in ("running", "stopping") else None
 
     def _running_engine(self) -> Engine:
-        if self._engine is None or self._phase not in ("running", "stopping"):
+        if (engine := self._engine_of_now()) is None:
             raise UsageError("the broker is not running")
-        return self._engine
+        return engine
 
-    def _event_handlers(self, decisions: Decisions, replays: Replays) -> dict[type, Callable[[Any], None]]:
+    def _make_view(self, engine: Engine) -> EngineView:
+        from tidemq.engine.door.view import EngineView
+
+        return EngineView(engine)
+
+    def _make_monitor(self, engine: Engine, store: Store | None) -> Monitor:
+        from tidemq.broker.monitoring.monitor import Monitor, Watched
+
+        assert self._listeners is not None
+        watched = Watched(
+            config=self.config,
+            view=self._make_view(engine),
+            reactors=self._reactors,
+            keeper=self._keeper,
+            store_bytes=(lambda: 0) if store is None else store.size_bytes,
+            counters=self.counters,
+            certificates=self._listeners.certificates,
+            publish=self._publish_sys,
+        )
+        return Monitor(watched)
+
+    def _event_handlers(
+        self, decisions: Decisions, replays: Replays, monitor: Monitor
+    ) -> dict[type, Callable[[Any], None]]:
         return {
             ConnectRequest: decisions.on_connect,
             AuthRequest: decisions.on_auth,
@@ -532,8 +557,9 @@ class Broker:
             Connected: self._on_connected,
             Disconnected: self._on_disconnected,
             Dropped: self._drop_log.log,
-            Received: self._on_received,
+            Received: self._subscriptions.on_received,
             Revoked: self._on_revoked,
+            Roster: monitor.clients.on_roster,
             Stopped: lambda _: self._stopped.set(),
         }
 
@@ -561,15 +587,6 @@ class Broker:
         assert self._decisions is not None
         self._decisions.on_disconnected(event)
 
-    def _on_received(self, event: Received) -> None:
-        subscription = self._subscriptions.get(event.receiver)
-        if subscription is None:
-            return  # closed while the message was on its way
-        properties = decode_properties(event.properties) if event.properties else NO_PROPERTIES
-        message = Message(event.topic, event.payload, event.qos, event.retain, properties)
-        if not subscription.put(message):
-            self._counts["dropped_program_queue"] += 1
-
     def _on_revoked(self, event: Revoked) -> None:
         _log.info(
             "the rules ended %d subscriptions of client %r, one of them to %r",
@@ -579,4 +596,5 @@ class Broker:
         )
 
     def _publish_sys(self, topic: str, payload: bytes) -> None:
-        self._running_engine().publish(topic, payload, retain=True)
+        if self.config.sys_interval_s:
+            self._running_engine().publish(topic, payload, retain=True)

@@ -160,6 +160,11 @@ class Listeners:
         )
 
     @property
+    def certificates(self) -> dict[str, str]:
+        """Files with the certificates of those that have one, by name."""
+        return {name: str(each.tls.cert) for name, each in self.by_name.items() if each.tls is not None}
+
+    @property
     def secure(self) -> bool:
         """Whether any of them has certificates."""
         return bool(self._secured)

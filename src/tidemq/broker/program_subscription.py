@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+from weakref import WeakValueDictionary
 
+from tidemq.engine.door.events import Received
 from tidemq.errors import UsageError
-from tidemq.wire import Properties
+from tidemq.wire import NO_PROPERTIES, Properties, decode_properties
+
+if TYPE_CHECKING:
+    from tidemq.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +96,46 @@ class Subscription:
         self._queue.append(message)
         self._wake.set()
         return True
+
+
+class Subscriptions:
+    """Those of one broker's program; `counts` has what they dropped."""
+
+    def __init__(self, engine: Callable[[], Engine | None]) -> None:
+        """`engine`: None as long as the broker does not run."""
+        self._engine = engine
+        self._by_receiver: WeakValueDictionary[int, Subscription] = WeakValueDictionary()
+        self.counts: Counter[str] = Counter()
+
+    def make(self, topic_filter: str, qos: int, queue_messages_max: int) -> Subscription:
+        """One that begins when it is entered or iterated; then UsageError unless the broker runs."""
+
+        def begin(subscription: Subscription) -> int:
+            engine = self._engine()
+            if engine is None:
+                raise UsageError("the broker is not running")
+            receiver: int = engine.subscribe(topic_filter, qos)
+            self._by_receiver[receiver] = subscription
+            return receiver
+
+        def end(receiver: int) -> None:
+            self._by_receiver.pop(receiver, None)
+            if (engine := self._engine()) is not None:
+                engine.unsubscribe(receiver)
+
+        return Subscription(begin, end, queue_messages_max)
+
+    def on_received(self, event: Received) -> None:
+        """A message for one of them, which may have been closed while the message was on its way."""
+        subscription = self._by_receiver.get(event.receiver)
+        if subscription is None:
+            return
+        properties = decode_properties(event.properties) if event.properties else NO_PROPERTIES
+        message = Message(event.topic, event.payload, event.qos, event.retain, properties)
+        if not subscription.put(message):
+            self.counts["dropped_program_queue"] += 1
+
+    def close(self) -> None:
+        """Ends all of them."""
+        for subscription in list(self._by_receiver.values()):
+            subscription.close()

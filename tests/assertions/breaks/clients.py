@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from assertions.planted import Break
 
+LISTED = "tests/unit/test_monitor.py::test_every_client_is_listed_once_whatever_the_pages_are"
 RULES = "tests/conformance/test_rules.py"
 ACKNOWLEDGED = "tests/durable/test_acknowledgement.py"
 MOVES = "tests/adversity/test_placement.py::test_a_publisher_moves_and_keeps_its_order"
@@ -239,6 +240,20 @@ SERVED: list[Break] = [
         "    c.delivered = False\n",
         "",
         ("tests/unit/test_replays.py",),
+    ),
+    Break(
+        "roll call: a bucket is one of the table",
+        "clients/roll_call.py",
+        "        roster.buckets = r.sessions.bucket_count()\n",
+        "        roster.buckets = r.sessions.bucket_count() + 1\n",
+        (LISTED,),
+    ),
+    Break(
+        "roll call: an answer has no more clients than were asked for",
+        "clients/roll_call.py",
+        "if roster.rows.size() >= roster.rows_max or looked_at > _STEPS_MAX:",
+        "if looked_at > _STEPS_MAX:",
+        (LISTED,),
     ),
     Break(
         "subscribing: one SUBSCRIBE of a client waits for a decision",

@@ -37,8 +37,8 @@ OUTBOX: list[Break] = [
     Break(
         "outbox: nothing is in flight where an entry goes before the head",
         "queues/handbacks.py",
-        "prepend_entry(cython.address(shard.outbox), r.tally)",
-        "prepend_entry(box, r.tally)",
+        "prepend_entry(cython.address(shard.outbox), r.now_ms, r.tally)",
+        "prepend_entry(box, r.now_ms, r.tally)",
         (WAITED,),
     ),
     Break(

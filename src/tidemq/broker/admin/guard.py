@@ -19,7 +19,7 @@ from aiohttp import web
 from tidemq.config import refused
 
 TOKEN_CHARACTERS_MIN = 16
-OPEN_PATHS = ("/health",)
+OPEN_PATHS = ("/health", "/ready")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -1,5 +1,5 @@
-"""The admin listener, over HTTP: `GET /health`, `GET /counters`, `POST /reload`, `DELETE /clients/ID`, and
-the streams (`stream_routes`).
+"""The admin listener, over HTTP: `GET /health`, `GET /ready`, `GET /alarms`, `GET /metrics`, `GET /counters`,
+`POST /reload`, `/api/v1` (`api`), and the streams (`stream_routes`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from prometheus_client import CONTENT_TYPE_LATEST
 
+from tidemq.broker.admin.api import PROBLEM, document_route
+from tidemq.broker.admin.client_api import ClientApi
 from tidemq.broker.admin.door import Door
-from tidemq.broker.admin.guard import Guard, Handler, is_loopback
+from tidemq.broker.admin.guard import OPEN_PATHS, Guard, Handler, is_loopback
+from tidemq.broker.monitoring.alarms import Alarm
+from tidemq.broker.monitoring.metrics import Exposition
+from tidemq.broker.monitoring.monitor import Monitor
 from tidemq.config import Config, refused
 from tidemq.engine.door.listeners import listening_at
 
 _log = logging.getLogger("tidemq.admin")
 
+LOADING = "the broker loads what is stored"
 SHUTDOWN_S = 1.0  # for answers under way when it closes
 
 
@@ -36,16 +43,20 @@ class AdminServer:
     def __init__(
         self,
         counters: Callable[[], Mapping[str, int]],
+        monitor: Callable[[], Monitor | None],
         problems: Callable[[], Sequence[str]],
         reload: Callable[[], Awaitable[Mapping[str, str]]],
         disconnect: Callable[[str], Awaitable[bool]],
         config: Config,
     ) -> None:
+        """`monitor`: None as long as the broker loads what is stored."""
         self._counters = counters
+        self._monitor = monitor
         self._problems = problems
         self._reload = reload
         self._disconnect = disconnect
         self._config = config
+        self._exposition: Exposition | None = None
         self._guard = Guard(config.admin_token_file, config.admin_host)
         self._tls = self._make_tls() if config.admin_cert else None
         self._sockets: list[socket.socket] = []
@@ -79,14 +90,21 @@ class AdminServer:
 
     async def start(self, routes: Iterable[web.RouteDef] = ()) -> None:
         """Listens and answers."""
-        app = web.Application(middlewares=[self._attend, _explain, self._guard.middleware])
+        app = web.Application(
+            middlewares=[self._attend, _explain, self._guard.middleware, self._refuse_while_loading]
+        )
         own = [
             web.get("/health", self._health),
+            web.get("/ready", self._ready),
+            web.get("/alarms", self._alarms),
+            web.get("/metrics", self._metrics),
             web.get("/counters", self._count),
             web.post("/reload", self._reload_all),
-            web.delete("/clients/{client_id:.+}", self._disconnect_one),
         ]
-        app.add_routes([*own, *routes])
+        clients = ClientApi(lambda: self._running_monitor().clients, self._disconnect)
+        endpoints = clients.endpoints()
+        api = [*(each.route() for each in endpoints), document_route(endpoints)]
+        app.add_routes([*own, *api, *routes])
         self._runner = web.AppRunner(
             app, logger=_log, access_log=None, shutdown_timeout=SHUTDOWN_S, handle_signals=False
         )
@@ -135,10 +153,41 @@ class AdminServer:
             self._door.end(request)
 
     async def _health(self, _: web.Request) -> web.Response:
-        """503 while the broker does less than it should."""
-        if problems := self._problems():
-            return web.json_response({"status": "failing", "problems": list(problems)}, status=503)
-        return web.json_response({"status": "ok"})
+        """503 where something stands still that only a restart moves."""
+        monitor = self._monitor()
+        return _judged(monitor.pulse.look() if monitor is not None else [])
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        """503 while the broker loads, or does less than it should; with what alarms there are."""
+        monitor = self._monitor()
+        if monitor is None:
+            return _judged([LOADING])
+        return _judged([*monitor.pulse.look(), *self._problems()], monitor.alarms.active)
+
+    async def _alarms(self, _: web.Request) -> web.Response:
+        alarms = self._running_monitor().alarms
+        body = {
+            "active": [each.describe() for each in alarms.active],
+            "ended": [each.describe() for each in alarms.ended],
+        }
+        return web.json_response(body)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        monitor = self._running_monitor()
+        if self._exposition is None:
+            self._exposition = Exposition(monitor, self._counters)
+        return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def _running_monitor(self) -> Monitor:
+        monitor = self._monitor()
+        assert monitor is not None, "nothing else is answered while the broker loads"
+        return monitor
+
+    @web.middleware
+    async def _refuse_while_loading(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in OPEN_PATHS and self._monitor() is None:
+            raise web.HTTPServiceUnavailable(text=LOADING)
+        return await handler(request)
 
     async def _count(self, _: web.Request) -> web.Response:
         return web.json_response(dict(self._counters()))
@@ -152,12 +201,15 @@ class AdminServer:
             body["error"] = "; ".join(f"{name}: {text}" for name, text in wrong.items())
         return web.json_response(body, status=500 if wrong else 200)
 
-    async def _disconnect_one(self, request: web.Request) -> web.Response:
-        """202: whoever owns the connection has been told to end it; 404: there is none."""
-        client_id = request.match_info["client_id"]
-        if not await self._disconnect(client_id):
-            raise web.HTTPNotFound(text=f"no client {client_id!r} is connected", reason="No such client")
-        return web.json_response({"disconnecting": client_id}, status=202)
+
+def _judged(problems: Sequence[str], alarms: Sequence[Alarm] = ()) -> web.Response:
+    """200, or 503 with the problems."""
+    body: dict[str, object] = {"status": "failing" if problems else "ok"}
+    if problems:
+        body["problems"] = list(problems)
+    if alarms:
+        body["alarms"] = [each.name for each in alarms]  # no more: anybody may ask
+    return web.json_response(body, status=503 if problems else 200)
 
 
 @web.middleware
@@ -166,7 +218,7 @@ async def _explain(request: web.Request, handler: Handler) -> web.StreamResponse
     try:
         return await handler(request)
     except web.HTTPException as error:
-        if error.status < 400:
+        if error.status < 400 or error.content_type == PROBLEM:
             raise
         paths = sorted({route.resource.canonical for route in request.app.router.routes() if route.resource})
         body: dict[str, object] = {"error": error.text or error.reason}

@@ -42,10 +42,23 @@ PIECE_EXTENTS = 256  # or so many of them
 class StreamRoutes:
     """The handlers of `/streams`; they run on the broker's event loop."""
 
-    def __init__(self, streams: Streams, keeper: Keeper) -> None:
-        self._streams = streams
-        self._keeper = keeper
+    def __init__(self, find: Callable[[], tuple[Streams | None, Keeper | None]]) -> None:
+        """`find`: None where a program has brought a store that is not on disk."""
+        self._find = find
         self._one_table = asyncio.Lock()
+
+    @property
+    def _streams(self) -> Streams:
+        streams, _ = self._find()
+        if streams is None:
+            _refuse(web.HTTPNotFound, "this broker has no store on disk, and so no streams", "No streams")
+        return streams
+
+    @property
+    def _keeper(self) -> Keeper:
+        _, keeper = self._find()
+        assert keeper is not None, "streams have a store"
+        return keeper
 
     def routes(self) -> list[web.RouteDef]:
         """For an aiohttp application."""

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from tidemq.broker.durability.commit_times import CommitTimes
 from tidemq.broker.durability.errands import Errands
 from tidemq.broker.durability.expiry import Expiry
 from tidemq.broker.durability.queue_rows import (
@@ -103,7 +104,7 @@ class Keeper:
         self._streams = streams
         self._errands = Errands()  # of other threads
         self._on_death = on_death
-        self._died = False
+        self.died = False
         self._thread = threading.Thread(target=self._run, name="tidemq-keeper", daemon=True)
         self._counts: OrderedDict[bytes, int] = OrderedDict()  # of references, of payloads that have a count
         # of batches that failed, by family and key, to go before the next: the last value of a key counts
@@ -120,6 +121,7 @@ class Keeper:
         self._dated = 0.0  # when the store was last told the time
         self._full = False
         self.counts: Counter[str] = Counter(dict.fromkeys(STORE_COUNTERS, 0))
+        self.times = CommitTimes()
         self._drained = 0  # so many works in a row had nothing that was to be undone
         self.failure = ""  # why the last batch failed; empty: it did not
 
@@ -220,7 +222,7 @@ class Keeper:
     @property
     def problem(self) -> str:
         """What keeps it from storing what it should; empty: nothing. From any thread; the log says more."""
-        if self._died:
+        if self.died:
             return "the keeper has died"
         if self.failure:
             return "nothing can be stored"
@@ -241,13 +243,14 @@ class Keeper:
                 f"the keeper, which stores what is acknowledged, has died: {type(error).__name__}: {error}"
             )
             _log.critical("%s", reason, exc_info=True)
-            self._died = True
+            self.died = True
             self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)
             self._errands.end(StoreError(reason))
             self._on_death(reason)
 
     def _work(self) -> None:
         while (work := self._access.take_work(self._wait_s())) is not None:
+            self.times.step()
             try:
                 self._commit(work)
             except MemoryError:
@@ -331,7 +334,8 @@ class Keeper:
         if not 0 <= now - self._dated < DATE_S:
             self._dated = now
             batch.append(("meta", b"wall", int(now * 1000).to_bytes(8)))
-        self._store.write(batch, sync=sync)
+        with self.times.commit():
+            self._store.write(batch, sync=sync)
         self._left.clear()
         self._left_references.clear()
         self._remember(counts)

@@ -4,6 +4,7 @@ from libcpp cimport bool
 from libcpp.string cimport string
 
 from tidemq.engine.base.message cimport Message
+from tidemq.engine.base.roster cimport Roster
 
 cdef enum:   # the kind of an Event
     EVENT_CONNECT
@@ -19,6 +20,7 @@ cdef enum:   # the kind of an Event
     EVENT_DISCONNECTED
     EVENT_RECEIVED
     EVENT_REVOKED                # the rules ended subscriptions: `packet_bytes_max`: how many, `text`: one of them
+    EVENT_ROSTER                 # `roster`: answered
     EVENT_DROPPED                # `reason`: the counter; `packet_bytes_max`: how many; `client_id`: whose, if known
     EVENT_STOPPED
 
@@ -43,3 +45,4 @@ cdef cppclass Event:
     uint32_t number              # subscription identifier
     string listener              # name of the one where a client came in that wants to be authenticated
     Message* message
+    Roster* roster

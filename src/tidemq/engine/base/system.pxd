@@ -163,6 +163,7 @@ cdef extern from "system.h" nogil:  # <pthread.h>
     int PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP
 
 cdef extern from * nogil:  # builtins of GCC and Clang
+    int leading_zeros "__builtin_clzll"(uint64_t number)   # of one that is not 0
     int add_int "__atomic_add_fetch"(int* value, int amount, int order)
     int load_int "__atomic_load_n"(int* value, int order)
     void store_int "__atomic_store_n"(int* value, int amount, int order)
@@ -188,3 +189,7 @@ cdef inline void init_rwlock(pthread_rwlock_t* lock) noexcept nogil:
     pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP)
     pthread_rwlock_init(lock, &attributes)
     pthread_rwlockattr_destroy(&attributes)
+
+# How many bits a number takes that is not 0.
+cdef inline int bits_of(uint64_t number) noexcept nogil:
+    return 64 - leading_zeros(number)

@@ -63,6 +63,7 @@ from cython.cimports.tidemq.engine.queues.replayed import evict_replayed
 from cython.cimports.tidemq.engine.queues.sessions import end_session, set_online, store_session
 from cython.cimports.tidemq.engine.state.client import CLOSING, CONNECTED, FOR_EVER, Connection, Session
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
+from cython.cimports.tidemq.engine.state.wall_clock import wall_offset
 from cython.cimports.tidemq.net.transport import fault_name
 from cython.cimports.tidemq.wire.protocol import FAULT_TRANSPORT
 
@@ -169,6 +170,11 @@ def _leave_session(r, c, s):
     """The client is gone: its will and the end of its session become due, now or later."""
     # atomic: the façade looks whether there is one
     store_u64(cython.cast(cython.pointer[uint64_t], cython.address(s.connection)), 0, RELEASE)
+    s.left_ms = r.now_ms + wall_offset(r.common) // 1000000
+    s.left_by_itself = c.departed
+    s.left_fault = c.doom_fault
+    if not c.departed:
+        s.left_reason = c.doom_reason
     set_online(r, s, False)
     suspend_backlog(s)
     if s.memberships != cython.NULL:
@@ -190,6 +196,7 @@ def _leave_session(r, c, s):
     s.ends_ms = 0
     if s.expiry_s != FOR_EVER:
         s.ends_ms = r.now_ms + cython.cast(int64_t, s.expiry_s) * 1000
+    r.sessions[s.number] = s  # where those that are away are found
     time_session(r, s)
     evict_replayed(r, s)
     if s.stored != cython.NULL:

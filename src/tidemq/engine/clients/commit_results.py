@@ -9,6 +9,7 @@ from cython.cimports.libc.stdint import uint32_t
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_DROPPED_STORE_FAILED
 from cython.cimports.tidemq.engine.base.engine_limits import FULL_REJECT
+from cython.cimports.tidemq.engine.base.histograms import H_CONNECT, H_PUBLISH_QOS_1, H_PUBLISH_QOS_2, observe
 from cython.cimports.tidemq.engine.base.message import message_bytes
 from cython.cimports.tidemq.engine.base.steps import allow_receivers, count_steps
 from cython.cimports.tidemq.engine.clients.placement import go_home
@@ -199,6 +200,8 @@ def _keep_published(r, promise, slot):
     elif promise.reason >= 0x80 and promise.packet_type == PUBREC:
         _refuse_repeated(r, s, promise)
     settle_published(r, c, s, promise.packet_type, promise.packet_id, promise.reason)
+    which: cython.int = H_PUBLISH_QOS_2 if promise.packet_type == PUBREC else H_PUBLISH_QOS_1
+    observe(cython.address(r.histograms[which]), r.now_ns - promise.since_ns, 1)
     if c != cython.NULL:
         _settle_debt(r, c)
 
@@ -229,6 +232,8 @@ def _keep_other(r, promise):
         else:
             append_output(r, c, promise.packet.data(), cython.cast(cython.uint, promise.packet.size()))
             if promise.kind == PROMISE_CONNACK:
+                observe(cython.address(r.histograms[H_CONNECT]), r.now_ns - c.since_ns, 1)
+                c.since_ns = r.now_ns
                 resume_feeder(r, promise.connection)
     if c != cython.NULL:
         _settle_debt(r, c)

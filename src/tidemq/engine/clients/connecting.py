@@ -25,6 +25,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_SESSIONS_TAKEN_OVER,
 )
 from cython.cimports.tidemq.engine.base.event import EVENT_AUTH, EVENT_CONNECT, EVENT_CONNECTED, Event
+from cython.cimports.tidemq.engine.base.histograms import H_CONNECT, observe
 from cython.cimports.tidemq.engine.base.system import RELEASE, store_u64
 from cython.cimports.tidemq.engine.clients.authorising import (
     apply_rules,
@@ -196,6 +197,7 @@ def handle_connect(r, c, first, body, size):
         return
     asks: cython.bint = r.common.ask_connect or c.listener.asks
     c.connect_packet = keep_packet(r, first, body, size)
+    c.since_ns = r.now_ns
     if c.version == 5 and has_property(cython.address(connect.properties), PROP_AUTH_METHOD):
         owner: unique_ptr[string] = make_unique[string]()
         who: cython.pointer[Identity] = identity_of(c)
@@ -434,6 +436,8 @@ def _answer_connack(r, c, present, properties, removal):
         promise_connack(r, c, cython.address(packet))
     else:
         append_packet(r, c, cython.address(packet))
+        observe(cython.address(r.histograms[H_CONNECT]), r.now_ns - c.since_ns, 1)
+        c.since_ns = r.now_ns
 
 
 def _attach(r, c, found, connect, auth_data):

@@ -304,6 +304,7 @@ def _acknowledge(r, c, p, packet_id):
         promise_published(r, c, p, packet_type, packet_id, reason, False)
     else:
         settle_published(r, c, c.session, packet_type, packet_id, reason)
+        r.answered[p.qos == 2] += 1
 
 
 def _accept_publish(r, c, publish, frame, frame_size, entry):

@@ -26,12 +26,14 @@ from cython.cimports.tidemq.engine.base.event import (
     EVENT_RECEIVED,
     EVENT_REPLAY,
     EVENT_REVOKED,
+    EVENT_ROSTER,
     EVENT_SUBSCRIBE,
     EVENT_UNSUBSCRIBE,
 )
 from cython.cimports.tidemq.engine.base.listener import Listener
 from cython.cimports.tidemq.engine.base.message import payload_of, properties_of, release_message, topic_of
 from cython.cimports.tidemq.engine.base.system import pthread_mutex_destroy, pthread_mutex_init
+from cython.cimports.tidemq.engine.door.rosters import roster_of
 from cython.cimports.tidemq.net.transport import ServerScheme
 from cython.cimports.tidemq.wire.packets import (
     Connect,
@@ -128,16 +130,11 @@ def event_of(event):
             event.listener.decode(),
         )
     if event.kind == EVENT_RECEIVED:
-        return up.Received(
-            event.connection,
-            text_of(topic_of(event.message)),
-            bytes_of(payload_of(event.message)),
-            event.message.qos,
-            bool(event.message.retain),
-            bytes_of(properties_of(event.message)),
-        )
+        return _received(event)
     if event.kind == EVENT_DROPPED:
         return up.Dropped(event.client_id.decode(), NAMES[event.reason], event.packet_bytes_max)
+    if event.kind == EVENT_ROSTER:
+        return roster_of(event.roster)
     if event.kind == EVENT_REVOKED:
         return up.Revoked(event.client_id.decode(), event.text.decode(), event.packet_bytes_max)
     return up.Stopped()
@@ -169,6 +166,17 @@ def _connect_request(event):
         data,
         bytes(event.data) if event.flag else None,
         event.listener.decode(),
+    )
+
+
+def _received(event):
+    return up.Received(
+        event.connection,
+        text_of(topic_of(event.message)),
+        bytes_of(payload_of(event.message)),
+        event.message.qos,
+        bool(event.message.retain),
+        bytes_of(properties_of(event.message)),
     )
 
 
@@ -220,6 +228,7 @@ def free_event(common, event):
     """Frees an event, and lets go of its message."""
     if event.message != cython.NULL:
         release_message(event.message, common.tally)
+    del event.roster
     del event
 
 

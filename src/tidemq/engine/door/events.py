@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemq.engine.door.figures import Roster
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectRequest:
@@ -219,5 +221,6 @@ Event = (
     | Received
     | Dropped
     | Revoked
+    | Roster
     | Stopped
 )

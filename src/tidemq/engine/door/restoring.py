@@ -42,7 +42,7 @@ from cython.cimports.tidemq.engine.journal.rows import (
 from cython.cimports.tidemq.engine.link.timers import time_session
 from cython.cimports.tidemq.engine.queues.backlogs import keep_backlog
 from cython.cimports.tidemq.engine.queues.outbox import append_entry
-from cython.cimports.tidemq.engine.queues.queueing import make_stored, new_rows
+from cython.cimports.tidemq.engine.queues.queueing import make_stored, new_rows, note_stored
 from cython.cimports.tidemq.engine.queues.received_identifiers import restore_received
 from cython.cimports.tidemq.engine.queues.replayed import restore_replay
 from cython.cimports.tidemq.engine.queues.sessions import Found, add_subscription, find_session
@@ -231,7 +231,7 @@ def load_queue_rows(common, rows, orphans, held, corrupt):
         elif key_bytes[8] == ROW_IDLE or (s.group and key_bytes[8] == ROW_INFLIGHT):
             if key_bytes[8] == ROW_INFLIGHT:
                 held.append((key_bytes, value_bytes))
-            s.stored.waiting += 1
+            note_stored(s.stored, read_u64(_bytes_at(key_bytes, 9)))
             s.stored.bytes += read_u32(_bytes_at(value_bytes, 2))
         elif key_bytes[8] == ROW_INFLIGHT:
             inflight.append((queue, read_u64(_bytes_at(value_bytes, 14)), key_bytes, value_bytes))
@@ -280,12 +280,12 @@ def load_inflight(common, key, value, payload):
         release_message(message, common.tally)
         return False
     while box.tail < sequence:  # a hole, so that places keep their packet identifiers
-        entry = append_entry(box, r.tally)
+        entry = append_entry(box, r.now_ms, r.tally)
         entry.state = DONE
         box.waiting -= 1
         r.tally[LIVE_ENTRIES] -= 1
     holds(box.tail == sequence, b"restoring: what was in flight comes back to its place")
-    entry = append_entry(box, r.tally)
+    entry = append_entry(box, r.now_ms, r.tally)
     entry.message = message
     entry.subscription_ids = _read_ids(value)
     entry.qos = value[1]

@@ -55,6 +55,7 @@ def enter_promise(r, s, promise):
     holds(r.ledger.count <= r.ledger.slots.size(), b"ledger: there is a slot for each promise")
     r.ledger.again += promise.again
     promise_at(r, slot).next = 0
+    promise_at(r, slot).since_ns = r.now_ns
     promise_at(r, slot).first = not owed
     if owed:
         holds(promise_at(r, s.last_owed).next == 0, b"ledger: nothing stands behind what is owed last")

@@ -18,6 +18,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_MESSAGES_RESENT,
     C_MESSAGES_SENT,
 )
+from cython.cimports.tidemq.engine.base.histograms import H_QUEUED, observe
 from cython.cimports.tidemq.engine.base.locks import under_no_lock
 from cython.cimports.tidemq.engine.base.message import (
     Message,
@@ -41,7 +42,13 @@ from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.output import append_large, pending_output, reserve_output
 from cython.cimports.tidemq.engine.link.reports import report_received
 from cython.cimports.tidemq.engine.queues.offers import note_offer
-from cython.cimports.tidemq.engine.queues.outbox import append_entry, entry_at, forget_entry, packet_id_of
+from cython.cimports.tidemq.engine.queues.outbox import (
+    append_entry,
+    entry_at,
+    forget_entry,
+    ms_since,
+    packet_id_of,
+)
 from cython.cimports.tidemq.engine.queues.promises import promise_sending
 from cython.cimports.tidemq.engine.queues.queueing import (
     append_committed,
@@ -246,7 +253,7 @@ def _enqueue(r, s, p, qos, retain, ids, ids_count):
             spill(r, s, message, qos, retain, ids, ids_count)
             return
     box: cython.pointer[Outbox] = cython.address(s.outbox)
-    entry: cython.pointer[Entry] = append_entry(box, r.tally)
+    entry: cython.pointer[Entry] = append_entry(box, r.now_ms, r.tally)
     entry.message = message
     hold_message(message)
     entry.qos = qos
@@ -346,7 +353,10 @@ def _send_entry(r, s, c, p, entry):
         return True
     note_sent(r, s, entry, box.next)
     entry.state = SENT
-    entry.sent_s = cython.cast(uint32_t, r.now_ms // 1000)
+    if not entry.was_sent:
+        waited_ns: int64_t = cython.cast(int64_t, ms_since(entry.since_ms, r.now_ms)) * 1000000
+        observe(cython.address(r.histograms[H_QUEUED]), waited_ns, 1)
+    entry.since_ms = cython.cast(uint32_t, r.now_ms)
     box.waiting -= 1
     box.inflight += 1
     box.next += 1

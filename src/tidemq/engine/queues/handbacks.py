@@ -48,7 +48,7 @@ def _return_to_shard(r, shard, box, entry):
         note_spilled(shard, message)
     else:
         size: int64_t = message_bytes(message)
-        first: cython.pointer[Entry] = prepend_entry(cython.address(shard.outbox), r.tally)
+        first: cython.pointer[Entry] = prepend_entry(cython.address(shard.outbox), r.now_ms, r.tally)
         first.message = message  # with its hold
         first.qos = entry.qos
         first.retain = entry.retain

@@ -48,23 +48,27 @@ def tree_bytes(common):
     return nodes * _NODE_BYTES
 
 
-def check_memory(r):
-    """Once a tick: says whether the ceiling is passed; who waits is looked at in the next turns."""
+def memory_used(common):
+    """Bytes that count against the ceiling, as of the last turns of all reactors; any thread."""
     index: cython.size_t = 0
-    r.tally[MEMORY_CACHES] = cache_bytes(cython.address(r.cache))
-    store_i64(cython.address(r.published[MEMORY_CACHES]), r.tally[MEMORY_CACHES], RELAXED)
-    used: int64_t = load_i64(cython.address(r.common.published[MEMORY_MESSAGES]), RELAXED)
-    used += load_i64(cython.address(r.common.published[MEMORY_RULES]), RELAXED)
-    for index in range(r.common.reactors.size()):
-        other: cython.pointer[Reactor] = r.common.reactors[index]
+    used: int64_t = load_i64(cython.address(common.published[MEMORY_MESSAGES]), RELAXED)
+    used += load_i64(cython.address(common.published[MEMORY_RULES]), RELAXED)
+    for index in range(common.reactors.size()):
+        other: cython.pointer[Reactor] = common.reactors[index]
         used += load_i64(cython.address(other.published[MEMORY_MESSAGES]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_BUFFERS]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_CONNECTIONS]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_SESSIONS]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_RULES]), RELAXED)
         used += load_i64(cython.address(other.published[MEMORY_CACHES]), RELAXED)
-    used += tree_bytes(r.common)
-    passed: cython.bint = used > r.common.limits.memory_bytes_max
+    return used + tree_bytes(common)
+
+
+def check_memory(r):
+    """Once a tick: says whether the ceiling is passed; who waits is looked at in the next turns."""
+    r.tally[MEMORY_CACHES] = cache_bytes(cython.address(r.cache))
+    store_i64(cython.address(r.published[MEMORY_CACHES]), r.tally[MEMORY_CACHES], RELAXED)
+    passed: cython.bint = memory_used(r.common) > r.common.limits.memory_bytes_max
     if passed:
         shrink_cache(r)
     store_int(cython.address(r.common.overloaded), passed, RELAXED)

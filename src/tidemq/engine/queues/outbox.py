@@ -37,29 +37,30 @@ def _grow(box, tally):
     box.capacity = capacity
 
 
-def append_entry(box, tally):
+def append_entry(box, now_ms, tally):
     """A new WAITING entry at the tail; the caller fills in message, QoS and so on, and adds to ``bytes``."""
     if box.tail - box.head == box.capacity:
         _grow(box, tally)
     box.tail += 1
-    return _new_entry(box, box.tail - 1, tally)
+    return _new_entry(box, box.tail - 1, now_ms, tally)
 
 
-def prepend_entry(box, tally):
+def prepend_entry(box, now_ms, tally):
     """The same before the head, where nothing is in flight: no place is a packet identifier then."""
     holds(box.inflight == 0, b"outbox: nothing is in flight where an entry goes before the head")
     if box.tail - box.head == box.capacity:
         _grow(box, tally)
     box.head -= 1
     box.next = box.head
-    return _new_entry(box, box.head, tally)
+    return _new_entry(box, box.head, now_ms, tally)
 
 
-def _new_entry(box, place, tally):
+def _new_entry(box, place, now_ms, tally):
     entry: cython.pointer[Entry] = entry_at(box, place)
     entry.message = cython.NULL
     entry.subscription_ids = cython.NULL
     entry.state = WAITING
+    entry.since_ms = cython.cast(uint32_t, now_ms)
     entry.was_sent = False
     entry.row = ROW_NONE
     entry.queue = 0

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint32_t, uint64_t, uint8_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 
 from tidemq.engine.base.message cimport Message, MessageId, Passage
 from tidemq.engine.state.client cimport Session
@@ -17,6 +17,7 @@ cdef void spill(
     Reactor* r, Session* s, Message* message, uint8_t qos, bint retain, const uint32_t* ids, uint32_t ids_count,
 ) noexcept nogil
 cdef void note_spilled(Session* s, Message* message) noexcept nogil
+cdef int64_t age_ms(const Reactor* r, uint64_t clock) noexcept nogil
 cdef void lower_edge(Session* s, const MessageId* id) noexcept nogil
 cdef void mark_sent(Reactor* r) noexcept nogil
 cdef void evict_waiting(Reactor* r, Session* s) noexcept nogil
@@ -26,6 +27,12 @@ cdef void accept_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void expire_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void forget_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void make_stored(Reactor* r, Session* s) noexcept nogil
+
+# One more row is only in the store, with an id of this clock.
+cdef inline void note_stored(StoredQueue* q, uint64_t clock) noexcept nogil:
+    if q.waiting == 0 or clock < q.oldest:
+        q.oldest = clock
+    q.waiting += 1
 
 # of this module alone
 cdef MessageId _before(const MessageId* id) noexcept nogil

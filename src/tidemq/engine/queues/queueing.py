@@ -10,7 +10,7 @@ is read again.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import allocate
@@ -53,8 +53,10 @@ from cython.cimports.tidemq.engine.state.section import (
     StoredRows,
     Unmarked,
 )
+from cython.cimports.tidemq.engine.state.wall_clock import wall_offset
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
 
+_AGE_MS_MAX = cython.declare(int64_t, 0x7FFFFFFF)  # that an entry may have
 _MARKED_MAX = cython.declare(cython.int, 4096)  # in one turn
 _READ_BYTES_MAX = cython.declare(uint64_t, 4194304)  # waiting in the outbox beyond which no window is read
 
@@ -236,7 +238,7 @@ def note_spilled(s, message):
     if ASSERTS:
         above: cython.bint = precedes(cython.address(q.edge), cython.address(message.id))
         holds(above, b"queueing: rows that are only in the store are above the edge")
-    q.waiting += 1
+    note_stored(q, message.id.clock)
     q.bytes += message_bytes(message)
     q.leaving = 0
     _changed(q, cython.address(message.id))
@@ -274,7 +276,7 @@ def evict_waiting(r, s):
 
 def append_committed(r, s, message, qos, retain):
     """A new entry whose row is committed and idle."""
-    entry: cython.pointer[Entry] = append_entry(cython.address(s.outbox), r.tally)
+    entry: cython.pointer[Entry] = append_entry(cython.address(s.outbox), r.now_ms, r.tally)
     entry.message = message
     hold_message(message)
     entry.qos = qos
@@ -312,6 +314,12 @@ def _forget_stored(r, s, row):
         q.bytes = 0
 
 
+def age_ms(r, clock):
+    """How long ago a message came, by its id; of one that came weeks ago, some weeks."""
+    ms: int64_t = (r.now_ns + wall_offset(r.common) - cython.cast(int64_t, clock)) // 1000000
+    return min(max(ms, cython.cast(int64_t, 0)), _AGE_MS_MAX)
+
+
 def accept_rows(r, s, rows):
     """A window has come: it waits in the outbox, in the order of the store. Takes the rows over.
 
@@ -344,6 +352,7 @@ def accept_rows(r, s, rows):
             remove_stored(r, s.number, row.message)
             continue
         entry: cython.pointer[Entry] = append_committed(r, s, row.message, row.qos, row.retain)
+        entry.since_ms = cython.cast(uint32_t, r.now_ms - age_ms(r, row.id.clock))
         entry.subscription_ids = row.subscription_ids
         row.subscription_ids = cython.NULL
         if q.doubtful:
@@ -354,6 +363,7 @@ def accept_rows(r, s, rows):
     elif rows.more and q.waiting == 0 and not offered:
         q.waiting = 1  # whatever was counted, it has more
     q.late.clock = 0
+    q.oldest = max(q.oldest, q.edge.clock)
     free_rows(r, rows)
     if s.connection == cython.NULL and s.group == 0:
         evict_waiting(r, s)

@@ -177,7 +177,7 @@ def _append(r, s, replay, offset, topic, properties, payload):
     passage.properties = properties
     passage.payload = payload
     passage.qos = 1
-    entry: cython.pointer[Entry] = append_entry(box, r.tally)
+    entry: cython.pointer[Entry] = append_entry(box, r.now_ms, r.tally)
     entry.message = new_message(cython.address(passage), r.tally)
     entry.qos = 1
     entry.retain = False

@@ -101,6 +101,9 @@ cdef cppclass Session:
     uint32_t received_count
     uint32_t offers              # QoS 2 messages from this client that are offered and not closed
     Memberships* memberships     # NULL: it never had a shared subscription
+    int64_t left_ms              # wall clock: when its last connection ended; 0: not known
+    uint8_t left_reason, left_fault   # why
+    bool left_by_itself          # the client said DISCONNECT
     uint32_t last_owed           # the last promise to this publisher, see ledger; it may be kept by now
     Replays* replays             # NULL: none
     Backlogs* backlogs           # NULL: it has got all that is retained
@@ -197,6 +200,7 @@ cdef cppclass Connection:
     bool stalled                 # reads none of the answers to what it sends: not read from until it does
     bool leaving                 # goes to another reactor at the end of the turn
     bool clean_disconnect        # the will is not wanted any more
+    bool departed                # it has said DISCONNECT: Session.left_reason has why
     bool overloaded              # in Reactor.overloaded
     bool refused                 # held by the memory ceiling for too long: its messages are refused meanwhile
     bool throttled               # waits for a bucket, see rates
@@ -223,6 +227,7 @@ cdef cppclass Connection:
     int64_t last_read_ms
     int64_t timer_ms             # when its timer is due; another timer of it is stale; 0: none
     int64_t overloaded_ms        # since when
+    int64_t since_ns             # when its CONNECT came; from CONNACK on, when that was written
     ClientUsage* usage           # NULL: nothing bounds it
     uint64_t resumes             # the last section whose commitment lets its outbox go on
     uint64_t address             # as a number, see guarding; 0: not known

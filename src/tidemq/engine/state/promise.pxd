@@ -1,5 +1,5 @@
 """What is promised to be said once the store has what it is about, and the ledger of what publishers are owed."""
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool
 from libcpp.deque cimport deque
 from libcpp.string cimport string
@@ -33,6 +33,7 @@ cdef struct Promise:             # what is done when a section is committed
     Message* message             # of an offer, held; NULL: it is none, or it is closed
     string* takers               # of the offer, on other reactors
     uint64_t reactors            # bit mask of those
+    int64_t since_ns             # of a message: the turn that read it
     uint64_t early               # of an offer: the section that holds what was kept before the answers; 0: none
     bool undone                  # the store did not take it
     bool recorded                # of an offer: its rows are in `section`

@@ -20,7 +20,7 @@ cdef struct Entry:
     bool was_sent                # on an earlier connection: goes out with DUP, or as PUBREL
     uint16_t replay              # number of the session's Replay that it is of, see replayed; 0: of none
     uint8_t row                  # status of its row in the store, committed or on its way; ROW_NONE: it has none
-    uint32_t sent_s              # when, in seconds of the monotonic clock, for the acknowledgement time-out
+    uint32_t since_ms            # when it came, or when it was last sent: low bits of the monotonic clock
     uint32_t record              # of its row in the section: it can still be taken back
     uint64_t section             # that its row is in, or was last changed in
     uint64_t queue               # the shard of a shared group that its row is under; 0: the session's own
@@ -44,6 +44,7 @@ cdef enum:   # the status in a queue row's key
 cdef struct StoredQueue:
     uint64_t waiting             # rows
     uint64_t bytes               # of their messages
+    uint64_t oldest              # no row of these came before: the clock of an id
     MessageId edge
     MessageId late               # while `reading`: rows from here on came or changed too late for the read
     uint64_t leaving             # of a shard that is to move: the section that holds its last rows; 0: it is not

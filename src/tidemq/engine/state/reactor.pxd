@@ -14,6 +14,7 @@ from tidemq.engine.base.engine_limits cimport EngineLimits
 from tidemq.engine.base.event cimport Event
 from tidemq.engine.base.guarding cimport Guard
 from tidemq.engine.base.hashing cimport SeededHash
+from tidemq.engine.base.histograms cimport HISTOGRAM_COUNT, Histogram
 from tidemq.engine.base.listener cimport Listener, ListeningSocket
 from tidemq.engine.base.system cimport pthread_cond_t, pthread_mutex_t
 from tidemq.engine.index.retained_index cimport RetainedIndex, RetainedWalk
@@ -70,7 +71,7 @@ cdef cppclass Reactor:
     size_t backlog_at            # the one that is looked at next
     size_t backlog_left          # so many are still looked at
     vector[uint64_t] resumed     # connections whose kept input is to be parsed again
-    unordered_map[uint64_t, Session*] sessions   # by number: those that a timer or receiver number names or the store holds
+    unordered_map[uint64_t, Session*] sessions   # by number: those that a timer or receiver number names, the store holds, or whose client is away
     unordered_map[uint64_t, LocalGroup*] groups   # by number; those with a member, a shard or a cache entry here
     vector[LocalGroup*] group_list   # the same
     size_t group_at              # of these: where the next slice that is tended begins
@@ -126,8 +127,10 @@ cdef cppclass Reactor:
     bool keeping                 # there is more of these to be done at once
     deque[Unmarked] unmarked     # oldest first; it may be acknowledged by now, or its session be elsewhere
     unordered_map[uint64_t, Offer] offers   # by the clock of the message's id
+    int64_t answered[2]          # publishers in this turn, of the messages read in it: PUBACK, PUBREC
     int64_t tally[COUNTER_COUNT]
     int64_t published[COUNTER_COUNT]   # atomic
+    Histogram histograms[HISTOGRAM_COUNT]
 
 cdef cppclass Common:
     EngineLimits limits

@@ -6,6 +6,7 @@ import cython
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.message import release_message
+from cython.cimports.tidemq.engine.base.roster import Roster
 from cython.cimports.tidemq.engine.base.system import EPOLL_CTL_DEL, epoll_ctl
 from cython.cimports.tidemq.engine.clients.authorising import bring_up_to_date, judge_asked, take_policy
 from cython.cimports.tidemq.engine.clients.closing import close_connection, place_connection
@@ -14,6 +15,7 @@ from cython.cimports.tidemq.engine.clients.connecting import admit, answer_auth,
 from cython.cimports.tidemq.engine.clients.placement import welcome
 from cython.cimports.tidemq.engine.clients.publishing import answer_publish
 from cython.cimports.tidemq.engine.clients.replaying import deliver_replayed, feed_replay, revoke_replay
+from cython.cimports.tidemq.engine.clients.roll_call import call_roll
 from cython.cimports.tidemq.engine.clients.subscribing import answer_subscribe
 from cython.cimports.tidemq.engine.index.rules import Policy, release_policy
 from cython.cimports.tidemq.engine.link.backpressure import pause_feeder, resume_feeder
@@ -58,6 +60,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_REPLAYED,
     MAIL_RESUME,
     MAIL_REVOKE,
+    MAIL_ROSTER,
     MAIL_ROWS,
     MAIL_RULES,
     MAIL_SHARD,
@@ -199,6 +202,9 @@ def settle_mail(r, mail):
         free_rows(r, cython.cast(cython.pointer[StoredRows], mail.pointer))
     if mail.kind == MAIL_RULES:
         release_policy(cython.cast(cython.pointer[Policy], mail.pointer), r.tally)
+    if mail.kind == MAIL_ROSTER:
+        roster: cython.pointer[Roster] = cython.cast(cython.pointer[Roster], mail.pointer)
+        del roster
     if mail.kind == MAIL_CONNECTION:
         place_connection(r, c)
         close_connection(r, c)
@@ -252,6 +258,8 @@ def handle_mail(r, mail):
             end_session(r, r.sessions[mail.number])
     elif kind == MAIL_RULES:
         take_policy(r, mail)
+    elif kind == MAIL_ROSTER:
+        call_roll(r, mail)
     elif kind == MAIL_STOP:
         _stop(r)
     else:

@@ -18,6 +18,7 @@ cdef void _run_timers(Reactor* r) noexcept nogil
 cdef void _run_resumed(Reactor* r) noexcept nogil
 cdef void _settle(Reactor* r, Connection* c) noexcept nogil
 cdef void _end_turn(Reactor* r) noexcept nogil
+cdef void _observe_turn(Reactor* r, int64_t ns) noexcept nogil
 cdef void _publish_tally(Reactor* r) noexcept nogil
 cdef int _wait_ms(Reactor* r) noexcept nogil
 cdef void _read_mail(Reactor* r) noexcept nogil

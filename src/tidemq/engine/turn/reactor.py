@@ -19,6 +19,12 @@ from cython.cimports.tidemq.engine.base.counters import (
     MEMORY_BUFFERS,
 )
 from cython.cimports.tidemq.engine.base.event import EVENT_STOPPED
+from cython.cimports.tidemq.engine.base.histograms import (
+    H_PUBLISH_QOS_1,
+    H_PUBLISH_QOS_2,
+    H_TURN,
+    observe,
+)
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.steps import allow_steps, begin_turn, count_steps, end_turn
 from cython.cimports.tidemq.engine.base.system import (
@@ -84,7 +90,7 @@ from cython.cimports.tidemq.engine.queues.groups import free_groups
 from cython.cimports.tidemq.engine.queues.handbacks import HANDBACK_SLICE, continue_handbacks, end_handbacks
 from cython.cimports.tidemq.engine.queues.memory_ceiling import check_memory, continue_overloaded
 from cython.cimports.tidemq.engine.queues.offers import free_offers
-from cython.cimports.tidemq.engine.queues.outbox import entry_at, rewind_outbox
+from cython.cimports.tidemq.engine.queues.outbox import entry_at, ms_since, rewind_outbox
 from cython.cimports.tidemq.engine.queues.promises import free_promises
 from cython.cimports.tidemq.engine.queues.queueing import MARK_MS, mark_sent
 from cython.cimports.tidemq.engine.queues.retaining import end_sweep, sweep_retained
@@ -208,9 +214,9 @@ def _resend_overdue(r, c):
     if box.head == box.next:
         return
     entry: cython.pointer[Entry] = entry_at(box, box.head)
-    late: cython.bint = (
-        entry.state == SENT or entry.state == RELEASED
-    ) and r.now_ms // 1000 - entry.sent_s >= r.common.limits.ack_timeout_s
+    late: cython.bint = (entry.state == SENT or entry.state == RELEASED) and ms_since(
+        entry.since_ms, r.now_ms
+    ) >= cython.cast(int64_t, r.common.limits.ack_timeout_s) * 1000
     if late:
         rewind_outbox(box)
         send_waiting(r, c.session)
@@ -391,6 +397,16 @@ def _end_turn(r):
     _publish_tally(r)
 
 
+def _observe_turn(r, ns):
+    """And its publishers that were answered within it: their answers have left with its end."""
+    observe(cython.address(r.histograms[H_TURN]), ns, 1)
+    if r.answered[0]:
+        observe(cython.address(r.histograms[H_PUBLISH_QOS_1]), ns, r.answered[0])
+    if r.answered[1]:
+        observe(cython.address(r.histograms[H_PUBLISH_QOS_2]), ns, r.answered[1])
+    r.answered[0] = r.answered[1] = 0
+
+
 def _publish_tally(r):
     index: cython.int
     for index in range(COUNTER_COUNT):
@@ -502,6 +518,7 @@ def run_reactor(r):
         continue_dating(r)
         _end_turn(r)
         ended_ns: int64_t = clock_ns()
+        _observe_turn(r, ended_ns - began_ns)
         r.busy_ns += ended_ns - began_ns
         work_out_load(r, ended_ns)
         note_turn(r, began_ns, ended_ns)

@@ -91,6 +91,8 @@ def _handle_disconnect(r, c, first, body, size):
         doom(r, c, fault_reason(fault), fault)
         return
     c.clean_disconnect = packet.reason == RC_SUCCESS or c.version < 5
+    c.departed = True
+    c.session.left_reason = packet.reason if c.version == 5 else cython.cast(uint8_t, RC_SUCCESS)
     doom(r, c, 0, FAULT_NONE)
 
 

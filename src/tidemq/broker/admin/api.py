@@ -1,0 +1,154 @@
+"""`/api/v1`: what every endpoint has in common. A request's query and body are pydantic models, and so is the
+answer: they are checked, and described in OpenAPI 3.1, by the same classes. What is refused is problem JSON
+(RFC 9457), which says what was wrong and what is right.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, NoReturn
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.json_schema import models_json_schema
+
+import tidemq
+
+PREFIX = "/api/v1"
+PROBLEM = "application/problem+json"
+_EXPRESSION = re.compile(r":[^}]*\}")  # which part of a path is meant, for aiohttp alone
+
+
+class Query(BaseModel):
+    """A request's query; a key that is unknown is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Answer(BaseModel):
+    """What an endpoint answers with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Problem(Answer):
+    """Why a request was refused (RFC 9457)."""
+
+    title: str
+    status: int
+    detail: str
+
+
+Handle = Callable[[web.Request, Any], Awaitable[Answer]]  # the request, its query
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One path and method. `refusals`: statuses that it may answer with, and what they mean."""
+
+    method: str
+    path: str  # below PREFIX; {name} is a part of it
+    summary: str
+    handle: Handle
+    answer: type[Answer]
+    status: int = 200  # of the answer
+    query: type[Query] = Query
+    refusals: Mapping[int, str]
+
+    def route(self) -> web.RouteDef:
+        """For an aiohttp application."""
+
+        async def handler(request: web.Request) -> web.Response:
+            answer = await self.handle(request, checked_query(request, self.query))
+            text = answer.model_dump_json()
+            return web.Response(text=text, status=self.status, content_type="application/json")
+
+        return web.route(self.method, PREFIX + self.path, handler)
+
+
+def checked_query(request: web.Request, model: type[Query]) -> Query:
+    """The query as the model has it; 400 for a key that is unknown, given twice or wrong."""
+    given: dict[str, str] = {}
+    for name, text in request.query.items():
+        if name in given:
+            refuse(400, f"{name} is given twice")
+        given[name] = text
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]) or "the query"
+        if first["type"] == "extra_forbidden":
+            refuse(400, f"{name} is unknown; accepted: {', '.join(sorted(model.model_fields)) or 'none'}")
+        refuse(400, f"{name}: {first['msg']}, not {first['input']!r}")
+
+
+def refuse(status: int, detail: str) -> NoReturn:
+    """Answers with problem JSON."""
+    problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
+    kinds = {400: web.HTTPBadRequest, 404: web.HTTPNotFound, 409: web.HTTPConflict}
+    kind = kinds.get(status, web.HTTPServiceUnavailable)
+    raise kind(text=problem.model_dump_json(), content_type=PROBLEM)
+
+
+def described(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """The OpenAPI 3.1 document."""
+    models: list[type[BaseModel]] = [Problem, *(each.answer for each in endpoints)]
+    _, definitions = models_json_schema(
+        [(model, "serialization") for model in dict.fromkeys(models)],
+        ref_template="#/components/schemas/{model}",
+    )
+    paths: dict[str, Any] = {}
+    for endpoint in endpoints:
+        path = _EXPRESSION.sub("}", endpoint.path)
+        paths.setdefault(PREFIX + path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "TideMQ", "version": tidemq.__version__},
+        "paths": paths,
+        "components": {
+            "schemas": definitions["$defs"],
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    path = _EXPRESSION.sub("}", endpoint.path)
+    parts = re.findall(r"\{(\w+)\}", path)
+    parameters: list[dict[str, Any]] = [
+        {"name": part, "in": "path", "required": True, "schema": {"type": "string"}} for part in parts
+    ]
+    schema = endpoint.query.model_json_schema()
+    for name, field in schema.get("properties", {}).items():
+        text = field.pop("description", "")
+        parameters.append({"name": name, "in": "query", "description": text, "schema": field})
+    answers = {str(endpoint.status): ("Done.", "application/json", endpoint.answer.__name__)}
+    answers |= {str(status): (text, PROBLEM, "Problem") for status, text in endpoint.refusals.items()}
+    return {
+        "summary": endpoint.summary,
+        "operationId": f"{endpoint.method.lower()}{re.sub('[^a-z]+', '_', path).rstrip('_')}",
+        "parameters": parameters,
+        "responses": {
+            status: {
+                "description": text,
+                "content": {kind: {"schema": {"$ref": f"#/components/schemas/{name}"}}},
+            }
+            for status, (text, kind, name) in answers.items()
+        },
+    }
+
+
+def document_route(endpoints: Sequence[Endpoint]) -> web.RouteDef:
+    """`GET /openapi.json`."""
+    text = json.dumps(described(endpoints))
+
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(text=text, content_type="application/json")
+
+    return web.get("/openapi.json", handler)

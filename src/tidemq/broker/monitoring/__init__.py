@@ -1,0 +1,1 @@
+"""What the broker shows of itself: metrics, alarms, whether it is alive, its clients."""

@@ -1,0 +1,96 @@
+"""Lists of clients, from all reactors, by a cursor; one question at a time, so that no reactor gets two."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tidemq.engine.door.figures import ClientFigures, Place, Question, Roster
+from tidemq.engine.door.view import EngineView
+from tidemq.errors import UsageError
+
+PAGE_MAX = 1000  # clients of an answer
+ANSWER_S = 1.0  # that is searched for one answer; the rest is for the next
+REACTOR_S = 10.0  # for a reactor's answer: it is stuck
+
+Cursor = tuple[int, Place | None]  # reactor, and where in it; None: at its beginning
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some clients, and where to go on; None: there are no more."""
+
+    clients: Sequence[ClientFigures]
+    cursor: Cursor | None
+
+
+@dataclass(frozen=True, slots=True)
+class OneClient:
+    """A client with its subscriptions: topic filter, options, subscription identifier (0: none)."""
+
+    figures: ClientFigures
+    filters: Sequence[tuple[str, int, int]]
+    more_filters: bool
+
+
+class ClientLists:
+    """Asks the reactors. All methods belong to the broker's event loop."""
+
+    def __init__(self, view: EngineView, reactors: int) -> None:
+        self._view = view
+        self._reactors = reactors
+        self._last = 0
+        self._answer: asyncio.Future[Roster] | None = None
+        self._turn = asyncio.Lock()
+
+    def on_roster(self, roster: Roster) -> None:
+        """An answer; one that is too late is nobody's."""
+        if roster.number == self._last and self._answer is not None and not self._answer.done():
+            self._answer.set_result(roster)
+
+    async def page(self, question: Question, cursor: Cursor | None = None) -> Page:
+        """Up to `question.rows_max` clients from the cursor on, fewer where the search takes long.
+
+        UsageError for a cursor that is none, TimeoutError where a reactor does not answer.
+        """
+        reactor, place = cursor or (0, None)
+        if not 0 <= reactor < self._reactors:
+            raise UsageError(f"the cursor names reactor {reactor}, there are {self._reactors}")
+        until = time.monotonic() + ANSWER_S
+        found: list[ClientFigures] = []
+        while reactor < self._reactors and len(found) < question.rows_max and time.monotonic() < until:
+            wanted = replace(question, place=place, rows_max=question.rows_max - len(found))
+            roster = await self._ask(reactor, wanted)
+            found += roster.clients
+            place = roster.place
+            reactor += place is None
+        return Page(found, (reactor, place) if reactor < self._reactors else None)
+
+    async def one(self, client_id: str) -> OneClient | None:
+        """The client, or the session of one that is away; None: there is none."""
+        roster = await self._ask(0, Question(one=True, client_id=client_id))
+        if not roster.clients:
+            return None
+        return OneClient(roster.clients[0], roster.filters, roster.more_filters)
+
+    async def oldest(self) -> tuple[int, str]:
+        """Age in ms of the message that has waited longest in a queue, -1: all are empty; and whose queue."""
+        oldest = (-1, "")
+        for reactor in range(self._reactors):
+            place: Place | None = None
+            while True:
+                roster = await self._ask(reactor, Question(survey=True, place=place))
+                oldest, place = max(oldest, roster.oldest), roster.place
+                if place is None:
+                    break
+        return oldest
+
+    async def _ask(self, reactor: int, question: Question) -> Roster:
+        async with self._turn:
+            self._last += 1
+            self._answer = asyncio.get_running_loop().create_future()
+            self._view.ask(reactor, self._last, question)
+            async with asyncio.timeout(REACTOR_S):
+                return await self._answer

@@ -1,0 +1,140 @@
+"""`GET /metrics`, in the text format of Prometheus (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import tidemq
+from tidemq.broker.monitoring.metric_names import MetricName, metric_name
+from tidemq.broker.monitoring.monitor import Monitor
+from tidemq.engine.door.figures import Histogram, ReactorFigures
+
+# of a histogram, shown: from 2**10 ns, about a microsecond, to 2**44 ns, almost five hours
+BUCKET_FIRST, BUCKET_LAST = 10, 44
+HISTOGRAMS = {  # of the engine, and of the keeper: name, what it is, label
+    "turn": ("tidemq_turn_seconds", "A turn of a reactor, without its wait.", {}),
+    "commit": ("tidemq_commit_seconds", "A commit of the store.", {}),
+    "publish_qos_1": ("tidemq_publish_seconds", "From PUBLISH to PUBACK or PUBREC.", {"qos": "1"}),
+    "publish_qos_2": ("tidemq_publish_seconds", "From PUBLISH to PUBACK or PUBREC.", {"qos": "2"}),
+    "queued": ("tidemq_queued_seconds", "Of QoS 1 and 2 in a queue, until it is first sent.", {}),
+    "connect": ("tidemq_connect_seconds", "From CONNECT to CONNACK.", {}),
+}
+REACTOR = {  # of each reactor
+    "connections": ("tidemq_reactor_connections", "Connections of a reactor.", GaugeMetricFamily),
+    "load": ("tidemq_reactor_load_ratio", "Share of the time that a reactor was busy.", GaugeMetricFamily),
+    "inbox": ("tidemq_reactor_inbox_mails", "Mails from other threads that wait.", GaugeMetricFamily),
+    "turns": ("tidemq_reactor_turns", "Turns.", CounterMetricFamily),
+    "messages_received": ("tidemq_reactor_messages_received", "PUBLISH accepted.", CounterMetricFamily),
+    "messages_sent": ("tidemq_reactor_messages_sent", "PUBLISH written.", CounterMetricFamily),
+}
+GAUGES = {  # of `Monitor.gauges`
+    "tidemq_memory_used_bytes": "Bytes that count against memory_bytes_max.",
+    "tidemq_memory_max_bytes": "memory_bytes_max.",
+    "tidemq_store_bytes": "Files of the store.",
+    "tidemq_disk_free_bytes": "Free at the data directory.",
+    "tidemq_disk_bytes": "Size of that file system.",
+    "tidemq_oldest_queued_seconds": "Age of the oldest message in a queue, as of the last look.",
+    "tidemq_uptime_seconds": "Since the broker started.",
+}
+
+
+class Exposition(Collector):
+    """All metrics, read anew for each answer."""
+
+    def __init__(self, monitor: Monitor, counters: Callable[[], Mapping[str, int]]) -> None:
+        self._monitor = monitor
+        self._counters = counters
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is asked before the first answer."""
+        return []
+
+    def text(self) -> bytes:
+        """The answer."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        monitor = self._monitor
+        info = GaugeMetricFamily("tidemq_build_info", "1, of this version.", labels=["version"])
+        info.add_metric([tidemq.__version__], 1)
+        yield info
+        yield from of_counters(self._counters())
+        yield from of_histograms(monitor.histograms())
+        yield from _of_reactors(monitor.view.reactors())
+        gauges = monitor.gauges()
+        for name, text in GAUGES.items():
+            if name in gauges:
+                yield GaugeMetricFamily(name, text, gauges[name])
+        connections = GaugeMetricFamily(
+            "tidemq_listener_connections", "Connections of a listener.", labels=["listener"]
+        )
+        for listener, count in monitor.view.listeners().items():
+            connections.add_metric([listener], count)
+        yield connections
+        yield _of_certificates(monitor.certificates())
+        alarms = GaugeMetricFamily("tidemq_alarm", "1: the alarm goes on.", labels=["reason"])
+        for alarm in monitor.alarms.active:
+            alarms.add_metric([alarm.name], 1)
+        yield alarms
+
+
+def of_counters(counters: Mapping[str, int]) -> Iterator[Metric]:
+    """The broker's counters, those of a group as one metric."""
+    groups: dict[str, list[tuple[MetricName, str, int]]] = {}
+    for counter, count in counters.items():
+        named = metric_name(counter)
+        groups.setdefault(named.name, []).append((named, counter, count))
+    for name, members in groups.items():
+        first, counter, _ = members[0]
+        text = f"docs/counters.md: {counter if len(members) == 1 else first.name.removeprefix('tidemq_')}"
+        family = GaugeMetricFamily if first.is_gauge else CounterMetricFamily
+        metric = family(name, text, labels=["reason"] if first.reason else [])
+        for named, _, count in members:
+            metric.add_metric([named.reason] if named.reason else [], count * named.factor)
+        yield metric
+
+
+def of_histograms(histograms: Mapping[str, Histogram]) -> Iterator[Metric]:
+    """In seconds."""
+    families: dict[str, HistogramMetricFamily] = {}
+    for key, histogram in histograms.items():
+        name, text, labels = HISTOGRAMS[key]
+        if name not in families:
+            families[name] = HistogramMetricFamily(name, text, labels=list(labels))
+        families[name].add_metric(list(labels.values()), _buckets(histogram), histogram.sum_ns / 1e9)
+    yield from families.values()
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Cumulative, by their upper bounds in seconds."""
+    found = []
+    count = sum(histogram.counts[:BUCKET_FIRST])
+    for bucket in range(BUCKET_FIRST, BUCKET_LAST + 1):
+        count += histogram.counts[bucket]
+        found.append((f"{2**bucket / 1e9:.9g}", float(count)))
+    return [*found, ("+Inf", float(sum(histogram.counts)))]
+
+
+def _of_reactors(reactors: Sequence[ReactorFigures]) -> Iterator[Metric]:
+    for field, (name, text, family) in REACTOR.items():
+        metric = family(name, text, labels=["reactor"])
+        for index, figures in enumerate(reactors):
+            metric.add_metric([str(index)], getattr(figures, field))
+        yield metric
+
+
+def _of_certificates(ends: Mapping[str, datetime]) -> Metric:
+    now = datetime.now(UTC)
+    metric = GaugeMetricFamily(
+        "tidemq_certificate_days", "Until the certificate of a listener ends.", labels=["listener"]
+    )
+    for place, end in ends.items():
+        metric.add_metric([place], (end - now).total_seconds() / 86400)
+    return metric

@@ -1,0 +1,41 @@
+"""Whether the broker is alive: its reactors turn, and its keeper goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidemq.broker.durability.keeper import Keeper
+
+TURNS_S = 10.0  # without a turn: an idle reactor has one a second
+KEEPER_S = 60.0  # without an answer: a disk may take long, but not so long
+
+
+class Pulse:
+    """Looks at the reactors' turns again and again."""
+
+    def __init__(self, turns: Callable[[], Sequence[int]], keeper: Keeper | None) -> None:
+        """`keeper`: None: there is none."""
+        self._turns = turns
+        self._keeper = keeper
+        self._known = list(turns())
+        self._moved_s = [time.monotonic()] * len(self._known)
+
+    def look(self) -> list[str]:
+        """What stands still, in words; empty: nothing."""
+        now_s = time.monotonic()
+        found = []
+        for index, turns in enumerate(self._turns()):
+            if turns != self._known[index]:
+                self._known[index], self._moved_s[index] = turns, now_s
+            elif (still_s := now_s - self._moved_s[index]) > TURNS_S:
+                found.append(f"reactor {index} has not turned for {still_s:.0f} s")
+        if self._keeper is None:
+            return found
+        if self._keeper.died:
+            found.append("the keeper has died")
+        elif (still_s := now_s - self._keeper.times.seen_s) > KEEPER_S:
+            found.append(f"the keeper, which stores messages, has not gone on for {still_s:.0f} s")
+        return found

@@ -1,0 +1,115 @@
+"""What somebody who looks after the broker can see of its engine: figures at once, clients by questions.
+
+All methods belong to the façade's thread. Figures are read from where each reactor publishes them, or from
+what may be read while it runs; no reactor notices.
+"""
+
+from __future__ import annotations
+
+import cython
+from cython.cimports.libc.stdint import int64_t
+from cython.cimports.tidemq.engine.base.counters import (
+    C_MESSAGES_RECEIVED,
+    C_MESSAGES_SENT,
+    C_TURNS,
+    LIVE_CONNECTIONS,
+    LIVE_SESSIONS,
+)
+from cython.cimports.tidemq.engine.base.histograms import HISTOGRAM_BUCKETS
+from cython.cimports.tidemq.engine.base.system import RELAXED, load_i64, load_int
+from cython.cimports.tidemq.engine.door.engine import Engine
+from cython.cimports.tidemq.engine.door.rosters import new_roster
+from cython.cimports.tidemq.engine.index.subscriptions import lock_shared, unlock_shared
+from cython.cimports.tidemq.engine.link.mail import new_mail, post_directly
+from cython.cimports.tidemq.engine.queues.memory_ceiling import memory_used
+from cython.cimports.tidemq.engine.state.mail import MAIL_ROSTER, Mail
+from cython.cimports.tidemq.engine.state.reactor import Reactor
+
+from tidemq.engine.base.histograms import NAMES
+from tidemq.engine.door.figures import Histogram, ReactorFigures
+from tidemq.errors import UsageError
+
+
+@cython.cclass
+class EngineView:
+    """The figures and clients of an engine; of no use any more when that is closed (UsageError)."""
+
+    def __cinit__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def histograms(self) -> dict:
+        """By name, a `figures.Histogram`: the sum of all reactors."""
+        self.engine._check_open()
+        return {name: self._histogram(which) for which, name in enumerate(NAMES)}
+
+    def _histogram(self, which):
+        bucket: cython.int
+        each: cython.size_t
+        counts = []
+        sum_ns: int64_t = 0
+        for bucket in range(HISTOGRAM_BUCKETS):
+            total: int64_t = 0
+            for each in range(self.engine.common.reactors.size()):
+                r: cython.pointer[Reactor] = self.engine.common.reactors[each]
+                total += load_i64(cython.address(r.histograms[which].counts[bucket]), RELAXED)
+            counts.append(total)
+        for each in range(self.engine.common.reactors.size()):
+            r = self.engine.common.reactors[each]
+            sum_ns += load_i64(cython.address(r.histograms[which].sum_ns), RELAXED)
+        return Histogram(tuple(counts), sum_ns)
+
+    def reactors(self) -> list:
+        """`figures.ReactorFigures` of each."""
+        self.engine._check_open()
+        return [self._reactor(index) for index in range(self.engine.common.reactors.size())]
+
+    def _reactor(self, index):
+        r: cython.pointer[Reactor] = self.engine.common.reactors[index]
+        return ReactorFigures(
+            connections=load_i64(cython.address(r.published[LIVE_CONNECTIONS]), RELAXED),
+            sessions=load_i64(cython.address(r.published[LIVE_SESSIONS]), RELAXED),
+            turns=load_i64(cython.address(r.published[C_TURNS]), RELAXED),
+            messages_received=load_i64(cython.address(r.published[C_MESSAGES_RECEIVED]), RELAXED),
+            messages_sent=load_i64(cython.address(r.published[C_MESSAGES_SENT]), RELAXED),
+            inbox=load_int(cython.address(r.inbox_count), RELAXED),
+            load=load_int(cython.address(r.load), RELAXED) / 100,
+        )
+
+    def listeners(self) -> dict:
+        """Connections by the listener's name."""
+        self.engine._check_open()
+        index: cython.size_t
+        found: dict[str, int] = {}
+        for index in range(self.engine.common.listeners.size()):
+            name = self.engine.common.listeners[index].name.decode()
+            count: int64_t = load_i64(
+                cython.address(self.engine.common.listeners[index].connection_count), RELAXED
+            )
+            found[name] = found.get(name, 0) + count
+        return found
+
+    def shared_groups(self) -> int:
+        """Shared subscriptions that somebody has: filters with the name of a group."""
+        self.engine._check_open()
+        lock_shared(self.engine.common.subscriptions)
+        count: cython.size_t = self.engine.common.subscriptions.groups_by_id.size()
+        unlock_shared(self.engine.common.subscriptions)
+        return count
+
+    def memory(self) -> tuple:
+        """Bytes that count against ``memory_bytes_max``, that limit, and whether it is passed."""
+        self.engine._check_open()
+        used: int64_t = memory_used(self.engine.common)
+        passed: cython.bint = load_int(cython.address(self.engine.common.overloaded), RELAXED) != 0
+        return used, self.engine.common.limits.memory_bytes_max, bool(passed)
+
+    def ask(self, reactor: int, number: int, question) -> None:
+        """Asks a reactor about its clients, by a `figures.Question`; a `figures.Roster` with the number comes
+        as an event. None comes any more when the engine stops.
+        """
+        self.engine._check_open()
+        if not 0 <= reactor < self.engine.common.reactors.size():
+            raise UsageError(f"there is no reactor {reactor}")
+        mail: Mail = new_mail(MAIL_ROSTER)
+        mail.pointer = new_roster(number, question)
+        post_directly(self.engine.common.reactors[reactor], cython.address(mail))
