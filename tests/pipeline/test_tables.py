@@ -22,7 +22,7 @@ from tidemq.pipeline.lake.iceberg_log import IcebergSnapshot
 from tidemq.pipeline.lake.progress import Progress, Span, Working
 from tidemq.pipeline.lake.stale import Stale
 from tidemq.pipeline.lake.table import Table
-from tidemq.pipeline.lake.table_log import ConflictError, TableError, TableFormat, without_date
+from tidemq.pipeline.lake.table_log import ConflictError, File, TableError, TableFormat, without_date
 
 DAY = timedelta(days=1)
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -190,3 +190,23 @@ def test_deletion_vectors_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(TableError, match="deletion vectors"):
         compact(Table(table.uri), LATE)
+
+
+def test_files_that_another_puts_together_once_they_are_listed_are_so_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list and the snapshot that is committed to."""
+    table = make()
+    for start in range(0, 30, 10):
+        adding(table, EARLIER, Span(start, start + 10))()
+    files = Table.files
+
+    def listed(self: Table) -> list[File]:
+        found = files(self)
+        monkeypatch.undo()
+        assert compact(make(), LATE).into == 1
+        return found
+
+    monkeypatch.setattr(Table, "files", listed)
+    assert compact(table, LATE).files == 0
+    assert offsets(table) == list(range(30))

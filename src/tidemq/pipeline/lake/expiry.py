@@ -41,7 +41,7 @@ def expire(lake: Lake, days: int, now: datetime, rules: Sequence[str]) -> Expire
     given_up: list[File] = []
     ends: dict[int, int] = {}
     found = Expired()
-    for day, of_day in _days(bronze.files(), last):
+    for day, of_day in _days(snapshot.files() if snapshot else (), last):
         ends_of_day = _ends(bronze, of_day)
         if kept := _needed(lake, rules, day, ends_of_day):
             found = Expired(found.days, found.messages, kept)

@@ -151,6 +151,8 @@ class TableLog(ABC):
         was committed meanwhile does no harm.
         """
         change = Change(numbers, added, removed, rearranged, without)
+        if removed:  # the formats' own libraries take those of any version
+            self._refuse_replaced(snapshot, change)
         newest = snapshot
         for _ in range(_COMMITS_MAX - 1):
             with suppress(ConflictError):
@@ -165,12 +167,17 @@ class TableLog(ABC):
             raise ConflictError(f"somebody else has removed {self.uri} meanwhile")
         if any(newest.number(name) != number for name, number in snapshot.asked.items()):
             raise ConflictError(f"somebody else has written to {self.uri} meanwhile")
-        before, there = ({each.path: each for each in found.files()} for found in (snapshot, newest))
-        if any(each.path not in there for each in change.removed):
-            raise ConflictError(f"somebody else has replaced files of {self.uri} meanwhile")
-        if any(change.without(file) for path, file in there.items() if path not in before):
+        self._refuse_replaced(newest, change)
+        before = {each.path for each in snapshot.files()}
+        if any(change.without(each) for each in newest.files() if each.path not in before):
             raise ConflictError(f"somebody else has added rows to {self.uri} that were to be replaced")
         return newest
+
+    def _refuse_replaced(self, snapshot: Snapshot, change: Change) -> None:
+        """ConflictError where a file that is to be removed is none of the snapshot's."""
+        there = {each.path for each in snapshot.files()}
+        if any(each.path not in there for each in change.removed):
+            raise ConflictError(f"somebody else has replaced files of {self.uri} meanwhile")
 
     @abstractmethod
     def try_commit(self, snapshot: Snapshot, change: Change) -> None:
