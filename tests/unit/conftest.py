@@ -165,6 +165,9 @@ class FakeView:
     def listeners(self) -> dict[str, int]:
         return {}
 
+    def sessions(self) -> int:
+        return 0
+
     def shared_groups(self) -> int:
         return 0
 

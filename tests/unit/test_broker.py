@@ -211,7 +211,7 @@ def test_sys_messages_have_maxima_and_moving_averages_a_minute() -> None:
     topics = SysTopics()
     for second in range(600):  # ten messages a second, and five clients that go in the end
         clients = 5 if second < 300 else 1
-        counters = {"messages_received": 10 * second, "live_connections": clients, "live_sessions": 7}
+        counters = {"messages_received": 10 * second, "live_connections": clients, "sessions": 7}
         topics.look(counters | {"memory_used": 100 - second // 10}, 1.0)
     planned = topics.plan(uptime_s=600)
     assert planned["$SYS/broker/clients/maximum"] == "5"

@@ -20,7 +20,7 @@ from tidemq import Broker, Config
 from tidemq.broker.monitoring import monitor as monitoring
 from tidemq.broker.monitoring.client_lists import ClientLists, Cursor
 from tidemq.broker.monitoring.metric_names import metric_name
-from tidemq.broker.monitoring.metrics import GAUGES, HISTOGRAMS, REACTOR
+from tidemq.broker.monitoring.metrics import GAUGES, HISTOGRAMS, REACTOR, of_counters
 from tidemq.broker.monitoring.monitor import Monitor
 from tidemq.engine.door.figures import ClientFigures, Question
 from tidemq.errors import UsageError
@@ -104,6 +104,21 @@ async def test_ready_dashboards_and_alerts_name_metrics_that_there_are(config: C
     used = set(re.findall(r"\btidemq_\w+", text))
     assert len(used) > 8
     assert used <= names, used - names
+
+
+def test_counters_of_providers_with_odd_names_make_no_series_twice() -> None:
+    counters = {"a-b": 1, "a_b": 2, "refused": 3, "refused_x": 4, "memory_mine": 5}
+    found = {
+        (sample.name, sample.labels.get("reason"), sample.value)
+        for family in of_counters(counters)
+        for sample in family.samples
+    }
+    assert found == {
+        ("tidemq_a_b_total", None, 3),
+        ("tidemq_refused_total", "", 3),
+        ("tidemq_refused_total", "x", 4),
+        ("tidemq_memory_mine_bytes", None, 5),
+    }
 
 
 async def test_how_long_things_take_is_counted_once_each(config: Config) -> None:
@@ -231,6 +246,77 @@ async def test_every_client_is_listed_once_whatever_the_pages_are(config: Config
         with pytest.raises(UsageError, match="reactor 2"):
             await lists.page(Question(), (2, None))
         del keep
+
+
+async def test_long_names_end_a_page_early_and_nobody_is_missed(config: Config) -> None:
+    """A megabyte of names in an answer is enough."""
+    prefix, users = unique("c"), {f"{number}-{'x' * 60_000}": "secret" for number in range(30)}
+    config = config.model_copy(
+        update={"authenticator": "static", "authenticator_options": {"users": users}, "reactors": 1}
+    )
+
+    def act() -> list[Client]:
+        return [
+            connected(broker, client_id=f"{prefix}-{number}", username=user, password=b"secret")
+            for number, user in enumerate(users)
+        ]
+
+    async with Broker(config) as broker:
+        keep = await asyncio.to_thread(act)
+        lists = monitor_of(broker).clients
+        page = await lists.page(Question(rows_max=1000))
+        assert 17 <= len(page.clients) <= 19
+        assert page.cursor is not None
+        found = await everybody(lists, Question(rows_max=1000))
+        assert sorted(each.username or "" for each in found) == sorted(users)
+        one = await everybody(lists, Question(rows_max=1000, username=next(iter(users))))
+        assert [each.client_id for each in one] == [f"{prefix}-0"]
+        del keep
+
+
+async def test_a_client_of_ipv4_is_found_at_a_listener_for_both(config: Config) -> None:
+    async with Broker(config.model_copy(update={"host": "::"})) as broker:
+        client = await asyncio.to_thread(connected, broker)
+        found = await everybody(monitor_of(broker).clients, Question(rows_max=9, address="127.0.0.1"))
+        assert [each.client_id for each in found] == [client.client_id]
+
+
+async def test_the_oldest_message_counts_whoever_it_waits_for(config: Config) -> None:
+    """Behind one that is in flight, and in the queue of a shared group."""
+    topic, client_id = unique("t"), unique("c")
+
+    def one_in_flight() -> Client:
+        client = connected(broker, client_id=client_id, receive_max=1, **kept(5))
+        client.subscribe(topic, qos=1)
+        publisher = connected(broker)
+        for _ in range(2):
+            publisher.publish(topic, b"x", qos=1)
+        return client
+
+    def again(client: Client) -> Client:
+        client.drop()
+        return connected(broker, client_id=client_id, receive_max=1, **kept(5))
+
+    def shared() -> None:
+        member = connected(broker, **kept(5))
+        member.subscribe(f"$share/g/{topic}/shared", qos=1)
+        member.disconnect()
+        connected(broker).publish(f"{topic}/shared", b"x", qos=1)
+
+    async with Broker(config.model_copy(update={"store": "memory"})) as broker:
+        lists = monitor_of(broker).clients
+        client = await asyncio.to_thread(one_in_flight)
+        await asyncio.sleep(1.0)
+        client = await asyncio.to_thread(again, client)
+        oldest_ms, who = await lists.oldest()
+        assert who == client_id
+        assert oldest_ms >= 1000  # not since it was sent again
+    async with Broker(config.model_copy(update={"store": "memory"})) as broker:
+        lists = monitor_of(broker).clients
+        await asyncio.to_thread(shared)
+        await asyncio.sleep(0.5)
+        oldest_ms, who = await lists.oldest()
+        assert (oldest_ms >= 500, who) == (True, "")
 
 
 async def test_a_client_is_shown_with_its_session_and_why_it_went(config: Config) -> None:

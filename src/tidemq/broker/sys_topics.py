@@ -13,7 +13,7 @@ LOOK_S = 1.0  # between two looks for maxima and moving averages
 # topic below $SYS/broker/ and the counter that it shows
 COUNTER_TOPICS: Mapping[str, str] = {
     "clients/connected": "live_connections",
-    "clients/total": "live_sessions",
+    "clients/total": "sessions",
     "messages/received": "packets_received",
     "messages/sent": "messages_sent",
     "publish/messages/received": "messages_received",
@@ -71,8 +71,8 @@ class SysTopics:
             if counter in counters:
                 values[topic] = str(counters[counter])
         values["messages/dropped"] = values["publish/messages/dropped"] = str(counters["dropped"])
-        if "live_sessions" in counters:
-            away = counters["live_sessions"] - counters.get("live_connections", 0)
+        if "sessions" in counters:
+            away = counters["sessions"] - counters.get("live_connections", 0)
             values["clients/disconnected"] = str(max(away, 0))
         if "live_connections" in self._maxima:
             values["clients/maximum"] = str(self._maxima["live_connections"])

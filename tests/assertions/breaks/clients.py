@@ -251,8 +251,8 @@ SERVED: list[Break] = [
     Break(
         "roll call: an answer has no more clients than were asked for",
         "clients/roll_call.py",
-        "if roster.rows.size() >= roster.rows_max or looked_at > _STEPS_MAX:",
-        "if looked_at > _STEPS_MAX:",
+        "if roster.rows.size() >= roster.rows_max or _is_over(roster):",
+        "if _is_over(roster):",
         (LISTED,),
     ),
     Break(

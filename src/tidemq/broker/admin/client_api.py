@@ -15,7 +15,7 @@ from aiohttp import web
 from pydantic import Field
 
 from tidemq.broker.admin.api import Answer, Endpoint, Query, refuse
-from tidemq.broker.monitoring.client_lists import PAGE_MAX, ClientLists, Cursor
+from tidemq.broker.monitoring.client_lists import PAGE_MAX, ClientLists, Cursor, CursorError
 from tidemq.engine.door.figures import ClientFigures, Question
 from tidemq.errors import UsageError
 from tidemq.wire import ReasonCode, fault_text
@@ -182,8 +182,8 @@ def _cursor_of(text: str) -> Cursor:
             or (len(numbers) == 4 and numbers[1] > 1)
         ):
             raise ValueError
-    except ValueError:
-        refuse(400, f"cursor: {text!r} is none; accepted: that of the answer before")
+    except (ValueError, RecursionError):
+        refuse(400, f"cursor: {text[:40]!r} is none; accepted: that of the answer before")
     return (numbers[0], (numbers[1], numbers[2], numbers[3]) if len(numbers) == 4 else None)
 
 
@@ -198,7 +198,10 @@ class ClientApi:
 
     def endpoints(self) -> list[Endpoint]:
         """All of them."""
-        late = {503: "The broker loads what is stored, or a reactor does not answer."}
+        late = {
+            401: "The token is missing or wrong.",
+            503: "The broker loads what is stored, or stops, or a reactor does not answer.",
+        }
         return [
             Endpoint(
                 method="GET",
@@ -240,8 +243,10 @@ class ClientApi:
         )
         try:
             page = await self._lists().page(question, _cursor_of(query.cursor) if query.cursor else None)
-        except UsageError as error:
+        except CursorError as error:
             refuse(400, f"cursor: {error}")
+        except UsageError as error:
+            refuse(503, str(error))
         except TimeoutError:
             refuse(503, "a reactor does not answer")
         clients = [Client.model_validate(_fields(each)) for each in page.clients]
@@ -260,6 +265,8 @@ class ClientApi:
             found = await self._lists().one(client_id)
         except TimeoutError:
             refuse(503, "a reactor does not answer")
+        except UsageError as error:
+            refuse(503, str(error))
         if found is None:
             refuse(404, f"there is no client {client_id!r}, and no session of it")
         subscriptions = [

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from tidemq.broker.admin.api import PROBLEM, document_route
+from tidemq.broker.admin.api import PREFIX, PROBLEM, Problem, document_route
 from tidemq.broker.admin.client_api import ClientApi
 from tidemq.broker.admin.door import Door
 from tidemq.broker.admin.guard import OPEN_PATHS, Guard, Handler, is_loopback
@@ -162,7 +162,8 @@ class AdminServer:
         monitor = self._monitor()
         if monitor is None:
             return _judged([LOADING])
-        return _judged([*monitor.pulse.look(), *self._problems()], monitor.alarms.active)
+        problems = dict.fromkeys([*monitor.pulse.look(), *self._problems()])
+        return _judged(list(problems), monitor.alarms.active)
 
     async def _alarms(self, _: web.Request) -> web.Response:
         alarms = self._running_monitor().alarms
@@ -224,7 +225,15 @@ async def _explain(request: web.Request, handler: Handler) -> web.StreamResponse
         body: dict[str, object] = {"error": error.text or error.reason}
         if error.status == 404 and error.reason == "Not Found":
             body = {"error": f"{request.path} is unknown", "paths": paths}
-        return web.json_response(body, status=error.status, headers=_kept(error))
+        if not request.path.startswith(f"{PREFIX}/"):
+            return web.json_response(body, status=error.status, headers=_kept(error))
+        problem = Problem(title=error.reason, status=error.status, detail=str(body["error"]))
+        return web.Response(
+            text=problem.model_dump_json(),
+            status=error.status,
+            headers=_kept(error),
+            content_type=PROBLEM,
+        )
 
 
 def _kept(error: web.HTTPException) -> dict[str, str]:

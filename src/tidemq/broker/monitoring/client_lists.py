@@ -13,9 +13,14 @@ from tidemq.errors import UsageError
 
 PAGE_MAX = 1000  # clients of an answer
 ANSWER_S = 1.0  # that is searched for one answer; the rest is for the next
+BYTES_MAX = 1 << 20  # of an answer's names, about: these may be long
 REACTOR_S = 10.0  # for a reactor's answer: it is stuck
 
 Cursor = tuple[int, Place | None]  # reactor, and where in it; None: at its beginning
+
+
+class CursorError(UsageError):
+    """A cursor that no answer can have had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +58,24 @@ class ClientLists:
     async def page(self, question: Question, cursor: Cursor | None = None) -> Page:
         """Up to `question.rows_max` clients from the cursor on, fewer where the search takes long.
 
-        UsageError for a cursor that is none, TimeoutError where a reactor does not answer.
+        CursorError for a cursor that is none, TimeoutError where a reactor does not answer, UsageError where
+        the broker stops.
         """
         reactor, place = cursor or (0, None)
         if not 0 <= reactor < self._reactors:
-            raise UsageError(f"the cursor names reactor {reactor}, there are {self._reactors}")
+            raise CursorError(f"the cursor names reactor {reactor}, there are {self._reactors}")
         until = time.monotonic() + ANSWER_S
         found: list[ClientFigures] = []
+        size = 0
         while reactor < self._reactors and len(found) < question.rows_max and time.monotonic() < until:
             wanted = replace(question, place=place, rows_max=question.rows_max - len(found))
             roster = await self._ask(reactor, wanted)
             found += roster.clients
+            size += roster.bytes
             place = roster.place
             reactor += place is None
+            if size >= BYTES_MAX:
+                break
         return Page(found, (reactor, place) if reactor < self._reactors else None)
 
     async def one(self, client_id: str) -> OneClient | None:
@@ -88,9 +98,8 @@ class ClientLists:
         return oldest
 
     async def _ask(self, reactor: int, question: Question) -> Roster:
-        async with self._turn:
+        async with asyncio.timeout(REACTOR_S), self._turn:
             self._last += 1
             self._answer = asyncio.get_running_loop().create_future()
             self._view.ask(reactor, self._last, question)
-            async with asyncio.timeout(REACTOR_S):
-                return await self._answer
+            return await self._answer

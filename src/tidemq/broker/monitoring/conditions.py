@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,23 +14,41 @@ DISK_FREE_MIN = 0.1  # share of the file system
 CERTIFICATE_DAYS = 14.0
 # drops that MQTT demands, and that are no fault of anybody's
 DEMANDED = ("dropped_expired", "dropped_offline_qos_0")
+FAULT_LINES_S = 60.0
 EVENT_DROPS = ("events_dropped", "dropped_receiver_full")
+
+_log = logging.getLogger("tidemq.alarms")
 
 Counters = Callable[[], Mapping[str, int]]
 Condition = Callable[[float], Mapping[str, str]]  # of the seconds since the last look
 
 
+class Faults:
+    """The last exception, in the log: at most one line a minute."""
+
+    def __init__(self) -> None:
+        self._logged_s = -math.inf
+
+    def log(self, text: str) -> None:
+        """With what is being handled."""
+        if time.monotonic() - self._logged_s >= FAULT_LINES_S:
+            self._logged_s = time.monotonic()
+            _log.exception("%s", text)
+
+
+_faults = Faults()
+
+
 def growth(counters: Counters, names: Callable[[str], bool]) -> Callable[[], int]:
     """By how much the sum of these counters has grown since the last call."""
-    known = 0
+    known: int | None = None
 
     def grown() -> int:
         nonlocal known
         total = sum(count for name, count in counters().items() if names(name))
         before, known = known, total
-        return total - before
+        return 0 if before is None else total - before
 
-    grown()
     return grown
 
 
@@ -113,8 +134,13 @@ def clock_jumps(counters: Counters) -> Condition:
 
 
 def looked_at(conditions: Iterable[Condition], seconds: float) -> dict[str, str]:
-    """What all of them find."""
+    """What all of them find. One that fails is logged, once a minute, and keeps no other from being looked
+    at: counters come from providers, too.
+    """
     found: dict[str, str] = {}
     for condition in conditions:
-        found.update(condition(seconds))
+        try:
+            found.update(condition(seconds))
+        except Exception:  # noqa: BLE001 - whatever a provider raises
+            _faults.log("a condition of alarms cannot be looked at")
     return found

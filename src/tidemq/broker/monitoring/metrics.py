@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import tidemq
-from tidemq.broker.monitoring.metric_names import MetricName, metric_name
+from tidemq.broker.monitoring.metric_names import metric_name
 from tidemq.broker.monitoring.monitor import Monitor
 from tidemq.engine.door.figures import Histogram, ReactorFigures
 
@@ -87,17 +87,19 @@ class Exposition(Collector):
 
 def of_counters(counters: Mapping[str, int]) -> Iterator[Metric]:
     """The broker's counters, those of a group as one metric."""
-    groups: dict[str, list[tuple[MetricName, str, int]]] = {}
+    groups: dict[str, dict[str, float]] = {}  # by name, then by reason: providers' counters may share one
+    gauges: set[str] = set()
     for counter, count in counters.items():
         named = metric_name(counter)
-        groups.setdefault(named.name, []).append((named, counter, count))
+        members = groups.setdefault(named.name, {})
+        members[named.reason] = members.get(named.reason, 0.0) + count * named.factor
+        gauges |= {named.name} if named.is_gauge else set()
     for name, members in groups.items():
-        first, counter, _ = members[0]
-        text = f"docs/counters.md: {counter if len(members) == 1 else first.name.removeprefix('tidemq_')}"
-        family = GaugeMetricFamily if first.is_gauge else CounterMetricFamily
-        metric = family(name, text, labels=["reason"] if first.reason else [])
-        for named, _, count in members:
-            metric.add_metric([named.reason] if named.reason else [], count * named.factor)
+        labelled = any(members)
+        family = GaugeMetricFamily if name in gauges else CounterMetricFamily
+        metric = family(name, "See docs/counters.md.", labels=["reason"] if labelled else [])
+        for reason, total in members.items():
+            metric.add_metric([reason] if labelled else [], total)
         yield metric
 
 

@@ -22,7 +22,6 @@ from tidemq.broker.monitoring.pulse import Pulse
 from tidemq.config import Config
 from tidemq.engine.door.figures import Histogram
 from tidemq.engine.door.view import EngineView
-from tidemq.errors import TideMQError
 
 if TYPE_CHECKING:
     from tidemq.broker.durability.keeper import Keeper
@@ -67,6 +66,7 @@ class Monitor:
         self._certificates = dict(watched.certificates)
         if config.admin_cert:
             self._certificates["admin"] = config.admin_cert
+        self._faults = conditions.Faults()
         self._began_s = time.monotonic()
         self._ends: Mapping[str, datetime] = {}
         self._oldest_s = 0.0
@@ -84,10 +84,11 @@ class Monitor:
         return self._ends
 
     def counters_and_sizes(self) -> dict[str, int]:
-        """All counters, and `memory_used` (bytes) and `shared_groups`."""
+        """All counters, and `memory_used` (bytes), `sessions` and `shared_groups`."""
         used, _, _ = self.view.memory()
         return dict(self._watched.counters()) | {
             "memory_used": used,
+            "sessions": self.view.sessions(),
             "shared_groups": self.view.shared_groups(),
         }
 
@@ -134,13 +135,10 @@ class Monitor:
         while True:
             await asyncio.sleep(LOOK_S)
             now_s = time.monotonic()
-            try:
-                found = conditions.looked_at(looks, now_s - last_s)
-                for text in self.pulse.look():
-                    found["standstill"] = text
-                self.alarms.look(found, now_s)
-            except (TideMQError, OSError) as error:
-                _log.error("alarms cannot be looked at: %s", error)
+            found = conditions.looked_at(looks, now_s - last_s)
+            for text in self.pulse.look():
+                found["standstill"] = text
+            self.alarms.look(found, now_s)
             last_s = now_s
 
     async def _survey(self) -> None:
@@ -148,16 +146,16 @@ class Monitor:
             try:
                 oldest_ms, _ = await self.clients.oldest()
                 self._oldest_s = max(oldest_ms, 0) / 1000
-            except (TideMQError, TimeoutError) as error:
-                _log.error("the queues cannot be looked at: %s", error)
+            except Exception:  # noqa: BLE001 - the next look may find it mended
+                self._faults.log("the queues cannot be looked at")
             await asyncio.sleep(SURVEY_S)
 
     async def _look_slowly(self) -> None:
         while True:
             try:
                 await self._look_at_files()
-            except (TideMQError, OSError) as error:
-                _log.error("the size of the store cannot be looked at: %s", error)
+            except Exception:  # noqa: BLE001 - the same
+                self._faults.log("the size of the store cannot be looked at")
             await asyncio.sleep(SLOW_LOOK_S)
 
     async def _look_at_files(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from tidemq.broker.durability.keeper import Keeper
 
 TURNS_S = 10.0  # without a turn: an idle reactor has one a second
+LOOKS_S = 5.0  # between two looks, at most: they are a second apart
 KEEPER_S = 60.0  # without an answer: a disk may take long, but not so long
 
 
@@ -20,12 +22,20 @@ class Pulse:
         """`keeper`: None: there is none."""
         self._turns = turns
         self._keeper = keeper
+        self._paused_s = -math.inf
+        self._looked_s = time.monotonic()
         self._known = list(turns())
         self._moved_s = [time.monotonic()] * len(self._known)
 
     def look(self) -> list[str]:
         """What stands still, in words; empty: nothing."""
         now_s = time.monotonic()
+        if (
+            now_s - self._looked_s > LOOKS_S
+        ):  # the process was paused, or Python was: nobody could turn, or be seen
+            self._moved_s = [now_s] * len(self._moved_s)
+            self._paused_s = now_s
+        self._looked_s = now_s
         found = []
         for index, turns in enumerate(self._turns()):
             if turns != self._known[index]:
@@ -36,6 +46,6 @@ class Pulse:
             return found
         if self._keeper.died:
             found.append("the keeper has died")
-        elif (still_s := now_s - self._keeper.times.seen_s) > KEEPER_S:
+        elif (still_s := now_s - max(self._keeper.times.seen_s, self._paused_s)) > KEEPER_S:
             found.append(f"the keeper, which stores messages, has not gone on for {still_s:.0f} s")
         return found

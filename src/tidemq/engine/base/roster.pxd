@@ -48,6 +48,9 @@ cdef cppclass Roster:
     uint64_t at
     uint64_t buckets             # of the table of sessions when its walk began
     uint32_t rows_max
+    uint64_t bytes               # about, of the rows and filters
+    int64_t until_ns             # of the turn that works on it, and
+    uint64_t looked_at           # so many clients in it
     bool survey                  # only how long messages wait: no row is made
     int64_t oldest_ms            # of a survey: age of the oldest message in a queue; -1: all are empty
     string oldest_client         # whose

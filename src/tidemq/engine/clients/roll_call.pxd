@@ -9,6 +9,7 @@ from tidemq.engine.state.reactor cimport Reactor
 cdef void call_roll(Reactor* r, Mail* mail) noexcept nogil
 
 # of this module alone
+cdef bint _is_over(Roster* roster) noexcept nogil
 cdef void _walk_connected(Reactor* r, Roster* roster) noexcept nogil
 cdef void _walk_away(Reactor* r, Roster* roster) noexcept nogil
 cdef bint _look_into(Reactor* r, Roster* roster, uint64_t bucket) noexcept nogil

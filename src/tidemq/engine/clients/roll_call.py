@@ -39,11 +39,14 @@ _IN_A_ROW = cython.declare(uint64_t, 64)  # looked at between two looks at the c
 _STEPS_MAX = cython.declare(uint64_t, 16384)  # looked at for one question
 _IN_A_BUCKET = cython.declare(uint64_t, 256)  # places of `Roster.at`; there are never so many in one
 _FILTERS_MAX = cython.declare(cython.size_t, 1000)  # of one client
+_BYTES_MAX = cython.declare(uint64_t, 1048576)  # of an answer, but for its last row: names may be long
 
 
 def call_roll(r, mail):
     """Answers a question, or hands it to the reactor that the client in question lives on."""
     roster: cython.pointer[Roster] = cython.cast(cython.pointer[Roster], mail.pointer)
+    roster.bytes = roster.looked_at = 0
+    roster.until_ns = clock_ns() + _SLICE_NS
     if roster.one:
         if _find_one(r, mail, roster):
             return
@@ -71,11 +74,12 @@ def _find_one(r, mail, roster):
     each = found.session.subscriptions.begin()
     while each != found.session.subscriptions.end():
         count_steps(1)
-        if roster.filters.size() >= _FILTERS_MAX:
+        if roster.filters.size() >= _FILTERS_MAX or roster.bytes >= _BYTES_MAX:
             roster.more_filters = True
             return False
         filter: ListedFilter
         filter.topic_filter = dereference(each).first
+        roster.bytes += filter.topic_filter.size()
         filter.options = dereference(each).second.options
         filter.subscription_id = dereference(each).second.subscription_id
         roster.filters.push_back(filter)
@@ -83,18 +87,21 @@ def _find_one(r, mail, roster):
     return False
 
 
+def _is_over(roster):
+    """Whether this turn has done enough for the question."""
+    roster.looked_at += 1
+    if roster.looked_at > _STEPS_MAX or roster.bytes >= _BYTES_MAX:
+        return True
+    return roster.looked_at % _IN_A_ROW == 0 and clock_ns() >= roster.until_ns
+
+
 def _walk_connected(r, roster):
     """From where the question is on, until there are enough rows, or the time is over."""
-    until_ns: int64_t = clock_ns() + _SLICE_NS
-    looked_at: uint64_t = 0
     if roster.phase != ROSTER_CONNECTED:
         return
     while roster.at < r.connections.size() and roster.wanted & 1:
         count_steps(1)
-        looked_at += 1
-        if roster.rows.size() >= roster.rows_max or looked_at > _STEPS_MAX:
-            return
-        if looked_at % _IN_A_ROW == 0 and clock_ns() >= until_ns:
+        if roster.rows.size() >= roster.rows_max or _is_over(roster):
             return
         c: cython.pointer[Connection] = r.connections[roster.at]
         roster.at += 1
@@ -108,8 +115,6 @@ def _walk_connected(r, roster):
 
 def _walk_away(r, roster):
     """The same for clients that are away."""
-    until_ns: int64_t = clock_ns() + _SLICE_NS
-    looked_at: uint64_t = 0
     if roster.phase != ROSTER_AWAY or roster.rows.size() >= roster.rows_max:
         return
     if roster.buckets != r.sessions.bucket_count():
@@ -118,10 +123,7 @@ def _walk_away(r, roster):
     here: cython.bint = roster.wanted & 2 and roster.address.empty() and roster.listener.empty()
     here = here and not roster.by_username  # of a client that is away nothing of these is known
     while roster.at // _IN_A_BUCKET < roster.buckets and here:
-        looked_at += 1
-        if looked_at > _STEPS_MAX or (looked_at % _IN_A_ROW == 0 and clock_ns() >= until_ns):
-            return
-        if not _look_into(r, roster, roster.at // _IN_A_BUCKET):
+        if _is_over(roster) or not _look_into(r, roster, roster.at // _IN_A_BUCKET):
             return
         roster.at = (roster.at // _IN_A_BUCKET + 1) * _IN_A_BUCKET
     roster.phase = ROSTER_DONE
@@ -135,7 +137,7 @@ def _look_into(r, roster, bucket):
     sessions_in(r.sessions, bucket, numbers)
     count_steps(1 + numbers.size())
     for index in range(roster.at % _IN_A_BUCKET, numbers.size()):
-        if roster.rows.size() >= roster.rows_max:
+        if roster.rows.size() >= roster.rows_max and index < _IN_A_BUCKET:
             roster.at = bucket * _IN_A_BUCKET + index
             return False
         s: cython.pointer[Session] = r.sessions[numbers[index]]
@@ -145,8 +147,8 @@ def _look_into(r, roster, bucket):
 
 
 def _is_wanted(r, roster, s):
-    """Whether it is a client's session with such an identifier."""
-    if s.internal or s.group or s.ending:
+    """Whether it is a client's session with such an identifier; for a survey, any queue."""
+    if s.internal or s.ending or (s.group and not roster.survey):
         return False
     return s.client_id.compare(0, roster.client_id.size(), roster.client_id) == 0
 
@@ -163,7 +165,10 @@ def _is_at(c, roster):
     if roster.address.empty():
         return True
     peer: string = _peer_of(c)
-    return peer.substr(0, peer.rfind(b":")) == roster.address
+    host: string = peer.substr(0, peer.rfind(b":"))
+    if host.compare(0, 7, b"::ffff:") == 0 and host.find(b".") < host.size():
+        host = host.substr(7)  # of IPv4, at a listener for both
+    return host == roster.address
 
 
 def _peer_of(c):
@@ -181,7 +186,10 @@ def _oldest_ms(r, s):
     """Age of the first message in a queue, in memory or in the store; -1: there is none."""
     box: cython.pointer[Outbox] = cython.address(s.outbox)
     if box.head != box.tail:
-        return ms_since(entry_at(box, box.head).since_ms, r.now_ms)
+        # what waits may be older than what was sent
+        waiting: uint64_t = box.next if box.next != box.tail else box.head
+        sent_ms: int64_t = ms_since(entry_at(box, box.head).since_ms, r.now_ms)
+        return max(sent_ms, cython.cast(int64_t, ms_since(entry_at(box, waiting).since_ms, r.now_ms)))
     if s.stored == cython.NULL or s.stored.waiting == 0:
         return -1
     return age_ms(r, s.stored.oldest)
@@ -191,6 +199,7 @@ def _add(r, roster, s):
     """One that is wanted: to the rows, or to the survey."""
     if not roster.survey:
         roster.rows.push_back(_row_of(r, s))
+        roster.bytes += roster.rows.back().client_id.size() + roster.rows.back().username.size()
         return
     oldest_ms: int64_t = _oldest_ms(r, s)
     if oldest_ms > roster.oldest_ms:

@@ -55,9 +55,9 @@ class ClientFigures:
 
     `since_ms`: of CONNACK; `ends_ms`: when the session of a client that is away expires. `left_…`: when and
     why its last connection ended, unless that was before the broker started: the 5.0 reason code, the number
-    of a `tidemq.wire` Fault, and whether the client said DISCONNECT. `oldest_ms`: age of the first message in
-    its queue (of one in flight: since it was sent), -1: none. `paused`: it is not read from now; `slow`:
-    publishers do not wait for it.
+    of a `tidemq.wire` Fault, and whether the client said DISCONNECT. `oldest_ms`: age of the oldest message
+    in its queue (of one in flight: since it was first sent), -1: none. `paused`: it is not read from now;
+    `slow`: publishers do not wait for it.
     """
 
     client_id: str
@@ -93,7 +93,8 @@ class Roster:
     none).
 
     `place`: where to go on in this reactor; None: it has no more. `oldest`, of a survey: age in ms of the
-    oldest message in a queue, -1 where all are empty, and whose queue it is.
+    oldest message in a queue, -1 where all are empty, and whose queue it is (empty: a shared group's).
+    `bytes`: about, of all names.
     """
 
     number: int
@@ -102,3 +103,4 @@ class Roster:
     more_filters: bool
     place: Place | None
     oldest: tuple[int, str] = (-1, "")
+    bytes: int = 0

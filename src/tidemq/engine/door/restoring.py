@@ -42,7 +42,7 @@ from cython.cimports.tidemq.engine.journal.rows import (
 from cython.cimports.tidemq.engine.link.timers import time_session
 from cython.cimports.tidemq.engine.queues.backlogs import keep_backlog
 from cython.cimports.tidemq.engine.queues.outbox import append_entry
-from cython.cimports.tidemq.engine.queues.queueing import make_stored, new_rows, note_stored
+from cython.cimports.tidemq.engine.queues.queueing import age_ms, make_stored, new_rows, note_stored
 from cython.cimports.tidemq.engine.queues.received_identifiers import restore_received
 from cython.cimports.tidemq.engine.queues.replayed import restore_replay
 from cython.cimports.tidemq.engine.queues.sessions import Found, add_subscription, find_session
@@ -291,6 +291,7 @@ def load_inflight(common, key, value, payload):
     entry.qos = value[1]
     entry.retain = value[0] & ROW_FLAG_RETAIN != 0
     entry.was_sent = True
+    entry.since_ms = cython.cast(uint32_t, r.now_ms - age_ms(r, message.id.clock))
     entry.row = ROW_INFLIGHT
     entry.section = 0
     entry.record = NO_RECORD

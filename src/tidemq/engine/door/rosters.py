@@ -12,7 +12,7 @@ from tidemq.engine.door import figures
 def new_roster(number, question):
     """Of a `figures.Question`."""
     owner: unique_ptr[Roster] = make_unique[Roster]()
-    roster: cython.pointer[Roster] = owner.release()
+    roster: cython.pointer[Roster] = owner.get()
     roster.number = number  # `phase` is ROSTER_CONNECTED, unless the question goes on
     if question.place is not None:
         roster.phase = question.place[0]
@@ -28,7 +28,7 @@ def new_roster(number, question):
     roster.by_username = question.username is not None
     roster.username = (question.username or "").encode()
     roster.wanted = question.connected | question.away << 1
-    return roster
+    return owner.release()
 
 
 def _client_of(row):
@@ -87,4 +87,5 @@ def roster_of(roster):
         bool(roster.more_filters),
         None if roster.phase == ROSTER_DONE else _place_of(roster),
         (roster.oldest_ms, roster.oldest_client.decode()),
+        roster.bytes,
     )

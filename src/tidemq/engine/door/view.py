@@ -88,6 +88,11 @@ class EngineView:
             found[name] = found.get(name, 0) + count
         return found
 
+    def sessions(self) -> int:
+        """Of clients, whether they are connected or not."""
+        self.engine._check_open()
+        return load_i64(cython.address(self.engine.common.session_count), RELAXED)
+
     def shared_groups(self) -> int:
         """Shared subscriptions that somebody has: filters with the name of a group."""
         self.engine._check_open()

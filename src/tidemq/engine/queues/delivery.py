@@ -356,7 +356,8 @@ def _send_entry(r, s, c, p, entry):
     if not entry.was_sent:
         waited_ns: int64_t = cython.cast(int64_t, ms_since(entry.since_ms, r.now_ms)) * 1000000
         observe(cython.address(r.histograms[H_QUEUED]), waited_ns, 1)
-    entry.since_ms = cython.cast(uint32_t, r.now_ms)
+    if not entry.was_sent or c.version == 3:  # which alone has a time-out for acknowledgements
+        entry.since_ms = cython.cast(uint32_t, r.now_ms)
     box.waiting -= 1
     box.inflight += 1
     box.next += 1
