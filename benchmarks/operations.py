@@ -100,9 +100,10 @@ class Looker:
         cursor = ""
         while not ended.is_set():
             connection.request("GET", f"/api/v1/clients?limit=1000&cursor={cursor}")
-            page = json.loads(connection.getresponse().read())
-            self.listed += len(page["clients"])
-            cursor = page["cursor"] or ""
+            # as cheaply as can be: it shares the generator's core
+            page = connection.getresponse().read()
+            self.listed += page.count(b'"client_id"')
+            cursor = json.loads(page[page.rfind(b":") + 1 : -1]) or ""
             self.walks += not cursor
 
 

@@ -43,7 +43,8 @@ class Problem(Answer):
     detail: str
 
 
-Handle = Callable[[web.Request, Any], Awaitable[Answer]]  # the request, its query
+# given the request and its query; gives an Answer, or where there is much of it, its JSON
+Handle = Callable[[web.Request, Any], Awaitable[Answer | str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class Endpoint:
 
         async def handler(request: web.Request) -> web.Response:
             answer = await self.handle(request, checked_query(request, self.query))
-            text = answer.model_dump_json()
+            text = answer if isinstance(answer, str) else answer.model_dump_json()
             return web.Response(text=text, status=self.status, content_type="application/json")
 
         return web.route(self.method, PREFIX + self.path, handler)
