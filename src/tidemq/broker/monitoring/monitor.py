@@ -10,6 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -109,9 +110,10 @@ class Monitor:
             "tidemq_uptime_seconds": time.monotonic() - self._began_s,
         }
         if (data := self._data) is not None:
-            free, total = conditions.disk_bytes(data)
-            found |= {"tidemq_disk_free_bytes": free, "tidemq_disk_bytes": total}
             found["tidemq_store_bytes"] = self._store_bytes
+            with suppress(OSError):  # the alarm that looks at it says so
+                free, total = conditions.disk_bytes(data)
+                found |= {"tidemq_disk_free_bytes": free, "tidemq_disk_bytes": total}
         return found
 
     def _conditions(self) -> Sequence[conditions.Condition]:
@@ -136,9 +138,12 @@ class Monitor:
             await asyncio.sleep(LOOK_S)
             now_s = time.monotonic()
             found = conditions.looked_at(looks, now_s - last_s)
-            for text in self.pulse.look():
-                found["standstill"] = text
-            self.alarms.look(found, now_s)
+            try:
+                for text in self.pulse.look():
+                    found["standstill"] = text
+                self.alarms.look(found, now_s)
+            except Exception:  # noqa: BLE001 - the next look may find it mended
+                self._faults.log("alarms cannot be looked at")
             last_s = now_s
 
     async def _survey(self) -> None:
@@ -146,7 +151,7 @@ class Monitor:
             try:
                 oldest_ms, _ = await self.clients.oldest()
                 self._oldest_s = max(oldest_ms, 0) / 1000
-            except Exception:  # noqa: BLE001 - the next look may find it mended
+            except Exception:  # noqa: BLE001 - the same
                 self._faults.log("the queues cannot be looked at")
             await asyncio.sleep(SURVEY_S)
 
