@@ -467,7 +467,7 @@ REPLAYED: list[Break] = [
         "queues/replayed.py",
         "        replay.end = last.offset\n",
         "        replay.end = 0\n",
-        ("tests/unit/test_replays.py::test_what_was_not_sent_comes_when_the_client_is_back",),
+        ("tests/durable/test_replays.py",),
     ),
 ]
 
