@@ -145,20 +145,22 @@ async def test_how_long_things_take_is_counted_once_each(config: Config) -> None
         assert value(families, "tidemq_commit_seconds_count") == broker.counters()["store_batches"]
 
 
+def leave_a_message(broker: Broker, client_id: str, topic: str) -> None:
+    """For a client that is away."""
+    subscriber = connected(broker, client_id=client_id, **kept(5))
+    subscriber.subscribe(topic, qos=1)
+    subscriber.disconnect()
+    connected(broker).publish(topic, b"x", qos=1)
+
+
 async def test_what_waits_for_a_client_is_timed_from_when_it_came(config: Config) -> None:
     topic, client_id = unique("t"), unique("c")
-
-    def leave() -> None:
-        subscriber = connected(broker, client_id=client_id, **kept(5))
-        subscriber.subscribe(topic, qos=1)
-        subscriber.disconnect()
-        connected(broker).publish(topic, b"x", qos=1)
 
     def come_back() -> None:
         connected(broker, client_id=client_id, **kept(5)).expect_message(topic, b"x", 1)
 
     async with Broker(config) as broker:
-        await asyncio.to_thread(leave)
+        await asyncio.to_thread(leave_a_message, broker, client_id, topic)
         await asyncio.sleep(1.0)
         monitor = monitor_of(broker)
         oldest_ms, who = await monitor.clients.oldest()
@@ -178,14 +180,8 @@ async def test_what_waits_for_a_client_is_timed_from_when_it_came(config: Config
 async def test_a_message_that_waits_across_a_restart_keeps_its_age(config: Config) -> None:
     topic, client_id = unique("t"), unique("c")
 
-    def leave() -> None:
-        subscriber = connected(broker, client_id=client_id, **kept(5))
-        subscriber.subscribe(topic, qos=1)
-        subscriber.disconnect()
-        connected(broker).publish(topic, b"x", qos=1)
-
     async with Broker(config) as broker:
-        await asyncio.to_thread(leave)
+        await asyncio.to_thread(leave_a_message, broker, client_id, topic)
     await asyncio.sleep(1.0)
     async with Broker(config) as broker:
         oldest_ms, who = await monitor_of(broker).clients.oldest()

@@ -12,25 +12,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from aiohttp import web
 from pydantic import Field
 
 from tidemq.broker.admin.api import Answer, Endpoint, Query, refuse
-from tidemq.broker.monitoring.client_lists import (
-    ANSWER_S,
-    BYTES_MAX,
-    PAGE_MAX,
-    ClientLists,
-    Cursor,
-    CursorError,
-    Page,
-)
+from tidemq.broker.monitoring.client_lists import ClientLists, Cursor, CursorError
 from tidemq.engine.door.figures import ClientFigures, Question
 from tidemq.errors import UsageError
 from tidemq.wire import ReasonCode, fault_text
 
+T = TypeVar("T")
+
+PAGE_MAX = 1000  # clients of an answer
+BYTES_MAX = 1 << 20  # of an answer, about: names may be long
+ANSWER_S = 1.0  # that is searched for one answer; the rest is for the next
 SLICE = 20  # clients that are asked for, and written, at once: some 0.2 ms of the event loop
 PAUSE_S = 0.001  # between two slices
 FOR_EVER = 0xFFFFFFFF  # a session expiry that never comes (5.0 section 3.1.2.11.2)
@@ -200,6 +197,18 @@ def _cursor_of(text: str) -> Cursor:
     return (numbers[0], (numbers[1], numbers[2], numbers[3]) if len(numbers) == 4 else None)
 
 
+async def _asked(answer: Awaitable[T]) -> T:
+    """What the reactors say, or a refusal."""
+    try:
+        return await answer
+    except CursorError as error:
+        refuse(400, f"cursor: {error}")
+    except UsageError as error:
+        refuse(503, str(error))
+    except TimeoutError:
+        refuse(503, "a reactor does not answer")
+
+
 class ClientApi:
     """The endpoints. They run on the broker's event loop."""
 
@@ -260,9 +269,11 @@ class ClientApi:
         found: list[str] = []
         size, until = 0, time.monotonic() + ANSWER_S
         while True:
-            page = await self._page(replace(question, rows_max=min(query.limit - len(found), SLICE)), cursor)
+            wanted = replace(question, rows_max=min(query.limit - len(found), SLICE))
+            page = await _asked(self._lists().page(wanted, cursor))
             made = [Client.model_construct(**_fields(each)).model_dump_json() for each in page.clients]
-            found, size, cursor = found + made, size + sum(map(len, made)), page.cursor
+            found += made
+            size, cursor = size + sum(map(len, made)), page.cursor
             if cursor is None or len(found) >= query.limit:
                 break
             if size >= BYTES_MAX or time.monotonic() >= until:
@@ -270,16 +281,6 @@ class ClientApi:
             await asyncio.sleep(PAUSE_S)
         following = json.dumps(None if cursor is None else _text_of(cursor))
         return f'{{"clients":[{",".join(found)}],"cursor":{following}}}'
-
-    async def _page(self, question: Question, cursor: Cursor | None) -> Page:
-        try:
-            return await self._lists().page(question, cursor)
-        except CursorError as error:
-            refuse(400, f"cursor: {error}")
-        except UsageError as error:
-            refuse(503, str(error))
-        except TimeoutError:
-            refuse(503, "a reactor does not answer")
 
     async def _end_connection(self, request: web.Request, _: Query) -> Disconnecting:
         """Whoever owns the connection has been told to end it."""
@@ -290,12 +291,7 @@ class ClientApi:
 
     async def _describe(self, request: web.Request, _: Query) -> ClientWithSession:
         client_id = request.match_info["client_id"]
-        try:
-            found = await self._lists().one(client_id)
-        except TimeoutError:
-            refuse(503, "a reactor does not answer")
-        except UsageError as error:
-            refuse(503, str(error))
+        found = await _asked(self._lists().one(client_id))
         if found is None:
             refuse(404, f"there is no client {client_id!r}, and no session of it")
         subscriptions = [

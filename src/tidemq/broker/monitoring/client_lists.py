@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,9 +10,6 @@ from tidemq.engine.door.figures import ClientFigures, Place, Question, Roster
 from tidemq.engine.door.view import EngineView
 from tidemq.errors import UsageError
 
-PAGE_MAX = 1000  # clients of an answer
-ANSWER_S = 1.0  # that is searched for one answer; the rest is for the next
-BYTES_MAX = 1 << 20  # of an answer's names, about: these may be long
 REACTOR_S = 10.0  # for a reactor's answer: it is stuck
 
 Cursor = tuple[int, Place | None]  # reactor, and where in it; None: at its beginning
@@ -56,7 +52,7 @@ class ClientLists:
             self._answer.set_result(roster)
 
     async def page(self, question: Question, cursor: Cursor | None = None) -> Page:
-        """Up to `question.rows_max` clients from the cursor on, fewer where the search takes long.
+        """Up to `question.rows_max` clients of a reactor from the cursor on, often fewer, or none.
 
         CursorError for a cursor that is none, TimeoutError where a reactor does not answer, UsageError where
         the broker stops.
@@ -64,19 +60,9 @@ class ClientLists:
         reactor, place = cursor or (0, None)
         if not 0 <= reactor < self._reactors:
             raise CursorError(f"the cursor names reactor {reactor}, there are {self._reactors}")
-        until = time.monotonic() + ANSWER_S
-        found: list[ClientFigures] = []
-        size = 0
-        while reactor < self._reactors and len(found) < question.rows_max and time.monotonic() < until:
-            wanted = replace(question, place=place, rows_max=question.rows_max - len(found))
-            roster = await self._ask(reactor, wanted)
-            found += roster.clients
-            size += roster.bytes
-            place = roster.place
-            reactor += place is None
-            if size >= BYTES_MAX:
-                break
-        return Page(found, (reactor, place) if reactor < self._reactors else None)
+        roster = await self._ask(reactor, replace(question, place=place))
+        reactor += roster.place is None
+        return Page(roster.clients, (reactor, roster.place) if reactor < self._reactors else None)
 
     async def one(self, client_id: str) -> OneClient | None:
         """The client, or the session of one that is away; None: there is none."""

@@ -30,9 +30,8 @@ class Pulse:
     def look(self) -> list[str]:
         """What stands still, in words; empty: nothing."""
         now_s = time.monotonic()
-        if (
-            now_s - self._looked_s > LOOKS_S
-        ):  # the process was paused, or Python was: nobody could turn, or be seen
+        # longer: the process was paused, or Python was: nobody could turn, or be seen
+        if now_s - self._looked_s > LOOKS_S:
             self._moved_s = [now_s] * len(self._moved_s)
             self._paused_s = now_s
         self._looked_s = now_s

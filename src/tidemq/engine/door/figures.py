@@ -94,7 +94,6 @@ class Roster:
 
     `place`: where to go on in this reactor; None: it has no more. `oldest`, of a survey: age in ms of the
     oldest message in a queue, -1 where all are empty, and whose queue it is (empty: a shared group's).
-    `bytes`: about, of all names.
     """
 
     number: int
@@ -103,4 +102,3 @@ class Roster:
     more_filters: bool
     place: Place | None
     oldest: tuple[int, str] = (-1, "")
-    bytes: int = 0

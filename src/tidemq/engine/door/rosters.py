@@ -87,5 +87,4 @@ def roster_of(roster):
         bool(roster.more_filters),
         None if roster.phase == ROSTER_DONE else _place_of(roster),
         (roster.oldest_ms, roster.oldest_client.decode()),
-        roster.bytes,
     )
