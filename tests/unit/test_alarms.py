@@ -72,7 +72,7 @@ def test_a_condition_that_fails_keeps_no_other_from_being_looked_at(caplog: pyte
     def fail(_: float) -> dict[str, str]:
         raise RuntimeError("a provider's fault")
 
-    found = conditions.looked_at([fail, lambda _: {"disk": "full"}, fail], 1.0)
+    found = conditions.looked_at([fail, lambda _: {"disk": "full"}, fail], 1.0, conditions.Faults())
     assert found == {"disk": "full"}
     assert len([each for each in caplog.records if "cannot be looked at" in each.message]) == 1
 

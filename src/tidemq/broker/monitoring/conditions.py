@@ -36,9 +36,6 @@ class Faults:
             _log.exception("%s", text)
 
 
-_faults = Faults()
-
-
 def growth(counters: Counters, names: Callable[[str], bool]) -> Callable[[], int]:
     """By how much the sum of these counters has grown since the last call."""
     known: int | None = None
@@ -133,14 +130,14 @@ def clock_jumps(counters: Counters) -> Condition:
     return lambda _: {"clock": "the clock was set; the log says by how much"} if grown() else {}
 
 
-def looked_at(conditions: Iterable[Condition], seconds: float) -> dict[str, str]:
-    """What all of them find. One that fails is logged, once a minute, and keeps no other from being looked
-    at: counters come from providers, too.
+def looked_at(conditions: Iterable[Condition], seconds: float, faults: Faults) -> dict[str, str]:
+    """What all of them find. One that fails is one of the `faults`, and keeps no other from being looked at:
+    counters come from providers, too.
     """
     found: dict[str, str] = {}
     for condition in conditions:
         try:
             found.update(condition(seconds))
         except Exception:  # noqa: BLE001 - whatever a provider raises
-            _faults.log("a condition of alarms cannot be looked at")
+            faults.log("a condition of alarms cannot be looked at")
     return found

@@ -137,7 +137,7 @@ class Monitor:
         while True:
             await asyncio.sleep(LOOK_S)
             now_s = time.monotonic()
-            found = conditions.looked_at(looks, now_s - last_s)
+            found = conditions.looked_at(looks, now_s - last_s, self._faults)
             try:
                 for text in self.pulse.look():
                     found["standstill"] = text
