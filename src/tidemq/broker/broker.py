@@ -21,7 +21,7 @@ from tidemq.broker.access.decisions import Decisions
 from tidemq.broker.access.rule_file import AclFile
 from tidemq.broker.authenticators.builtin import LocalOnly
 from tidemq.broker.completion import complete
-from tidemq.broker.durability.keeper import Keeper
+from tidemq.broker.durability.storage import Storage
 from tidemq.broker.fault_log import Comings, DropLog, FaultLog
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.host.clock_watch import ClockWatch
@@ -63,7 +63,6 @@ from tidemq.engine.door.events import (
 from tidemq.engine.door.figures import Roster
 from tidemq.errors import UsageError
 from tidemq.store import MemoryStore, Store
-from tidemq.stream import Streams
 from tidemq.wire import (
     NO_PROPERTIES,
     Properties,
@@ -78,9 +77,11 @@ if TYPE_CHECKING:
     from aiohttp.web import RouteDef
 
     from tidemq.broker.admin.server import AdminServer
+    from tidemq.broker.durability.keeper import Keeper
     from tidemq.broker.monitoring.monitor import Monitor
-    from tidemq.engine import Engine, StoreAccess
+    from tidemq.engine import Engine
     from tidemq.engine.door.view import EngineView
+    from tidemq.stream import Streams
 
 _log = logging.getLogger("tidemq")
 
@@ -116,18 +117,17 @@ class Broker:
         self.config = config or Config()
         self._sockets = sockets or {}
         self._hooks = Hooks(plugins, self.config.fault_lines_max)
-        self._store = store
+        self._given_store = store
         self._authenticator = authenticator
         self._authoriser = authoriser
         self._engine: Engine | None = None
-        self._keeper: Keeper | None = None
         self._decisions: Decisions | None = None
         self._replays: Replays | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._fault_log = FaultLog(self.config.fault_lines_max)
         self._comings: Comings | None = None
         self._drop_log = DropLog(self.config.fault_lines_max)
-        self._streams: Streams | None = None
+        self._storage: Storage | None = None
         self._admin: AdminServer | None = None
         self._reloads = Reloads()
         self._acl: AclFile | None = None
@@ -187,12 +187,13 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         identity = find_identity(config.user, config.group)
-        authoriser, store = self._authoriser, self._store
+        authoriser, store = self._authoriser, self._given_store
         listeners = self._listeners = Listeners(config, self._sockets)
         if authoriser is None:
             authoriser = self._make_provider("authoriser", config.authoriser, config.authoriser_options)
         if store is None:
-            store = self._store = find_provider("store", config.store, config.store_options, config)
+            store = find_provider("store", config.store, config.store_options, config)
+        storage = self._storage = None if store is None else Storage(store, config)
         engine = self._engine = self._make_engine()
         authenticators = self._bind(engine, listeners)
         if identity is not None:
@@ -202,8 +203,8 @@ class Broker:
         warn_of(secret_files(config))
         if self._admin is not None:
             await self._admin.start(self._admin_routes(store))
-        if store is not None:
-            self._keeper = await self._load(store, engine)
+        if storage is not None:
+            await storage.load(engine, self._on_keeper_death())
         if config.streams and self._streams is None:
             raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
         replays = self._replays = Replays(engine, self._streams, config)
@@ -214,7 +215,7 @@ class Broker:
         if config.acl_file is not None:
             self._acl = AclFile(config.acl_file, config.acl_format, engine.set_rules)
             self._reloads.add("rules", self._acl.reload)
-        self.monitor = monitor = self._make_monitor(engine, store)
+        self.monitor = monitor = self._make_monitor(engine, storage)
         self._handlers = self._event_handlers(decisions, replays, monitor)
         engine.start()
         if self._keeper is not None:
@@ -298,8 +299,8 @@ class Broker:
     def _finish(self, engine: Engine) -> None:
         """Waits for the engine's and the keeper's threads; the last of what is to be stored is."""
         engine.join()
-        if self._keeper is not None:
-            self._keeper.finish()
+        if self._storage is not None:
+            self._storage.finish()
         self._close_parts(engine)
         if left := {name: value for name, value in engine.live_objects().items() if value}:
             _log.error("the engine left objects behind: %s", left)  # a defect of ours: tests look for it
@@ -307,10 +308,8 @@ class Broker:
     def _close_parts(self, engine: Engine) -> None:
         """What may take its time, and is for another thread than the event loop's."""
         engine.close()
-        if self._streams is not None:
-            self._streams.close()
-        if self._store is not None:
-            self._store.close()
+        if self._storage is not None:
+            self._storage.close()
 
     async def wait_failed(self) -> str:
         """Waits until the broker cannot go on by itself, and gives the reason; then it is to be stopped.
@@ -326,7 +325,7 @@ class Broker:
 
     def _problems(self) -> list[str]:
         """What the broker does not do as it should; of interest to whoever looks after it."""
-        problem = self._keeper.problem if self._keeper is not None else ""
+        problem = self._storage.problem if self._storage is not None else ""
         return [problem] if problem else []
 
     async def publish(
@@ -380,14 +379,12 @@ class Broker:
         """Totals since the start, and gauges, by name."""
         counters = dict(self._running_engine().counters())
         counters.update(self._subscriptions.counts)
-        if self._keeper is not None:
-            counters.update(self._keeper.counts)
-        if self._streams is not None:
-            counters.update(self._streams.counts)
+        if self._storage is not None:
+            counters.update(self._storage.counts())
         for part in (self._decisions, self._replays, self._acl):
             if part is not None:
                 counters.update(part.counts)
-        for provider in (*self._providers, self._store, self._clock):
+        for provider in (*self._providers, self._clock):
             for name, count in counts_of(provider).items():
                 counters[name] = counters.get(name, 0) + count
         return counters
@@ -423,47 +420,15 @@ class Broker:
             for name, each in listeners.items()
         }
 
-    async def _load(self, store: Store, engine: Engine) -> Keeper:
-        """Opens the store and brings the engine to where it is, beside the event loop: it takes seconds."""
+    def _on_keeper_death(self) -> Callable[[str], None]:
+        """To be called on any thread."""
         loop = asyncio.get_running_loop()
 
         def died(reason: str) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._fail, reason)
 
-        return await complete(asyncio.to_thread(self._load_store, store, engine, died))
-
-    def _load_store(self, store: Store, engine: Engine, on_death: Callable[[str], None]) -> Keeper:
-        from tidemq.engine import StoreAccess
-
-        for line in store.open():
-            _log.error("%s", line)
-        config = self.config
-        access = StoreAccess(engine)
-        self._streams = self._open_streams(store, access)
-        keeper = Keeper(
-            store,
-            access,
-            durability=config.durability,
-            interval_s=config.durability_interval_ms / 1000,
-            bytes_max=config.limits.store_bytes_max,
-            data=config.data if config.data.is_dir() else None,
-            strict=config.store_strict,
-            streams=self._streams,
-            on_death=on_death,
-        )
-        keeper.load()
-        if self._streams is not None:
-            for line in self._streams.load(config.streams):
-                _log.error("%s", line)
-        return keeper
-
-    def _open_streams(self, store: Store, access: StoreAccess) -> Streams | None:
-        """What keeps the streams; None where a program has brought a store that is not on disk."""
-        if isinstance(store, MemoryStore) or not self.config.data.is_dir():
-            return None
-        topics_bytes_max = self.config.limits.compaction_bytes_max
-        return Streams(store, access, self.config.data, topics_bytes_max=topics_bytes_max)
+        return died
 
     def _bind(self, engine: Engine, listeners: Listeners) -> dict[str, Authenticator | None]:
         """Everything that root may have to do, before the process becomes somebody else. Gives the
@@ -492,14 +457,21 @@ class Broker:
     def _make_admin(self) -> AdminServer:
         """The HTTP listener. ConfigError where its library is not installed."""
         try:
+            from tidemq.broker.admin.controls import Controls
             from tidemq.broker.admin.server import AdminServer
         except ImportError as error:
             text = f"it needs the package {error.name}"
             raise refused(
                 "configuration", "admin_port", text, ["0", "pip install 'tidemq[admin]'"]
             ) from error
-        acts = (self._serving, self._problems, self.reload, self.disconnect)
-        return AdminServer(self.counters, *acts, self.config)
+        controls = Controls(
+            counters=self.counters,
+            monitor=self._serving,
+            problems=self._problems,
+            reload=self.reload,
+            disconnect=self.disconnect,
+        )
+        return AdminServer(controls, self.config)
 
     def _serving(self) -> Monitor | None:
         """None as long as the broker loads what is stored."""
@@ -511,6 +483,14 @@ class Broker:
         from tidemq.broker.admin.stream_routes import StreamRoutes
 
         return StreamRoutes(lambda: (self._streams, self._keeper)).routes()
+
+    @property
+    def _keeper(self) -> Keeper | None:
+        return self._storage.keeper if self._storage is not None else None
+
+    @property
+    def _streams(self) -> Streams | None:
+        return self._storage.streams if self._storage is not None else None
 
     def _engine_of_now(self) -> Engine | None:
         return self._engine if self._phase in ("running", "stopping") else None
@@ -525,7 +505,7 @@ class Broker:
 
         return EngineView(engine)
 
-    def _make_monitor(self, engine: Engine, store: Store | None) -> Monitor:
+    def _make_monitor(self, engine: Engine, storage: Storage | None) -> Monitor:
         from tidemq.broker.monitoring.monitor import Monitor, Watched
 
         assert self._listeners is not None
@@ -534,7 +514,7 @@ class Broker:
             view=self._make_view(engine),
             reactors=self._reactors,
             keeper=self._keeper,
-            store_bytes=(lambda: 0) if store is None else store.size_bytes,
+            store_bytes=(lambda: 0) if storage is None else storage.store.size_bytes,
             counters=self.counters,
             certificates=self._listeners.certificates,
             publish=self._publish_sys,

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from http import HTTPStatus
 from typing import Any, NoReturn
 
@@ -20,11 +21,27 @@ import tidemq
 
 PREFIX = "/api/v1"
 PROBLEM = "application/problem+json"
+BODY_BYTES_MAX = 1 << 20  # of a request
+INPUT_SHOWN = 80  # characters of what is refused
 _EXPRESSION = re.compile(r":[^}]*\}")  # which part of a path is meant, for aiohttp alone
+
+
+class Role(IntEnum):
+    """What a token may do; each may do what those before it may."""
+
+    READ = 0
+    OPERATE = 1
+    ADMIN = 2
 
 
 class Query(BaseModel):
     """A request's query; a key that is unknown is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Body(BaseModel):
+    """A request's body, a JSON object; a field that is unknown is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,7 +60,8 @@ class Problem(Answer):
     detail: str
 
 
-# given the request and its query; gives an Answer, or where there is much of it, its JSON
+# given the request, and its query, or its body where it has one; gives an Answer, or
+# its JSON where there is much of it
 Handle = Callable[[web.Request, Any], Awaitable[Answer | str]]
 
 
@@ -58,13 +76,18 @@ class Endpoint:
     answer: type[Answer]
     status: int = 200  # of the answer
     query: type[Query] = Query
+    body: type[Body] | None = None
+    role: Role = Role.READ
     refusals: Mapping[int, str]
 
     def route(self) -> web.RouteDef:
         """For an aiohttp application."""
 
         async def handler(request: web.Request) -> web.Response:
-            answer = await self.handle(request, checked_query(request, self.query))
+            asked: Query | Body = checked_query(request, self.query)
+            if self.body is not None:
+                asked = await checked_body(request, self.body)
+            answer = await self.handle(request, asked)
             text = answer if isinstance(answer, str) else answer.model_dump_json()
             return web.Response(text=text, status=self.status, content_type="application/json")
 
@@ -81,26 +104,58 @@ def checked_query(request: web.Request, model: type[Query]) -> Query:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"]) or "the query"
-        if first["type"] == "extra_forbidden":
-            refuse(400, f"{name} is unknown; accepted: {', '.join(sorted(model.model_fields)) or 'none'}")
-        refuse(400, f"{name}: {first['msg']}, not {first['input']!r}")
+        _refuse_wrong(error, model, "the query")
+
+
+async def checked_body(request: web.Request, model: type[Body]) -> Body:
+    """The body as the model has it; 400 for one that is no JSON object, or a field that is unknown or wrong;
+    413 where it is too large, 415 where it says that it is something else.
+    """
+    if request.content_type != "application/json":
+        refuse(415, f"the body is {request.content_type}; accepted: application/json")
+    try:
+        return model.model_validate_json(await request.read())
+    except web.HTTPRequestEntityTooLarge:
+        refuse(413, f"the body is too large; accepted: {BODY_BYTES_MAX} bytes")
+    except ValidationError as error:
+        _refuse_wrong(error, model, "the body")
+
+
+def _refuse_wrong(error: ValidationError, model: type[BaseModel], whole: str) -> NoReturn:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"]) or whole
+    if first["type"] == "extra_forbidden":
+        refuse(400, f"{name} is unknown; accepted: {', '.join(sorted(model.model_fields)) or 'none'}")
+    refuse(400, f"{name}: {first['msg']}, not {str(first['input'])[:INPUT_SHOWN]!r}")
 
 
 def refuse(status: int, detail: str) -> NoReturn:
     """Answers with problem JSON."""
     problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
-    kinds = {400: web.HTTPBadRequest, 404: web.HTTPNotFound, 409: web.HTTPConflict}
-    kind = kinds.get(status, web.HTTPServiceUnavailable)
-    raise kind(text=problem.model_dump_json(), content_type=PROBLEM)
+    text = problem.model_dump_json()
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # its class has a signature of its own
+        raise web.HTTPRequestEntityTooLarge(0, 0, text=text, content_type=PROBLEM)
+    raise _KINDS[status](text=text, content_type=PROBLEM)
+
+
+_KINDS: Mapping[int, type[web.HTTPError]] = {
+    400: web.HTTPBadRequest,
+    403: web.HTTPForbidden,
+    404: web.HTTPNotFound,
+    409: web.HTTPConflict,
+    415: web.HTTPUnsupportedMediaType,
+    429: web.HTTPTooManyRequests,
+    503: web.HTTPServiceUnavailable,
+}
 
 
 def described(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
     models: list[type[BaseModel]] = [Problem, *(each.answer for each in endpoints)]
+    bodies = [each.body for each in endpoints if each.body is not None]
     _, definitions = models_json_schema(
-        [(model, "serialization") for model in dict.fromkeys(models)],
+        [(model, "serialization") for model in dict.fromkeys(models)]
+        + [(model, "validation") for model in dict.fromkeys(bodies)],
         ref_template="#/components/schemas/{model}",
     )
     paths: dict[str, Any] = {}
@@ -131,8 +186,12 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         parameters.append({"name": name, "in": "query", "description": text, "schema": field})
     answers = {str(endpoint.status): ("Done.", "application/json", endpoint.answer.__name__)}
     answers |= {str(status): (text, PROBLEM, "Problem") for status, text in endpoint.refusals.items()}
-    return {
-        "summary": endpoint.summary,
+    sent: dict[str, Any] = {}
+    if endpoint.body is not None:
+        schema = {"$ref": f"#/components/schemas/{endpoint.body.__name__}"}
+        sent = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return sent | {
+        "summary": f"{endpoint.summary} Role: {endpoint.role.name.lower()}.",
         "operationId": f"{endpoint.method.lower()}{re.sub('[^a-z]+', '_', path).rstrip('_')}",
         "parameters": parameters,
         "responses": {

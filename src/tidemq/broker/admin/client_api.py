@@ -8,7 +8,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address
@@ -17,7 +17,8 @@ from typing import Annotated, Any, TypeVar
 from aiohttp import web
 from pydantic import Field
 
-from tidemq.broker.admin.api import Answer, Endpoint, Query, refuse
+from tidemq.broker.admin.api import Answer, Endpoint, Query, Role, refuse
+from tidemq.broker.admin.controls import Controls
 from tidemq.broker.monitoring.client_lists import ClientLists, Cursor, CursorError
 from tidemq.engine.door.figures import ClientFigures, Question
 from tidemq.errors import UsageError
@@ -212,11 +213,11 @@ async def _asked(answer: Awaitable[T]) -> T:
 class ClientApi:
     """The endpoints. They run on the broker's event loop."""
 
-    def __init__(
-        self, lists: Callable[[], ClientLists], disconnect: Callable[[str], Awaitable[bool]]
-    ) -> None:
-        self._lists = lists
-        self._disconnect = disconnect
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+
+    def _lists(self) -> ClientLists:
+        return self._controls.running_monitor().clients
 
     def endpoints(self) -> list[Endpoint]:
         """All of them."""
@@ -249,6 +250,7 @@ class ClientApi:
                 handle=self._end_connection,
                 answer=Disconnecting,
                 status=202,
+                role=Role.OPERATE,
                 refusals={400: "A query.", 404: "No such client is connected.", **late},
             ),
         ]
@@ -285,7 +287,7 @@ class ClientApi:
     async def _end_connection(self, request: web.Request, _: Query) -> Disconnecting:
         """Whoever owns the connection has been told to end it."""
         client_id = request.match_info["client_id"]
-        if not await self._disconnect(client_id):
+        if not await self._controls.disconnect(client_id):
             refuse(404, f"no client {client_id!r} is connected")
         return Disconnecting(disconnecting=client_id)
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from tidemq.broker.admin.api import PREFIX, PROBLEM, Problem, document_route
+from tidemq.broker.admin.api import BODY_BYTES_MAX, PREFIX, PROBLEM, Problem, document_route
 from tidemq.broker.admin.client_api import ClientApi
+from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.door import Door
 from tidemq.broker.admin.guard import OPEN_PATHS, Guard, Handler, is_loopback
 from tidemq.broker.monitoring.alarms import Alarm
 from tidemq.broker.monitoring.metrics import Exposition
-from tidemq.broker.monitoring.monitor import Monitor
 from tidemq.config import Config, refused
 from tidemq.engine.door.listeners import listening_at
 
@@ -40,21 +40,8 @@ _log.addFilter(_is_ours)
 class AdminServer:
     """Answers on one address from `start` until closed."""
 
-    def __init__(
-        self,
-        counters: Callable[[], Mapping[str, int]],
-        monitor: Callable[[], Monitor | None],
-        problems: Callable[[], Sequence[str]],
-        reload: Callable[[], Awaitable[Mapping[str, str]]],
-        disconnect: Callable[[str], Awaitable[bool]],
-        config: Config,
-    ) -> None:
-        """`monitor`: None as long as the broker loads what is stored."""
-        self._counters = counters
-        self._monitor = monitor
-        self._problems = problems
-        self._reload = reload
-        self._disconnect = disconnect
+    def __init__(self, controls: Controls, config: Config) -> None:
+        self._controls = controls
         self._config = config
         self._exposition: Exposition | None = None
         self._guard = Guard(config.admin_token_file, config.admin_host)
@@ -91,7 +78,8 @@ class AdminServer:
     async def start(self, routes: Iterable[web.RouteDef] = ()) -> None:
         """Listens and answers."""
         app = web.Application(
-            middlewares=[self._attend, _explain, self._guard.middleware, self._refuse_while_loading]
+            middlewares=[self._attend, _explain, self._guard.middleware, self._refuse_while_loading],
+            client_max_size=BODY_BYTES_MAX,
         )
         own = [
             web.get("/health", self._health),
@@ -101,8 +89,7 @@ class AdminServer:
             web.get("/counters", self._count),
             web.post("/reload", self._reload_all),
         ]
-        clients = ClientApi(lambda: self._running_monitor().clients, self._disconnect)
-        endpoints = clients.endpoints()
+        endpoints = ClientApi(self._controls).endpoints()
         api = [*(each.route() for each in endpoints), document_route(endpoints)]
         app.add_routes([*own, *api, *routes])
         self._runner = web.AppRunner(
@@ -154,19 +141,19 @@ class AdminServer:
 
     async def _health(self, _: web.Request) -> web.Response:
         """503 where something stands still that only a restart moves."""
-        monitor = self._monitor()
+        monitor = self._controls.monitor()
         return _judged(monitor.pulse.look() if monitor is not None else [])
 
     async def _ready(self, _: web.Request) -> web.Response:
         """503 while the broker loads, or does less than it should; with what alarms there are."""
-        monitor = self._monitor()
+        monitor = self._controls.monitor()
         if monitor is None:
             return _judged([LOADING])
-        problems = dict.fromkeys([*monitor.pulse.look(), *self._problems()])
+        problems = dict.fromkeys([*monitor.pulse.look(), *self._controls.problems()])
         return _judged(list(problems), monitor.alarms.active)
 
     async def _alarms(self, _: web.Request) -> web.Response:
-        alarms = self._running_monitor().alarms
+        alarms = self._controls.running_monitor().alarms
         body = {
             "active": [each.describe() for each in alarms.active],
             "ended": [each.describe() for each in alarms.ended],
@@ -174,28 +161,23 @@ class AdminServer:
         return web.json_response(body)
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        monitor = self._running_monitor()
+        monitor = self._controls.running_monitor()
         if self._exposition is None:
-            self._exposition = Exposition(monitor, self._counters)
+            self._exposition = Exposition(monitor, self._controls.counters)
         return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    def _running_monitor(self) -> Monitor:
-        monitor = self._monitor()
-        assert monitor is not None, "nothing else is answered while the broker loads"
-        return monitor
 
     @web.middleware
     async def _refuse_while_loading(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in OPEN_PATHS and self._monitor() is None:
+        if request.path not in OPEN_PATHS and self._controls.monitor() is None:
             raise web.HTTPServiceUnavailable(text=LOADING)
         return await handler(request)
 
     async def _count(self, _: web.Request) -> web.Response:
-        return web.json_response(dict(self._counters()))
+        return web.json_response(dict(self._controls.counters()))
 
     async def _reload_all(self, _: web.Request) -> web.Response:
         """500 where a part could not be read again; the others were."""
-        done = await self._reload()
+        done = await self._controls.reload()
         wrong = {name: text for name, text in done.items() if text}
         body: dict[str, object] = {"reloaded": [name for name in done if name not in wrong]}
         if wrong:

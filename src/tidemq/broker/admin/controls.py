@@ -1,0 +1,25 @@
+"""What the admin listener may ask of a broker, and have it do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemq.broker.monitoring.monitor import Monitor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """Of one broker. All of it belongs to the broker's event loop."""
+
+    counters: Callable[[], Mapping[str, int]]
+    monitor: Callable[[], Monitor | None]  # None as long as the broker loads what is stored
+    problems: Callable[[], Sequence[str]]
+    reload: Callable[[], Awaitable[Mapping[str, str]]]
+    disconnect: Callable[[str], Awaitable[bool]]
+
+    def running_monitor(self) -> Monitor:
+        """That of a broker that has loaded; nothing that asks for it is answered before."""
+        monitor = self.monitor()
+        assert monitor is not None
+        return monitor
