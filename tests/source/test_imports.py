@@ -58,7 +58,7 @@ ROOMS = {
         "replay_pieces": "stream_filters",
         "replays": "fault_log providers replay_pieces stream_filters",
         "listeners": "host",
-        "durability": "providers",
+        "durability": "completion providers",
         "access": "acl_rules fault_log hooks host providers replay_pieces replays stream_filters",
         "authenticators": "access acl_rules host providers",
         "monitoring": "durability",

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from waiting import WAIT_S, until
 
 from tidemq import Broker, Config
+from tidemq.broker.durability.storage import Storage
 from tidemq.broker.monitoring import monitor as monitoring
 from tidemq.broker.monitoring.client_lists import ClientLists, Cursor
 from tidemq.broker.monitoring.metric_names import metric_name
@@ -388,13 +389,13 @@ async def test_a_broker_that_loads_is_alive_and_not_ready(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    load = Broker._load_store
+    load = Storage._load
 
     def slowly(*parts: Any) -> object:
         assert go_on.wait(WAIT_S)
         return load(*parts)
 
-    monkeypatch.setattr(Broker, "_load_store", slowly)
+    monkeypatch.setattr(Storage, "_load", slowly)
     broker = Broker(config)
     starting = asyncio.create_task(broker.start())
     await until(lambda: broker.admin_port and broker.addresses, "the listener")
