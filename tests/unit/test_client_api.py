@@ -177,6 +177,13 @@ async def test_the_interface_describes_itself(config: Config) -> None:
         ("/api/v1/clients", "get"),
         ("/api/v1/clients/{client_id}", "get"),
         ("/api/v1/clients/{client_id}", "delete"),
+        ("/api/v1/subscriptions", "get"),
+        ("/api/v1/retained", "get"),
+        ("/api/v1/retained/count", "get"),
+        ("/api/v1/retained", "delete"),
+        ("/api/v1/queues/{client_id}", "get"),
+        ("/api/v1/queues/{client_id}", "delete"),
+        ("/api/v1/sessions/{client_id}", "delete"),
     }
     listed = document["paths"]["/api/v1/clients"]["get"]
     assert [each["name"] for each in listed["parameters"]] == [

@@ -60,7 +60,7 @@ from tidemq.engine.door.events import (
     SubscribeRequest,
     Unsubscribed,
 )
-from tidemq.engine.door.figures import Roster
+from tidemq.engine.door.figures import Finding, Roster
 from tidemq.errors import UsageError
 from tidemq.store import MemoryStore, Store
 from tidemq.wire import (
@@ -470,6 +470,7 @@ class Broker:
             problems=self._problems,
             reload=self.reload,
             disconnect=self.disconnect,
+            storage=lambda: self._storage,
         )
         return AdminServer(controls, self.config)
 
@@ -539,7 +540,8 @@ class Broker:
             Dropped: self._drop_log.log,
             Received: self._subscriptions.on_received,
             Revoked: self._on_revoked,
-            Roster: monitor.clients.on_roster,
+            Roster: monitor.questions.on_answer,
+            Finding: monitor.questions.on_answer,
             Stopped: lambda _: self._stopped.set(),
         }
 

@@ -95,6 +95,7 @@ class Comings(Lines):
 DROPS = {
     "dropped_slow_consumer": "of QoS 0 dropped: it reads more slowly than they come",
     "dropped_queue_full": "dropped: its queue is full (queued_messages_max, queued_bytes_max)",
+    "dropped_purged": "dropped: an administrator has purged its queue",
     "dropped_packet_too_large": "dropped: they are larger than its Maximum Packet Size",
     "dropped_session_ended": "dropped: its session has ended",
     "dropped_no_group_member": "dropped: the last member of the shared subscription has left",

@@ -5,12 +5,27 @@ from __future__ import annotations
 from assertions.planted import Break
 
 LISTED = "tests/unit/test_monitor.py::test_every_client_is_listed_once_whatever_the_pages_are"
+INQUIRIES = "tests/unit/test_inquiries.py"
 RULES = "tests/conformance/test_rules.py"
 ACKNOWLEDGED = "tests/durable/test_acknowledgement.py"
 MOVES = "tests/adversity/test_placement.py::test_a_publisher_moves_and_keeps_its_order"
 NOT_KEPT = "tests/conformance/test_session.py::test_clean_session_is_not_kept"
 
 LET_IN: list[Break] = [
+    Break(
+        "inquiries: a client's is answered where the client lives",
+        "clients/inquiries.py",
+        "    if found.reactor != r.index or found.moving:\n        r.outgoing[found.reactor].push_back(mail[0])\n",
+        "    if found.moving:\n        r.outgoing[found.reactor].push_back(mail[0])\n",
+        (f"{INQUIRIES}::test_a_client_is_found_on_whichever_reactor_it_lives",),
+    ),
+    Break(
+        "inquiries: an answer has no more rows than were asked for",
+        "clients/inquiries.py",
+        "    return q.messages.size() + q.subscribers.size() >= q.rows_max or",
+        "    return q.messages.size() + q.subscribers.size() > q.rows_max or",
+        (f"{INQUIRIES}::test_a_page_of_many_subscribers_of_one_filter",),
+    ),
     Break(
         "authorising: what is found by rules is known by their number",
         "clients/authorising.py",

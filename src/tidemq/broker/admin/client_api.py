@@ -8,29 +8,22 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Awaitable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from aiohttp import web
 from pydantic import Field
 
 from tidemq.broker.admin.api import Answer, Endpoint, Query, Role, refuse
+from tidemq.broker.admin.asking import ANSWER_S, BYTES_MAX, LATE, PAGE_MAX, PAUSE_S, SLICE, asked
 from tidemq.broker.admin.controls import Controls
-from tidemq.broker.monitoring.client_lists import ClientLists, Cursor, CursorError
+from tidemq.broker.admin.messages import date_of
+from tidemq.broker.monitoring.client_lists import ClientLists, Cursor
 from tidemq.engine.door.figures import ClientFigures, Question
-from tidemq.errors import UsageError
 from tidemq.wire import ReasonCode, fault_text
 
-T = TypeVar("T")
-
-PAGE_MAX = 1000  # clients of an answer
-BYTES_MAX = 1 << 20  # of an answer, about: names may be long
-ANSWER_S = 1.0  # that is searched for one answer; the rest is for the next
-SLICE = 20  # clients that are asked for, and written, at once: some 0.2 ms of the event loop
-PAUSE_S = 0.001  # between two slices
 FOR_EVER = 0xFFFFFFFF  # a session expiry that never comes (5.0 section 3.1.2.11.2)
 NO_LOCAL, AS_PUBLISHED = 4, 8  # subscription options (5.0 section 3.8.3.1)
 
@@ -119,10 +112,6 @@ class Disconnecting(Answer):
 VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
-def _date(ms: int) -> datetime | None:
-    return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
-
-
 def reason_text(code: int) -> str:
     """A reason code in words; of one that is not MQTT's, as an embedding program may give, its number."""
     try:
@@ -132,7 +121,7 @@ def reason_text(code: int) -> str:
 
 
 def _last_disconnect(figures: ClientFigures) -> LastDisconnect | None:
-    at = _date(figures.left_ms)
+    at = date_of(figures.left_ms)
     if at is None:
         return None
     code = figures.left_reason
@@ -159,9 +148,9 @@ def _fields(figures: ClientFigures) -> dict[str, Any]:
         "listener": figures.listener if here else None,
         "protocol_version": VERSIONS.get(figures.protocol_version) if here else None,
         "keep_alive_s": figures.keep_alive_s if here else None,
-        "connected_since": _date(figures.since_ms) if here else None,
+        "connected_since": date_of(figures.since_ms) if here else None,
         "session_expiry_s": None if expiry_s == FOR_EVER else expiry_s,
-        "session_ends": _date(figures.ends_ms),
+        "session_ends": date_of(figures.ends_ms),
         "subscriptions": figures.subscriptions,
         "in_flight": figures.inflight,
         "in_flight_max": figures.inflight_max if here else None,
@@ -198,18 +187,6 @@ def _cursor_of(text: str) -> Cursor:
     return (numbers[0], (numbers[1], numbers[2], numbers[3]) if len(numbers) == 4 else None)
 
 
-async def _asked(answer: Awaitable[T]) -> T:
-    """What the reactors say, or a refusal."""
-    try:
-        return await answer
-    except CursorError as error:
-        refuse(400, f"cursor: {error}")
-    except UsageError as error:
-        refuse(503, str(error))
-    except TimeoutError:
-        refuse(503, "a reactor does not answer")
-
-
 class ClientApi:
     """The endpoints. They run on the broker's event loop."""
 
@@ -221,10 +198,6 @@ class ClientApi:
 
     def endpoints(self) -> list[Endpoint]:
         """All of them."""
-        late = {
-            401: "The token is missing or wrong.",
-            503: "The broker loads what is stored, or stops, or a reactor does not answer.",
-        }
         return [
             Endpoint(
                 method="GET",
@@ -233,7 +206,7 @@ class ClientApi:
                 handle=self._list,
                 answer=Clients,
                 query=ClientsQuery,
-                refusals={400: "A wrong key, value or cursor.", **late},
+                refusals={400: "A wrong key, value or cursor.", **LATE},
             ),
             Endpoint(
                 method="GET",
@@ -241,7 +214,7 @@ class ClientApi:
                 summary="A client, with its subscriptions.",
                 handle=self._describe,
                 answer=ClientWithSession,
-                refusals={400: "A query.", 404: "There is no such client, and no session of it.", **late},
+                refusals={400: "A query.", 404: "There is no such client, and no session of it.", **LATE},
             ),
             Endpoint(
                 method="DELETE",
@@ -251,7 +224,7 @@ class ClientApi:
                 answer=Disconnecting,
                 status=202,
                 role=Role.OPERATE,
-                refusals={400: "A query.", 404: "No such client is connected.", **late},
+                refusals={400: "A query.", 404: "No such client is connected.", **LATE},
             ),
         ]
 
@@ -272,7 +245,7 @@ class ClientApi:
         size, until = 0, time.monotonic() + ANSWER_S
         while True:
             wanted = replace(question, rows_max=min(query.limit - len(found), SLICE))
-            page = await _asked(self._lists().page(wanted, cursor))
+            page = await asked(self._lists().page(wanted, cursor))
             made = [Client.model_construct(**_fields(each)).model_dump_json() for each in page.clients]
             found += made
             size, cursor = size + sum(map(len, made)), page.cursor
@@ -293,7 +266,7 @@ class ClientApi:
 
     async def _describe(self, request: web.Request, _: Query) -> ClientWithSession:
         client_id = request.match_info["client_id"]
-        found = await _asked(self._lists().one(client_id))
+        found = await asked(self._lists().one(client_id))
         if found is None:
             refuse(404, f"there is no client {client_id!r}, and no session of it")
         subscriptions = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemq.broker.durability.storage import Storage
 from tidemq.broker.monitoring.monitor import Monitor
 
 
@@ -17,6 +18,7 @@ class Controls:
     problems: Callable[[], Sequence[str]]
     reload: Callable[[], Awaitable[Mapping[str, str]]]
     disconnect: Callable[[str], Awaitable[bool]]
+    storage: Callable[[], Storage | None]
 
     def running_monitor(self) -> Monitor:
         """That of a broker that has loaded; nothing that asks for it is answered before."""

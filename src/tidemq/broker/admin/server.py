@@ -18,6 +18,9 @@ from tidemq.broker.admin.client_api import ClientApi
 from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.door import Door
 from tidemq.broker.admin.guard import OPEN_PATHS, Guard, Handler, is_loopback
+from tidemq.broker.admin.queue_api import QueueApi
+from tidemq.broker.admin.retained_api import RetainedApi
+from tidemq.broker.admin.subscription_api import SubscriptionApi
 from tidemq.broker.monitoring.alarms import Alarm
 from tidemq.broker.monitoring.metrics import Exposition
 from tidemq.config import Config, refused
@@ -89,7 +92,8 @@ class AdminServer:
             web.get("/counters", self._count),
             web.post("/reload", self._reload_all),
         ]
-        endpoints = ClientApi(self._controls).endpoints()
+        groups = (ClientApi, SubscriptionApi, RetainedApi, QueueApi)
+        endpoints = [each for group in groups for each in group(self._controls).endpoints()]
         api = [*(each.route() for each in endpoints), document_route(endpoints)]
         app.add_routes([*own, *api, *routes])
         self._runner = web.AppRunner(

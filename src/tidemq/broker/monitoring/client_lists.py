@@ -1,16 +1,13 @@
-"""Lists of clients, from all reactors, by a cursor; one question at a time, so that no reactor gets two."""
+"""Lists of clients, from all reactors, by a cursor."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tidemq.engine.door.figures import ClientFigures, Place, Question, Roster
-from tidemq.engine.door.view import EngineView
+from tidemq.broker.monitoring.questions import Questions
+from tidemq.engine.door.figures import ClientFigures, Place, Question
 from tidemq.errors import UsageError
-
-REACTOR_S = 10.0  # for a reactor's answer: it is stuck
 
 Cursor = tuple[int, Place | None]  # reactor, and where in it; None: at its beginning
 
@@ -39,17 +36,9 @@ class OneClient:
 class ClientLists:
     """Asks the reactors. All methods belong to the broker's event loop."""
 
-    def __init__(self, view: EngineView, reactors: int) -> None:
-        self._view = view
+    def __init__(self, questions: Questions, reactors: int) -> None:
+        self._ask = questions.ask
         self._reactors = reactors
-        self._last = 0
-        self._answer: asyncio.Future[Roster] | None = None
-        self._turn = asyncio.Lock()
-
-    def on_roster(self, roster: Roster) -> None:
-        """An answer; one that is too late is nobody's."""
-        if roster.number == self._last and self._answer is not None and not self._answer.done():
-            self._answer.set_result(roster)
 
     async def page(self, question: Question, cursor: Cursor | None = None) -> Page:
         """Up to `question.rows_max` clients of a reactor from the cursor on, often fewer, or none.
@@ -82,10 +71,3 @@ class ClientLists:
                 if place is None:
                     break
         return oldest
-
-    async def _ask(self, reactor: int, question: Question) -> Roster:
-        async with asyncio.timeout(REACTOR_S), self._turn:
-            self._last += 1
-            self._answer = asyncio.get_running_loop().create_future()
-            self._view.ask(reactor, self._last, question)
-            return await self._answer

@@ -20,6 +20,7 @@ from tidemq.broker.monitoring.alarms import Alarm, Alarms
 from tidemq.broker.monitoring.certificates import certificate_ends
 from tidemq.broker.monitoring.client_lists import ClientLists
 from tidemq.broker.monitoring.pulse import Pulse
+from tidemq.broker.monitoring.questions import Questions
 from tidemq.config import Config
 from tidemq.engine.door.figures import Histogram
 from tidemq.engine.door.view import EngineView
@@ -55,7 +56,8 @@ class Monitor:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self.view = watched.view
-        self.clients = ClientLists(self.view, watched.reactors)
+        self.questions = Questions(self.view)
+        self.clients = ClientLists(self.questions, watched.reactors)
         self.alarms = Alarms(self._publish)
         keeper = watched.keeper
         self.pulse = Pulse(

@@ -44,6 +44,8 @@ NAMES = (
     "dropped_retained_full",
     "dropped_memory",
     "dropped_store_failed",
+    "dropped_purged",
+    "retained_cleared",
     "refused_not_authorised",
     "refused_store",
     "refused_subscriptions",

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool
 from libcpp.string cimport string
 
+from tidemq.engine.base.inquiry cimport Inquiry
 from tidemq.engine.base.message cimport Message
 from tidemq.engine.base.roster cimport Roster
 
@@ -21,6 +22,7 @@ cdef enum:   # the kind of an Event
     EVENT_RECEIVED
     EVENT_REVOKED                # the rules ended subscriptions: `packet_bytes_max`: how many, `text`: one of them
     EVENT_ROSTER                 # `roster`: answered
+    EVENT_INQUIRY                # `inquiry`: answered
     EVENT_DROPPED                # `reason`: the counter; `packet_bytes_max`: how many; `client_id`: whose, if known
     EVENT_STOPPED
 
@@ -46,3 +48,4 @@ cdef cppclass Event:
     string listener              # name of the one where a client came in that wants to be authenticated
     Message* message
     Roster* roster
+    Inquiry* inquiry

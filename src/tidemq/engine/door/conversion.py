@@ -21,6 +21,7 @@ from cython.cimports.tidemq.engine.base.event import (
     EVENT_DISCONNECTED,
     EVENT_DROPPED,
     EVENT_FED,
+    EVENT_INQUIRY,
     EVENT_JUDGED,
     EVENT_PUBLISH,
     EVENT_RECEIVED,
@@ -33,7 +34,7 @@ from cython.cimports.tidemq.engine.base.event import (
 from cython.cimports.tidemq.engine.base.listener import Listener
 from cython.cimports.tidemq.engine.base.message import payload_of, properties_of, release_message, topic_of
 from cython.cimports.tidemq.engine.base.system import pthread_mutex_destroy, pthread_mutex_init
-from cython.cimports.tidemq.engine.door.rosters import roster_of
+from cython.cimports.tidemq.engine.door.rosters import finding_of, roster_of
 from cython.cimports.tidemq.net.transport import ServerScheme
 from cython.cimports.tidemq.wire.packets import (
     Connect,
@@ -135,6 +136,8 @@ def event_of(event):
         return up.Dropped(event.client_id.decode(), NAMES[event.reason], event.packet_bytes_max)
     if event.kind == EVENT_ROSTER:
         return roster_of(event.roster)
+    if event.kind == EVENT_INQUIRY:
+        return finding_of(event.inquiry)
     if event.kind == EVENT_REVOKED:
         return up.Revoked(event.client_id.decode(), event.text.decode(), event.packet_bytes_max)
     return up.Stopped()
@@ -229,6 +232,7 @@ def free_event(common, event):
     if event.message != cython.NULL:
         release_message(event.message, common.tally)
     del event.roster
+    del event.inquiry
     del event
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 Place = tuple[int, int, int]  # where the walk through a reactor's clients is to go on
 
@@ -47,6 +48,87 @@ class Question:
     username: str | None = None
     connected: bool = True
     away: bool = True
+
+
+class InquiryKind(IntEnum):
+    """What an Inquiry is about, and what its `text` is."""
+
+    RETAINED = 0  # topic filter: retained messages; with `clears` they are removed
+    SUBSCRIBED = 1  # topic filter, $share included: who has subscribed to it
+    MATCHING = 2  # topic name: whose subscriptions match it
+    QUEUE = 3  # client identifier: messages for the client that are in memory
+    PURGE = 4  # client identifier: what was never sent to it is dropped
+    END = 5  # client identifier: its session ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """A question that any reactor answers, or an order that it carries out.
+
+    `place` and `skip`: those of the Finding before, to go on there. `rows_max` 0, of retained messages: they
+    are only counted. `payload_bytes_max`: of each message that is listed.
+    """
+
+    kind: InquiryKind
+    text: str
+    rows_max: int = 0
+    place: bytes = b""
+    skip: int = 0
+    payload_bytes_max: int = 0
+    clears: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFigures:
+    """A message in a queue, or retained. Dates are ms of the wall clock, 0: not known, or never.
+
+    `payload`: its first bytes, `payload_bytes` is its whole size.
+    """
+
+    topic: str
+    payload: bytes
+    payload_bytes: int
+    qos: int
+    retain: bool
+    in_flight: bool
+    came_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberFigures:
+    """A subscription. `client_id` is empty for the embedding program's; `stream`: a stream keeps messages."""
+
+    client_id: str
+    topic_filter: str
+    group: str
+    options: int
+    subscription_id: int
+    connected: bool
+    stream: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What became of an Inquiry. `found`: there is such a client, or, of retained messages, `place` was one.
+
+    `more`: there are more, from `place` or `skip` on. `count`: messages that were counted, removed or
+    dropped, `count_bytes`: of their payloads. Of a queue: its `queue` in the store (0: it has none), where
+    `stored` messages with ids above `edge` are.
+    """
+
+    number: int
+    found: bool
+    more: bool
+    place: bytes
+    skip: int
+    count: int
+    count_bytes: int
+    queue: int
+    stored: int
+    edge: bytes
+    messages: list[MessageFigures]
+    subscribers: list[SubscriberFigures]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,12 @@
-"""Questions about clients on their way down, and what became of them as Python objects. Needs the GIL."""
+"""Questions of somebody who looks after the broker on their way down, and what became of them as Python
+objects. Needs the GIL.
+"""
 
 from __future__ import annotations
 
 import cython
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.tidemq.engine.base.inquiry import Inquiry
 from cython.cimports.tidemq.engine.base.roster import ROSTER_DONE, Roster
 
 from tidemq.engine.door import figures
@@ -87,4 +90,69 @@ def roster_of(roster):
         bool(roster.more_filters),
         None if roster.phase == ROSTER_DONE else _place_of(roster),
         (roster.oldest_ms, roster.oldest_client.decode()),
+    )
+
+
+def new_inquiry(number, inquiry):
+    """Of a `figures.Inquiry`."""
+    owner: unique_ptr[Inquiry] = make_unique[Inquiry]()
+    made: cython.pointer[Inquiry] = owner.get()
+    made.number = number
+    made.kind = inquiry.kind
+    made.text = inquiry.text.encode()
+    made.place = inquiry.place
+    made.skip = inquiry.skip
+    made.rows_max = inquiry.rows_max
+    made.payload_bytes_max = inquiry.payload_bytes_max
+    made.clears = inquiry.clears
+    return owner.release()
+
+
+def _message_of(row):
+    return figures.MessageFigures(
+        topic=row.topic.decode(),
+        payload=bytes(row.payload),
+        payload_bytes=row.payload_size,
+        qos=row.qos,
+        retain=bool(row.retain),
+        in_flight=bool(row.in_flight),
+        came_ms=row.came_ms,
+        expires_ms=row.expires_ms,
+    )
+
+
+def _subscriber_of(row):
+    return figures.SubscriberFigures(
+        client_id=row.client_id.decode(),
+        topic_filter=row.topic_filter.decode(),
+        group=row.group.decode(),
+        options=row.options,
+        subscription_id=row.subscription_id,
+        connected=bool(row.connected),
+        stream=bool(row.stream),
+    )
+
+
+def finding_of(inquiry):
+    """The `figures.Finding` that an answered inquiry becomes."""
+    index: cython.size_t
+    messages = []
+    subscribers = []
+    for index in range(inquiry.messages.size()):
+        messages.append(_message_of(cython.address(inquiry.messages[index])))
+    for index in range(inquiry.subscribers.size()):
+        subscribers.append(_subscriber_of(cython.address(inquiry.subscribers[index])))
+    return figures.Finding(
+        number=inquiry.number,
+        found=bool(inquiry.found),
+        more=bool(inquiry.more),
+        place=bytes(inquiry.place),
+        skip=inquiry.skip,
+        count=inquiry.count,
+        count_bytes=inquiry.count_bytes,
+        queue=inquiry.queue,
+        stored=inquiry.stored,
+        edge=int(inquiry.edge_clock).to_bytes(8) + int(inquiry.edge_origin).to_bytes(8),
+        messages=messages,
+        subscribers=subscribers,
     )

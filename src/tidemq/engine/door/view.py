@@ -18,15 +18,15 @@ from cython.cimports.tidemq.engine.base.counters import (
 from cython.cimports.tidemq.engine.base.histograms import HISTOGRAM_BUCKETS
 from cython.cimports.tidemq.engine.base.system import RELAXED, load_i64, load_int
 from cython.cimports.tidemq.engine.door.engine import Engine
-from cython.cimports.tidemq.engine.door.rosters import new_roster
+from cython.cimports.tidemq.engine.door.rosters import new_inquiry, new_roster
 from cython.cimports.tidemq.engine.index.subscriptions import lock_shared, unlock_shared
 from cython.cimports.tidemq.engine.link.mail import new_mail, post_directly
 from cython.cimports.tidemq.engine.queues.memory_ceiling import memory_used
-from cython.cimports.tidemq.engine.state.mail import MAIL_ROSTER, Mail
+from cython.cimports.tidemq.engine.state.mail import MAIL_INQUIRY, MAIL_ROSTER, Mail
 from cython.cimports.tidemq.engine.state.reactor import Reactor
 
 from tidemq.engine.base.histograms import NAMES
-from tidemq.engine.door.figures import Histogram, ReactorFigures
+from tidemq.engine.door.figures import Histogram, Question, ReactorFigures
 from tidemq.errors import UsageError
 
 
@@ -109,12 +109,17 @@ class EngineView:
         return used, self.engine.common.limits.memory_bytes_max, bool(passed)
 
     def ask(self, reactor: int, number: int, question) -> None:
-        """Asks a reactor about its clients, by a `figures.Question`; a `figures.Roster` with the number comes
-        as an event. None comes any more when the engine stops.
+        """Asks a reactor, by a `figures.Question` about its clients or a `figures.Inquiry`; a
+        `figures.Roster` or `figures.Finding` with the number comes as an event. None comes any more when the
+        engine stops.
         """
         self.engine._check_open()
         if not 0 <= reactor < self.engine.common.reactors.size():
             raise UsageError(f"there is no reactor {reactor}")
-        mail: Mail = new_mail(MAIL_ROSTER)
-        mail.pointer = new_roster(number, question)
+        about_clients: cython.bint = isinstance(question, Question)
+        mail: Mail = new_mail(MAIL_ROSTER if about_clients else MAIL_INQUIRY)
+        if about_clients:
+            mail.pointer = new_roster(number, question)
+        else:
+            mail.pointer = new_inquiry(number, question)
         post_directly(self.engine.common.reactors[reactor], cython.address(mail))

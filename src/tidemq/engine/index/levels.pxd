@@ -1,4 +1,5 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
+from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from tidemq.wire.protocol cimport Span
@@ -79,6 +80,8 @@ cdef void free_level_tree(LevelTree* tree) noexcept nogil   # the values are the
 
 cdef LevelNode* node_at(LevelTree* tree, uint32_t node) noexcept nogil   # stays valid until the node is removed
 cdef Span node_text(LevelNode* node) noexcept nogil
+# Appends the path to a node (not the root): each of its levels after a `/`.
+cdef void append_path(LevelTree* tree, LevelNode* node, string* path) noexcept nogil
 cdef uint32_t find_child(LevelTree* tree, uint32_t parent, Span level) noexcept nogil       # or NO_NODE
 cdef uint32_t find_path(LevelTree* tree, uint32_t start, Span path) noexcept nogil          # or NO_NODE
 cdef uint32_t insert_path(LevelTree* tree, uint32_t start, Span path) noexcept nogil        # found or made

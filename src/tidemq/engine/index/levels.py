@@ -20,6 +20,7 @@ from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import abort
 from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.allocation import (
     HUGE_PAGE_BYTES,
     allocate,
@@ -105,6 +106,19 @@ def node_text(node):
     text.data = text_bytes(node)
     text.size = node.text_size
     return text
+
+
+def append_path(tree, node, path):
+    """Appends all levels from the root down to a node, each after a ``/``."""
+    way: vector[cython.pointer[LevelNode]]
+    while node != node_at(tree, ROOT):
+        way.push_back(node)
+        node = node_at(tree, node.parent)
+    while not way.empty():
+        text: Span = node_text(way.back())
+        path.push_back(0x2F)  # '/'
+        path.append(cython.cast(cython.p_char, text.data), text.size)
+        way.pop_back()
 
 
 def hash_child(node):

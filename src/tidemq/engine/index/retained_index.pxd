@@ -1,4 +1,5 @@
 from libc.stdint cimport uint32_t, uint64_t, uint8_t
+from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from tidemq.engine.index.levels cimport LevelTree
@@ -47,6 +48,10 @@ cdef void* find_retained(RetainedIndex* index, Span topic) noexcept nogil   # NU
 # Appends at most `messages_max` messages and looks at a bounded number of topics, so a slice may be empty before the
 # walk's end. Returns whether more may follow.
 cdef bint continue_walk(RetainedWalk* walk, uint32_t messages_max, vector[void*]* messages) noexcept nogil
+# Where a walk that has more stands, and a walk that has not begun goes on from such a place. False: it cannot be one
+# of this walk's. Where the topic has gone meanwhile it goes on at the level above, and reports some once more.
+cdef void walk_place(RetainedWalk* walk, string* place) noexcept nogil
+cdef bint resume_walk(RetainedWalk* walk, Span place) noexcept nogil
 
 # These need no lock. A walk must be closed, ended or not, before its index is freed.
 cdef RetainedWalk* open_walk(RetainedIndex* index, Span filter) noexcept nogil
@@ -55,6 +60,7 @@ cdef void close_walk(RetainedWalk* walk) noexcept nogil
 # of this module alone
 cdef uint32_t count_levels(Span text) noexcept nogil
 cdef bint is_wildcard(Span level, uint8_t byte) noexcept nogil
+cdef bint _leads_to(RetainedWalk* walk, Span level, uint32_t depth) noexcept nogil
 cdef bint takes_all(RetainedWalk* walk, uint32_t depth) noexcept nogil
 cdef uint32_t skip_reserved(RetainedWalk* walk, uint32_t node, uint32_t depth) noexcept nogil
 cdef uint32_t first_below(RetainedWalk* walk) noexcept nogil

@@ -15,7 +15,7 @@ Messages are the caller's: the index holds pointers and never looks at what they
 
 import cython
 from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
-from cython.cimports.libc.string import memcpy
+from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.allocation import allocate, release
@@ -41,6 +41,7 @@ from cython.cimports.tidemq.engine.index.levels import (
     LevelNode,
     LevelReader,
     LevelTree,
+    append_path,
     find_child,
     find_path,
     free_level_tree,
@@ -259,6 +260,51 @@ def continue_walk(walk, messages_max, messages):
         start_waiting(walk)
         stand(walk, 1)
     return not walk.done
+
+
+def walk_place(walk, place):
+    """Where a walk stands that is not done, as a text for ``resume_walk``. A lock must be held."""
+    append_path(walk.index.topics, node_at(walk.index.topics, walk.node), place)
+
+
+def _leads_to(walk, level, depth):
+    """Whether the filter leads to a node with this text at this depth, 0: below the root."""
+    if depth >= walk.level_count and not walk.multi_level:
+        return False
+    if takes_all(walk, depth):
+        return depth > 0 or level.size == 0 or level.data[0] != 0x24  # '$' [MQTT-4.7.2-1]
+    wanted: Span = walk.levels[depth]
+    return wanted.size == level.size and memcmp(wanted.data, level.data, level.size) == 0
+
+
+def resume_walk(walk, place):
+    """Has a walk that has not begun go on from where one with the same filter stood. A lock must be held.
+
+    False for a place that is none of such a walk's. What has gone meanwhile is left out: the walk goes on at
+    the last level that is there, and may report messages below it a second time.
+    """
+    if place.size == 0:
+        return True
+    if place.data[0] != 0x2F:  # '/'
+        return False
+    place.data += 1
+    place.size -= 1
+    reader: LevelReader = read_levels(place)
+    level = cython.declare(Span)
+    node: uint32_t = ROOT
+    there: cython.bint = True
+    depth: uint32_t = 0
+    while next_level(cython.address(reader), cython.address(level)):
+        if not _leads_to(walk, level, depth):
+            return False
+        depth += 1
+        if there:
+            node = find_child(walk.index.topics, node, level)
+            there = node != NO_NODE
+        if there:
+            walk.node = node
+            walk.depth = depth
+    return True
 
 
 def close_walk(walk):

@@ -64,12 +64,12 @@ cdef void mark_online(SubscriptionIndex* index, uint64_t group_id, void* session
 
 # These need the shared (or the exclusive) lock.
 cdef void match_topic(SubscriptionIndex* index, Span topic, Matches* out) noexcept nogil   # appends to `out`
+cdef Subscription* held_by(LevelNode* node) noexcept nogil      # what a filter holds, see subscribers
 cdef SharedGroup* find_group(SubscriptionIndex* index, uint64_t group_id) noexcept nogil   # NULL: gone
 cdef SharedGroup* find_group_by_name(SubscriptionIndex* index, Span filter, Span group) noexcept nogil
 
 # of this module alone
 cdef void _move(SubscriptionIndex* index, uint16_t mark) noexcept nogil
-cdef Subscription* held_by(LevelNode* node) noexcept nogil
 cdef bint is_equal(Subscription* one, Subscription* other) noexcept nogil
 cdef bint remove_plain(SubscriptionIndex* index, Span filter, void* session) noexcept nogil
 cdef bint remove_member(SubscriptionIndex* index, Span filter, Span group, void* session) noexcept nogil

@@ -26,6 +26,7 @@ cdef void request_rows(Reactor* r, Session* s) noexcept nogil
 cdef void accept_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void expire_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
 cdef void forget_rows(Reactor* r, Session* s, StoredRows* rows) noexcept nogil
+cdef uint64_t purge_queue(Reactor* r, Session* s, uint64_t messages_max) noexcept nogil
 cdef void make_stored(Reactor* r, Session* s) noexcept nogil
 
 # One more row is only in the store, with an id of this clock.
@@ -37,6 +38,8 @@ cdef inline void note_stored(StoredQueue* q, uint64_t clock) noexcept nogil:
 # of this module alone
 cdef MessageId _before(const MessageId* id) noexcept nogil
 cdef void _changed(StoredQueue* q, const MessageId* id) noexcept nogil
+cdef bint _drop_unsent(Reactor* r, Session* s) noexcept nogil
+cdef uint64_t _drop_stored(Reactor* r, Session* s, uint64_t count) noexcept nogil
 cdef bint _drop_oldest(Reactor* r, Session* s) noexcept nogil
 cdef void _trim_oldest(Reactor* r, Session* s, uint64_t count) noexcept nogil
 cdef bint _make_room(Reactor* r, Session* s, Passage* p) noexcept nogil

@@ -15,7 +15,11 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.allocation import allocate
 from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
-from cython.cimports.tidemq.engine.base.counters import C_DROPPED_EXPIRED, C_DROPPED_QUEUE_FULL
+from cython.cimports.tidemq.engine.base.counters import (
+    C_DROPPED_EXPIRED,
+    C_DROPPED_PURGED,
+    C_DROPPED_QUEUE_FULL,
+)
 from cython.cimports.tidemq.engine.base.engine_limits import FULL_DROP_OLDEST
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import MessageId, hold_message, message_bytes, release_message
@@ -29,7 +33,12 @@ from cython.cimports.tidemq.engine.journal.journal import (
     remove_row,
     remove_stored,
 )
-from cython.cimports.tidemq.engine.link.backpressure import may_overfill, queued_bytes, queued_messages
+from cython.cimports.tidemq.engine.link.backpressure import (
+    may_overfill,
+    queued_bytes,
+    queued_messages,
+    relieve,
+)
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.queues.offers import is_offered
 from cython.cimports.tidemq.engine.queues.outbox import append_entry, entry_at, forget_entry
@@ -56,6 +65,7 @@ from cython.cimports.tidemq.engine.state.section import (
 from cython.cimports.tidemq.engine.state.wall_clock import wall_offset
 from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
 
+_ALL = cython.declare(uint64_t, 0xFFFFFFFF)  # rows that a queue can have
 _AGE_MS_MAX = cython.declare(int64_t, 0x7FFFFFFF)  # that an entry may have
 _MARKED_MAX = cython.declare(cython.int, 4096)  # in one turn
 _READ_BYTES_MAX = cython.declare(uint64_t, 4194304)  # waiting in the outbox beyond which no window is read
@@ -102,11 +112,8 @@ def _changed(q, id):
 # --- limits ----------------------------------------------------------------------------------------
 
 
-def _drop_oldest(r, s):
-    """Drops the oldest message that was never sent; false when there is none.
-
-    A window that is being read is on its way to the client: what comes after it goes, once it is there.
-    """
+def _drop_unsent(r, s):
+    """Drops the oldest message in memory that was never sent; false when there is none."""
     box: cython.pointer[Outbox] = cython.address(s.outbox)
     sequence: uint64_t = box.next
     if s.group == 0:  # what comes back to a shard is older than all that it has
@@ -122,14 +129,43 @@ def _drop_oldest(r, s):
             return True
         sequence += 1
     box.unsent = sequence
+    return False
+
+
+def _drop_stored(r, s, count):
+    """So many of those that are only in the store go, the oldest first; returns how many there are to go.
+
+    A window that is being read is on its way to the client: what comes after it goes, once it is there.
+    """
     q: cython.pointer[StoredQueue] = s.stored
     if q == cython.NULL or q.waiting <= q.trims:
-        return False
+        return 0
+    count = min(count, q.waiting - q.trims)
     if q.reading:
-        q.trims += 1
+        q.trims += cython.cast(uint32_t, count)
     else:
-        _trim_oldest(r, s, 1)
-    return True
+        _trim_oldest(r, s, count)
+    return count
+
+
+def _drop_oldest(r, s):
+    """Drops the oldest message that was never sent; false when there is none."""
+    return _drop_unsent(r, s) or _drop_stored(r, s, 1) > 0
+
+
+def purge_queue(r, s, messages_max):
+    """What was never sent goes: up to so many of those in memory, and, when none is left there, all that are
+    in the store. Returns how many went; fewer than `messages_max` in memory: there are no more.
+    """
+    count: uint64_t = 0
+    while count < messages_max:
+        if not _drop_unsent(r, s):
+            count += _drop_stored(r, s, _ALL)
+            break
+        count += 1
+    note_drop(r, s, C_DROPPED_PURGED, count)
+    relieve(r, s)
+    return count
 
 
 def _trim_oldest(r, s, count):
@@ -143,6 +179,8 @@ def _trim_oldest(r, s, count):
     record.sequence = count
     q.bytes -= q.bytes // q.waiting * count  # the rows' own sizes are not known here
     q.waiting -= count
+    if q.waiting == 0:
+        q.bytes = 0
 
 
 def has_room(r, s, p):

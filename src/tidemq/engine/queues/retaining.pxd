@@ -6,4 +6,5 @@ cdef bint has_retained(Reactor* r) noexcept nogil
 cdef void sweep_retained(Reactor* r) noexcept nogil
 cdef void end_sweep(Reactor* r) noexcept nogil
 cdef void forget_expired(Reactor* r, Message* message) noexcept nogil
+cdef bint remove_if_same(Reactor* r, Message* message) noexcept nogil
 cdef bint is_over(Reactor* r, Message* message) noexcept nogil

@@ -79,6 +79,11 @@ def retain_passage(r, p):
 
 def forget_expired(r, message):
     """Removes a retained message that has expired, unless another took its place meanwhile."""
+    r.tally[C_DROPPED_EXPIRED] += remove_if_same(r, message)
+
+
+def remove_if_same(r, message):
+    """Removes a retained message that the caller holds; false if another took its place meanwhile."""
     index: cython.pointer[RetainedIndex] = r.common.retained
     lock_exclusive(index)
     same: cython.bint = find_retained(index, topic_of(message)) == message
@@ -86,10 +91,10 @@ def forget_expired(r, message):
         remove_retained(index, topic_of(message))
     unlock_exclusive(index)
     if same:
-        if r.common.durable:
+        if r.common.durable and topic_of(message).data[0] != 0x24:  # '$', as above
             note_retained(r, message)
-        r.tally[C_DROPPED_EXPIRED] += 1
         release_message(message, r.tally)
+    return same
 
 
 def is_over(r, message):

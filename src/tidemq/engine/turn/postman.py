@@ -5,6 +5,7 @@ above.
 import cython
 from cython.cimports.libc.stdint import uint8_t
 from cython.cimports.tidemq.engine.base.asserting import holds
+from cython.cimports.tidemq.engine.base.inquiry import Inquiry
 from cython.cimports.tidemq.engine.base.message import release_message
 from cython.cimports.tidemq.engine.base.roster import Roster
 from cython.cimports.tidemq.engine.base.system import EPOLL_CTL_DEL, epoll_ctl
@@ -12,6 +13,7 @@ from cython.cimports.tidemq.engine.clients.authorising import bring_up_to_date, 
 from cython.cimports.tidemq.engine.clients.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.clients.commit_results import answer_kept, keep_promises, section_answered
 from cython.cimports.tidemq.engine.clients.connecting import admit, answer_auth, answer_connect
+from cython.cimports.tidemq.engine.clients.inquiries import answer_inquiry
 from cython.cimports.tidemq.engine.clients.placement import welcome
 from cython.cimports.tidemq.engine.clients.publishing import answer_publish
 from cython.cimports.tidemq.engine.clients.replaying import deliver_replayed, feed_replay, revoke_replay
@@ -50,6 +52,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_FED,
     MAIL_GO,
     MAIL_GROUP,
+    MAIL_INQUIRY,
     MAIL_JUDGE,
     MAIL_KEPT,
     MAIL_MESSAGE,
@@ -205,6 +208,9 @@ def settle_mail(r, mail):
     if mail.kind == MAIL_ROSTER:
         roster: cython.pointer[Roster] = cython.cast(cython.pointer[Roster], mail.pointer)
         del roster
+    if mail.kind == MAIL_INQUIRY:
+        inquiry: cython.pointer[Inquiry] = cython.cast(cython.pointer[Inquiry], mail.pointer)
+        del inquiry
     if mail.kind == MAIL_CONNECTION:
         place_connection(r, c)
         close_connection(r, c)
@@ -260,6 +266,8 @@ def handle_mail(r, mail):
         take_policy(r, mail)
     elif kind == MAIL_ROSTER:
         call_roll(r, mail)
+    elif kind == MAIL_INQUIRY:
+        answer_inquiry(r, mail)
     elif kind == MAIL_STOP:
         _stop(r)
     else:
