@@ -15,8 +15,8 @@ LET_IN: list[Break] = [
     Break(
         "inquiries: a client's is answered where the client lives",
         "clients/inquiries.py",
-        "    if found.reactor != r.index or found.moving:\n        r.outgoing[found.reactor].push_back(mail[0])\n",
-        "    if found.moving:\n        r.outgoing[found.reactor].push_back(mail[0])\n",
+        "    if found.reactor != r.index or found.moving:\n        r.outgoing[found.reactor].push_back(mail",
+        "    if found.moving:\n        r.outgoing[found.reactor].push_back(mail",
         (f"{INQUIRIES}::test_a_client_is_found_on_whichever_reactor_it_lives",),
     ),
     Break(
