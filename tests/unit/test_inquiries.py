@@ -15,7 +15,7 @@ from conformance.kit import connected, kept, unique
 from conformance.packets import PUBLISH, Will
 from waiting import WAIT_S, wait_until
 
-from tidemq import Broker, Config
+from tidemq import Broker, Config, Limits
 
 
 @pytest.fixture
@@ -295,6 +295,29 @@ async def test_a_session_s_will_is_published_when_it_is_ended(config: Config) ->
         wait_until(lambda: ask(broker, f"/clients/{client_id}")[1]["connected"] is False)
         ask(broker, f"/sessions/{client_id}", "DELETE")
         reader.expect(PUBLISH, topic=topic, payload=b"gone")
+
+    async with Broker(config) as broker:
+        await asyncio.to_thread(act)
+
+
+# --- drops -----------------------------------------------------------------------------------------
+
+
+async def test_it_is_shown_whose_messages_were_dropped(config: Config) -> None:
+    config = config.model_copy(update={"limits": Limits(queued_messages_max=3)})
+    client_id, topic = unique("c"), unique("t")
+
+    def act() -> None:
+        connected(broker, client_id=client_id, **kept(5)).subscribe(topic, qos=1)
+        wait_until(lambda: broker.counters()["live_connections"] == 0)
+        publisher = connected(broker)
+        for number in range(10):
+            publisher.publish(topic, b"1", qos=1, refused=number >= 3)
+        wait_until(lambda: ask(broker, "/drops")[1]["drops"], "the report of the drops")
+        [first] = ask(broker, "/drops")[1]["drops"]
+        assert (first["client_id"], first["cause"]) == (client_id, "dropped_queue_full")
+        assert 1 <= first["messages"] <= 7
+        assert first["last"] is not None
 
     async with Broker(config) as broker:
         await asyncio.to_thread(act)

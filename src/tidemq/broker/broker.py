@@ -537,7 +537,7 @@ class Broker:
             PublishRequest: decisions.on_publish,
             Connected: self._on_connected,
             Disconnected: self._on_disconnected,
-            Dropped: self._drop_log.log,
+            Dropped: self._on_dropped,
             Received: self._subscriptions.on_received,
             Revoked: self._on_revoked,
             Roster: monitor.questions.on_answer,
@@ -568,6 +568,11 @@ class Broker:
             self._comings.log(text, event.client_id, event.peer, event.reason)
         assert self._decisions is not None
         self._decisions.on_disconnected(event)
+
+    def _on_dropped(self, event: Dropped) -> None:
+        self._drop_log.log(event)
+        assert self.monitor is not None
+        self.monitor.drops.add(event)
 
     def _on_revoked(self, event: Revoked) -> None:
         _log.info(

@@ -70,6 +70,9 @@ class Client(Answer):
     queued_messages: int  # with those in flight
     queued_bytes: int
     oldest_queued_s: float | None
+    bytes_received: int | None  # on this connection
+    bytes_sent: int | None
+    messages_received: int | None
     output_bytes: int  # that wait for the client to read
     paused: bool  # its messages are not read now: a receiver, or memory, is full
     slow: bool  # publishers do not wait for it any more
@@ -157,6 +160,9 @@ def _fields(figures: ClientFigures) -> dict[str, Any]:
         "queued_messages": figures.queued_messages,
         "queued_bytes": figures.queued_bytes,
         "oldest_queued_s": figures.oldest_ms / 1000 if figures.oldest_ms >= 0 else None,
+        "bytes_received": figures.bytes_received if here else None,
+        "bytes_sent": figures.bytes_sent if here else None,
+        "messages_received": figures.messages_received if here else None,
         "output_bytes": figures.output_bytes,
         "paused": figures.paused,
         "slow": figures.slow,

@@ -17,6 +17,7 @@ from tidemq.broker.admin.api import BODY_BYTES_MAX, PREFIX, PROBLEM, Problem, do
 from tidemq.broker.admin.client_api import ClientApi
 from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.door import Door
+from tidemq.broker.admin.drop_api import DropApi
 from tidemq.broker.admin.guard import OPEN_PATHS, Guard, Handler, is_loopback
 from tidemq.broker.admin.queue_api import QueueApi
 from tidemq.broker.admin.retained_api import RetainedApi
@@ -92,7 +93,7 @@ class AdminServer:
             web.get("/counters", self._count),
             web.post("/reload", self._reload_all),
         ]
-        groups = (ClientApi, SubscriptionApi, RetainedApi, QueueApi)
+        groups = (ClientApi, SubscriptionApi, RetainedApi, QueueApi, DropApi)
         endpoints = [each for group in groups for each in group(self._controls).endpoints()]
         api = [*(each.route() for each in endpoints), document_route(endpoints)]
         app.add_routes([*own, *api, *routes])

@@ -19,6 +19,7 @@ from tidemq.broker.monitoring import conditions
 from tidemq.broker.monitoring.alarms import Alarm, Alarms
 from tidemq.broker.monitoring.certificates import certificate_ends
 from tidemq.broker.monitoring.client_lists import ClientLists
+from tidemq.broker.monitoring.drop_counts import DropCounts
 from tidemq.broker.monitoring.pulse import Pulse
 from tidemq.broker.monitoring.questions import Questions
 from tidemq.config import Config
@@ -58,6 +59,7 @@ class Monitor:
         self.view = watched.view
         self.questions = Questions(self.view)
         self.clients = ClientLists(self.questions, watched.reactors)
+        self.drops = DropCounts()
         self.alarms = Alarms(self._publish)
         keeper = watched.keeper
         self.pulse = Pulse(

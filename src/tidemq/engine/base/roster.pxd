@@ -36,6 +36,7 @@ cdef cppclass ListedClient:
     uint32_t inflight
     uint64_t subscriptions
     uint64_t queued_messages, queued_bytes
+    uint64_t bytes_received, bytes_sent, messages_received   # on this connection
     uint64_t output_bytes        # that wait to be taken by the socket
     int64_t since_ms             # wall clock: of CONNACK; 0: it is away
     int64_t left_ms              # wall clock: when the last connection ended; 0: not known

@@ -234,6 +234,9 @@ def _row_of(r, s):
     row.keep_alive_s = 0
     row.since_ms = 0
     row.output_bytes = 0
+    row.bytes_received = 0
+    row.bytes_sent = 0
+    row.messages_received = 0
     if c == cython.NULL:
         return row
     row.peer = _peer_of(c)
@@ -244,6 +247,9 @@ def _row_of(r, s):
     row.paused = c.pause_count > 0
     row.since_ms = c.since_ns // 1000000 + wall_ms
     row.output_bytes = pending_output(c)
+    row.bytes_received = c.bytes_received
+    row.bytes_sent = c.bytes_sent
+    row.messages_received = c.messages_received
     if c.identity != cython.NULL and c.identity.username != cython.NULL:
         row.has_username = True
         row.username = c.identity.username[0]

@@ -159,6 +159,9 @@ class ClientFigures:
     queued_bytes: int
     oldest_ms: int
     output_bytes: int
+    bytes_received: int
+    bytes_sent: int
+    messages_received: int
     paused: bool
     slow: bool
     has_will: bool

@@ -276,6 +276,7 @@ def flush_output(r, c):
             return False
         total += cython.cast(uint32_t, sent)
     r.tally[C_BYTES_SENT] += total
+    c.bytes_sent += total
     settle_output(r, out, total)
     return True
 

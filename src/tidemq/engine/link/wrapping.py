@@ -99,6 +99,7 @@ def receive_wrapped(r, c, into, room):
             doom(r, c, 0, FAULT_NONE)
         return 0
     r.tally[C_BYTES_RECEIVED] += got
+    c.bytes_received += got
     clear: uint32_t = cython.cast(uint32_t, unwrap(t, r.wrapped_buffer, got, into))
     _count_memory(r, c)
     touch(r, c)  # it may have something to send: its part of a handshake, a Pong
@@ -205,6 +206,7 @@ def flush_wrapped(r, c):
         if cython.cast(cython.size_t, sent) < size:
             break
     r.tally[C_BYTES_SENT] += total
+    c.bytes_sent += total
     settle_output(r, out, total)
     if has_ended(c):
         free_output(r, c)

@@ -227,6 +227,8 @@ cdef cppclass Connection:
     int64_t last_read_ms
     int64_t timer_ms             # when its timer is due; another timer of it is stale; 0: none
     int64_t overloaded_ms        # since when
+    uint64_t bytes_received, bytes_sent   # counted a read and a flush, for whoever looks at it
+    uint64_t messages_received
     int64_t since_ns             # when its CONNECT came; from CONNACK on, when that was written
     ClientUsage* usage           # NULL: nothing bounds it
     uint64_t resumes             # the last section whose commitment lets its outbox go on

@@ -18,6 +18,7 @@ cdef void _handle_ping(Reactor* r, Connection* c, uint8_t first, uint32_t size) 
 cdef void _handle_packet(Reactor* r, Connection* c, FixedHeader* header, const uint8_t* frame) noexcept nogil
 cdef bint _is_tls(const uint8_t* data, uint32_t size) noexcept nogil
 cdef uint32_t _parse(Reactor* r, Connection* c, const uint8_t* data, uint32_t size) noexcept nogil
+cdef uint32_t _parse_within_rates(Reactor* r, Connection* c, const uint8_t* data, uint32_t size) noexcept nogil
 cdef uint32_t _parse_packets(Reactor* r, Connection* c, const uint8_t* data, uint32_t size) noexcept nogil
 cdef void _keep_input(
     Reactor* r, Connection* c, const uint8_t* data, uint32_t size, int64_t began_ms,

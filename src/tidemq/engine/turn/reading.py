@@ -13,6 +13,7 @@ from cython.cimports.tidemq.engine.base.allocation import obtain
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
     C_BYTES_RECEIVED,
+    C_MESSAGES_RECEIVED,
     C_PACKETS_RECEIVED,
     LIVE_BUFFERS,
     MEMORY_BUFFERS,
@@ -148,6 +149,13 @@ def _parse(r, c, data, size):
     """Handles the whole packets in it, as many as the rates allow now; returns the bytes used."""
     if r.review_left:
         bring_up_to_date(r, c)
+    before: int64_t = r.tally[C_MESSAGES_RECEIVED]
+    used: uint32_t = _parse_within_rates(r, c, data, size)
+    c.messages_received += r.tally[C_MESSAGES_RECEIVED] - before
+    return used
+
+
+def _parse_within_rates(r, c, data, size):
     if not is_limited(c):
         return _parse_packets(r, c, data, size)
     allowed: uint32_t = within_rates(r, c, data, size)
@@ -256,6 +264,7 @@ def _receive(r, c, into, size):
     got: cython.Py_ssize_t = recv(c.fd, into, size, MSG_DONTWAIT)
     if got > 0:
         r.tally[C_BYTES_RECEIVED] += got
+        c.bytes_received += got
         return cython.cast(uint32_t, got)
     if got == 0 or (errno != EAGAIN and errno != EINTR):
         doom(r, c, 0, FAULT_NONE)
