@@ -64,10 +64,15 @@ def test_retained_messages_with_long_topics_end_at_the_memory_ceiling(start_engi
     refused = number = 0
     while refused < 10:
         number += 1
-        assert number < 20_000, "nobody refuses them"
+        assert number < 16_000, "nobody refuses them"
         publisher.send(publish(f"{number}/" + "long" * 1000, b"x", 1, 1, retain=True))
         refused += publisher.expect(PUBACK).reason == 0x97
-    assert engine.count("memory_messages") < 40 << 20
+    # how far it is passed depends on what came within the tick that noticed; from here on it stays
+    passed = engine.count("memory_messages")
+    for number in range(20_000, 20_500):
+        publisher.send(publish(f"{number}/" + "long" * 1000, b"x", 1, 1, retain=True))
+        assert publisher.expect(PUBACK).reason == 0x97
+    assert engine.count("memory_messages") <= passed
 
 
 def test_names_made_to_collide_cost_what_others_cost(start_engine: StartEngine) -> None:
