@@ -1,8 +1,9 @@
 """A soak: `python tests/soak --minutes 60 --seed 1`. Loads of 20 seconds, a rest after each.
 
-Fails when the engine does not come back to what it held at first, when memory, files, threads or the data
-directory grow from the first third of the rounds to the last, when clients see what no broker may do, when
-something is logged as an error, and when the store is damaged at the end.
+All the while it is looked at as operators do, and one client measures how long its messages take. Fails when
+the engine does not come back to what it held at first, when memory, files, threads, the data directory or
+that time grow from the first third of the rounds to the last, when clients see what no broker may do, when an
+operator is refused, when something is logged as an error, and when the store is damaged at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def main() -> int:
     print("\n".join(outcome.problems))
     counts = ", ".join(f"{outcome.seen[name]} {name}" for name in ("published", "acknowledged", "resumed"))
     took_s = time.monotonic() - began
-    print(f"soak: {len(outcome.samples)} of {rounds} rounds, {took_s:.0f} s, {counts}")
+    p99 = ", ".join(f"{each * 1e3:.0f}" for each in outcome.p99_s)
+    print(f"soak: {len(outcome.samples)} of {rounds} rounds, {took_s:.0f} s, {counts}; p99 in ms: {p99}")
     return 1 if outcome.problems else 0
 
 

@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 from adversity.doors import Door
 from adversity.entrances import issue
 from soak.growth import Sample, growing, held, left_behind, take_sample
+from soak.onlookers import Onlookers, drifting
 from waiting import WAIT_S
 
 from tidemq.testing.ports import free_port
@@ -97,6 +98,7 @@ class Outcome:
     samples: list[Sample] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    p99_s: list[float] = field(default_factory=list)  # of a message of QoS 1, in each round
 
 
 @dataclass
@@ -196,18 +198,28 @@ def soak(folder: Path, *, rounds: int, load_s: float, seed: int, store: str = "r
     """So many loads, each followed by a rest. Ends with the first round that fails."""
     outcome = Outcome()
     with soaked(folder, store) as broker:
-        before = held(broker.counters())
+        onlookers = Onlookers(mqtt=broker.doors[0].port, admin=broker.admin)
         try:
-            for number in range(rounds):
-                outcome.seen += broker.load(load_s, seed + number)
-                broker.rest(before)
-                outcome.samples.append(take_sample(broker.process.pid, folder / "data"))
-                print(f"round {number + 1}: {outcome.samples[-1]}", flush=True)
-                broker.reload()
-            outcome.problems += judge(broker, outcome)
+            with onlookers.looking():
+                serve_rounds(broker, outcome, onlookers, rounds=rounds, load_s=load_s, seed=seed)
+            outcome.problems += [*onlookers.problems, *drifting(outcome.p99_s), *judge(broker, outcome)]
         except AssertionError as error:
-            outcome.problems.append(str(error))
+            outcome.problems += [str(error), *onlookers.problems]
     return outcome
+
+
+def serve_rounds(
+    broker: Soaked, outcome: Outcome, onlookers: Onlookers, *, rounds: int, load_s: float, seed: int
+) -> None:
+    """Loads and rests; AssertionError when a broker does not come to rest."""
+    before = held(broker.counters())
+    for number in range(rounds):
+        outcome.seen += broker.load(load_s, seed + number)
+        outcome.p99_s.append(onlookers.take_p99_s())
+        broker.rest(before)
+        outcome.samples.append(take_sample(broker.process.pid, broker.folder / "data"))
+        print(f"round {number + 1}: {outcome.samples[-1]}", flush=True)
+        broker.reload()
 
 
 def judge(broker: Soaked, outcome: Outcome) -> list[str]:

@@ -1,0 +1,104 @@
+"""Those who look at a broker while it serves, as operators do: a scraper, a page that is open, a list that is
+walked; and a client that says how long a message takes.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from waiting import wait_until
+
+from tidemq.client.sync import Client
+
+LOOK_S = 1.0  # between two looks
+PROBE_S = 0.02  # between two messages
+PATHS = ("/metrics", "/alarms", "/api/v1/drops")
+PROBED = "soak/probe"
+DRIFT_MAX = 2.0  # times; and as much as a machine that is shared may add:
+DRIFT_SPARE_S = 0.02
+
+
+@dataclass
+class Onlookers:
+    """Of one broker, each on a thread of its own. `problems` gets what they were refused."""
+
+    mqtt: int
+    admin: int
+    looks: int = 0
+    rows: int = 0  # of the list of clients
+    waits_s: list[float] = field(default_factory=list)  # of the probe's messages, since they were last taken
+    problems: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """They look for as long as the block runs, and have begun to when it begins."""
+        ended = threading.Event()
+        tasks = (self._scrape, self._walk, self._probe)
+        threads = [threading.Thread(target=self._tried, args=(each, ended)) for each in tasks]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_until(lambda: self.rows and self.waits_s, "all of them look")
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+
+    def take_p99_s(self) -> float:
+        """Of the probe's messages since the last time; AssertionError when there were none."""
+        assert len(self.waits_s) > 1, "the probe has sent nothing"
+        waits_s, self.waits_s = self.waits_s, []
+        return statistics.quantiles(waits_s, n=100)[-1]
+
+    def _tried(self, task: Callable[[threading.Event], None], ended: threading.Event) -> None:
+        try:
+            task(ended)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the soak has failed
+            if not ended.is_set():
+                said = error.read().decode() if isinstance(error, HTTPError) else ""
+                self.problems.append(f"{task.__name__}: {error!r} {said}")
+
+    def _ask(self, path: str) -> bytes:
+        with urlopen(f"http://127.0.0.1:{self.admin}{path}", timeout=30) as answer:
+            text: bytes = answer.read()
+        self.looks += 1
+        return text
+
+    def _scrape(self, ended: threading.Event) -> None:
+        while not ended.wait(LOOK_S):
+            for path in PATHS:
+                self._ask(path)
+
+    def _walk(self, ended: threading.Event) -> None:
+        cursor = ""
+        while not ended.wait(0.0 if cursor else LOOK_S):
+            page = json.loads(self._ask(f"/api/v1/clients?limit=1000&cursor={cursor}"))
+            self.rows += len(page["clients"])
+            cursor = page["cursor"] or ""
+
+    def _probe(self, ended: threading.Event) -> None:
+        with Client(f"mqtt://127.0.0.1:{self.mqtt}", client_id="soak-probe") as client:
+            messages = client.subscribe(PROBED, qos=1).messages
+            while not ended.wait(PROBE_S):
+                began_s = time.monotonic()
+                client.publish(PROBED, b"probe", qos=1)
+                messages.get(timeout_s=30)
+                self.waits_s.append(time.monotonic() - began_s)
+
+
+def drifting(p99_s: Sequence[float]) -> list[str]:
+    """A line when messages take longer in the last third of the rounds than in the first."""
+    third = max(1, len(p99_s) // 3)
+    first, last = statistics.median(p99_s[:third]), statistics.median(p99_s[-third:])
+    if last <= first * DRIFT_MAX + DRIFT_SPARE_S:
+        return []
+    return [f"p99 drifts: {first * 1e3:.1f} ms at first, {last * 1e3:.1f} ms at last"]
