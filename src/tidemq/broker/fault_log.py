@@ -100,6 +100,7 @@ DROPS = {
     "dropped_session_ended": "dropped: its session has ended",
     "dropped_no_group_member": "dropped: the last member of the shared subscription has left",
     "dropped_retained_full": "not retained: retained_messages_max",
+    "refused_not_authorised": "or filters refused: the rules, the authoriser or a plugin do not allow them",
     "dropped_memory": "that it published refused: memory_bytes_max",
 }
 

@@ -34,6 +34,7 @@ from cython.cimports.tidemq.engine.index.rules import (
     release_policy,
     release_rules,
 )
+from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.link.reports import (
     connection_event,
@@ -342,7 +343,7 @@ def review(r, c):
     topic: Span = topic_of(s.will.message)
     message: uint8_t = message_bit(s.will.message.qos, s.will.message.retain)
     if not judge(c.rules, cython.address(asker), topic, ACTION_PUBLISH) & message:
-        r.tally[C_REFUSED_NOT_AUTHORISED] += 1
+        note_drop(r, s, C_REFUSED_NOT_AUTHORISED, 1)
         discard_will(r, s)
 
 

@@ -42,6 +42,7 @@ from cython.cimports.tidemq.engine.clients.replaying import resume_replays
 from cython.cimports.tidemq.engine.clients.wills import leave_will, publish_last_will
 from cython.cimports.tidemq.engine.clients.wishes import apply_wishes, keep_will, wanted_expiry_s
 from cython.cimports.tidemq.engine.journal.journal import store_fails
+from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.mail import (
     new_letter,
     new_mail,
@@ -397,7 +398,7 @@ def admit(r, c, client_id, auth_data):
     elif found.session == cython.NULL:
         _refuse(r, c, RC_QUOTA_EXCEEDED, FAULT_NONE)
     else:
-        r.tally[C_REFUSED_NOT_AUTHORISED] += refusal != RC_SUCCESS
+        note_drop(r, found.session, C_REFUSED_NOT_AUTHORISED, refusal != RC_SUCCESS)
         _attach(r, c, cython.address(found), cython.address(connect), auth_data)
 
 

@@ -203,7 +203,7 @@ def _deny_publish(r, c, publish, reason):
     """The client may not publish this: 5.0 is told so; 3.x cannot be, and the message is acknowledged and
     dropped (3.1.1 section 3.3.5).
     """
-    r.tally[C_REFUSED_NOT_AUTHORISED] += 1
+    note_drop(r, c.session, C_REFUSED_NOT_AUTHORISED, 1)
     if publish.qos == 0:
         return
     packet_type: uint8_t = PUBACK if publish.qos == 1 else PUBREC

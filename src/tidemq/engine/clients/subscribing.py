@@ -20,6 +20,7 @@ from cython.cimports.tidemq.engine.clients.replaying import (
     report_unsubscribed,
 )
 from cython.cimports.tidemq.engine.journal.journal import STORE_FAILED, store_fails
+from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.output import doom, touch
 from cython.cimports.tidemq.engine.link.replies import append_packet, encode_reasons, span_of
 from cython.cimports.tidemq.engine.link.reports import connection_event, drop_packet, keep_packet, post_event
@@ -159,7 +160,7 @@ def _apply_subscribe(r, c, packet, answer):
         if reason < 0x80:
             reason = judge_filter(c, filter, cython.address(options))
         if reason >= 0x80:
-            r.tally[C_REFUSED_NOT_AUTHORISED] += 1
+            note_drop(r, c.session, C_REFUSED_NOT_AUTHORISED, 1)
         elif index >= max(r.common.limits.subscriptions_max, _FILTERS_MAX):
             reason = RC_QUOTA_EXCEEDED
             r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
