@@ -294,6 +294,8 @@ class Config(BaseModel):
     admin_host: str = "127.0.0.1"
     admin_port: Port = 0  # 0: off
     admin_token_file: str = ""  # whoever asks it has to know what the file holds; empty: loopback only
+    admin_tokens_file: str = ""  # TOML: digests of tokens, each with a name and a role
+    audit_file: str = ""  # JSON lines: who had what changed; empty: in the log alone
     admin_cert: str = ""  # PEM, for HTTPS; empty: HTTP
     admin_key: str = ""  # empty: in the file of the certificate
     sys_interval_s: Annotated[StrictFloat, Field(ge=0, le=_DAY_S)] = (

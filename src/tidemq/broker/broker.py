@@ -381,7 +381,7 @@ class Broker:
         counters.update(self._subscriptions.counts)
         if self._storage is not None:
             counters.update(self._storage.counts())
-        for part in (self._decisions, self._replays, self._acl):
+        for part in (self._decisions, self._replays, self._acl, self._admin):
             if part is not None:
                 counters.update(part.counts)
         for provider in (*self._providers, self._clock):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,6 +21,7 @@ import tidemq
 
 PREFIX = "/api/v1"
 PROBLEM = "application/problem+json"
+FIELDS = web.RequestKey("fields", dict[str, Any])  # of the body, as the audit log has them
 BODY_BYTES_MAX = 1 << 20  # of a request
 INPUT_SHOWN = 80  # characters of what is refused
 _EXPRESSION = re.compile(r":[^}]*\}")  # which part of a path is meant, for aiohttp alone
@@ -44,6 +45,7 @@ class Body(BaseModel):
     """A request's body, a JSON object; a field that is unknown is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    secret: ClassVar[tuple[str, ...]] = ()  # fields that are not for the audit log
 
 
 class Answer(BaseModel):
@@ -80,6 +82,11 @@ class Endpoint:
     role: Role = Role.READ
     refusals: Mapping[int, str]
 
+    @property
+    def canonical(self) -> str:
+        """The path as aiohttp names it."""
+        return PREFIX + _EXPRESSION.sub("}", self.path)
+
     def route(self) -> web.RouteDef:
         """For an aiohttp application."""
 
@@ -87,6 +94,7 @@ class Endpoint:
             asked: Query | Body = checked_query(request, self.query)
             if self.body is not None:
                 asked = await checked_body(request, self.body)
+                request[FIELDS] = asked.model_dump(mode="json", exclude=set(self.body.secret))
             answer = await self.handle(request, asked)
             text = answer if isinstance(answer, str) else answer.model_dump_json()
             return web.Response(text=text, status=self.status, content_type="application/json")
@@ -160,8 +168,7 @@ def described(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     )
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
-        path = _EXPRESSION.sub("}", endpoint.path)
-        paths.setdefault(PREFIX + path, {})[endpoint.method.lower()] = _operation(endpoint)
+        paths.setdefault(endpoint.canonical, {})[endpoint.method.lower()] = _operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {"title": "TideMQ", "version": tidemq.__version__},

@@ -13,7 +13,8 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from tidemq.broker.admin.api import BODY_BYTES_MAX, PREFIX, PROBLEM, Problem, document_route
+from tidemq.broker.admin.api import BODY_BYTES_MAX, PREFIX, PROBLEM, Problem, Role, document_route
+from tidemq.broker.admin.audit import Audit
 from tidemq.broker.admin.client_api import ClientApi
 from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.door import Door
@@ -29,6 +30,8 @@ from tidemq.engine.door.listeners import listening_at
 
 _log = logging.getLogger("tidemq.admin")
 
+# of what is not below /api/v1, beside what `Roles` says of all
+OTHER_ROLES = {("PUT", "/streams/{name}"): Role.OPERATE}
 LOADING = "the broker loads what is stored"
 SHUTDOWN_S = 1.0  # for answers under way when it closes
 
@@ -48,7 +51,8 @@ class AdminServer:
         self._controls = controls
         self._config = config
         self._exposition: Exposition | None = None
-        self._guard = Guard(config.admin_token_file, config.admin_host)
+        self._guard = Guard(config)
+        self._audit = Audit(config)
         self._tls = self._make_tls() if config.admin_cert else None
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
@@ -82,7 +86,13 @@ class AdminServer:
     async def start(self, routes: Iterable[web.RouteDef] = ()) -> None:
         """Listens and answers."""
         app = web.Application(
-            middlewares=[self._attend, _explain, self._guard.middleware, self._refuse_while_loading],
+            middlewares=[
+                self._attend,
+                _explain,
+                self._audit.middleware,
+                self._guard.middleware,
+                self._refuse_while_loading,
+            ],
             client_max_size=BODY_BYTES_MAX,
         )
         own = [
@@ -96,6 +106,7 @@ class AdminServer:
         groups = (ClientApi, SubscriptionApi, RetainedApi, QueueApi, DropApi)
         endpoints = [each for group in groups for each in group(self._controls).endpoints()]
         api = [*(each.route() for each in endpoints), document_route(endpoints)]
+        self._guard.roles = {(each.method, each.canonical): each.role for each in endpoints} | OTHER_ROLES
         app.add_routes([*own, *api, *routes])
         self._runner = web.AppRunner(
             app, logger=_log, access_log=None, shutdown_timeout=SHUTDOWN_S, handle_signals=False
@@ -134,6 +145,12 @@ class AdminServer:
             await self._runner.cleanup()
         for bound in self._sockets:
             bound.close()
+        self._audit.close()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Of requests that were refused, and of what the audit log lacks."""
+        return self._guard.counts | self._audit.counts
 
     @web.middleware
     async def _attend(self, request: web.Request, handler: Handler) -> web.StreamResponse:

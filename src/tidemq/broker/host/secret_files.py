@@ -16,7 +16,7 @@ _log = logging.getLogger("tidemq")
 
 def secret_files(config: Config) -> list[Path]:
     """What the configuration names that holds secrets."""
-    named = [config.admin_token_file, config.admin_key or config.admin_cert]
+    named = [config.admin_token_file, config.admin_tokens_file, config.admin_key or config.admin_cert]
     named += _of_provider(config.authenticator, config.authenticator_options)
     named += _of_provider(config.authoriser, config.authoriser_options)
     for listener in config.listeners:
