@@ -470,6 +470,7 @@ class Broker:
             problems=self._problems,
             reload=self.reload,
             disconnect=self.disconnect,
+            publish=self.publish,
             storage=lambda: self._storage,
         )
         return AdminServer(controls, self.config)

@@ -63,8 +63,8 @@ class Problem(Answer):
 
 
 # given the request, and its query, or its body where it has one; gives an Answer, or
-# its JSON where there is much of it
-Handle = Callable[[web.Request, Any], Awaitable[Answer | str]]
+# its JSON where there is much of it, or a whole response
+Handle = Callable[[web.Request, Any], Awaitable[Answer | str | web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,7 @@ class Endpoint:
     handle: Handle
     answer: type[Answer]
     status: int = 200  # of the answer
+    media: str = "application/json"  # its type
     query: type[Query] = Query
     body: type[Body] | None = None
     role: Role = Role.READ
@@ -90,12 +91,14 @@ class Endpoint:
     def route(self) -> web.RouteDef:
         """For an aiohttp application."""
 
-        async def handler(request: web.Request) -> web.Response:
+        async def handler(request: web.Request) -> web.StreamResponse:
             asked: Query | Body = checked_query(request, self.query)
             if self.body is not None:
                 asked = await checked_body(request, self.body)
                 request[FIELDS] = asked.model_dump(mode="json", exclude=set(self.body.secret))
             answer = await self.handle(request, asked)
+            if isinstance(answer, web.StreamResponse):
+                return answer
             text = answer if isinstance(answer, str) else answer.model_dump_json()
             return web.Response(text=text, status=self.status, content_type="application/json")
 
@@ -191,7 +194,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     for name, field in schema.get("properties", {}).items():
         text = field.pop("description", "")
         parameters.append({"name": name, "in": "query", "description": text, "schema": field})
-    answers = {str(endpoint.status): ("Done.", "application/json", endpoint.answer.__name__)}
+    answers = {str(endpoint.status): ("Done.", endpoint.media, endpoint.answer.__name__)}
     answers |= {str(status): (text, PROBLEM, "Problem") for status, text in endpoint.refusals.items()}
     sent: dict[str, Any] = {}
     if endpoint.body is not None:

@@ -18,6 +18,7 @@ class Controls:
     problems: Callable[[], Sequence[str]]
     reload: Callable[[], Awaitable[Mapping[str, str]]]
     disconnect: Callable[[str], Awaitable[bool]]
+    publish: Callable[..., Awaitable[None]]  # as Broker.publish
     storage: Callable[[], Storage | None]
 
     def running_monitor(self) -> Monitor:

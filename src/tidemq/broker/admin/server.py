@@ -20,6 +20,7 @@ from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.door import Door
 from tidemq.broker.admin.drop_api import DropApi
 from tidemq.broker.admin.guard import OPEN_PATHS, Guard, Handler, is_loopback
+from tidemq.broker.admin.live_api import LiveApi
 from tidemq.broker.admin.queue_api import QueueApi
 from tidemq.broker.admin.retained_api import RetainedApi
 from tidemq.broker.admin.subscription_api import SubscriptionApi
@@ -53,6 +54,7 @@ class AdminServer:
         self._exposition: Exposition | None = None
         self._guard = Guard(config)
         self._audit = Audit(config)
+        self._live = LiveApi(controls)
         self._tls = self._make_tls() if config.admin_cert else None
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
@@ -104,7 +106,8 @@ class AdminServer:
             web.post("/reload", self._reload_all),
         ]
         groups = (ClientApi, SubscriptionApi, RetainedApi, QueueApi, DropApi)
-        endpoints = [each for group in groups for each in group(self._controls).endpoints()]
+        apis = [*(group(self._controls) for group in groups), self._live]
+        endpoints = [endpoint for api in apis for endpoint in api.endpoints()]
         api = [*(each.route() for each in endpoints), document_route(endpoints)]
         self._guard.roles = {(each.method, each.canonical): each.role for each in endpoints} | OTHER_ROLES
         app.add_routes([*own, *api, *routes])
@@ -139,6 +142,7 @@ class AdminServer:
 
     async def close(self) -> None:
         """Stops to listen."""
+        self._live.close()
         if self._door is not None:
             self._door.close()
         if self._runner is not None:
