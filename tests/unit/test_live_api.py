@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from conformance.kit import connected, unique
-from waiting import WAIT_S
+from waiting import WAIT_S, wait_until
 
 from tidemq import Broker, Config
+from tidemq.broker.admin import live_api
 from tidemq.broker.monitoring import snapshots
 
 JSON = {"Content-Type": "application/json"}
@@ -29,13 +30,18 @@ def config(tmp_path: Path, unused_tcp_port: int) -> Config:
 class Watcher:
     """Reads events."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, path: str = "/api/v1/events") -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", broker.admin_port, timeout=WAIT_S)
-        self.connection.request("GET", "/api/v1/events")
+        self.connection.request("GET", path)
         self.answer = self.connection.getresponse()
 
+    def leave(self) -> None:
+        self.connection.close()
+        self.answer.close()
+
     def next(self) -> Any:
-        line = self.answer.readline()
+        while (line := self.answer.readline()) == b":\n":
+            assert self.answer.readline() == b"\n"
         assert self.answer.readline() == b"\n"
         return json.loads(line.removeprefix(b"data: "))
 
@@ -78,8 +84,7 @@ async def test_no_more_watch_than_may_and_one_who_leaves_makes_room(
     def act() -> None:
         first, second, third = Watcher(broker), Watcher(broker), Watcher(broker)
         assert [each.answer.status for each in (first, second, third)] == [200, 200, 429]
-        first.connection.close()
-        first.answer.close()
+        first.leave()
         while Watcher(broker).answer.status != 200:
             second.next()  # a second later
 
@@ -134,3 +139,55 @@ async def test_a_wrong_message_is_refused(config: Config, body: object, said: st
         status, answer = await asyncio.to_thread(publish, broker, body)
     assert status == 400
     assert said in answer["detail"]
+
+
+async def test_messages_on_a_filter_are_seen_until_nobody_looks(config: Config) -> None:
+    topic = unique("t")
+
+    def act() -> None:
+        watcher = Watcher(broker, f"/api/v1/messages?topic_filter={topic}/%2B&payload_bytes=3")
+        wait_until(lambda: broker.counters()["subscriptions"] == 1)
+        for name, payload in (("1", "grün"), ("2", "x")):
+            assert publish(broker, {"topic": f"{topic}/{name}", "payload": payload})[0] == 200
+        found = [watcher.next() for _ in range(2)]
+        shown = [(each["topic"], each["payload"], each["payload_bytes"]) for each in found]
+        assert shown == [(f"{topic}/1", "gr", 5), (f"{topic}/2", "x", 1)]  # not half of a character
+        watcher.leave()
+        wait_until(lambda: broker.counters()["subscriptions"] == 0)
+
+    async with Broker(config) as broker:
+        await asyncio.to_thread(act)
+
+
+async def test_who_reads_more_messages_than_a_page_shows_is_ended(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_api, "MESSAGES_MAX", 10)
+
+    def act() -> None:
+        watcher = Watcher(broker, "/api/v1/messages?topic_filter=%23")
+        wait_until(lambda: broker.counters()["subscriptions"] == 1)
+        client = connected(broker)
+        for _ in range(100):
+            client.publish("a", b"x")
+        while "ended" not in (found := watcher.next()):
+            assert found["topic"] == "a"
+        assert "narrower filter" in found["ended"]
+        assert not watcher.answer.readline()
+        wait_until(lambda: broker.counters()["subscriptions"] == 0)
+
+    async with Broker(config) as broker:
+        await asyncio.to_thread(act)
+
+
+async def test_few_read_messages(config: Config) -> None:
+    def act() -> None:
+        path = "/api/v1/messages?topic_filter=a"
+        assert Watcher(broker, "/api/v1/messages?topic_filter=a%23").answer.status == 400
+        readers = [Watcher(broker, path) for _ in range(live_api.READERS_MAX)]
+        assert Watcher(broker, path).answer.status == 429
+        readers[0].leave()
+        wait_until(lambda: Watcher(broker, path).answer.status == 200)
+
+    async with Broker(config) as broker:
+        await asyncio.to_thread(act)

@@ -157,6 +157,11 @@ class Broker:
         await self.stop()
 
     @property
+    def admin_url(self) -> str:
+        """Where the dashboard is; empty: there is none."""
+        return self._admin.url if self._admin is not None else ""
+
+    @property
     def addresses(self) -> Mapping[str, str]:
         """Where each listener listens, by its name: "host:port", or the path of a Unix socket."""
         return {} if self._listeners is None else self._listeners.addresses
@@ -471,6 +476,7 @@ class Broker:
             reload=self.reload,
             disconnect=self.disconnect,
             publish=self.publish,
+            subscribe=self.subscribe,
             storage=lambda: self._storage,
         )
         return AdminServer(controls, self.config)

@@ -27,7 +27,7 @@ def serve(
         str | None, typer.Option(help="debug, info, warning or error. [default: info]")
     ] = None,
     admin_port: Annotated[
-        int | None, typer.Option(help="Port of the admin listener, HTTP; 0: off. [default: 0]")
+        int | None, typer.Option(help="Port of the admin listener and dashboard, HTTP; 0: off.")
     ] = None,
 ) -> None:
     """Run the broker until SIGTERM or SIGINT.

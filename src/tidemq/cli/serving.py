@@ -6,9 +6,11 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import tidemq
@@ -20,6 +22,7 @@ from tidemq.config import Config, load_config
 from tidemq.errors import ConfigError, StoreError, TideMQError
 
 EXIT_CONFIG = 2
+DASHBOARD_PORT = 18083
 
 _log = logging.getLogger("tidemq")
 
@@ -40,7 +43,7 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
     if os.geteuid() == 0 and not config.user:
         _log.warning('the broker runs as root: name a user that it becomes, such as user = "tidemq"')
     try:
-        asyncio.run(_serve(config))
+        asyncio.run(_serve(_with_dashboard(config, config_path)))
     except ConfigError as error:
         print(f"tidemq: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -48,6 +51,28 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
         print(f"tidemq: {error}", file=sys.stderr)
         return EXIT_FAILED
     return 0
+
+
+def _with_dashboard(config: Config, config_path: Path | None) -> Config:
+    """With the admin listener, for who tries a broker out: there is no file, nothing says whether one is
+    wanted, and programs on this machine may do as they like with its messages anyway.
+    """
+    given = config.model_fields_set
+    if config_path is not None or "admin_port" in given or "authenticator" in given:
+        return config
+    if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
+        _log.info("there is no dashboard: it needs pip install 'tidemq[admin]'")
+        return config
+    return config.model_copy(update={"admin_port": _free_port(config.admin_host, DASHBOARD_PORT)})
+
+
+def _free_port(host: str, wanted: int) -> int:
+    """`wanted`, or one that is free where another broker has it."""
+    for port in (wanted, 0):
+        with suppress(OSError), socket.create_server((host, port)) as bound:
+            free: int = bound.getsockname()[1]
+            return free
+    return wanted  # and the broker says why it cannot be had
 
 
 async def _serve(config: Config) -> None:
@@ -69,6 +94,8 @@ async def _serve(config: Config) -> None:
         status = f"clients are served on {addresses}"
         async with _reloading(broker, notifier, status):
             print(f"TideMQ {tidemq.__version__} is ready on {addresses}", flush=True)
+            if broker.admin_url:
+                print(f"dashboard: {broker.admin_url}", flush=True)
             notifier.ready(status)
             failure = await _wait_for_the_end(broker, ended)
         notifier.stopping(failure or "the last messages are written")

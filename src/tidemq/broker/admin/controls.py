@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidemq.broker.durability.storage import Storage
 from tidemq.broker.monitoring.monitor import Monitor
+from tidemq.broker.program_subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class Controls:
     reload: Callable[[], Awaitable[Mapping[str, str]]]
     disconnect: Callable[[str], Awaitable[bool]]
     publish: Callable[..., Awaitable[None]]  # as Broker.publish
+    subscribe: Callable[..., Subscription]  # as Broker.subscribe
     storage: Callable[[], Storage | None]
 
     def running_monitor(self) -> Monitor:

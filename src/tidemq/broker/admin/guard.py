@@ -8,7 +8,7 @@ Host that is not this machine's.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NoReturn
 from urllib.parse import urlsplit
 
@@ -45,6 +45,7 @@ class Guard:
         self._tokens = Tokens(config.admin_token_file, config.admin_tokens_file)
         self._failed = FailedLogins(config)
         self.roles: Roles = {}
+        self.open_paths: Collection[str] = OPEN_PATHS
         self.counts = {"admin_tokens_wrong": 0, "admin_roles_refused": 0}
 
     @property
@@ -59,7 +60,7 @@ class Guard:
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """For an aiohttp application."""
-        if request.path not in OPEN_PATHS:
+        if request.path not in self.open_paths:
             self._check(request)
         return await handler(request)
 

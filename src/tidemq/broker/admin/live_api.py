@@ -1,5 +1,5 @@
 """`GET /api/v1/events`: what the broker does, once a second; `POST /api/v1/publish`: a message from an
-administrator.
+administrator; `GET /api/v1/messages`: those that come on a topic filter.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ import asyncio
 import base64
 import binascii
 import json
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Annotated, ClassVar
 
 from aiohttp import web
@@ -16,10 +19,20 @@ from pydantic import Field
 from tidemq.broker.admin.api import BODY_BYTES_MAX, Answer, Body, Endpoint, Query, Role, refuse
 from tidemq.broker.admin.asking import LATE
 from tidemq.broker.admin.controls import Controls
+from tidemq.broker.admin.messages import PAYLOAD_BYTES, PayloadBytes, ShownMessage, text_of
+from tidemq.broker.admin.topics import check_filter
 from tidemq.broker.monitoring.snapshots import WATCHERS_MAX, Snapshots
+from tidemq.broker.program_subscription import Message as ReceivedMessage
+from tidemq.broker.program_subscription import Subscription
 from tidemq.errors import UsageError
 
 WRITE_S = 10.0  # for one who watches to take an event
+READERS_MAX = 4  # of messages
+SILENCE_S = 1.0  # after which it is looked whether a reader of messages is still there
+MESSAGES_MAX = (
+    500  # a second, for one of them: each is Python's work, on the loop that decides who may connect
+)
+TOO_MANY = "more messages come on it than a page can show; accepted: a narrower filter"
 
 
 class Event(Answer):
@@ -38,6 +51,13 @@ class Message(Body):
     retain: bool = False
 
 
+class MessagesQuery(Query):
+    """Which messages."""
+
+    topic_filter: Annotated[str, Field(min_length=1, description="as in a SUBSCRIBE of QoS 0")]
+    payload_bytes: PayloadBytes = PAYLOAD_BYTES
+
+
 class Published(Answer):
     """Where, and how much."""
 
@@ -51,9 +71,10 @@ class LiveApi:
     def __init__(self, controls: Controls) -> None:
         self._controls = controls
         self._snapshots = Snapshots(controls.monitor)
+        self._read: set[Subscription] = set()
 
     def endpoints(self) -> list[Endpoint]:
-        """Both."""
+        """All of them."""
         return [
             Endpoint(
                 method="GET",
@@ -79,29 +100,51 @@ class LiveApi:
                     **LATE,
                 },
             ),
+            Endpoint(
+                method="GET",
+                path="/messages",
+                summary=f"Messages on a filter as server-sent events, until {MESSAGES_MAX} come in a second.",
+                handle=self._follow,
+                answer=ShownMessage,
+                media="text/event-stream",
+                query=MessagesQuery,
+                role=Role.OPERATE,
+                refusals={400: "A wrong key or value.", 429: f"{READERS_MAX} read already.", **LATE},
+            ),
         ]
 
     def close(self) -> None:
         """Ends the answers that go on."""
         self._snapshots.close()
+        for subscription in self._read:
+            subscription.close()
 
     async def _watch(self, request: web.Request, _: Query) -> web.StreamResponse:
         waiting = self._snapshots.watch()
         if waiting is None:
             refuse(429, f"{WATCHERS_MAX} watch already; accepted: one less")
-        response = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
-        )
-        try:
-            await response.prepare(request)
+
+        async def events() -> AsyncIterator[str]:
             while (snapshot := await waiting.get()) is not None:
-                async with asyncio.timeout(WRITE_S):
-                    await response.write(f"data: {json.dumps(snapshot)}\n\n".encode())
-            return response
-        except (ConnectionError, TimeoutError):
-            return response  # it has gone, or takes nothing
+                yield json.dumps(snapshot)
+
+        try:
+            return await _sent(request, events())
         finally:
             self._snapshots.leave(waiting)
+
+    async def _follow(self, request: web.Request, query: MessagesQuery) -> web.StreamResponse:
+        if len(self._read) >= READERS_MAX:
+            refuse(429, f"{READERS_MAX} read messages already; accepted: one less")
+        topic_filter = check_filter(query.topic_filter)
+        subscription = self._controls.subscribe(topic_filter, 0, queue_messages_max=MESSAGES_MAX)
+        self._read.add(subscription)
+
+        try:
+            return await _sent(request, _messages(subscription, query.payload_bytes))
+        finally:
+            subscription.close()
+            self._read.discard(subscription)
 
     async def _publish(self, _: web.Request, message: Message) -> Published:
         if message.topic.startswith("$"):
@@ -112,6 +155,57 @@ class LiveApi:
         except UsageError as error:
             refuse(400, f"topic: {error}")
         return Published(topic=message.topic, payload_bytes=len(payload))
+
+
+async def _messages(subscription: Subscription, payload_bytes: int) -> AsyncIterator[str]:
+    """What comes, as JSON; empty where nothing does for SILENCE_S. Ends when too many come."""
+    second = came = 0
+    async with subscription:
+        while True:
+            try:
+                message = await asyncio.wait_for(anext(subscription), SILENCE_S)
+            except TimeoutError:
+                yield ""
+                continue
+            except StopAsyncIteration:  # the broker stops
+                return
+            if int(time.monotonic()) != second:
+                second, came = int(time.monotonic()), 0
+            came += 1
+            if came > MESSAGES_MAX or subscription.dropped:
+                yield json.dumps({"ended": TOO_MANY})
+                return
+            yield _received(message, payload_bytes).model_dump_json()
+
+
+async def _sent(request: web.Request, events: AsyncIterator[str]) -> web.StreamResponse:
+    """Sends events until there are no more, or nobody takes them; for an empty one a comment, since only who
+    writes learns that the other side has gone.
+    """
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+    try:
+        await response.prepare(request)
+        async for event in events:
+            async with asyncio.timeout(WRITE_S):
+                await response.write(f"data: {event}\n\n".encode() if event else b":\n\n")
+    except (ConnectionError, TimeoutError):
+        pass  # it has gone, or takes nothing
+    return response
+
+
+def _received(message: ReceivedMessage, payload_bytes: int) -> ShownMessage:
+    shown = message.payload[:payload_bytes]
+    text = text_of(shown, cut=len(shown) < len(message.payload))
+    return ShownMessage(
+        topic=message.topic,
+        payload=text,
+        payload_base64=None if text is not None else base64.b64encode(shown).decode(),
+        payload_bytes=len(message.payload),
+        qos=message.qos,
+        retain=message.retain,
+        at=datetime.now(UTC),
+        expires=None,
+    )
 
 
 def payload_of(message: Message) -> bytes:

@@ -1,5 +1,5 @@
 """The admin listener, over HTTP: `GET /health`, `GET /ready`, `GET /alarms`, `GET /metrics`, `GET /counters`,
-`POST /reload`, `/api/v1` (`api`), and the streams (`stream_routes`).
+`POST /reload`, `/api/v1` (`api`), the streams (`stream_routes`), and the dashboard (`page_files`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tidemq.broker.admin.door import Door
 from tidemq.broker.admin.drop_api import DropApi
 from tidemq.broker.admin.guard import OPEN_PATHS, Guard, Handler, is_loopback
 from tidemq.broker.admin.live_api import LiveApi
+from tidemq.broker.admin.page_files import page_routes
 from tidemq.broker.admin.queue_api import QueueApi
 from tidemq.broker.admin.retained_api import RetainedApi
 from tidemq.broker.admin.subscription_api import SubscriptionApi
@@ -70,6 +71,13 @@ class AdminServer:
         bound_port: int = self._sockets[0].getsockname()[1]
         return bound_port
 
+    @property
+    def url(self) -> str:
+        """Of the dashboard, once the port is bound."""
+        host, port = self._config.admin_host, self._sockets[0].getsockname()[1]
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
+
     def _bind(self, host: str, port: int) -> None:
         kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
         for family, _, protocol, _, address in socket.getaddrinfo(host, port, type=kind, flags=flags):
@@ -110,7 +118,9 @@ class AdminServer:
         endpoints = [endpoint for api in apis for endpoint in api.endpoints()]
         api = [*(each.route() for each in endpoints), document_route(endpoints)]
         self._guard.roles = {(each.method, each.canonical): each.role for each in endpoints} | OTHER_ROLES
-        app.add_routes([*own, *api, *routes])
+        page = page_routes()
+        self._guard.open_paths = (*OPEN_PATHS, *page)
+        app.add_routes([*own, *api, *routes, *page.values()])
         self._runner = web.AppRunner(
             app, logger=_log, access_log=None, shutdown_timeout=SHUTDOWN_S, handle_signals=False
         )
@@ -194,7 +204,7 @@ class AdminServer:
 
     @web.middleware
     async def _refuse_while_loading(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in OPEN_PATHS and self._controls.monitor() is None:
+        if request.path not in self._guard.open_paths and self._controls.monitor() is None:
             raise web.HTTPServiceUnavailable(text=LOADING)
         return await handler(request)
 
