@@ -140,6 +140,7 @@ def _range(limit: str) -> Any:
 
 Port = Annotated[StrictInt, Field(ge=0, le=65_535)]
 Options = Annotated[dict[str, Any], Field(repr=False)]  # for a provider; there may be secrets in it
+LogArea = Literal["access", "admin", "alarms", "audit", "clients", "host", "store", "streams"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -288,6 +289,8 @@ class Config(BaseModel):
     alarm_drops_per_s: Annotated[StrictFloat, Field(ge=0, le=1e9)] = 100.0  # above: an alarm; 0: never
 
     log_level: LogLevel = "info"
+    log_levels: dict[LogArea, LogLevel] = {}  # of areas that are to have another
+    log_format: Literal["text", "json"] = "text"
     fault_lines_max: Annotated[StrictInt, Field(ge=0, le=100_000)] = (
         20  # log lines on clients' faults a second
     )

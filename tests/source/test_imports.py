@@ -48,6 +48,7 @@ ROOMS = {
         "acl_rules": "",
         "completion": "",
         "fault_log": "",
+        "logs": "",
         "reload": "",
         "program_subscription": "",
         "sys_topics": "",
@@ -62,8 +63,8 @@ ROOMS = {
         "access": "acl_rules fault_log hooks host providers replay_pieces replays stream_filters",
         "authenticators": "access acl_rules host providers",
         "monitoring": "durability",
-        "admin": "access durability fault_log monitoring program_subscription",
-        "broker": "access admin authenticators completion durability fault_log hooks host listeners "
+        "admin": "access durability fault_log logs monitoring program_subscription",
+        "broker": "access admin authenticators completion durability fault_log hooks host listeners logs "
         "monitoring program_subscription providers reload replays sys_topics",
         "__init__": "acl_rules broker hooks program_subscription providers",
     },

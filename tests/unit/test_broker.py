@@ -245,7 +245,7 @@ async def test_the_admin_endpoint_tells_health_and_counters(
         assert status == b"HTTP/1.1 404 Not Found"
         paths = json.loads(body)["paths"]
         _, body = await _http(port, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        own = {"/alarms", "/counters", "/health", "/metrics", "/openapi.json", "/ready", "/reload"}
+        own = {"/", "/alarms", "/counters", "/health", "/metrics", "/openapi.json", "/ready", "/reload"}
         assert paths == sorted({*json.loads(body)["paths"], *own})
         status, _ = await _http(port, b"POST /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert status == b"HTTP/1.1 405 Method Not Allowed"
@@ -319,7 +319,7 @@ async def test_each_fault_is_one_line(
         broker.engine.say(Disconnected(1, "c\n1", "10.0.0.1:5", 0x81, 5), Disconnected(2, "c2", "p", 0, 0))
         await until(lambda: caplog.records, "a line")
     (record,) = caplog.records
-    assert record.name == "tidemq"
+    assert record.name == "tidemq.clients"
     assert r"client 'c\n1' (10.0.0.1:5, listener 'default')" in record.message
 
 

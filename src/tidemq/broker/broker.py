@@ -22,12 +22,13 @@ from tidemq.broker.access.rule_file import AclFile
 from tidemq.broker.authenticators.builtin import LocalOnly
 from tidemq.broker.completion import complete
 from tidemq.broker.durability.storage import Storage
-from tidemq.broker.fault_log import Comings, DropLog, FaultLog
+from tidemq.broker.fault_log import ClientLog
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.host.clock_watch import ClockWatch
 from tidemq.broker.host.privileges import become, find_identity, make_directory
 from tidemq.broker.host.secret_files import secret_files, warn_of
 from tidemq.broker.listeners import Listeners
+from tidemq.broker.logs import lines_left_out
 from tidemq.broker.program_subscription import Subscription, Subscriptions
 from tidemq.broker.providers import (
     ADMINISTRATIVE_ACTION,
@@ -124,9 +125,7 @@ class Broker:
         self._decisions: Decisions | None = None
         self._replays: Replays | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {}
-        self._fault_log = FaultLog(self.config.fault_lines_max)
-        self._comings: Comings | None = None
-        self._drop_log = DropLog(self.config.fault_lines_max)
+        self._client_log: ClientLog | None = None
         self._storage: Storage | None = None
         self._admin: AdminServer | None = None
         self._reloads = Reloads()
@@ -216,12 +215,12 @@ class Broker:
         decisions = self._decisions = Decisions(
             engine, config, authenticators, authoriser, self._hooks, replays
         )
-        self._comings = Comings(engine, config.fault_lines_max, is_needed=decisions.wants_reports)
+        self._client_log = ClientLog(engine, config.fault_lines_max, is_needed=decisions.wants_reports)
         if config.acl_file is not None:
             self._acl = AclFile(config.acl_file, config.acl_format, engine.set_rules)
             self._reloads.add("rules", self._acl.reload)
         self.monitor = monitor = self._make_monitor(engine, storage)
-        self._handlers = self._event_handlers(decisions, replays, monitor)
+        self._handlers = self._event_handlers(decisions, replays, monitor, self._client_log)
         engine.start()
         if self._keeper is not None:
             self._keeper.start()
@@ -290,10 +289,8 @@ class Broker:
             await self._replays.close()
             self._subscriptions.close()
             asyncio.get_running_loop().remove_reader(engine.fileno())
-            self._fault_log.flush()
-            if self._comings is not None:
-                self._comings.flush()
-            self._drop_log.flush()
+            if self._client_log is not None:
+                self._client_log.flush()
             self._engine = None
             try:
                 await complete(asyncio.to_thread(self._finish, engine))
@@ -384,6 +381,9 @@ class Broker:
         """Totals since the start, and gauges, by name."""
         counters = dict(self._running_engine().counters())
         counters.update(self._subscriptions.counts)
+        counters["log_lines_left_out"] = lines_left_out()
+        if self._client_log is not None:
+            counters["log_lines_left_out"] += self._client_log.left_out
         if self._storage is not None:
             counters.update(self._storage.counts())
         for part in (self._decisions, self._replays, self._acl, self._admin):
@@ -475,6 +475,7 @@ class Broker:
             problems=self._problems,
             reload=self.reload,
             disconnect=self.disconnect,
+            log_changed=self._log_changed,
             publish=self.publish,
             subscribe=self.subscribe,
             storage=lambda: self._storage,
@@ -530,7 +531,7 @@ class Broker:
         return Monitor(watched)
 
     def _event_handlers(
-        self, decisions: Decisions, replays: Replays, monitor: Monitor
+        self, decisions: Decisions, replays: Replays, monitor: Monitor, client_log: ClientLog
     ) -> dict[type, Callable[[Any], None]]:
         return {
             ConnectRequest: decisions.on_connect,
@@ -546,7 +547,7 @@ class Broker:
             Disconnected: self._on_disconnected,
             Dropped: self._on_dropped,
             Received: self._subscriptions.on_received,
-            Revoked: self._on_revoked,
+            Revoked: client_log.on_revoked,
             Roster: monitor.questions.on_answer,
             Finding: monitor.questions.on_answer,
             Stopped: lambda _: self._stopped.set(),
@@ -561,33 +562,27 @@ class Broker:
                 _log.exception("event %s failed", type(event).__name__)
 
     def _on_connected(self, event: Connected) -> None:
-        assert self._comings is not None
-        self._comings.log("client %r (%s) connected", event.client_id, event.peer)
+        assert self._client_log is not None
+        self._client_log.on_connected(event)
         assert self._decisions is not None
         self._decisions.on_connected(event)
 
     def _on_disconnected(self, event: Disconnected) -> None:
-        if event.fault:
-            self._fault_log.log(event)
-        else:
-            text = "client %r (%s) disconnected, reason %#04x"
-            assert self._comings is not None
-            self._comings.log(text, event.client_id, event.peer, event.reason)
+        assert self._client_log is not None
+        self._client_log.on_disconnected(event)
         assert self._decisions is not None
         self._decisions.on_disconnected(event)
 
     def _on_dropped(self, event: Dropped) -> None:
-        self._drop_log.log(event)
+        assert self._client_log is not None
+        self._client_log.on_dropped(event)
         assert self.monitor is not None
         self.monitor.drops.add(event)
 
-    def _on_revoked(self, event: Revoked) -> None:
-        _log.info(
-            "the rules ended %d subscriptions of client %r, one of them to %r",
-            event.subscriptions,
-            event.client_id,
-            event.topic_filter,
-        )
+    def _log_changed(self) -> None:
+        """The level of what is logged."""
+        assert self._client_log is not None
+        self._client_log.follow_level()
 
     def _publish_sys(self, topic: str, payload: bytes) -> None:
         if self.config.sys_interval_s:

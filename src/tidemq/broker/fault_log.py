@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from tidemq.engine.door.events import Disconnected, Dropped
+from tidemq.engine.door.events import Connected, Disconnected, Dropped, Revoked
 from tidemq.wire import fault_text
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PAUSE_S = 1.0  # in which nobody who comes or goes is reported, after there were too many
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.clients")
 
 
 class Lines:
@@ -28,6 +28,7 @@ class Lines:
         self._lines_left = lines_max
         self._left_out = 0
         self._second = 0
+        self.left_out = 0  # in all
 
     def take(self, now_s: float | None = None) -> bool:
         """Whether one more may be written. `now_s` is a monotonic time."""
@@ -38,6 +39,7 @@ class Lines:
             self.flush()
         if self._lines_left == 0:
             self._left_out += 1
+            self.left_out += 1
             return False
         self._lines_left -= 1
         return True
@@ -62,7 +64,14 @@ class FaultLog(Lines):
             text = fault_text(event.fault)
             if event.detail:
                 text += f" ({event.detail})"
-            _log.warning("client %r (%s, listener %r): %s", event.client_id, event.peer, event.listener, text)
+            values = event.client_id, event.peer, event.listener, text
+            fields = {
+                "client": event.client_id,
+                "address": event.peer,
+                "listener": event.listener,
+                "reason": fault_text(event.fault),
+            }
+            _log.warning("client %r (%s, listener %r): %s", *values, extra=fields)
 
 
 class Comings(Lines):
@@ -74,21 +83,25 @@ class Comings(Lines):
         super().__init__(lines_max, "connects and disconnects (at least)", logging.INFO)
         self._engine = engine
         self._is_needed = is_needed
-        self._is_logged = _log.isEnabledFor(logging.INFO)
-        engine.report_connections = is_needed or (self._is_logged and lines_max > 0)
+        self.follow_level()
 
-    def log(self, text: str, *values: object) -> None:
+    def follow_level(self) -> None:
+        """Looks whether anybody wants the lines: to be called when the level has changed."""
+        self._is_logged = _log.isEnabledFor(logging.INFO)
+        self._engine.report_connections = self._is_needed or (self._is_logged and self._lines_max > 0)
+
+    def log(self, text: str, *values: object, **fields: object) -> None:
         """Logs it unless this second's lines are used up."""
         if not self._is_logged:
             return
         if self.take():
-            _log.info(text, *values)
+            _log.info(text, *values, extra=fields)
         elif not self._is_needed and self._engine.report_connections:
             self._engine.report_connections = False
             asyncio.get_running_loop().call_later(PAUSE_S, self._resume)
 
     def _resume(self) -> None:
-        self._engine.report_connections = True
+        self.follow_level()
 
 
 # by the counter: what stands after the number of messages
@@ -115,4 +128,57 @@ class DropLog(Lines):
         """Logs the event unless this second's lines are used up."""
         if self.take(now_s):
             who = f"client {event.client_id!r}" if event.client_id else "some client"
-            _log.warning("%s: %d messages %s", who, event.messages, DROPS[event.counter])
+            fields = {"client": event.client_id or None, "reason": event.counter}
+            _log.warning("%s: %d messages %s", who, event.messages, DROPS[event.counter], extra=fields)
+
+
+class ClientLog:
+    """What is logged of a running broker's clients."""
+
+    def __init__(self, engine: Engine, lines_max: int, *, is_needed: bool) -> None:
+        """`is_needed`: somebody else wants to know who comes and goes, too."""
+        self._faults = FaultLog(lines_max)
+        self._drops = DropLog(lines_max)
+        self._comings = Comings(engine, lines_max, is_needed=is_needed)
+
+    @property
+    def left_out(self) -> int:
+        """Lines that were too many."""
+        return self._faults.left_out + self._drops.left_out + self._comings.left_out
+
+    def on_connected(self, event: Connected) -> None:
+        """A client has come."""
+        fields = {"client": event.client_id, "address": event.peer}
+        self._comings.log("client %r (%s) connected", event.client_id, event.peer, **fields)
+
+    def on_disconnected(self, event: Disconnected) -> None:
+        """A client has gone, or was refused."""
+        if event.fault:
+            self._faults.log(event)
+            return
+        text, reason = "client %r (%s) disconnected, reason %#04x", f"{event.reason:#04x}"
+        fields = {"client": event.client_id, "address": event.peer, "listener": event.listener}
+        self._comings.log(text, event.client_id, event.peer, event.reason, **fields, reason=reason)
+
+    def on_dropped(self, event: Dropped) -> None:
+        """Messages were dropped."""
+        self._drops.log(event)
+
+    def on_revoked(self, event: Revoked) -> None:
+        """New rules have ended subscriptions."""
+        _log.info(
+            "the rules ended %d subscriptions of client %r, one of them to %r",
+            event.subscriptions,
+            event.client_id,
+            event.topic_filter,
+            extra={"client": event.client_id},
+        )
+
+    def follow_level(self) -> None:
+        """The level of the log has changed."""
+        self._comings.follow_level()
+
+    def flush(self) -> None:
+        """Says how many lines were left out."""
+        for lines in (self._faults, self._comings, self._drops):
+            lines.flush()

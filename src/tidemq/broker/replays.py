@@ -46,7 +46,7 @@ REPLAY_COUNTERS = (
 
 _START = struct.Struct(">BQQ")  # of a replay that is granted: QoS, the stream's epoch, offset
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.streams")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import tidemq
 from tidemq.broker import Broker
 from tidemq.broker.host.secret_files import warn_of
 from tidemq.broker.host.systemd import Notifier, inherited_sockets
+from tidemq.broker.logs import write_log
 from tidemq.cli.exit_codes import EXIT_FAILED
 from tidemq.config import Config, load_config
 from tidemq.errors import ConfigError, StoreError, TideMQError
@@ -34,9 +35,7 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
     except TideMQError as error:
         print(f"tidemq: {error}", file=sys.stderr)
         return EXIT_CONFIG
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    write_log(config, sys.stderr)
     os.umask(0o077)  # RocksDB and SQLite give their files what it leaves
     if config.authenticator == "static" and config_path is not None:
         warn_of([config_path])

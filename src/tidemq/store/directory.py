@@ -23,7 +23,7 @@ from tidemq.errors import StoreError, StoreFullError
 
 ENGINES = ("rocksdb", "sqlite")
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.store")
 
 
 class DataDirectory:

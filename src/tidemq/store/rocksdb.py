@@ -64,7 +64,7 @@ L0_FILES_MAX = 36
 TOLERANT = DBRecoveryMode.tolerate_corrupted_tail_records()
 SKIPPING = DBRecoveryMode.skip_any_corrupted_record()
 
-log = logging.getLogger("tidemq")
+log = logging.getLogger("tidemq.store")
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ CACHE_KIB = 32 << 10
 LOG_PIECE_BYTES = 1 << 20
 KEYS_MAX = 500  # of one SELECT
 
-log = logging.getLogger("tidemq")
+log = logging.getLogger("tidemq.store")
 
 T = TypeVar("T")
 

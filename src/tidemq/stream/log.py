@@ -26,7 +26,7 @@ from tidemq.store.directory import sync_directory
 if TYPE_CHECKING:
     from tidemq.stream.packing import Buffers, Packer, Piece
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.streams")
 
 FAMILY = "stream"
 SEGMENT_BYTES = 256 << 20  # a segment that has grown to this is followed by another

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Ask = Callable[[Callable[[], None]], Future[None]]
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.streams")
 
 _DECLARATION = b"\x00"  # in a key, after the stream's name
 _SEGMENT_BYTES_MIN = 1 << 20

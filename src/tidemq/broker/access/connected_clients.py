@@ -24,7 +24,7 @@ from tidemq.engine.door.events import AuthRequest, Connected, ConnectRequest, Di
 
 WAIT_S = 60.0  # for the report of a connection; the client has gone meanwhile
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.access")
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ from tidemq.errors import UsageError
 if TYPE_CHECKING:
     from tidemq.engine import Engine
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.access")
 
 Decide = Callable[[], Coroutine[Any, Any, None]]
 Refuse = Callable[[int], None]

@@ -16,7 +16,7 @@ from tidemq.errors import TideMQError
 
 WARNINGS_MAX = 10  # of one reading
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.access")
 
 
 class AclFile:

@@ -84,7 +84,10 @@ class Audit:
             "body": _cut(request.get(FIELDS, {})),
             "status": status,
         }
-        _log.info("%s (%s) %s %r: %d", line["who"], line["from"], request.method, line["path"], status)
+        fields = {"user": line["who"], "address": line["from"], "reason": str(status)}
+        _log.info(
+            "%s (%s) %s %r: %d", line["who"], line["from"], request.method, line["path"], status, extra=fields
+        )
         if self._file is not None:
             self._file.handle(logging.LogRecord(_log.name, logging.INFO, "", 0, json.dumps(line), None, None))
 

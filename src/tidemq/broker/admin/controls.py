@@ -19,6 +19,7 @@ class Controls:
     problems: Callable[[], Sequence[str]]
     reload: Callable[[], Awaitable[Mapping[str, str]]]
     disconnect: Callable[[str], Awaitable[bool]]
+    log_changed: Callable[[], None]  # to be told when the level of what is logged has
     publish: Callable[..., Awaitable[None]]  # as Broker.publish
     subscribe: Callable[..., Subscription]  # as Broker.subscribe
     storage: Callable[[], Storage | None]

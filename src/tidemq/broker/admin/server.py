@@ -21,6 +21,7 @@ from tidemq.broker.admin.door import Door
 from tidemq.broker.admin.drop_api import DropApi
 from tidemq.broker.admin.guard import OPEN_PATHS, Guard, Handler, is_loopback
 from tidemq.broker.admin.live_api import LiveApi
+from tidemq.broker.admin.log_api import LogApi
 from tidemq.broker.admin.page_files import page_routes
 from tidemq.broker.admin.queue_api import QueueApi
 from tidemq.broker.admin.retained_api import RetainedApi
@@ -56,6 +57,8 @@ class AdminServer:
         self._guard = Guard(config)
         self._audit = Audit(config)
         self._live = LiveApi(controls)
+        self._page = page_routes()  # now: later the process may be somebody who cannot read them
+        self._guard.open_paths = (*OPEN_PATHS, *self._page)
         self._tls = self._make_tls() if config.admin_cert else None
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
@@ -113,14 +116,12 @@ class AdminServer:
             web.get("/counters", self._count),
             web.post("/reload", self._reload_all),
         ]
-        groups = (ClientApi, SubscriptionApi, RetainedApi, QueueApi, DropApi)
+        groups = (ClientApi, SubscriptionApi, RetainedApi, QueueApi, DropApi, LogApi)
         apis = [*(group(self._controls) for group in groups), self._live]
         endpoints = [endpoint for api in apis for endpoint in api.endpoints()]
         api = [*(each.route() for each in endpoints), document_route(endpoints)]
         self._guard.roles = {(each.method, each.canonical): each.role for each in endpoints} | OTHER_ROLES
-        page = page_routes()
-        self._guard.open_paths = (*OPEN_PATHS, *page)
-        app.add_routes([*own, *api, *routes, *page.values()])
+        app.add_routes([*own, *api, *routes, *self._page.values()])
         self._runner = web.AppRunner(
             app, logger=_log, access_log=None, shutdown_timeout=SHUTDOWN_S, handle_signals=False
         )
@@ -239,7 +240,8 @@ async def _explain(request: web.Request, handler: Handler) -> web.StreamResponse
     except web.HTTPException as error:
         if error.status < 400 or error.content_type == PROBLEM:
             raise
-        paths = sorted({route.resource.canonical for route in request.app.router.routes() if route.resource})
+        known = {route.resource.canonical for route in request.app.router.routes() if route.resource}
+        paths = sorted(path for path in known if not path.startswith("/page/"))
         body: dict[str, object] = {"error": error.text or error.reason}
         if error.status == 404 and error.reason == "Not Found":
             body = {"error": f"{request.path} is unknown", "paths": paths}

@@ -27,7 +27,7 @@ REMOTE_REFUSED = (
 )
 _LOG_S = 60.0  # between two lines about clients of other machines
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.access")
 
 
 class LocalOnly:
@@ -45,7 +45,9 @@ class LocalOnly:
         now_s = time.monotonic()
         if now_s - self._logged_s >= _LOG_S:
             self._logged_s = now_s
-            _log.warning("client %r (%s) was refused: %s", request.client_id, request.peer, REMOTE_REFUSED)
+            fields = {"client": request.client_id, "address": request.peer, "user": request.username}
+            values = request.client_id, request.peer, REMOTE_REFUSED
+            _log.warning("client %r (%s) was refused: %s", *values, extra=fields | {"reason": REMOTE_REFUSED})
         return Verdict(NOT_AUTHORIZED, REMOTE_REFUSED)
 
 

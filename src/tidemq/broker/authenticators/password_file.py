@@ -50,7 +50,7 @@ from tidemq.errors import UsageError
 
 REMEMBERED_MAX = 100_000  # passwords that were right
 _THREADS_MAX = 4  # that check passwords, each with 19 MiB
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.access")
 _KEY_BYTES = 32
 _KEY_FORM = ":$key$"  # no user has this name: MQTT's may be empty, those of a file may not
 

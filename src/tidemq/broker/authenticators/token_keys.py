@@ -37,7 +37,7 @@ WAITING_MAX = 1000  # clients that wait for keys from a URL; more are refused at
 
 JWKS_COUNTERS = ("jwks_calls", "jwks_calls_failed", "jwks_refused_over_quota")
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.access")
 
 
 @dataclass(frozen=True, slots=True)

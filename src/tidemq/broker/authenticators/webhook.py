@@ -53,7 +53,7 @@ WEBHOOK_COUNTERS = (
     "webhook_refused_over_quota",
 )
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.access")
 
 
 class QuestionRefusedError(CallFailedError):

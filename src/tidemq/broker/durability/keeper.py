@@ -69,7 +69,7 @@ STORE_COUNTERS = (
 
 SCANS_OFF = 32  # windows, after one whose payloads did not lie together
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.store")
 
 
 class Keeper:

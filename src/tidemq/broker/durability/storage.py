@@ -17,7 +17,7 @@ from tidemq.stream import Streams
 if TYPE_CHECKING:
     from tidemq.engine import Engine, StoreAccess
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.store")
 
 
 class Storage:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 LOOK_S = 1.0
 STEP_S = 0.5  # less is not worth a line
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.host")
 
 
 class ClockWatch:
@@ -34,7 +34,13 @@ class ClockWatch:
         self.counts["clock_steps"] += 1
         way = "forward" if step_s > 0 else "back"
         now = datetime.fromtimestamp(wall_s, UTC)
-        _log.warning("the clock was set %s by %.1f s, to %s; dates follow", way, abs(step_s), now)
+        _log.warning(
+            "the clock was set %s by %.1f s, to %s; dates follow",
+            way,
+            abs(step_s),
+            now,
+            extra={"seconds": step_s},
+        )
 
     async def watch(self) -> None:
         """Looks until it is cancelled."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemq.config import Config
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.host")
 
 
 def secret_files(config: Config) -> list[Path]:

@@ -20,7 +20,7 @@ FIRST_FD = 3
 NAME_UNKNOWN = "unknown"  # as sd_listen_fds_with_names(3) calls what has no name
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.host")
 
 
 def inherited_sockets(environment: MutableMapping[str, str] | None = None) -> dict[str, list[socket.socket]]:

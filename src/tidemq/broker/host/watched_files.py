@@ -15,7 +15,7 @@ from tidemq.errors import TideMQError
 CHECK_S = 1.0  # between two looks whether the file has changed
 FILE_BYTES_MAX = 1 << 20  # of keys and secrets
 
-_log = logging.getLogger("tidemq")
+_log = logging.getLogger("tidemq.host")
 
 T = TypeVar("T")
 
