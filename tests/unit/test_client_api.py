@@ -182,6 +182,8 @@ async def test_the_interface_describes_itself(config: Config) -> None:
         ("/api/v1/messages", "get"),
         ("/api/v1/log-levels", "get"),
         ("/api/v1/log-levels", "put"),
+        ("/api/v1/backup", "post"),
+        ("/api/v1/backups", "get"),
         ("/api/v1/publish", "post"),
         ("/api/v1/subscriptions", "get"),
         ("/api/v1/retained", "get"),

@@ -132,17 +132,24 @@ def dump(
 @app.command()
 def restore(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="File or directory of `dump`; -: standard input.")
+        str,
+        typer.Argument(metavar="FILE", help="File or directory of `dump`, or a backup; -: standard input."),
     ],
     data: Data = Path("tidemq-data"),
     engine: Engine = "rocksdb",
 ) -> None:
-    """Make a store of what `dump` or `tidemq pipeline reconcile` wrote, in a directory that is empty or does
-    not exist."""
-    from tidemq.store.engines import open_empty
+    """Make a store of what `dump` or `tidemq pipeline reconcile` wrote, or of a backup of a running broker,
+    in a directory that is empty or does not exist. A backup keeps its engine, and has its streams."""
+    from tidemq.store.engines import open_empty, restore_copy
+    from tidemq.store.inspection import measure_store
     from tidemq.store.portable import fill_store, read_dump
 
     def run() -> int:
+        if file != "-" and (Path(file) / "engine").exists():
+            with closing(restore_copy(Path(file), data)) as store:
+                count = sum(size.rows for size in measure_store(store, 0).families.values())
+            print(f"{count} rows", file=sys.stderr)
+            return 0
         with ExitStack() as stack:
             if Path(file).is_dir():
                 _tables().read_manifest(Path(file))  # before a store is made

@@ -3,7 +3,17 @@
 The engines are modules of their own, `rocksdb` and `sqlite`, so that only the one in use is loaded.
 """
 
-from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, Row, Store, Write
+from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, CopyableStore, Row, Store, Write
 from tidemq.store.memory import MemoryStore, make_memory_store
 
-__all__ = ["FAMILIES", "FORMAT", "FORMAT_KEY", "MemoryStore", "Row", "Store", "Write", "make_memory_store"]
+__all__ = [
+    "FAMILIES",
+    "FORMAT",
+    "FORMAT_KEY",
+    "CopyableStore",
+    "MemoryStore",
+    "Row",
+    "Store",
+    "Write",
+    "make_memory_store",
+]

@@ -74,6 +74,13 @@ class DataDirectory:
             path.rename(place)
         return place
 
+    def copy_names_to(self, folder: Path) -> None:
+        """Writes what stands beside the engine's files into another data directory."""
+        replace_file(folder / "engine", self._engine.encode())
+        families = self.path / "families"
+        if families.exists():
+            replace_file(folder / "families", families.read_bytes())
+
     def size_bytes(self) -> int:
         """The sizes of the engine's files; StoreError when they cannot be read."""
         size = 0

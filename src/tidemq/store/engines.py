@@ -5,6 +5,7 @@ Tools open strictly: it is the broker that sets damaged files aside.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from tidemq.errors import StoreError
@@ -31,6 +32,25 @@ def open_empty(path: Path, engine: str) -> Store:
     store = _make(engine, path)
     store.open()
     return store
+
+
+def restore_copy(copy: Path, path: Path) -> Store:
+    """Opens a copy of a copied data directory, in one that is empty or does not exist yet. StoreError where
+    it is none, or cannot be opened.
+    """
+    engine = find_engine(copy)
+    if engine is None:
+        raise StoreError(f"there is no copy of a store in {copy}")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreError(f"{path} is not an empty directory")
+    # under its name it is whole
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(copy, unfinished, ignore=shutil.ignore_patterns("lock", "backups"))
+    if path.exists():
+        path.rmdir()
+    unfinished.rename(path)
+    return open_existing(path)
 
 
 def _make(engine: str, path: Path) -> Store:

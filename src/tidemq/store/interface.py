@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tidemq.errors import StoreError
 
@@ -89,6 +89,14 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Releases what `open` took; may be called twice."""
+
+
+@runtime_checkable
+class CopyableStore(Store, Protocol):
+    """A store with files that can be copied while it is open."""
+
+    def copy_to(self, folder: Path) -> None:
+        """Makes a data directory of what it holds, durably, in an empty folder; StoreError when it cannot."""
 
 
 def check_format(store: Store, path: Path) -> None:

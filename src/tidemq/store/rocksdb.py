@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     ColumnFamily,
     DBCompressionType,
     DBRecoveryMode,
@@ -42,7 +43,7 @@ from tidemq.store.damage import (
     mend_manifest,
     record_families,
 )
-from tidemq.store.directory import DataDirectory, explain, sync_directory
+from tidemq.store.directory import DataDirectory, explain, replace_file, sync_directory
 from tidemq.store.interface import DAMAGE_COUNTERS, FAMILIES, Row, Write, check_format, prefix_end
 from tidemq.store.log_reading import judge_logs
 from tidemq.store.sync_note import Synced, SyncNote
@@ -156,6 +157,19 @@ class RocksDBStore:
     def size_bytes(self) -> int:
         """The sizes of tables and logs."""
         return self._directory.size_bytes()
+
+    def copy_to(self, folder: Path) -> None:
+        """A checkpoint: RocksDB writes its memtables into tables and links them, and keeps the GIL."""
+        database = self._opened()
+        target = folder / ENGINE
+        try:
+            Checkpoint(database).create_checkpoint(str(target))
+            target.chmod(0o700)
+            settings = self._directory.files / "rocksdict-config.json"
+            replace_file(target / settings.name, settings.read_bytes())
+            self._directory.copy_names_to(folder)
+        except Exception as error:
+            raise self._explain("the store cannot be copied", error) from error
 
     def compact(self) -> None:
         """Rewrites every table without deleted rows; holds the GIL meanwhile."""

@@ -122,6 +122,22 @@ class SQLiteStore:
         """The sizes of the file and its log."""
         return self._directory.size_bytes()
 
+    def copy_to(self, folder: Path) -> None:
+        """A whole new file, without free pages."""
+        target = folder / ENGINE
+        try:
+            target.mkdir(mode=0o700)
+            self._opened().execute("VACUUM INTO ?", (str(target / FILE),))
+            descriptor = os.open(target / FILE, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+            sync_directory(target)
+            self._directory.copy_names_to(folder)
+        except sqlite3.Error as error:
+            raise self._explain("the store cannot be copied", error) from error
+        except OSError as error:
+            raise explain("the store cannot be copied", error) from error
+
     def compact(self) -> None:
         """Rewrites the file without the room of deleted rows."""
         database = self._opened()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemq.broker.completion import complete
@@ -41,6 +42,11 @@ class Storage:
     def is_on_disk(self) -> bool:
         """Whether it can have streams, and copies of itself."""
         return not isinstance(self.store, MemoryStore) and self._config.data.is_dir()
+
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        return self._config.data
 
     @property
     def problem(self) -> str:
