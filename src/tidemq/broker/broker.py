@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tidemq import wire
+from tidemq.broker.access import bans
 from tidemq.broker.access.decisions import Decisions
 from tidemq.broker.access.rule_file import AclFile
 from tidemq.broker.authenticators.builtin import LocalOnly
@@ -215,6 +216,9 @@ class Broker:
         decisions = self._decisions = Decisions(
             engine, config, authenticators, authoriser, self._hooks, replays
         )
+        if storage is not None:
+            decisions.bans.load(map(bans.ban_of, storage.rows(bans.FAMILY, bans.PREFIX)))
+            decisions.follow_bans()
         self._client_log = ClientLog(engine, config.fault_lines_max, is_needed=decisions.wants_reports)
         if config.acl_file is not None:
             self._acl = AclFile(config.acl_file, config.acl_format, engine.set_rules)
@@ -476,6 +480,7 @@ class Broker:
             reload=self.reload,
             disconnect=self.disconnect,
             log_changed=self._log_changed,
+            decisions=self._running_decisions,
             publish=self.publish,
             subscribe=self.subscribe,
             storage=lambda: self._storage,
@@ -578,6 +583,10 @@ class Broker:
         self._client_log.on_dropped(event)
         assert self.monitor is not None
         self.monitor.drops.add(event)
+
+    def _running_decisions(self) -> Decisions:
+        assert self._decisions is not None
+        return self._decisions
 
     def _log_changed(self) -> None:
         """The level of what is logged."""

@@ -45,6 +45,7 @@ QUOTA_EXCEEDED = 0x97
 ADMINISTRATIVE_ACTION = 0x98
 CONNECTION_RATE_EXCEEDED = 0x9F
 MAXIMUM_CONNECT_TIME = 0xA0
+BANNED = 0x8A
 
 NAME_CHARACTERS_MAX = 1024  # of a user name or client identifier that a provider gives
 CLOSE_S = 5.0  # for a provider to end what it has begun

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidemq.broker.access.bans import Bans
 from tidemq.broker.access.connected_clients import Clients
 from tidemq.broker.access.failed_logins import FailedLogins
 from tidemq.broker.access.remembered import Remembered
@@ -27,6 +28,7 @@ from tidemq.broker.hooks import Hooks
 from tidemq.broker.providers import (
     BAD_AUTHENTICATION_METHOD,
     BAD_USER_NAME_OR_PASSWORD,
+    BANNED,
     CONNECTION_RATE_EXCEEDED,
     CONTINUE_AUTHENTICATION,
     IMPLEMENTATION_SPECIFIC_ERROR,
@@ -180,6 +182,7 @@ class Decisions:
         self._failed_logins = FailedLogins(config)
         self._delayed: dict[_Exchange, asyncio.TimerHandle] = {}  # refusals that are not said yet
         self.counts: Counter[str] = Counter()
+        self.bans = Bans()
         self._failures = Lines(config.fault_lines_max, "failures of decisions", logging.ERROR)
         # who wants to see each message, or may veto one, is asked about each
         self._engine_may_answer = not hooks.has("publish", "authorise")
@@ -188,7 +191,8 @@ class Decisions:
         authenticates = any(authenticator is not None for authenticator in authenticators.values())
         # then a client that is not known here has no say: its own word for its name must not count
         self._knows_all = authenticates and authorises
-        engine.ask_connect = authorises  # a will is authorised at CONNECT
+        self._asks_always = authorises  # a will is authorised at CONNECT
+        self.follow_bans()
         engine.ask_subscribe = authorises or hooks.has("subscribe")
         engine.ask_publish = authorises or hooks.has("publish")
         self.wants_reports = (
@@ -196,6 +200,12 @@ class Decisions:
             or (authoriser is not None and config.decision_cache_s > 0)
             or hooks.has("connect", "disconnect")
         )
+
+    def follow_bans(self) -> None:
+        """To be called when a ban has come or gone: only where there are some is it asked about each CONNECT
+        that nobody else decides on.
+        """
+        self._engine.ask_connect = self._asks_always or bool(self.bans)
 
     def on_connect(self, request: ConnectRequest) -> None:
         """Answers a CONNECT."""
@@ -311,6 +321,8 @@ class Decisions:
                 await self._hooks.notify(hook, event)
 
     async def _admit(self, request: ConnectRequest, exchange: _Exchange) -> None:
+        if self._is_banned(exchange, request, request.username):
+            return
         logins, plain = self._failed_logins, request.auth_method is None
         # an exchange waits for its client, who must not be able to hold a turn, and costs little
         async with logins.turn(request.peer, request.username) if plain else nullcontext():
@@ -318,6 +330,14 @@ class Decisions:
                 await self._connect(request, exchange)
                 return
         self._refuse_address(exchange)
+
+    def _is_banned(self, exchange: _Exchange, request: ConnectRequest, username: str | None) -> bool:
+        """Refuses the client where it is."""
+        ban = self.bans.find(client_id=request.client_id, username=username, peer=request.peer)
+        if ban is not None:
+            self.counts["connects_banned"] += 1
+            exchange.answer(Verdict(BANNED, f"banned by {ban.kind}"))
+        return ban is not None
 
     def _refuse_address(self, exchange: _Exchange) -> None:
         self.counts["logins_refused"] += 1
@@ -330,6 +350,8 @@ class Decisions:
             self._refuse_address(exchange)  # others have failed meanwhile: what it has found is not said
             return
         delay_s = self._judge(request, verdict)
+        if verdict.reason == SUCCESS and self._is_banned(exchange, request, verdict.username):
+            return  # by the name that was proved, which CONNECT need not say
         if verdict.reason == SUCCESS and request.will_topic is not None:
             access = Access(
                 "publish",

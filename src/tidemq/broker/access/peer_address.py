@@ -15,6 +15,15 @@ def source_of(peer: str) -> str:
     return _known(_host(peer))[0]
 
 
+def address_of(peer: str) -> IPv4Address | IPv6Address | None:
+    """Of a client; that of IPv4 where a listener is for both. None: it has come by a Unix socket."""
+    try:
+        address = ip_address(_host(peer).strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
 def is_local(peer: str) -> bool:
     """Whether the client is on this machine: 127.0.0.0/8, ::1, or a Unix socket."""
     return _known(_host(peer))[1]

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tidemq.broker.admin.api import refuse
 from tidemq.broker.monitoring.client_lists import CursorError
-from tidemq.errors import UsageError
+from tidemq.errors import StoreError, UsageError
 
 PAGE_MAX = 1000  # rows of an answer
 BYTES_MAX = 1 << 20  # of an answer, about: names may be long
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 
 async def asked(answer: Awaitable[T]) -> T:
-    """What the reactors say, or a refusal."""
+    """What the reactors, or the keeper, say; or a refusal."""
     try:
         return await answer
     except CursorError as error:
         refuse(400, f"cursor: {error}")
-    except UsageError as error:
+    except (UsageError, StoreError) as error:
         refuse(503, str(error))
     except TimeoutError:
         refuse(503, "a reactor does not answer")

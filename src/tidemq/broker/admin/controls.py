@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemq.broker.access.decisions import Decisions
 from tidemq.broker.durability.storage import Storage
 from tidemq.broker.monitoring.monitor import Monitor
 from tidemq.broker.program_subscription import Subscription
@@ -18,6 +19,7 @@ class Controls:
     monitor: Callable[[], Monitor | None]  # None as long as the broker loads what is stored
     problems: Callable[[], Sequence[str]]
     reload: Callable[[], Awaitable[Mapping[str, str]]]
+    decisions: Callable[[], Decisions]
     disconnect: Callable[[str], Awaitable[bool]]
     log_changed: Callable[[], None]  # to be told when the level of what is logged has
     publish: Callable[..., Awaitable[None]]  # as Broker.publish

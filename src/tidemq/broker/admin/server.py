@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from tidemq.broker.admin.api import BODY_BYTES_MAX, PREFIX, PROBLEM, Problem, Role, document_route
 from tidemq.broker.admin.audit import Audit
 from tidemq.broker.admin.backup_api import BackupApi
+from tidemq.broker.admin.ban_api import BanApi
 from tidemq.broker.admin.client_api import ClientApi
 from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.door import Door
@@ -117,7 +118,7 @@ class AdminServer:
             web.get("/counters", self._count),
             web.post("/reload", self._reload_all),
         ]
-        groups = (ClientApi, SubscriptionApi, RetainedApi, QueueApi, DropApi, LogApi, BackupApi)
+        groups = (ClientApi, SubscriptionApi, RetainedApi, QueueApi, DropApi, LogApi, BackupApi, BanApi)
         apis = [*(group(self._controls) for group in groups), self._live]
         endpoints = [endpoint for api in apis for endpoint in api.endpoints()]
         api = [*(each.route() for each in endpoints), document_route(endpoints)]

@@ -62,6 +62,10 @@ class Storage:
             found.update(self.streams.counts)
         return found
 
+    def rows(self, family: str, prefix: bytes) -> list[bytes]:
+        """Values of what is kept beside the engine's state. Before the keeper begins."""
+        return [value for _, value in self.store.scan(family, prefix)]
+
     def finish(self) -> None:
         """Writes the last of what is to be stored; the engine has ended."""
         if self.keeper is not None:
