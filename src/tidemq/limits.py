@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one broker accepts and keeps. Passed once to the engine; changing it needs a new engine."""
+    """What one broker accepts and keeps. Only those of CHANGEABLE change while it runs."""
 
     # what a client may send
     packet_bytes_max: int = 1 << 20  # one control packet; announced to 5.0 clients
@@ -75,3 +75,23 @@ class Limits:
     # what a reactor remembers of who receives what
     cache_topics_max: int = 131_072  # topic names; beyond, new ones take the place of others
     cache_receivers_max: int = 4 << 20  # of all these topics, some 32 bytes each; beyond, it forgets all
+
+
+# that the engine looks at each time it needs them, so that a running broker can have others
+CHANGEABLE = (
+    "subscriptions_max",
+    "subscriptions_total_max",
+    "session_expiry_s_max",
+    "queued_messages_max",
+    "queued_bytes_max",
+    "connections_max",
+    "sessions_max",
+    "retained_messages_max",
+    "memory_bytes_max",
+    "connect_timeout_s",
+    "packet_s_max",
+    "output_stalled_s_max",
+    "output_high_bytes",
+    "output_bytes_max",
+    "backpressure_s",
+)

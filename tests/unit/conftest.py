@@ -156,6 +156,9 @@ class FakeEngine:
 class FakeView:
     """What can be seen of it: nothing."""
 
+    def change_limits(self, limits: Limits) -> None:
+        """Nothing follows them."""
+
     def histograms(self) -> dict[str, Histogram]:
         return {}
 

@@ -30,21 +30,19 @@ from tidemq.broker.host.privileges import become, find_identity, make_directory
 from tidemq.broker.host.secret_files import secret_files, warn_of
 from tidemq.broker.listeners import Listeners
 from tidemq.broker.logs import lines_left_out
+from tidemq.broker.own_providers import OwnProviders
 from tidemq.broker.program_subscription import Subscription, Subscriptions
 from tidemq.broker.providers import (
     ADMINISTRATIVE_ACTION,
     Authenticator,
     Authoriser,
-    Options,
-    Reloadable,
-    close_provider,
-    counts_of,
     find_provider,
 )
 from tidemq.broker.reload import Act, Reloads
 from tidemq.broker.replays import Replays
+from tidemq.broker.settings import Settings
 from tidemq.broker.sys_topics import publish_sys_topics
-from tidemq.config import REACTORS_MAX, Config, Listener, refused
+from tidemq.config import REACTORS_MAX, Config, refused
 from tidemq.engine.door.events import (
     AuthRequest,
     Connected,
@@ -115,7 +113,9 @@ class Broker:
         authenticator: Authenticator | None = None,
         authoriser: Authoriser | None = None,
         sockets: Mapping[str, list[socket.socket]] | None = None,
+        reread: Callable[[], Config] | None = None,
     ) -> None:
+        """`sockets`: that listen already, by listener; `reread`: reads the configuration, for `reload`."""
         self.config = config or Config()
         self._sockets = sockets or {}
         self._hooks = Hooks(plugins, self.config.fault_lines_max)
@@ -130,6 +130,9 @@ class Broker:
         self._storage: Storage | None = None
         self._admin: AdminServer | None = None
         self._reloads = Reloads()
+        self._providers = OwnProviders(self.config, self._reloads)
+        self._reread = reread
+        self._settings: Settings | None = None
         self._acl: AclFile | None = None
         self.monitor: Monitor | None = None  # what it shows of itself; None before it has loaded
         self._tasks: list[asyncio.Task[None]] = []  # that go on until the end
@@ -143,7 +146,6 @@ class Broker:
         self._stopped = asyncio.Event()  # the engine said so
         self._failure = ""  # why it cannot go on
         self._failed = asyncio.Event()
-        self._providers: list[object] = []  # that the configuration names: closed at the end
         self.ports: tuple[int, ...] = ()  # bound, the first is that of `config.port`
         self.admin_port = 0  # bound; 0: off
 
@@ -195,7 +197,7 @@ class Broker:
         authoriser, store = self._authoriser, self._given_store
         listeners = self._listeners = Listeners(config, self._sockets)
         if authoriser is None:
-            authoriser = self._make_provider("authoriser", config.authoriser, config.authoriser_options)
+            authoriser = self._providers.make("authoriser", config.authoriser, config.authoriser_options)
         if store is None:
             store = find_provider("store", config.store, config.store_options, config)
         storage = self._storage = None if store is None else Storage(store, config)
@@ -224,6 +226,9 @@ class Broker:
             self._acl = AclFile(config.acl_file, config.acl_format, engine.set_rules)
             self._reloads.add("rules", self._acl.reload)
         self.monitor = monitor = self._make_monitor(engine, storage)
+        self._settings = Settings(config, monitor.view.change_limits, self._reread)
+        if self._settings.can_reload:
+            self._reloads.add("configuration", self._settings.reload)
         self._handlers = self._event_handlers(decisions, replays, monitor, self._client_log)
         engine.start()
         if self._keeper is not None:
@@ -252,7 +257,7 @@ class Broker:
             self._listeners.close()
         if engine is not None:
             await asyncio.to_thread(self._close_parts, engine)
-        await self._close_providers()
+        await self._providers.close()
 
     async def stop(self) -> None:
         """Says goodbye to the clients, finishes the last writes, to them and to the store.
@@ -288,7 +293,7 @@ class Broker:
                 _log.error("the engine did not stop in time")
             assert self._decisions is not None
             await self._decisions.close()
-            await self._close_providers()
+            await self._providers.close()
             assert self._replays is not None
             await self._replays.close()
             self._subscriptions.close()
@@ -393,41 +398,15 @@ class Broker:
         for part in (self._decisions, self._replays, self._acl, self._admin):
             if part is not None:
                 counters.update(part.counts)
-        for provider in (*self._providers, self._clock):
-            for name, count in counts_of(provider).items():
+        for counts in (*self._providers.counts(), self._clock.counts):
+            for name, count in counts.items():
                 counters[name] = counters.get(name, 0) + count
         return counters
-
-    def _make_provider(
-        self, kind: Literal["authenticator", "authoriser"], name: str, options: Options
-    ) -> Any:
-        """One that the broker closes when it stops."""
-        provider = find_provider(kind, name, options, self.config)
-        self._providers.append(provider)
-        if isinstance(provider, Reloadable):
-            self._reloads.add(f"{kind} {name}", provider.reload)
-        return provider
-
-    async def _close_providers(self) -> None:
-        for provider in self._providers:
-            await close_provider(provider)
 
     def _make_engine(self) -> Engine:
         from tidemq.engine import Engine  # late: not needed to read a configuration
 
         return Engine(self.config.limits, reactors=self._reactors, queue_full=self.config.queue_full)
-
-    def _find_authenticators(self, listeners: Mapping[str, Listener]) -> dict[str, Authenticator | None]:
-        """That of each listener, by its name. The broker's own is made once."""
-        config, common = self.config, self._authenticator
-        if common is None and any(each.authenticator is None for each in listeners.values()):
-            common = self._make_provider("authenticator", config.authenticator, config.authenticator_options)
-        return {
-            name: common
-            if each.authenticator is None
-            else self._make_provider("authenticator", each.authenticator, each.authenticator_options)
-            for name, each in listeners.items()
-        }
 
     def _on_keeper_death(self) -> Callable[[str], None]:
         """To be called on any thread."""
@@ -444,7 +423,7 @@ class Broker:
         authenticators by listener.
         """
         config = self.config
-        found = self._find_authenticators(listeners.by_name)
+        found = self._providers.authenticators(listeners.by_name, self._authenticator)
         # the engine itself sees to it, and asks nobody
         local_only = {name for name, each in found.items() if isinstance(each, LocalOnly)}
         authenticators = {name: None if name in local_only else each for name, each in found.items()}
@@ -481,6 +460,7 @@ class Broker:
             disconnect=self.disconnect,
             log_changed=self._log_changed,
             decisions=self._running_decisions,
+            settings=self._running_settings,
             publish=self.publish,
             subscribe=self.subscribe,
             storage=lambda: self._storage,
@@ -587,6 +567,10 @@ class Broker:
     def _running_decisions(self) -> Decisions:
         assert self._decisions is not None
         return self._decisions
+
+    def _running_settings(self) -> Settings:
+        assert self._settings is not None
+        return self._settings
 
     def _log_changed(self) -> None:
         """The level of what is logged."""

@@ -69,11 +69,15 @@ def write_log(config: Config, output: TextIO) -> None:
     handler = logging.StreamHandler(output)
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else logging.Formatter(_TEXT))
     handler.addFilter(LineLimit())
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(config.log_level.upper())
-    for area, level in config.log_levels.items():
-        set_level(area, level)
+    logging.getLogger().addHandler(handler)
+    set_levels(config)
+
+
+def set_levels(config: Config) -> None:
+    """As the configuration has them."""
+    logging.getLogger().setLevel(config.log_level.upper())
+    for area in AREAS:
+        set_level(area, config.log_levels.get(area))
 
 
 def lines_left_out() -> int:

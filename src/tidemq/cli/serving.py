@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,7 +42,7 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
     if os.geteuid() == 0 and not config.user:
         _log.warning('the broker runs as root: name a user that it becomes, such as user = "tidemq"')
     try:
-        asyncio.run(_serve(_with_dashboard(config, config_path)))
+        asyncio.run(_serve(_with_dashboard(config, config_path), lambda: load_config(config_path, flags)))
     except ConfigError as error:
         print(f"tidemq: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -74,7 +74,7 @@ def _free_port(host: str, wanted: int) -> int:
     return wanted  # and the broker says why it cannot be had
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, reread: Callable[[], Config]) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -88,7 +88,7 @@ async def _serve(config: Config) -> None:
         signal.signal(number, end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     notifier = Notifier()
-    async with Broker(config, sockets=inherited_sockets()) as broker:
+    async with Broker(config, sockets=inherited_sockets(), reread=reread) as broker:
         addresses = ", ".join(broker.addresses.values())
         status = f"clients are served on {addresses}"
         async with _reloading(broker, notifier, status):

@@ -9,6 +9,7 @@ from tidemq.broker.access.decisions import Decisions
 from tidemq.broker.durability.storage import Storage
 from tidemq.broker.monitoring.monitor import Monitor
 from tidemq.broker.program_subscription import Subscription
+from tidemq.broker.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class Controls:
     log_changed: Callable[[], None]  # to be told when the level of what is logged has
     publish: Callable[..., Awaitable[None]]  # as Broker.publish
     subscribe: Callable[..., Subscription]  # as Broker.subscribe
+    settings: Callable[[], Settings]
     storage: Callable[[], Storage | None]
 
     def running_monitor(self) -> Monitor:

@@ -27,6 +27,7 @@ from tidemq.broker.admin.log_api import LogApi
 from tidemq.broker.admin.page_files import page_routes
 from tidemq.broker.admin.queue_api import QueueApi
 from tidemq.broker.admin.retained_api import RetainedApi
+from tidemq.broker.admin.settings_api import SettingsApi
 from tidemq.broker.admin.subscription_api import SubscriptionApi
 from tidemq.broker.monitoring.alarms import Alarm
 from tidemq.broker.monitoring.metrics import Exposition
@@ -118,7 +119,17 @@ class AdminServer:
             web.get("/counters", self._count),
             web.post("/reload", self._reload_all),
         ]
-        groups = (ClientApi, SubscriptionApi, RetainedApi, QueueApi, DropApi, LogApi, BackupApi, BanApi)
+        groups = (
+            ClientApi,
+            SubscriptionApi,
+            RetainedApi,
+            QueueApi,
+            DropApi,
+            LogApi,
+            BackupApi,
+            BanApi,
+            SettingsApi,
+        )
         apis = [*(group(self._controls) for group in groups), self._live]
         endpoints = [endpoint for api in apis for endpoint in api.endpoints()]
         api = [*(each.route() for each in endpoints), document_route(endpoints)]

@@ -15,15 +15,17 @@ from cython.cimports.tidemq.engine.base.counters import (
     LIVE_CONNECTIONS,
     LIVE_SESSIONS,
 )
+from cython.cimports.tidemq.engine.base.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.base.histograms import HISTOGRAM_BUCKETS
 from cython.cimports.tidemq.engine.base.system import RELAXED, load_i64, load_int
+from cython.cimports.tidemq.engine.door.conversion import set_limits
 from cython.cimports.tidemq.engine.door.engine import Engine
 from cython.cimports.tidemq.engine.door.rosters import new_inquiry, new_roster
 from cython.cimports.tidemq.engine.index.subscriptions import lock_shared, unlock_shared
 from cython.cimports.tidemq.engine.link.mail import new_mail, post_directly
 from cython.cimports.tidemq.engine.queues.memory_ceiling import memory_used
 from cython.cimports.tidemq.engine.state.mail import MAIL_INQUIRY, MAIL_ROSTER, Mail
-from cython.cimports.tidemq.engine.state.reactor import Reactor
+from cython.cimports.tidemq.engine.state.reactor import Common, Reactor
 
 from tidemq.engine.base.histograms import NAMES
 from tidemq.engine.door.figures import Histogram, Question, ReactorFigures
@@ -107,6 +109,52 @@ class EngineView:
         used: int64_t = memory_used(self.engine.common)
         passed: cython.bint = load_int(cython.address(self.engine.common.overloaded), RELAXED) != 0
         return used, self.engine.common.limits.memory_bytes_max, bool(passed)
+
+    def limits(self) -> dict:
+        """Those of ``limits.CHANGEABLE`` that are in force, by name, in the units of ``limits.Limits``."""
+        self.engine._check_open()
+        own: EngineLimits = self.engine.common.limits
+        return {
+            "subscriptions_max": own.subscriptions_max,
+            "subscriptions_total_max": own.subscriptions_total_max,
+            "session_expiry_s_max": own.session_expiry_s_max,
+            "queued_messages_max": own.queued_messages_max,
+            "queued_bytes_max": own.queued_bytes_max,
+            "connections_max": own.connections_max,
+            "sessions_max": own.sessions_max,
+            "retained_messages_max": own.retained_messages_max,
+            "memory_bytes_max": own.memory_bytes_max,
+            "connect_timeout_s": own.connect_timeout_ms // 1000,
+            "packet_s_max": own.packet_ms_max // 1000,
+            "output_stalled_s_max": own.output_stalled_ms_max // 1000,
+            "output_high_bytes": own.output_high_bytes,
+            "output_bytes_max": own.output_bytes_max,
+            "backpressure_s": own.backpressure_ms // 1000,
+        }
+
+    def change_limits(self, limits) -> None:
+        """Has the engine follow those of ``limits.CHANGEABLE``. Each is one word, which a reactor reads when
+        it needs it: it sees the old one or the new one.
+        """
+        self.engine._check_open()
+        own: EngineLimits
+        set_limits(cython.address(own), limits)
+        common: cython.pointer[Common] = self.engine.common
+        common.limits.subscriptions_max = own.subscriptions_max
+        common.limits.subscriptions_total_max = own.subscriptions_total_max
+        common.limits.session_expiry_s_max = own.session_expiry_s_max
+        common.limits.queued_messages_max = own.queued_messages_max
+        common.limits.queued_bytes_max = own.queued_bytes_max
+        common.limits.connections_max = own.connections_max
+        common.limits.sessions_max = own.sessions_max
+        common.limits.retained_messages_max = own.retained_messages_max
+        common.limits.memory_bytes_max = own.memory_bytes_max
+        common.limits.connect_timeout_ms = own.connect_timeout_ms
+        common.limits.packet_ms_max = own.packet_ms_max
+        common.limits.output_stalled_ms_max = own.output_stalled_ms_max
+        common.limits.output_high_bytes = own.output_high_bytes
+        common.limits.output_bytes_max = own.output_bytes_max
+        common.limits.backpressure_ms = own.backpressure_ms
 
     def ask(self, reactor: int, number: int, question) -> None:
         """Asks a reactor, by a `figures.Question` about its clients or a `figures.Inquiry`; a
