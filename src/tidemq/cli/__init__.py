@@ -14,8 +14,8 @@ from typer.exceptions import TyperException
 from tidemq.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 # Each in the module of its name.
-_COMMANDS = ("serve", "pub", "sub", "passwd")
-_GROUPS = ("acl", "store", "bench", "stream", "pipeline")
+_COMMANDS = ("serve", "pub", "sub", "passwd", "top")
+_GROUPS = ("admin", "acl", "store", "bench", "stream", "pipeline")
 
 
 def make_app(called: str = "") -> typer.Typer:
