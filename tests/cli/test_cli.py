@@ -17,7 +17,7 @@ from typing import Any
 
 import forks
 import pytest
-from waiting import WAIT_S
+from waiting import WAIT_S, wait_until
 
 import tidemq as tidemq_package
 from tidemq.bench.process import cpu_s
@@ -211,6 +211,9 @@ def test_a_publisher_that_is_interrupted_says_so() -> None:
         pub = Tidemq(door.getsockname()[1]).start("pub", "-t", "a", "-m", "x", "-q", "1")
         server, _ = door.accept()
         server.recv(1)
+        # a signal just before it begins to wait would be seen only when the wait is over, 30 s later
+        stat = Path(f"/proc/{pub.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "pub waits for CONNACK")
         pub.send_signal(signal.SIGINT)
         assert end(pub)[0] == 130
         server.close()

@@ -33,6 +33,7 @@ class Onlookers:
     mqtt: int
     admin: int
     looks: int = 0
+    events: int = 0  # of a page that is open
     rows: int = 0  # of the list of clients
     waits_s: list[float] = field(default_factory=list)  # of the probe's messages, since they were last taken
     problems: list[str] = field(default_factory=list)
@@ -41,12 +42,12 @@ class Onlookers:
     def looking(self) -> Iterator[None]:
         """They look for as long as the block runs, and have begun to when it begins."""
         ended = threading.Event()
-        tasks = (self._scrape, self._walk, self._probe)
+        tasks = (self._scrape, self._walk, self._follow, self._probe)
         threads = [threading.Thread(target=self._tried, args=(each, ended)) for each in tasks]
         for thread in threads:
             thread.start()
         try:
-            wait_until(lambda: self.rows and self.waits_s, "all of them look")
+            wait_until(lambda: self.rows and self.events and self.waits_s, "all of them look")
             yield
         finally:
             ended.set()
@@ -84,6 +85,14 @@ class Onlookers:
             page = json.loads(self._ask(f"/api/v1/clients?limit=1000&cursor={cursor}"))
             self.rows += len(page["clients"])
             cursor = page["cursor"] or ""
+
+    def _follow(self, ended: threading.Event) -> None:
+        with urlopen(f"http://127.0.0.1:{self.admin}/api/v1/events", timeout=30) as answer:
+            while not ended.is_set():
+                line = answer.readline()
+                if not line:
+                    raise ConnectionError("the events have ended")
+                self.events += line.startswith(b"data: ")
 
     def _probe(self, ended: threading.Event) -> None:
         with Client(f"mqtt://127.0.0.1:{self.mqtt}", client_id="soak-probe") as client:

@@ -130,6 +130,7 @@ async def test_a_message_is_published(config: Config) -> None:
         ({"topic": "a", "payload": 1}, "payload"),
         ({"topic": "a", "payload": "x", "payload_base64": "eA=="}, "payload_base64"),
         ({"topic": "a", "payload_base64": "?"}, "payload_base64"),
+        ({"topic": "a", "payload_base64": "ü"}, "payload_base64"),
         ({"topic": "a", "colour": "red"}, "colour"),
         ([], "body"),
     ],

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import json
 import time
 from collections.abc import AsyncIterator
@@ -216,5 +215,5 @@ def payload_of(message: Message) -> bytes:
         refuse(400, "payload and payload_base64 are both given; accepted: one of them")
     try:
         return base64.b64decode(message.payload_base64, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error, or a text that is not ASCII
         refuse(400, f"payload_base64: {error}; accepted: Base64 of RFC 4648")

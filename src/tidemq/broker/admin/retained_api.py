@@ -28,7 +28,12 @@ class RetainedQuery(Query):
     payload_bytes: PayloadBytes = PAYLOAD_BYTES
     limit: Annotated[int, Field(ge=1, le=PAGE_MAX, description="messages of an answer")] = 100
     cursor: Annotated[
-        str, Field(max_length=131_072, description="that of the answer before; empty: from the beginning")
+        str,
+        Field(
+            max_length=131_072,
+            pattern="^[A-Za-z0-9_-]*$",
+            description="that of the answer before; empty: from the beginning",
+        ),
     ] = ""
 
 

@@ -39,6 +39,7 @@ _log = logging.getLogger("tidemq.admin")
 # of what is not below /api/v1, beside what `Roles` says of all
 OTHER_ROLES = {("PUT", "/streams/{name}"): Role.OPERATE}
 LOADING = "the broker loads what is stored"
+LINE_BYTES_MAX = 256 << 10  # of a request's first line: a cursor may hold a topic of 65,535 bytes
 SHUTDOWN_S = 1.0  # for answers under way when it closes
 
 
@@ -136,7 +137,12 @@ class AdminServer:
         self._guard.roles = {(each.method, each.canonical): each.role for each in endpoints} | OTHER_ROLES
         app.add_routes([*own, *api, *routes, *self._page.values()])
         self._runner = web.AppRunner(
-            app, logger=_log, access_log=None, shutdown_timeout=SHUTDOWN_S, handle_signals=False
+            app,
+            logger=_log,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_S,
+            handle_signals=False,
+            max_line_size=LINE_BYTES_MAX,
         )
         await self._runner.setup()
         assert self._runner.server is not None
