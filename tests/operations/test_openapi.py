@@ -23,7 +23,7 @@ from tidemq import Broker, Config
 
 EXAMPLES = {"few": 5, "all": 100}.get(os.environ.get("TIDEMQ_TEST_EXAMPLES", ""), 15)
 LINE_MAX = 10_000  # characters of a URL: percent-encoded less than the server takes
-STREAMS = ("/api/v1/events", "/api/v1/messages")  # whose answers do not end
+STREAMS = ("/api/v1/events", "/api/v1/messages", "/api/v1/trace")  # whose answers do not end
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

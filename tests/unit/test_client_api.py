@@ -182,6 +182,7 @@ async def test_the_interface_describes_itself(config: Config) -> None:
         ("/api/v1/messages", "get"),
         ("/api/v1/log-levels", "get"),
         ("/api/v1/log-levels", "put"),
+        ("/api/v1/trace", "get"),
         ("/api/v1/limits", "get"),
         ("/api/v1/limits", "patch"),
         ("/api/v1/reload", "post"),

@@ -14,7 +14,7 @@ from conformance.kit import connected, unique
 from waiting import WAIT_S, wait_until
 
 from tidemq import Broker, Config
-from tidemq.broker.admin import live_api
+from tidemq.broker.admin import event_stream, live_api
 from tidemq.broker.monitoring import snapshots
 
 JSON = {"Content-Type": "application/json"}
@@ -163,7 +163,7 @@ async def test_messages_on_a_filter_are_seen_until_nobody_looks(config: Config) 
 async def test_who_reads_more_messages_than_a_page_shows_is_ended(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_api, "MESSAGES_MAX", 10)
+    monkeypatch.setattr(event_stream, "MESSAGES_MAX", 10)
 
     def act() -> None:
         watcher = Watcher(broker, "/api/v1/messages?topic_filter=%23")

@@ -58,6 +58,7 @@ from tidemq.engine.door.events import (
     Revoked,
     Stopped,
     SubscribeRequest,
+    Traced,
     Unsubscribed,
 )
 from tidemq.engine.door.figures import Finding, Roster
@@ -531,6 +532,7 @@ class Broker:
             Connected: self._on_connected,
             Disconnected: self._on_disconnected,
             Dropped: self._on_dropped,
+            Traced: monitor.traces.on_traced,
             Received: self._subscriptions.on_received,
             Revoked: client_log.on_revoked,
             Roster: monitor.questions.on_answer,

@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 from tidemq.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 # Each in the module of its name.
-_COMMANDS = ("serve", "pub", "sub", "passwd", "top")
+_COMMANDS = ("serve", "pub", "sub", "passwd", "top", "trace")
 _GROUPS = ("admin", "acl", "store", "bench", "stream", "pipeline")
 
 

@@ -74,6 +74,22 @@ class Api:
         except (OSError, HTTPException, ValueError) as error:
             raise RequestError(f"no broker with an admin API answers at {self._url}: {error}") from error
 
+    def events(self, path: str, query: Mapping[str, object]) -> Iterator[Any]:
+        """Server-sent events, until the broker ends them."""
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        request = Request(f"{self._url}{path}?{urlencode(given)}")
+        for name, value in self._headers.items():
+            request.add_unredirected_header(name, value)
+        try:
+            with urlopen(request, timeout=TIMEOUT_S, context=self._context) as answer:
+                for line in answer:
+                    if line.startswith(b"data: "):
+                        yield json.loads(line[6:])
+        except HTTPError as error:
+            raise RequestError(_reason(error)) from error
+        except (OSError, HTTPException, ValueError) as error:
+            raise RequestError(f"no broker with an admin API answers at {self._url}: {error}") from error
+
     def pages(self, path: str, name: str, query: Mapping[str, object], rows_max: int) -> Iterator[Any]:
         """Rows of a list, page by page, until there are no more or so many."""
         cursor: object = None
@@ -123,5 +139,9 @@ def _shown(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.1f}"
-    text = str(value)
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Without what could move a terminal's cursor."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()

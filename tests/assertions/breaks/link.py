@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from assertions.planted import Break
 
+TRACE = "tests/unit/test_trace.py"
 PLANTED: list[Break] = [
     Break(
         "backpressure: who goes on was paused",
@@ -25,6 +26,20 @@ PLANTED: list[Break] = [
         "    strain.place = r.strained.size()\n    r.strained.push_back(s)\n",
         "    r.strained.push_back(s)\n    strain.place = r.strained.size()\n",
         ("tests/adversity/test_backpressure.py::test_nothing_is_lost_while_the_receiver_comes_back_in_time",),
+    ),
+    Break(
+        "tracing: what was reported of an output still waits in it",
+        "turn/reactor.py",
+        "    sent: cython.bint = flush_output(r, c)\n    note_flushed(c)\n",
+        "    sent: cython.bint = flush_output(r, c)\n",
+        (f"{TRACE}::test_a_client_is_traced_from_its_connect_to_its_end",),
+    ),
+    Break(
+        "tracing: what goes out is whole packets",
+        "link/tracing.py",
+        "        at = body + there\n",
+        "        at = body + header.body_size\n",
+        (f"{TRACE}::test_one_that_is_connected_and_large_payloads",),
     ),
     Break(
         "drops: what is gathered together is counted together",

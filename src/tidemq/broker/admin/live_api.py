@@ -4,10 +4,8 @@ administrator; `GET /api/v1/messages`: those that come on a topic filter.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Annotated, ClassVar
@@ -18,6 +16,7 @@ from pydantic import Field
 from tidemq.broker.admin.api import BODY_BYTES_MAX, Answer, Body, Endpoint, Query, Role, refuse
 from tidemq.broker.admin.asking import LATE
 from tidemq.broker.admin.controls import Controls
+from tidemq.broker.admin.event_stream import MESSAGES_MAX, messages_of, sent_events
 from tidemq.broker.admin.messages import PAYLOAD_BYTES, PayloadBytes, ShownMessage, text_of
 from tidemq.broker.admin.topics import check_filter
 from tidemq.broker.monitoring.snapshots import WATCHERS_MAX, Snapshots
@@ -25,12 +24,7 @@ from tidemq.broker.program_subscription import Message as ReceivedMessage
 from tidemq.broker.program_subscription import Subscription
 from tidemq.errors import UsageError
 
-WRITE_S = 10.0  # for one who watches to take an event
 READERS_MAX = 4  # of messages
-SILENCE_S = 1.0  # after which it is looked whether a reader of messages is still there
-MESSAGES_MAX = (
-    500  # a second, for one of them: each is Python's work, on the loop that decides who may connect
-)
 TOO_MANY = "more messages come on it than a page can show; accepted: a narrower filter"
 
 
@@ -128,7 +122,7 @@ class LiveApi:
                 yield json.dumps(snapshot)
 
         try:
-            return await _sent(request, events())
+            return await sent_events(request, events())
         finally:
             self._snapshots.leave(waiting)
 
@@ -140,7 +134,7 @@ class LiveApi:
         self._read.add(subscription)
 
         try:
-            return await _sent(request, _messages(subscription, query.payload_bytes))
+            return await sent_events(request, _messages(subscription, query.payload_bytes))
         finally:
             subscription.close()
             self._read.discard(subscription)
@@ -157,39 +151,10 @@ class LiveApi:
 
 
 async def _messages(subscription: Subscription, payload_bytes: int) -> AsyncIterator[str]:
-    """What comes, as JSON; empty where nothing does for SILENCE_S. Ends when too many come."""
-    second = came = 0
-    async with subscription:
-        while True:
-            try:
-                message = await asyncio.wait_for(anext(subscription), SILENCE_S)
-            except TimeoutError:
-                yield ""
-                continue
-            except StopAsyncIteration:  # the broker stops
-                return
-            if int(time.monotonic()) != second:
-                second, came = int(time.monotonic()), 0
-            came += 1
-            if came > MESSAGES_MAX or subscription.dropped:
-                yield json.dumps({"ended": TOO_MANY})
-                return
-            yield _received(message, payload_bytes).model_dump_json()
-
-
-async def _sent(request: web.Request, events: AsyncIterator[str]) -> web.StreamResponse:
-    """Sends events until there are no more, or nobody takes them; for an empty one a comment, since only who
-    writes learns that the other side has gone.
-    """
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-    try:
-        await response.prepare(request)
-        async for event in events:
-            async with asyncio.timeout(WRITE_S):
-                await response.write(f"data: {event}\n\n".encode() if event else b":\n\n")
-    except (ConnectionError, TimeoutError):
-        pass  # it has gone, or takes nothing
-    return response
+    async for message in messages_of(subscription):
+        yield "" if message is None else _received(message, payload_bytes).model_dump_json()
+    if subscription.dropped:
+        yield json.dumps({"ended": TOO_MANY})
 
 
 def _received(message: ReceivedMessage, payload_bytes: int) -> ShownMessage:

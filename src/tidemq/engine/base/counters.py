@@ -52,6 +52,7 @@ NAMES = (
     "subscriptions_revoked",
     "publishers_paused",
     "events_dropped",
+    "trace_packets_left_out",
     "faults",
     "turns",
     "turns_gathered",

@@ -24,6 +24,8 @@ cdef enum:   # the kind of an Event
     EVENT_ROSTER                 # `roster`: answered
     EVENT_INQUIRY                # `inquiry`: answered
     EVENT_DROPPED                # `reason`: the counter; `packet_bytes_max`: how many; `client_id`: whose, if known
+    EVENT_PACKET                 # of a client that is traced: `packet`: first byte and a body's beginning; `flag`: it goes
+                                 # out; `packet_bytes_max`: the body's size. No packet: the connection has ended
     EVENT_STOPPED
 
 cdef cppclass Event:

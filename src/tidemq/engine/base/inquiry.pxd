@@ -13,6 +13,7 @@ cdef enum:   # the kind of an Inquiry, and what its `text` is
     INQUIRY_QUEUE                # client identifier: messages for it that are in memory
     INQUIRY_PURGE                # client identifier: what was never sent to it goes
     INQUIRY_END                  # client identifier: its session ends
+    INQUIRY_TRACE                # client identifier: what it sends and gets is reported from now on
 
 cdef struct ListedMessage:
     string topic

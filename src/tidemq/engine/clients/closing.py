@@ -50,6 +50,7 @@ from cython.cimports.tidemq.engine.link.rates import end_hold
 from cython.cimports.tidemq.engine.link.replies import write_disconnect
 from cython.cimports.tidemq.engine.link.reports import connection_event, drop_packet, post_report
 from cython.cimports.tidemq.engine.link.timers import time_connection, time_session
+from cython.cimports.tidemq.engine.link.tracing import is_traced, trace_end
 from cython.cimports.tidemq.engine.link.wrapping import (
     conclude_transport,
     connection_bytes,
@@ -289,6 +290,8 @@ def close_connection(r, c):
         bring_up_to_date(r, c)  # its will is judged by the rules of now
     if c.doom_fault:
         r.tally[C_FAULTS] += 1
+    if is_traced(c):
+        trace_end(r, c)
     if c.doom_fault or (r.common.report_connections and c.state == CONNECTED):
         event: cython.pointer[Event] = connection_event(r, c, EVENT_DISCONNECTED)
         event.reason = c.doom_reason

@@ -65,6 +65,7 @@ from cython.cimports.tidemq.engine.link.reports import (
     post_event,
     post_report,
 )
+from cython.cimports.tidemq.engine.link.tracing import is_traced, look_for_trace, trace_in
 from cython.cimports.tidemq.engine.link.visits import (
     count_visit,
     may_visit,
@@ -186,6 +187,9 @@ def handle_connect(r, c, first, body, size):
     memset(cython.address(connect), 0, cython.sizeof(Connect))
     fault: Fault = parse_connect(first, body, size, cython.address(connect))
     c.version = connect.version
+    look_for_trace(r, c, connect.client_id)
+    if is_traced(c):
+        trace_in(r, c, first, body, size)
     if fault == FAULT_NONE and connect.has_will:
         fault = check_topic_name(connect.will_topic, r.common.limits.topic_levels_max)
         if fault == FAULT_NONE and connect.will_topic.size > r.common.limits.topic_bytes_max:

@@ -17,6 +17,7 @@ from cython.cimports.tidemq.engine.base.inquiry import (
     INQUIRY_PURGE,
     INQUIRY_RETAINED,
     INQUIRY_SUBSCRIBED,
+    INQUIRY_TRACE,
     Inquiry,
     ListedMessage,
     ListedSubscriber,
@@ -67,6 +68,7 @@ from cython.cimports.tidemq.engine.link.output import doom
 from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.link.reports import new_event, post_event
 from cython.cimports.tidemq.engine.link.timers import time_session
+from cython.cimports.tidemq.engine.link.tracing import begin_trace
 from cython.cimports.tidemq.engine.queues.outbox import entry_at
 from cython.cimports.tidemq.engine.queues.queueing import purge_queue
 from cython.cimports.tidemq.engine.queues.retaining import is_over, remove_if_same
@@ -334,6 +336,9 @@ def _act_on_client(r, mail, q):
     holds(found.session.reactor == r.index, b"inquiries: a client's is answered where the client lives")
     if q.kind == INQUIRY_END:
         _end_session(r, found.session)
+    elif q.kind == INQUIRY_TRACE:
+        if found.session.connection != cython.NULL:
+            begin_trace(r, found.session.connection)
     elif q.kind == INQUIRY_PURGE:
         q.count = purge_queue(r, found.session, _PURGED_MAX)
         q.more = q.count == _PURGED_MAX

@@ -23,6 +23,7 @@ from cython.cimports.tidemq.engine.base.event import (
     EVENT_FED,
     EVENT_INQUIRY,
     EVENT_JUDGED,
+    EVENT_PACKET,
     EVENT_PUBLISH,
     EVENT_RECEIVED,
     EVENT_REPLAY,
@@ -134,6 +135,8 @@ def event_of(event):
         return _received(event)
     if event.kind == EVENT_DROPPED:
         return up.Dropped(event.client_id.decode(), NAMES[event.reason], event.packet_bytes_max)
+    if event.kind == EVENT_PACKET:
+        return _traced(event)
     if event.kind == EVENT_ROSTER:
         return roster_of(event.roster)
     if event.kind == EVENT_INQUIRY:
@@ -141,6 +144,20 @@ def event_of(event):
     if event.kind == EVENT_REVOKED:
         return up.Revoked(event.client_id.decode(), event.text.decode(), event.packet_bytes_max)
     return up.Stopped()
+
+
+def _traced(event):
+    return up.Traced(
+        event.connection,
+        event.client_id.decode(),
+        event.peer.decode(),
+        event.version,
+        bool(event.flag),
+        bytes(event.packet),
+        event.packet_bytes_max,
+        event.reason,
+        event.fault,
+    )
 
 
 def _connect_request(event):

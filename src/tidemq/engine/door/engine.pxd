@@ -11,6 +11,7 @@ cdef class Engine:
     cdef object threads
     cdef object sockets
     cdef object limits
+    cdef int traces              # that there have been
     cdef object schemes              # of the listeners, by number
     cdef object final_counters
     cdef object _answer(self, object connection, Mail* mail)

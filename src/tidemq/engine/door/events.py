@@ -202,6 +202,24 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Traced:
+    """A packet of a client that is traced: its first byte and the beginning of its body, whose size is
+    ``body_bytes``; ``out``: it goes to the client. An empty one: the connection ends, with this 5.0 reason
+    code, and the number of a `tidemq.wire` Fault.
+    """
+
+    connection: int
+    client_id: str
+    peer: str
+    protocol_version: int
+    out: bool
+    packet: bytes
+    body_bytes: int
+    reason: int
+    fault: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """All reactors have ended."""
 

@@ -59,6 +59,7 @@ class InquiryKind(IntEnum):
     QUEUE = 3  # client identifier: messages for the client that are in memory
     PURGE = 4  # client identifier: what was never sent to it is dropped
     END = 5  # client identifier: its session ends
+    TRACE = 6  # client identifier: the trace that goes on is about it, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

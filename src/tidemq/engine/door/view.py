@@ -17,7 +17,8 @@ from cython.cimports.tidemq.engine.base.counters import (
 )
 from cython.cimports.tidemq.engine.base.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.base.histograms import HISTOGRAM_BUCKETS
-from cython.cimports.tidemq.engine.base.system import RELAXED, load_i64, load_int
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
+from cython.cimports.tidemq.engine.base.system import RELAXED, load_i64, load_int, store_int
 from cython.cimports.tidemq.engine.door.conversion import set_limits
 from cython.cimports.tidemq.engine.door.engine import Engine
 from cython.cimports.tidemq.engine.door.rosters import new_inquiry, new_roster
@@ -155,6 +156,24 @@ class EngineView:
         common.limits.output_high_bytes = own.output_high_bytes
         common.limits.output_bytes_max = own.output_bytes_max
         common.limits.backpressure_ms = own.backpressure_ms
+
+    def trace(self, client_id: str, address: str) -> None:
+        """From now on reports what clients of this identifier, or from this address, send and get, if they
+        connect; who is connected is told by an inquiry. Takes the place of another trace.
+        """
+        self.engine._check_open()
+        common: cython.pointer[Common] = self.engine.common
+        lock(cython.address(common.events_lock))
+        common.trace_client = client_id.encode()
+        common.trace_address = address.encode()
+        unlock(cython.address(common.events_lock))
+        self.engine.traces += 1
+        store_int(cython.address(common.trace_number), self.engine.traces, RELAXED)
+
+    def end_trace(self) -> None:
+        """Nobody is traced any more."""
+        self.engine._check_open()
+        store_int(cython.address(self.engine.common.trace_number), 0, RELAXED)
 
     def ask(self, reactor: int, number: int, question) -> None:
         """Asks a reactor, by a `figures.Question` about its clients or a `figures.Inquiry`; a

@@ -106,7 +106,9 @@ def _is_strained(c):
 def _make_room(r, c, size):
     """Room for ``size`` more bytes: by sending a full block, closing the gap in front, or a larger block."""
     out: cython.pointer[Output] = cython.address(c.output)
-    if out.end - out.start >= OUTPUT_BLOCK // 2 and not c.doomed and not _is_strained(c):
+    # of one that is traced whole packets are looked at, at the end of the turn
+    may_flush: cython.bint = not c.doomed and not _is_strained(c) and c.trace == 0
+    if out.end - out.start >= OUTPUT_BLOCK // 2 and may_flush:
         if not flush_output(r, c):
             doom(r, c, 0, 0)
         if out.data == cython.NULL:

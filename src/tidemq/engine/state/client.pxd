@@ -220,6 +220,8 @@ cdef cppclass Connection:
     uint16_t send_max            # messages in flight that the client takes
     uint16_t alias_max           # aliases that the client takes
     uint32_t keep_alive_ms       # 0: none
+    int trace                    # number of the trace that is about it; 0: none
+    uint32_t traced_bytes        # of its output, from the first that waits on, that were reported
     int unsent                   # bytes in the socket, at the last look
     int64_t deadline_ms          # of CONNECT, and of the next step of an authentication
     int64_t packet_ms            # when the packet began that has not come whole

@@ -122,6 +122,8 @@ cdef cppclass Reactor:
     Ledger ledger                # promises to publishers
     deque[Promise] promises      # all others, in the order of their sections
     deque[Section*] spent        # sections that the store has: they are freed a part at a time
+    int64_t traced_s             # the second in which
+    uint32_t traced_packets      # so many packets were reported
     uint32_t publishers_left     # promises to publishers that this turn may still keep
     uint32_t others_left         # and others
     bool keeping                 # there is more of these to be done at once
@@ -168,5 +170,7 @@ cdef cppclass Common:
     pthread_mutex_t events_lock
     vector[Event*] events        # under events_lock
     int event_wake               # eventfd
+    int trace_number             # atomic: of the trace that goes on; 0: none
+    string trace_client, trace_address   # whom it is about; under events_lock
     int64_t tally[COUNTER_COUNT] # of what the façade's thread makes and frees
     int64_t published[COUNTER_COUNT]   # atomic: the same, for the reactors

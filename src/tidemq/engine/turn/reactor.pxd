@@ -16,6 +16,7 @@ cdef int64_t _check_flow(Reactor* r, Connection* c) noexcept nogil
 cdef void _connection_due(Reactor* r, Connection* c, int64_t due_ms) noexcept nogil
 cdef void _run_timers(Reactor* r) noexcept nogil
 cdef void _run_resumed(Reactor* r) noexcept nogil
+cdef bint _flush(Reactor* r, Connection* c) noexcept nogil
 cdef void _settle(Reactor* r, Connection* c) noexcept nogil
 cdef void _end_turn(Reactor* r) noexcept nogil
 cdef void _observe_turn(Reactor* r, int64_t ns) noexcept nogil

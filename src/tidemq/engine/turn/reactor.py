@@ -81,6 +81,7 @@ from cython.cimports.tidemq.engine.link.polling import watch
 from cython.cimports.tidemq.engine.link.rates import hold_is_over
 from cython.cimports.tidemq.engine.link.reports import new_event, post_event
 from cython.cimports.tidemq.engine.link.timers import take_timer, time_connection
+from cython.cimports.tidemq.engine.link.tracing import is_traced, note_flushed, trace_out
 from cython.cimports.tidemq.engine.link.wrapping import check_transport, has_ended
 from cython.cimports.tidemq.engine.queues.backlogs import continue_backlogs
 from cython.cimports.tidemq.engine.queues.cache import free_cache
@@ -340,6 +341,15 @@ def _run_resumed(r):
         r.resumed.erase(r.resumed.begin(), r.resumed.begin() + count)
 
 
+def _flush(r, c):
+    if not is_traced(c):
+        return flush_output(r, c)
+    trace_out(r, c)
+    sent: cython.bint = flush_output(r, c)
+    note_flushed(c)
+    return sent
+
+
 def _settle(r, c):
     """The end of the turn for a touched connection: written, sent to another reactor, or closed and freed."""
     holds(c.touched, b"reactor: a connection that is settled was touched")
@@ -350,14 +360,14 @@ def _settle(r, c):
         remove_connection(r, c)
         c.touched = False
         return
-    if not c.doomed and not flush_output(r, c):
+    if not c.doomed and not _flush(r, c):
         doom(r, c, 0, 0)
     if c.delivered and not pending_output(c) and not has_ended(c):  # then its output was dropped
         report_delivered(r, c, False)
     if not c.doomed and c.session != cython.NULL and c.session.outbox.next < c.session.outbox.tail:
         send_waiting(r, c.session)
         look_at_room(r, c.session)
-        if not flush_output(r, c):
+        if not _flush(r, c):
             doom(r, c, 0, 0)
     if c.doomed:
         close_connection(r, c)

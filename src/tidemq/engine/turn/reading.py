@@ -33,6 +33,7 @@ from cython.cimports.tidemq.engine.link.rates import (
     within_rates,
 )
 from cython.cimports.tidemq.engine.link.timers import time_connection
+from cython.cimports.tidemq.engine.link.tracing import is_traced, trace_in
 from cython.cimports.tidemq.engine.link.wrapping import check_transport, receive_wrapped
 from cython.cimports.tidemq.engine.state.client import AUTHENTICATING, CONNECTED, CONNECTING
 from cython.cimports.tidemq.engine.state.handles import handle_of
@@ -196,6 +197,8 @@ def _parse_packets(r, c, data, size):
         holds(whole, b"reading: a packet that is handled has come whole")
         allow_steps(1)
         c.last_read_ms = r.now_ms
+        if is_traced(c):
+            trace_in(r, c, data[at], data + at + header.header_size, header.body_size)
         _handle_packet(r, c, cython.address(header), data + at)
         at += header.header_size + header.body_size
         if (r.searched > searched_max or is_enough(r)) and at < size:
