@@ -22,7 +22,7 @@ copy_sources() { # for sanitizers the load tools stay out: what they measure is 
     done
     local left_out=./tidemq/bench
     [ "$kind" = address ] || [ "$kind" = thread ] || left_out=./none
-    (cd src && find . -path "$left_out" -prune -o \( -name '*.py' -o -name '*.p[xy][di]' -o -name '*.h' \) -print0 |
+    (cd src && find . -path "$left_out" -prune -o \( -name '*.py' -o -name '*.p[xy][di]' -o -name '*.h' -o -path '*/admin/page/*' \) -print0 |
         xargs -0 cp --update --parents --preserve=timestamps --target-directory="$tree/src")
     cp --update --preserve=timestamps setup.py pyproject.toml README.md LICENSE "$tree"
     [ ! -d build/cython ] || # what is translated already need not be again
