@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from playwright.async_api import Browser, ConsoleMessage, Page, Route, async_playwright, expect
 from waiting import WAIT_S
 
+expect.set_options(timeout=WAIT_S * 1000)
 WIDE, PHONE = (1280, 900), (390, 844)
 VIEWS = ("overview", "clients", "sessions", "topics", "try-out", "losses", "streams")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance.kit import connected, kept, unique
+from conformance.kit import Client, connected, kept, unique
 from conformance.packets import PUBACK, publish
 from waiting import WAIT_S, wait_until
 
@@ -55,6 +55,49 @@ def dropped(broker: Broker, client_id: str) -> dict[str, int]:
     return {each["cause"]: each["messages"] for each in rows if each["client_id"] == client_id}
 
 
+def fill(disk: Path, broker: Broker) -> Path:
+    """Messages are stored until there is no room; the file that takes it."""
+    keeper = connected(broker, **kept(5))
+    keeper.subscribe("plant/#", qos=1)
+    keeper.drop()
+    publisher = connected(broker)
+    ballast = disk / "ballast"
+    with ballast.open("wb") as file:
+        free = os.statvfs(disk)
+        os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+    refused = 0
+    for _ in range(200):
+        publisher.send(publish("plant/1", bytes(50_000), 1, publisher.next_id()))
+        refused += publisher.expect(PUBACK).reason >= 0x80
+    assert refused
+    return ballast
+
+
+def be_slow(broker: Broker, slow_id: str, quick_id: str) -> list[Client]:
+    """One client reads nothing of what another reads; both."""
+    slow, quick, publisher = (
+        connected(broker, client_id=slow_id),
+        connected(broker, client_id=quick_id),
+        connected(broker),
+    )
+    slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.subscribe("plant/#")
+    quick.subscribe("plant/#")
+    for _ in range(2000):
+        publisher.publish("plant/1", bytes(10_000))
+        quick.receive()
+    return [slow, quick]
+
+
+def be_refused(broker: Broker, refused_id: str, allowed_id: str) -> None:
+    """Of one client the rules refuse all messages, of another none."""
+    for client_id, topic in ((refused_id, "plant/secret"), (allowed_id, "plant/open")):
+        client = connected(broker, client_id=client_id)
+        for _ in range(5):
+            client.publish(topic, b"x")
+        client.ping()
+
+
 async def test_a_full_disk_is_an_alarm_and_ends(
     disk: Path, unused_tcp_port: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,20 +105,8 @@ async def test_a_full_disk_is_an_alarm_and_ends(
     config = Config(host="127.0.0.1", port=0, data=disk / "data", admin_port=unused_tcp_port)
 
     def act() -> None:
-        keeper = connected(broker, **kept(5))
-        keeper.subscribe("plant/#", qos=1)
-        keeper.drop()
-        publisher = connected(broker)
         assert looked_at(broker, "/ready") == (200, {"status": "ok"})
-        ballast = disk / "ballast"
-        with ballast.open("wb") as file:
-            free = os.statvfs(disk)
-            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
-        refused = 0
-        for _ in range(200):
-            publisher.send(publish("plant/1", bytes(50_000), 1, publisher.next_id()))
-            refused += publisher.expect(PUBACK).reason >= 0x80
-        assert refused
+        ballast = fill(disk, broker)
         wait_until(lambda: "store" in active(broker), "the alarm")
         wait_until(lambda: "disk" in active(broker), "the disk's alarm")
         status, body = looked_at(broker, "/ready")
@@ -102,17 +133,7 @@ async def test_a_slow_subscriber_is_told_apart(
     slow_id, quick_id = unique("slow"), unique("quick")
 
     def act() -> None:
-        slow, quick, publisher = (
-            connected(broker, client_id=slow_id),
-            connected(broker, client_id=quick_id),
-            connected(broker),
-        )
-        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.subscribe("plant/#")
-        quick.subscribe("plant/#")
-        for _ in range(2000):
-            publisher.publish("plant/1", bytes(10_000))
-            quick.receive()
+        clients = be_slow(broker, slow_id, quick_id)
         wait_until(lambda: dropped(broker, slow_id), "a row of what was dropped")
         assert set(dropped(broker, slow_id)) == {"dropped_slow_consumer"}
         assert not dropped(broker, quick_id)
@@ -120,6 +141,8 @@ async def test_a_slow_subscriber_is_told_apart(
         assert shown["slow"]
         assert shown["output_bytes"] > 100_000
         assert not looked_at(broker, f"/api/v1/clients/{quick_id}")[1]["slow"]
+        for client in clients:
+            client.drop()
 
     async with Broker(config) as broker:
         await asyncio.to_thread(act)
@@ -136,11 +159,7 @@ async def test_a_client_whose_messages_a_rule_refuses_is_named(
     refused_id, allowed_id = unique("refused"), unique("allowed")
 
     def act() -> None:
-        for client_id, topic in ((refused_id, "plant/secret"), (allowed_id, "plant/open")):
-            client = connected(broker, client_id=client_id)
-            for _ in range(5):
-                client.publish(topic, b"x")
-            client.ping()
+        be_refused(broker, refused_id, allowed_id)
         wait_until(lambda: dropped(broker, refused_id) == {"refused_not_authorised": 5}, "the row")
         assert not dropped(broker, allowed_id)
 
