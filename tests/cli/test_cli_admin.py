@@ -97,6 +97,10 @@ async def test_the_rest(config: Config) -> None:
         assert command.json("backup", "first")["name"] == "first"
         assert [each["name"] for each in command.json("backups")] == ["first"]
         assert command.json("alarms") == []
+        assert command.json("watch", "a/+")[0]["messages"] == 0
+        command.text("publish", "a/1", "x")
+        wait_until(lambda: command.json("watched")[0]["messages"] == 1)
+        assert command.json("unwatch", "a/+") == []
         assert "limit" in command.text("limits")
 
     await with_broker(config, act)

@@ -255,6 +255,37 @@ def bans(context: typer.Context) -> None:
     exit_with(run)
 
 
+WATCHED = {"topic_filter": "filter", "messages": "messages", "payload_bytes": "bytes", "since": "since"}
+
+
+@app.command()
+def watched(context: typer.Context) -> None:
+    """Show how many messages there are on watched topic filters."""
+    exit_with(lambda: _show(context, _api(context).ask("GET", f"{API}/watched-topics")["watched"], WATCHED))
+
+
+@app.command()
+def watch(context: typer.Context, topic_filter: Annotated[str, typer.Argument(metavar="FILTER")]) -> None:
+    """Count messages on a topic filter, until the broker ends or `unwatch`."""
+
+    def run() -> None:
+        body = {"topic_filter": topic_filter}
+        _show(context, _api(context).ask("POST", f"{API}/watched-topics", body=body)["watched"], WATCHED)
+
+    exit_with(run)
+
+
+@app.command()
+def unwatch(context: typer.Context, topic_filter: Annotated[str, typer.Argument(metavar="FILTER")]) -> None:
+    """Count messages on a topic filter no more."""
+
+    def run() -> None:
+        query = {"topic_filter": topic_filter}
+        _show(context, _api(context).ask("DELETE", f"{API}/watched-topics", query)["watched"], WATCHED)
+
+    exit_with(run)
+
+
 WhoClient = Annotated[str, typer.Option("--client", metavar="ID", help="A client identifier.")]
 WhoUser = Annotated[str, typer.Option("--username", metavar="NAME", help="A user name.")]
 WhoAddress = Annotated[str, typer.Option("--address", metavar="ADDRESS", help="An address or a network.")]

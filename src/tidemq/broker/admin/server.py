@@ -30,6 +30,7 @@ from tidemq.broker.admin.retained_api import RetainedApi
 from tidemq.broker.admin.settings_api import SettingsApi
 from tidemq.broker.admin.subscription_api import SubscriptionApi
 from tidemq.broker.admin.trace_api import TraceApi
+from tidemq.broker.admin.watch_api import WatchApi
 from tidemq.broker.monitoring.alarms import Alarm
 from tidemq.broker.monitoring.metrics import Exposition
 from tidemq.config import Config, refused
@@ -132,6 +133,7 @@ class AdminServer:
             BanApi,
             SettingsApi,
             TraceApi,
+            WatchApi,
         )
         apis = [*(group(self._controls) for group in groups), self._live]
         endpoints = [endpoint for api in apis for endpoint in api.endpoints()]

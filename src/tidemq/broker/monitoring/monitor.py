@@ -23,6 +23,7 @@ from tidemq.broker.monitoring.drop_counts import DropCounts
 from tidemq.broker.monitoring.pulse import Pulse
 from tidemq.broker.monitoring.questions import Questions
 from tidemq.broker.monitoring.traces import Traces
+from tidemq.broker.monitoring.watches import Watches
 from tidemq.config import Config
 from tidemq.engine.door.figures import Histogram
 from tidemq.engine.door.view import EngineView
@@ -62,6 +63,7 @@ class Monitor:
         self.clients = ClientLists(self.questions, watched.reactors)
         self.drops = DropCounts()
         self.traces = Traces(self.view)
+        self.watches = Watches(self.view)
         self.alarms = Alarms(self._publish)
         keeper = watched.keeper
         self.pulse = Pulse(

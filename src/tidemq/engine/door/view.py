@@ -18,19 +18,20 @@ from cython.cimports.tidemq.engine.base.counters import (
 from cython.cimports.tidemq.engine.base.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.base.histograms import HISTOGRAM_BUCKETS
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
-from cython.cimports.tidemq.engine.base.system import RELAXED, load_i64, load_int, store_int
-from cython.cimports.tidemq.engine.door.conversion import set_limits
+from cython.cimports.tidemq.engine.base.system import RELAXED, load_i64, load_int, store_i64, store_int
+from cython.cimports.tidemq.engine.door.conversion import set_limits, string_of
 from cython.cimports.tidemq.engine.door.engine import Engine
 from cython.cimports.tidemq.engine.door.rosters import new_inquiry, new_roster
 from cython.cimports.tidemq.engine.index.subscriptions import lock_shared, unlock_shared
-from cython.cimports.tidemq.engine.link.mail import new_mail, post_directly
+from cython.cimports.tidemq.engine.link.mail import new_letter, new_mail, post_directly
 from cython.cimports.tidemq.engine.queues.memory_ceiling import memory_used
-from cython.cimports.tidemq.engine.state.mail import MAIL_INQUIRY, MAIL_ROSTER, Mail
-from cython.cimports.tidemq.engine.state.reactor import Common, Reactor
+from cython.cimports.tidemq.engine.state.mail import MAIL_INQUIRY, MAIL_ROSTER, MAIL_SUBSCRIBE, Mail
+from cython.cimports.tidemq.engine.state.reactor import WATCHES_MAX, Common, Reactor, WatchCount
 
 from tidemq.engine.base.histograms import NAMES
 from tidemq.engine.door.figures import Histogram, Question, ReactorFigures
 from tidemq.errors import UsageError
+from tidemq.wire.topics import topic_filter_fault
 
 
 @cython.cclass
@@ -156,6 +157,37 @@ class EngineView:
         common.limits.output_high_bytes = own.output_high_bytes
         common.limits.output_bytes_max = own.output_bytes_max
         common.limits.backpressure_ms = own.backpressure_ms
+
+    def watch(self, topic_filter: str, place: int) -> int:
+        """From now on counts the messages on a filter, at a place below WATCHES_MAX that nobody has; gives
+        the number of the receiver, for `end_watch`. UsageError for a filter that is none.
+        """
+        self.engine._check_open()
+        self.engine._check_topic(topic_filter, 0, topic_filter_fault)
+        if not 0 <= place < WATCHES_MAX:
+            raise UsageError(f"there is no place {place} to count at")
+        counted: cython.pointer[WatchCount] = cython.address(self.engine.common.watched[place])
+        store_i64(cython.address(counted.messages), 0, RELAXED)
+        store_i64(cython.address(counted.payload_bytes), 0, RELAXED)
+        mail: Mail = new_mail(MAIL_SUBSCRIBE)
+        self.engine.next_receiver += 1
+        mail.number = self.engine.next_receiver
+        mail.token = place + 1
+        mail.letter = new_letter()
+        mail.letter.text = string_of(topic_filter.encode())
+        post_directly(self.engine.common.reactors[0], cython.address(mail))
+        return self.engine.next_receiver
+
+    def watched(self, place: int) -> tuple:
+        """Messages that were counted there, and bytes of their payloads."""
+        self.engine._check_open()
+        counted: cython.pointer[WatchCount] = cython.address(self.engine.common.watched[place])
+        messages: int64_t = load_i64(cython.address(counted.messages), RELAXED)
+        return messages, load_i64(cython.address(counted.payload_bytes), RELAXED)
+
+    def end_watch(self, receiver: int) -> None:
+        """Counts no more."""
+        self.engine.unsubscribe(receiver)
 
     def trace(self, client_id: str, address: str) -> None:
         """From now on reports what clients of this identifier, or from this address, send and get, if they

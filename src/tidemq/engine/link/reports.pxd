@@ -12,6 +12,7 @@ cdef void post_report(Reactor* r, Event* event) noexcept nogil
 cdef void set_peer(Connection* c, const char* text) noexcept nogil
 cdef void name_peer(Connection* c) noexcept nogil
 cdef Event* connection_event(Reactor* r, Connection* c, uint8_t kind) noexcept nogil
+cdef void count_watched(Common* common, uint8_t watch, uint32_t payload_bytes) noexcept nogil
 cdef void report_received(Reactor* r, uint64_t receiver, Message* message) noexcept nogil
 cdef bint is_local(Connection* c) noexcept nogil
 # A copy of a packet, first byte and body, for as long as a decision about it takes: `drop_packet`, also of NULL.

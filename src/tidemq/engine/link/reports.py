@@ -25,18 +25,22 @@ from cython.cimports.tidemq.engine.base.system import (
     AF_UNIX,
     NI_NUMERICHOST,
     NI_NUMERICSERV,
+    RELAXED,
     SO_PEERCRED,
     SOL_SOCKET,
     getnameinfo,
     getpeername,
     getsockopt,
+    load_i64,
     sockaddr,
     sockaddr_storage,
     socklen_t,
+    store_i64,
     ucred,
     write,
 )
 from cython.cimports.tidemq.engine.state.handles import handle_of
+from cython.cimports.tidemq.engine.state.reactor import WatchCount
 
 _QUESTION_COPIES = cython.declare(int64_t, 2)  # of a packet that is decided on: ours, and the event's
 
@@ -144,6 +148,15 @@ def connection_event(r, c, kind):
         event.username = c.identity.username[0]
         event.has_username = True
     return event
+
+
+def count_watched(common, watch, payload_bytes):
+    """A message on a topic filter that somebody watches. Only the reactor of receivers counts."""
+    counted: cython.pointer[WatchCount] = cython.address(common.watched[watch - 1])
+    messages: int64_t = load_i64(cython.address(counted.messages), RELAXED) + 1
+    store_i64(cython.address(counted.messages), messages, RELAXED)
+    size: int64_t = load_i64(cython.address(counted.payload_bytes), RELAXED) + payload_bytes
+    store_i64(cython.address(counted.payload_bytes), size, RELAXED)
 
 
 def report_received(r, receiver, message):

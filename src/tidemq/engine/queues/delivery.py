@@ -40,7 +40,7 @@ from cython.cimports.tidemq.engine.journal.journal import (
 from cython.cimports.tidemq.engine.link.backpressure import queue_is_high, wait_for, wait_for_queue
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.output import append_large, pending_output, reserve_output
-from cython.cimports.tidemq.engine.link.reports import report_received
+from cython.cimports.tidemq.engine.link.reports import count_watched, report_received
 from cython.cimports.tidemq.engine.queues.offers import note_offer
 from cython.cimports.tidemq.engine.queues.outbox import (
     append_entry,
@@ -219,6 +219,9 @@ def deliver(r, s, p, qos, retain, ids, ids_count):
     under_no_lock()
     if ASSERTS:
         holds(may_touch(s.reactor), b"delivery: a message goes to a session of this reactor")
+    if s.watch:
+        count_watched(r.common, s.watch, p.payload.size)
+        return
     if s.internal:
         report_received(r, s.number, passage_message(p, r.tally))
         return

@@ -104,6 +104,7 @@ cdef cppclass Session:
     int64_t left_ms              # wall clock: when its last connection ended; 0: not known
     uint8_t left_reason, left_fault   # why
     bool left_by_itself          # the client said DISCONNECT
+    uint8_t watch                # of a receiver that only counts: 1 + its place in Common.watched; 0: of no such
     uint32_t last_owed           # the last promise to this publisher, see ledger; it may be kept by now
     Replays* replays             # NULL: none
     Backlogs* backlogs           # NULL: it has got all that is retained

@@ -51,7 +51,7 @@ cdef struct Mail:
     uint8_t reason, hops
     bool offered                 # a message, see offers
     uint64_t number
-    uint64_t token               # of a message whose publisher waits until it is kept, see ledger; 0: nobody waits
+    uint64_t token               # of a receiver that only counts: its `watch`; of a message whose publisher waits until it is kept, see ledger; 0: nobody waits
     Message* message
     void* pointer
     Letter* letter

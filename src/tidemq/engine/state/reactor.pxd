@@ -134,6 +134,12 @@ cdef cppclass Reactor:
     int64_t published[COUNTER_COUNT]   # atomic
     Histogram histograms[HISTOGRAM_COUNT]
 
+cdef enum:
+    WATCHES_MAX = 100            # topic filters whose messages are counted
+
+cdef struct WatchCount:          # of one such filter
+    int64_t messages, payload_bytes
+
 cdef cppclass Common:
     EngineLimits limits
     bool ask_connect, ask_subscribe, ask_publish, report_connections
@@ -170,6 +176,7 @@ cdef cppclass Common:
     pthread_mutex_t events_lock
     vector[Event*] events        # under events_lock
     int event_wake               # eventfd
+    WatchCount watched[WATCHES_MAX]   # written by the reactor of receivers alone; each figure atomic
     int trace_number             # atomic: of the trace that goes on; 0: none
     string trace_client, trace_address   # whom it is about; under events_lock
     int64_t tally[COUNTER_COUNT] # of what the façade's thread makes and frees

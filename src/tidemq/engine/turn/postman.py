@@ -130,10 +130,12 @@ def _subscribe(r, mail):
     s: cython.pointer[Session] = new_session(r)
     s.internal = True
     s.number = mail.number
+    s.watch = cython.cast(uint8_t, mail.token)
     holds(not r.sessions.count(s.number), b"postman: a new receiver has a number of its own")
     r.sessions[s.number] = s
     add_subscription(r, s, span_of(mail.letter.text), mail.reason, 0, cython.address(wants_retained))
-    begin_backlog(r, s, span_of(mail.letter.text), mail.reason, 0)
+    if not s.watch:  # what is retained was counted when it came
+        begin_backlog(r, s, span_of(mail.letter.text), mail.reason, 0)
 
 
 def _take_rows(r, mail):
