@@ -78,10 +78,27 @@ async def test_a_line_is_an_object_with_what_is_known(config: Config, output: io
     assert came["logger"] == "tidemq.clients"
     assert came["message"].endswith("connected")
     assert came["address"].startswith("127.0.0.1:")
-    assert came.keys() == {"time", "level", "logger", "message", "client", "address"}
+    assert came.keys() == {"time", "level", "logger", "message", "client", "address", "listener"}
     assert went["level"] == "warning"
     assert went["listener"] == "default"
     assert went["reason"] in went["message"]
+    assert went["bytes"] > 20
+    assert 0 <= went["seconds"] < WAIT_S
+
+
+async def test_a_line_names_the_user(config: Config, output: io.StringIO) -> None:
+    logs.write_log(config, output)
+    users = {"authenticator": "static", "authenticator_options": {"users": {"ann": "secret"}}}
+    name = unique("c")
+
+    def act() -> None:
+        connected(broker, client_id=name, username="ann", password=b"secret").disconnect()
+        wait_until(lambda: len([line for line in lines_of(output) if line.get("client") == name]) == 2)
+
+    async with Broker(config.model_copy(update=users)) as broker:
+        await asyncio.to_thread(act)
+    assert {line.get("user") for line in lines_of(output) if line.get("client") == name} == {"ann"}
+    assert "secret" not in output.getvalue()
 
 
 def test_an_exception_is_in_its_line(config: Config, output: io.StringIO) -> None:

@@ -69,7 +69,10 @@ class FaultLog(Lines):
                 "client": event.client_id,
                 "address": event.peer,
                 "listener": event.listener,
+                "user": event.username,
                 "reason": fault_text(event.fault),
+                "bytes": event.bytes,
+                "seconds": round(event.seconds, 3),
             }
             _log.warning("client %r (%s, listener %r): %s", *values, extra=fields)
 
@@ -148,7 +151,12 @@ class ClientLog:
 
     def on_connected(self, event: Connected) -> None:
         """A client has come."""
-        fields = {"client": event.client_id, "address": event.peer}
+        fields = {
+            "client": event.client_id,
+            "address": event.peer,
+            "listener": event.listener,
+            "user": event.username,
+        }
         self._comings.log("client %r (%s) connected", event.client_id, event.peer, **fields)
 
     def on_disconnected(self, event: Disconnected) -> None:
@@ -157,8 +165,16 @@ class ClientLog:
             self._faults.log(event)
             return
         text, reason = "client %r (%s) disconnected, reason %#04x", f"{event.reason:#04x}"
-        fields = {"client": event.client_id, "address": event.peer, "listener": event.listener}
-        self._comings.log(text, event.client_id, event.peer, event.reason, **fields, reason=reason)
+        fields = {
+            "client": event.client_id,
+            "address": event.peer,
+            "listener": event.listener,
+            "user": event.username,
+            "reason": reason,
+            "bytes": event.bytes,
+            "seconds": round(event.seconds, 3),
+        }
+        self._comings.log(text, event.client_id, event.peer, event.reason, **fields)
 
     def on_dropped(self, event: Dropped) -> None:
         """Messages were dropped."""

@@ -44,8 +44,8 @@ cdef cppclass Event:
     string packet                # the whole packet that a decision is about; events.py parses it again
     string data                  # auth data, filters
     string text                  # auth method, topic
-    uint64_t epoch               # of a stream, and
-    int64_t offset               # in it
+    uint64_t epoch               # of a stream, and; of a connection that has ended: bytes, both ways
+    int64_t offset               # in it; ns that it lasted from its CONNECT
     uint32_t number              # subscription identifier
     string listener              # name of the one where a client came in that wants to be authenticated
     Message* message

@@ -297,6 +297,8 @@ def close_connection(r, c):
         event.reason = c.doom_reason
         event.fault = c.doom_fault
         event.listener = c.listener.name
+        event.epoch = c.bytes_received + c.bytes_sent
+        event.offset = r.now_ns - c.since_ns if c.since_ns else 0
         if c.doom_fault == FAULT_TRANSPORT and c.transport != cython.NULL:
             event.text.assign(fault_name(c.transport))
         post_report(r, event)

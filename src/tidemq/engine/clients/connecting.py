@@ -486,6 +486,7 @@ def _attach(r, c, found, connect, auth_data):
     if r.common.report_connections:
         event: cython.pointer[Event] = connection_event(r, c, EVENT_CONNECTED)
         event.flag = present
+        event.listener = c.listener.name
         post_report(r, event)
     set_online(r, s, True)
     keep_held(r, s)

@@ -15,6 +15,7 @@ cdef object free_listener(Listener* listener)
 
 # of this module alone
 cdef object text_of(Span span)
+cdef object _disconnected(Event* event)
 cdef object _traced(Event* event)
 cdef object _connect_request(Event* event)
 cdef object _subscribe_request(Event* event)

@@ -120,17 +120,11 @@ def event_of(event):
             event.peer.decode(),
             event.version,
             bool(event.flag),
+            event.listener.decode(),
+            event.username.decode() if event.has_username else None,
         )
     if event.kind == EVENT_DISCONNECTED:
-        return up.Disconnected(
-            event.connection,
-            event.client_id.decode(),
-            event.peer.decode(),
-            event.reason,
-            event.fault,
-            event.text.decode(),
-            event.listener.decode(),
-        )
+        return _disconnected(event)
     if event.kind == EVENT_RECEIVED:
         return _received(event)
     if event.kind == EVENT_DROPPED:
@@ -144,6 +138,21 @@ def event_of(event):
     if event.kind == EVENT_REVOKED:
         return up.Revoked(event.client_id.decode(), event.text.decode(), event.packet_bytes_max)
     return up.Stopped()
+
+
+def _disconnected(event):
+    return up.Disconnected(
+        event.connection,
+        event.client_id.decode(),
+        event.peer.decode(),
+        event.reason,
+        event.fault,
+        event.text.decode(),
+        event.listener.decode(),
+        event.username.decode() if event.has_username else None,
+        event.offset / 1e9,
+        event.epoch,
+    )
 
 
 def _traced(event):

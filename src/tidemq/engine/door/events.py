@@ -148,6 +148,8 @@ class Connected:
     peer: str
     protocol_version: int
     session_present: bool
+    listener: str = "default"
+    username: str | None = None  # where somebody keeps it: see `keep_username`
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,9 @@ class Disconnected:
     fault: int
     detail: str = ""
     listener: str = "default"
+    username: str | None = None
+    seconds: float = 0.0  # since its CONNECT
+    bytes: int = 0  # both ways
 
 
 @dataclass(frozen=True, slots=True)
