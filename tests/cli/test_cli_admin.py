@@ -67,6 +67,7 @@ async def test_a_client_from_its_coming_to_its_end(config: Config) -> None:
         code, output = command.run("admin", "purge", name, sent="n\n")
         assert (code, "nothing was done" in output) == (1, True)
         assert command.json("purge", name, "--yes") == {"messages": 1}
+        wait_until(lambda: command.json("drops"))  # reported in the next tick
         drop = command.json("drops")[0]
         assert (drop["client_id"], drop["cause"]) == (name, "dropped_purged")
         command.text("end-session", name, "--yes")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import schemathesis
 from conformance.kit import connected, kept
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -20,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tidemq import Broker, Config
+from tidemq.broker import logs
 
 EXAMPLES = {"few": 5, "all": 100}.get(os.environ.get("TIDEMQ_TEST_EXAMPLES", ""), 15)
 LINE_MAX = 10_000  # characters of a URL: percent-encoded less than the server takes
@@ -62,6 +65,15 @@ def _check(operation: Any) -> None:
     ask()
 
 
+@pytest.fixture
+def levels() -> Iterator[None]:
+    """Those of the log, which are this process's, are as before afterwards."""
+    yield
+    for area in ("", *logs.AREAS):
+        logs.set_level(area, None)
+
+
+@pytest.mark.usefixtures("levels")
 async def test_the_document_is_true(tmp_path: Path, unused_tcp_port: int) -> None:
     config = Config(host="127.0.0.1", port=0, sys_interval_s=0, data=tmp_path, admin_port=unused_tcp_port)
 

@@ -33,7 +33,8 @@ pytestmark = pytest.mark.timeout(2400)
 def test_its_files(wheel: Path) -> None:
     source = ROOT / "src"
     python = [path for end in ("*.py", "*.pyi", "*.pxd", "*.h", "py.typed") for path in source.rglob(end)]
-    wanted = {str(path.relative_to(source)) for path in python}
+    page = (source / "tidemq/broker/admin/page").iterdir()
+    wanted = {str(path.relative_to(source)) for path in (*python, *page)}
     compiled = {
         str(path.relative_to(source).with_suffix(""))
         for path in source.rglob("*.pxd")

@@ -31,7 +31,6 @@ class RetainedQuery(Query):
         str,
         Field(
             max_length=131_072,
-            pattern="^[A-Za-z0-9_-]*$",
             description="that of the answer before; empty: from the beginning",
         ),
     ] = ""
