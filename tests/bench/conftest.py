@@ -97,6 +97,7 @@ def mortal(
     else:
         port, log = free_port(), tmp_path / "broker.log"
         command = ["serve", "--store", "memory", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--admin-port", "0"]  # it is struck as soon as it listens, and is to be ready by then
         process = forks.Tidemq(command, stdout=log.open("wb"), stderr=subprocess.STDOUT)
         broker = RunningBroker(port, process, log, "tidemq")
     yield wait_until_open(broker)
