@@ -21,6 +21,7 @@ from tidemq import Broker, Config
 
 LIVE_MS = 5000
 SERIOUS = ("serious", "critical")
+LONG_CONTENT = {"clients": "#view table", "topics": "#view .tree >> nth=0"}
 MARKUP = "<img src=/none onerror=document.title='hacked'>"
 
 
@@ -317,6 +318,8 @@ async def test_a_phone_shows_all_of_it(config: Config, chromium_page: Browser) -
         await broker.publish("a-level/" * 20, "x" * 200, retain=True)
         for view in VIEWS:
             await dashboard.open(view)
+            if view in LONG_CONTENT:
+                await expect(dashboard.page.locator(LONG_CONTENT[view])).to_be_visible()
             width = await dashboard.page.evaluate("document.documentElement.scrollWidth")
             assert width <= PHONE[0], view
         assert not dashboard.wrong

@@ -115,8 +115,11 @@ class Broker:
         authoriser: Authoriser | None = None,
         sockets: Mapping[str, list[socket.socket]] | None = None,
         reread: Callable[[], Config] | None = None,
+        any_admin_port: bool = False,
     ) -> None:
-        """`sockets`: that listen already, by listener; `reread`: reads the configuration, for `reload`."""
+        """`sockets`: that listen already, by listener; `reread`: reads the configuration, for `reload`;
+        `any_admin_port`: another one will do where somebody has `admin_port`.
+        """
         self.config = config or Config()
         self._sockets = sockets or {}
         self._hooks = Hooks(plugins, self.config.fault_lines_max)
@@ -133,6 +136,7 @@ class Broker:
         self._reloads = Reloads()
         self._providers = OwnProviders(self.config, self._reloads)
         self._reread = reread
+        self._any_admin_port = any_admin_port
         self._settings: Settings | None = None
         self._acl: AclFile | None = None
         self.monitor: Monitor | None = None  # what it shows of itself; None before it has loaded
@@ -466,7 +470,7 @@ class Broker:
             subscribe=self.subscribe,
             storage=lambda: self._storage,
         )
-        return AdminServer(controls, self.config)
+        return AdminServer(controls, self.config, any_port=self._any_admin_port)
 
     def _serving(self) -> Monitor | None:
         """None as long as the broker loads what is stored."""

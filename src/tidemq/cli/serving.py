@@ -6,10 +6,9 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,7 +41,7 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
     if os.geteuid() == 0 and not config.user:
         _log.warning('the broker runs as root: name a user that it becomes, such as user = "tidemq"')
     try:
-        asyncio.run(_serve(_with_dashboard(config, config_path), lambda: load_config(config_path, flags)))
+        asyncio.run(_serve(config, config_path, lambda: load_config(config_path, flags)))
     except ConfigError as error:
         print(f"tidemq: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -52,29 +51,20 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
     return 0
 
 
-def _with_dashboard(config: Config, config_path: Path | None) -> Config:
-    """With the admin listener, for who tries a broker out: there is no file, nothing says whether one is
-    wanted, and programs on this machine may do as they like with its messages anyway.
+def _wants_dashboard(config: Config, config_path: Path | None) -> bool:
+    """For who tries a broker out: there is no file, nothing says whether one is wanted, and programs on this
+    machine may do as they like with its messages anyway.
     """
     given = config.model_fields_set
     if config_path is not None or "admin_port" in given or "authenticator" in given:
-        return config
+        return False
     if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
         _log.info("there is no dashboard: it needs pip install 'tidemq[admin]'")
-        return config
-    return config.model_copy(update={"admin_port": _free_port(config.admin_host, DASHBOARD_PORT)})
+        return False
+    return True
 
 
-def _free_port(host: str, wanted: int) -> int:
-    """`wanted`, or one that is free where another broker has it."""
-    for port in (wanted, 0):
-        with suppress(OSError), socket.create_server((host, port)) as bound:
-            free: int = bound.getsockname()[1]
-            return free
-    return wanted  # and the broker says why it cannot be had
-
-
-async def _serve(config: Config, reread: Callable[[], Config]) -> None:
+async def _serve(config: Config, config_path: Path | None, reread: Callable[[], Config]) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -88,7 +78,11 @@ async def _serve(config: Config, reread: Callable[[], Config]) -> None:
         signal.signal(number, end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     notifier = Notifier()
-    async with Broker(config, sockets=inherited_sockets(), reread=reread) as broker:
+    has_dashboard = _wants_dashboard(config, config_path)
+    if has_dashboard:
+        config = config.model_copy(update={"admin_port": DASHBOARD_PORT})
+    sockets = inherited_sockets()
+    async with Broker(config, sockets=sockets, reread=reread, any_admin_port=has_dashboard) as broker:
         addresses = ", ".join(broker.addresses.values())
         status = f"clients are served on {addresses}"
         async with _reloading(broker, notifier, status):

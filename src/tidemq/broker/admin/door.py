@@ -22,7 +22,7 @@ _log = logging.getLogger("tidemq.admin")
 
 
 class Door:
-    """Accepts for an aiohttp server on bound sockets, until closed. More than `CONNECTIONS_MAX` wait."""
+    """Accepts for an aiohttp server, until closed. More connections than `CONNECTIONS_MAX` wait."""
 
     def __init__(self, server: web.Server, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
         self._server = server
@@ -32,7 +32,6 @@ class Door:
         self._busy: set[object] = set()
         for bound in sockets:
             bound.setblocking(False)
-            bound.listen()
         self._tasks = [asyncio.create_task(self._accept(bound)) for bound in sockets]
         self._tasks.append(asyncio.create_task(self._end_idle()))
 

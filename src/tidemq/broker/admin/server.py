@@ -56,9 +56,11 @@ _log.addFilter(_is_ours)
 class AdminServer:
     """Answers on one address from `start` until closed."""
 
-    def __init__(self, controls: Controls, config: Config) -> None:
+    def __init__(self, controls: Controls, config: Config, *, any_port: bool) -> None:
+        """`any_port`: another will do where somebody has `admin_port`."""
         self._controls = controls
         self._config = config
+        self._any_port = any_port
         self._exposition: Exposition | None = None
         self._guard = Guard(config)
         self._audit = Audit(config)
@@ -72,11 +74,18 @@ class AdminServer:
 
     def bind(self) -> int:
         """Binds the port, on each address that the host's name has, and gives its number; OSError if that
-        cannot be, ConfigError where others could come in without a token. Nobody is answered before `start`.
+        cannot be, ConfigError where others could come in without a token. Clients wait until `start`.
         """
         host, port = self._config.admin_host, self._config.admin_port
         with listening_at(f"{host}:{port}"):
-            self._bind(host, port)
+            try:
+                self._bind(host, port)
+            except OSError:
+                if not self._any_port:
+                    raise
+                while self._sockets:  # of its other addresses
+                    self._sockets.pop().close()
+                self._bind(host, 0)
         bound_port: int = self._sockets[0].getsockname()[1]
         return bound_port
 
@@ -100,7 +109,9 @@ class AdminServer:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            bound.bind(address)
+            bound.bind((address[0], port, *address[2:]))
+            port = int(bound.getsockname()[1])
+            bound.listen()
 
     async def start(self, routes: Iterable[web.RouteDef] = ()) -> None:
         """Listens and answers."""

@@ -49,7 +49,7 @@ export async function show(root) {
     const some = page.cursor ? `; ${page.messages.length} are shown: choose a narrower filter for others` : "";
     shown.replaceChildren(
       make("p", { role: "status" }, `${count(all.messages)} retained messages, ${bytes(all.payload_bytes)}${some}`),
-      tree(grown(page.messages), page.messages.length <= OPEN_MAX));
+      make("div", { className: "scrolls" }, tree(grown(page.messages), page.messages.length <= OPEN_MAX)));
   };
   const clear = async () => {
     const query = { topic_filter: filter.value };
