@@ -102,6 +102,7 @@ LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
     "backpressure_s": (0, 3600),
     "shutdown_s": (0, 3600),
     "event_queue_max": (16, 100_000_000),
+    "spans_per_s": (0, 10_000),
     "inbox_messages_max": (16, 100_000_000),
     "cache_topics_max": (256, 1 << 30),
     "cache_receivers_max": (256, 1 << 40),

@@ -70,6 +70,7 @@ class Limits:
     backpressure_s: int = 5  # how long a publisher waits for a slow receiver before the policy applies
     shutdown_s: int = 5  # for the last writes when the broker stops
     event_queue_max: int = 100_000  # events waiting for the control plane
+    spans_per_s: int = 0  # for OpenTelemetry, of messages with `traceparent`; 0: none
     inbox_messages_max: int = 32_768  # waiting for one reactor; publishers on others are paused above it
 
     # what a reactor remembers of who receives what

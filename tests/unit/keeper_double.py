@@ -147,7 +147,7 @@ class Store(MemoryStore):
     def sync(self) -> None:
         self.syncs.append("sync")
 
-    def get_many(self, family: str, keys: list[bytes]) -> list[Any]:  # type: ignore[override]
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         if self.read_failure is not None:
             raise self.read_failure
         return super().get_many(family, keys)

@@ -56,6 +56,7 @@ from tidemq.engine.door.events import (
     Received,
     Replaying,
     Revoked,
+    Spanned,
     Stopped,
     SubscribeRequest,
     Traced,
@@ -324,6 +325,8 @@ class Broker:
     def _close_parts(self, engine: Engine) -> None:
         """What may take its time, and is for another thread than the event loop's."""
         engine.close()
+        if self.monitor is not None:
+            self.monitor.spans.close()
         if self._storage is not None:
             self._storage.close()
 
@@ -400,7 +403,8 @@ class Broker:
             counters["log_lines_left_out"] += self._client_log.left_out
         if self._storage is not None:
             counters.update(self._storage.counts())
-        for part in (self._decisions, self._replays, self._acl, self._admin):
+        spans = None if self.monitor is None else self.monitor.spans
+        for part in (self._decisions, self._replays, self._acl, self._admin, spans):
             if part is not None:
                 counters.update(part.counts)
         for counts in (*self._providers.counts(), self._clock.counts):
@@ -537,6 +541,7 @@ class Broker:
             Disconnected: self._on_disconnected,
             Dropped: self._on_dropped,
             Traced: monitor.traces.on_traced,
+            Spanned: monitor.spans.on_span,
             Received: self._subscriptions.on_received,
             Revoked: client_log.on_revoked,
             Roster: monitor.questions.on_answer,

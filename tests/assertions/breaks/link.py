@@ -5,6 +5,7 @@ from __future__ import annotations
 from assertions.planted import Break
 
 TRACE = "tests/unit/test_trace.py"
+SPANS = "tests/unit/test_spans.py"
 PLANTED: list[Break] = [
     Break(
         "backpressure: who goes on was paused",
@@ -40,6 +41,20 @@ PLANTED: list[Break] = [
         "        at = body + there\n",
         "        at = body + header.body_size\n",
         (f"{TRACE}::test_one_that_is_connected_and_large_payloads",),
+    ),
+    Break(
+        "spans: no more a second than a reactor's share",
+        "link/spans.py",
+        "        r.tally[C_SPANS_LEFT_OUT] += 1\n        return False\n",
+        "        r.tally[C_SPANS_LEFT_OUT] += 1\n",
+        (f"{SPANS}::test_so_many_a_second",),
+    ),
+    Break(
+        "spans: a message goes on in the trace that it came in",
+        "link/spans.py",
+        "span.own) + TRACE_PARENT_SPAN_AT)\n    at:",
+        "span.own) + 3)\n    at:",
+        (f"{SPANS}::test_every_receiver_has_a_span_and_a_wait_in_a_queue_shows",),
     ),
     Break(
         "drops: what is gathered together is counted together",

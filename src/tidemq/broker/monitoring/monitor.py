@@ -22,6 +22,7 @@ from tidemq.broker.monitoring.client_lists import ClientLists
 from tidemq.broker.monitoring.drop_counts import DropCounts
 from tidemq.broker.monitoring.pulse import Pulse
 from tidemq.broker.monitoring.questions import Questions
+from tidemq.broker.monitoring.spans import Spans
 from tidemq.broker.monitoring.traces import Traces
 from tidemq.broker.monitoring.watches import Watches
 from tidemq.config import Config
@@ -63,6 +64,7 @@ class Monitor:
         self.clients = ClientLists(self.questions, watched.reactors)
         self.drops = DropCounts()
         self.traces = Traces(self.view)
+        self.spans = Spans(watched.config.limits.spans_per_s)
         self.watches = Watches(self.view)
         self.alarms = Alarms(self._publish)
         keeper = watched.keeper

@@ -53,6 +53,7 @@ NAMES = (
     "publishers_paused",
     "events_dropped",
     "trace_packets_left_out",
+    "spans_left_out",
     "faults",
     "turns",
     "turns_gathered",

@@ -38,6 +38,7 @@ cdef struct EngineLimits:        # limits.Limits, in the engine's units
     int64_t backpressure_ms
     int64_t shutdown_ms
     uint64_t event_queue_max
+    uint32_t spans_per_s         # of all reactors; 0: none are made
     int inbox_messages_max
     uint32_t cache_topics_max
     uint64_t cache_receivers_max

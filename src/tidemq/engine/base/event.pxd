@@ -26,7 +26,13 @@ cdef enum:   # the kind of an Event
     EVENT_DROPPED                # `reason`: the counter; `packet_bytes_max`: how many; `client_id`: whose, if known
     EVENT_PACKET                 # of a client that is traced: `packet`: first byte and a body's beginning; `flag`: it goes
                                  # out; `packet_bytes_max`: the body's size. No packet: the connection has ended
+    EVENT_SPAN                   # of a message with `traceparent`, which is `data`: `version`: SPAN_*; `packet`: its own
+                                 # identifier, empty where any will do; `text`: topic; `fault`: QoS; `offset`, `epoch`:
+                                 # wall clock at begin and end; `packet_bytes_max`: of the payload
     EVENT_STOPPED
+
+cdef enum:
+    SPAN_RECEIVE, SPAN_COMMIT, SPAN_DELIVER
 
 cdef cppclass Event:
     uint8_t kind

@@ -25,6 +25,7 @@ from cython.cimports.tidemq.engine.journal.ledger import promise_at, slot_of_tok
 from cython.cimports.tidemq.engine.link.backpressure import resume_feeder
 from cython.cimports.tidemq.engine.link.output import append_output, doom
 from cython.cimports.tidemq.engine.link.replies import refuse_late, span_of, write_ack
+from cython.cimports.tidemq.engine.link.spans import end_commit
 from cython.cimports.tidemq.engine.queues.agreement import accept_offer, close_offer, record_offers
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
@@ -202,6 +203,8 @@ def _keep_published(r, promise, slot):
     settle_published(r, c, s, promise.packet_type, promise.packet_id, promise.reason)
     which: cython.int = H_PUBLISH_QOS_2 if promise.packet_type == PUBREC else H_PUBLISH_QOS_1
     observe(cython.address(r.histograms[which]), r.now_ns - promise.since_ns, 1)
+    if not r.committing.empty():
+        end_commit(r, c, slot, promise.reason)
     if c != cython.NULL:
         _settle_debt(r, c)
 

@@ -2,6 +2,7 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 
 from tidemq.engine.index.rules cimport Judgement
 from tidemq.engine.base.message cimport Passage
+from tidemq.engine.link.spans cimport Received
 from tidemq.engine.state.client cimport Connection, Session
 from tidemq.engine.state.queue cimport Entry
 from tidemq.engine.state.reactor cimport Reactor
@@ -24,6 +25,7 @@ cdef void _deny_publish(Reactor* r, Connection* c, Publish* publish, uint8_t rea
 cdef void _refuse_publish(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
 cdef bint _refused_by_store(Reactor* r, Connection* c, Publish* publish, CacheEntry* entry) noexcept nogil
 cdef void _acknowledge(Reactor* r, Connection* c, Passage* p, uint16_t packet_id) noexcept nogil
+cdef void _report_span(Reactor* r, Connection* c, const Received* span, const Passage* p) noexcept nogil
 cdef void _accept_publish(
     Reactor* r, Connection* c, Publish* publish, const uint8_t* frame, uint32_t frame_size, CacheEntry* entry,
 ) noexcept nogil

@@ -38,6 +38,13 @@ from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.output import doom, touch
 from cython.cimports.tidemq.engine.link.replies import span_of, write_ack
 from cython.cimports.tidemq.engine.link.reports import connection_event, drop_packet, keep_packet, post_event
+from cython.cimports.tidemq.engine.link.spans import (
+    Received,
+    begin_commit,
+    begin_received,
+    end_received,
+    makes_spans,
+)
 from cython.cimports.tidemq.engine.queues.agreement import record_offers
 from cython.cimports.tidemq.engine.queues.cache import find_receivers
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
@@ -307,10 +314,19 @@ def _acknowledge(r, c, p, packet_id):
         r.answered[p.qos == 2] += 1
 
 
+def _report_span(r, c, span, p):
+    """It is received; where somebody is to keep it, that is what its answer waits for."""
+    end_received(r, c, span, p)
+    if p.qos and (p.kept or p.answers or (p.offered and p.places)):
+        begin_commit(r, span, p, c.session.last_owed)
+
+
 def _accept_publish(r, c, publish, frame, frame_size, entry):
     """Routes a message that is allowed, and acknowledges it. ``entry``: of its topic, or NULL."""
     passage: Passage
     forwarded: string
+    span: Received
+    span.begun = False
     if _refused_by_store(r, c, publish, entry):
         return
     empty_passage(cython.address(passage))
@@ -324,6 +340,8 @@ def _accept_publish(r, c, publish, frame, frame_size, entry):
         raw: Span = publish.properties.raw
         forwarded.resize(raw.size)
         forwarded.resize(copy_forwarded(raw, cython.cast(cython.pointer[uint8_t], forwarded.data())))
+        if makes_spans(r):
+            begin_received(r, cython.address(span), cython.address(forwarded))
         passage.properties = span_of(cython.address(forwarded))
         if has_property(cython.address(publish.properties), PROP_MESSAGE_EXPIRY):
             passage.expires_ms = r.now_ms + cython.cast(int64_t, publish.properties.message_expiry_s) * 1000
@@ -348,6 +366,8 @@ def _accept_publish(r, c, publish, frame, frame_size, entry):
     route(r, cython.address(passage))
     if publish.qos:
         _acknowledge(r, c, cython.address(passage), publish.packet_id)
+    if span.begun:
+        _report_span(r, c, cython.address(span), cython.address(passage))
     close_passage(cython.address(passage), r.tally)
     if passage.only_reactors:
         consider_moving(r, c, passage.only_reactors)

@@ -29,6 +29,7 @@ from cython.cimports.tidemq.engine.base.event import (
     EVENT_REPLAY,
     EVENT_REVOKED,
     EVENT_ROSTER,
+    EVENT_SPAN,
     EVENT_SUBSCRIBE,
     EVENT_UNSUBSCRIBE,
 )
@@ -131,6 +132,8 @@ def event_of(event):
         return up.Dropped(event.client_id.decode(), NAMES[event.reason], event.packet_bytes_max)
     if event.kind == EVENT_PACKET:
         return _traced(event)
+    if event.kind == EVENT_SPAN:
+        return _spanned(event)
     if event.kind == EVENT_ROSTER:
         return roster_of(event.roster)
     if event.kind == EVENT_INQUIRY:
@@ -166,6 +169,21 @@ def _traced(event):
         event.packet_bytes_max,
         event.reason,
         event.fault,
+    )
+
+
+def _spanned(event):
+    return up.Spanned(
+        up.SPAN_STEPS[event.version],
+        event.data.decode(),
+        event.packet.decode(),
+        event.client_id.decode(),
+        event.text.decode(),
+        event.fault,
+        event.packet_bytes_max,
+        event.reason,
+        event.offset,
+        event.epoch,
     )
 
 
@@ -301,6 +319,7 @@ def set_limits(own, limits):
     own.backpressure_ms = limits.backpressure_s * 1000
     own.shutdown_ms = limits.shutdown_s * 1000
     own.event_queue_max = limits.event_queue_max
+    own.spans_per_s = limits.spans_per_s
     own.inbox_messages_max = limits.inbox_messages_max
     own.cache_topics_max = limits.cache_topics_max
     own.cache_receivers_max = limits.cache_receivers_max

@@ -224,6 +224,29 @@ class Traced:
     fault: int
 
 
+SPAN_STEPS = ("receive", "commit", "deliver")
+
+
+@dataclass(frozen=True, slots=True)
+class Spanned:
+    """A step of a message with the user property ``traceparent``: it names the trace, and the parent of this
+    span (W3C Trace Context). ``span_id``: that the message went on with; empty: any will do. ``client_id``:
+    who published the message, or gets it; empty: it has gone. ``reason``: that the publisher is told. Begin
+    and end are nanoseconds since 1970.
+    """
+
+    step: str  # one of `SPAN_STEPS`
+    traceparent: str
+    span_id: str
+    client_id: str
+    topic: str
+    qos: int
+    payload_bytes: int
+    reason: int
+    begin_ns: int
+    end_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """All reactors have ended."""
@@ -245,5 +268,6 @@ Event = (
     | Dropped
     | Revoked
     | Roster
+    | Spanned
     | Stopped
 )

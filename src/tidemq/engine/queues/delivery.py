@@ -41,6 +41,7 @@ from cython.cimports.tidemq.engine.link.backpressure import queue_is_high, wait_
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.output import append_large, pending_output, reserve_output
 from cython.cimports.tidemq.engine.link.reports import count_watched, report_received
+from cython.cimports.tidemq.engine.link.spans import makes_spans, report_delivered
 from cython.cimports.tidemq.engine.queues.offers import note_offer
 from cython.cimports.tidemq.engine.queues.outbox import (
     append_entry,
@@ -211,7 +212,8 @@ def _deliver_now(r, s, p, retain, ids, ids_count):
         if s.strain.slow or pending > r.common.limits.output_bytes_max:
             note_drop(r, s, C_DROPPED_SLOW_CONSUMER, 1)
             return
-    write_publish(r, c, p, 0, retain, False, 0, ids, ids_count)
+    if write_publish(r, c, p, 0, retain, False, 0, ids, ids_count) and p.properties.size and makes_spans(r):
+        report_delivered(r, c, p, 0)
 
 
 def deliver(r, s, p, qos, retain, ids, ids_count):
@@ -359,6 +361,8 @@ def _send_entry(r, s, c, p, entry):
     if not entry.was_sent:
         waited_ns: int64_t = cython.cast(int64_t, ms_since(entry.since_ms, r.now_ms)) * 1000000
         observe(cython.address(r.histograms[H_QUEUED]), waited_ns, 1)
+        if p.properties.size and makes_spans(r):
+            report_delivered(r, c, p, waited_ns)
     if not entry.was_sent or c.version == 3:  # which alone has a time-out for acknowledgements
         entry.since_ms = cython.cast(uint32_t, r.now_ms)
     box.waiting -= 1

@@ -40,6 +40,13 @@ cdef struct Promise:             # what is done when a section is committed
     bool first                   # to a publisher: nothing that it is owed stands before this
     uint32_t next                # the slot of what it is owed next, or of a free slot the next free one; 0: none
 
+cdef cppclass Committing:       # a message whose answer waits for the store, and that is in a trace
+    string parent                # `traceparent` as the message goes on
+    string topic
+    int64_t began_ns             # on the monotonic clock
+    uint8_t qos
+    uint32_t payload_size
+
 cdef struct Due:
     uint64_t section
     uint32_t slot

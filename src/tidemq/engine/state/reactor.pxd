@@ -22,7 +22,7 @@ from tidemq.engine.index.rules cimport Policy
 from tidemq.engine.index.subscriptions cimport Matches, SubscriptionIndex
 from tidemq.engine.state.client cimport Connection, Handback, LocalGroup, Removal, Session, SessionPointer
 from tidemq.engine.state.mail cimport Mail, Timer
-from tidemq.engine.state.promise cimport Ledger, Promise
+from tidemq.engine.state.promise cimport Committing, Ledger, Promise
 from tidemq.engine.state.routing cimport TopicCache
 from tidemq.engine.state.section cimport Offer, Section, Unmarked
 from tidemq.engine.state.strain cimport Drop, Feeders
@@ -124,6 +124,9 @@ cdef cppclass Reactor:
     deque[Section*] spent        # sections that the store has: they are freed a part at a time
     int64_t traced_s             # the second in which
     uint32_t traced_packets      # so many packets were reported
+    int64_t spans_s              # the second in which
+    uint32_t spans               # so many spans were reported
+    unordered_map[uint32_t, Committing] committing   # by the slot of the ledger
     uint32_t publishers_left     # promises to publishers that this turn may still keep
     uint32_t others_left         # and others
     bool keeping                 # there is more of these to be done at once
