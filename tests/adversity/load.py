@@ -148,6 +148,8 @@ def publisher(play: Play) -> None:
             extra: dict[str, Any] = {}
             if version == 5 and play.random.random() < 0.2:
                 extra = {"user": ("k", "v"), "message_expiry": play.random.choice((1, 60))}
+            elif version == 5 and play.random.random() < 0.1:
+                extra = {"user": ("traceparent", f"00-{play.random.getrandbits(128) | 1:032x}-{1:016x}-01")}
             number = next(play.numbers) % 65535 + 1
             payload = bytes(play.random.randrange(1, 200))
             burst.append(publish(play.random.choice(TOPICS), payload, qos, number, version, **extra))

@@ -5,8 +5,8 @@ engine.
 
 Rounds with 2 and 4 reactors, with and without decisions of the control plane, with messages and receivers of
 the embedding program, ended by a stop in the middle of the load. Clients come in at listeners with and
-without TLS, WebSocket, PROXY headers and limits; certificates and rules are replaced meanwhile. The next
-round starts on the same store.
+without TLS, WebSocket, PROXY headers and limits; certificates, rules and limits are replaced meanwhile, and
+clients traced. The next round starts on the same store.
 Fails when the load saw nothing, when it saw what no broker may send, when the store has failed, and when
 anything is left of the engine after a round.
 """
@@ -45,8 +45,10 @@ from tidemq.engine import (
     StoreAccess,
     SubscribeRequest,
 )
+from tidemq.engine.door.events import Spanned, Traced
 from tidemq.engine.door.listeners import ListenerRates
 from tidemq.engine.door.rule_row import CLIENT_MARK, PUBLISH, SUBSCRIBE, RuleRow
+from tidemq.engine.door.view import EngineView
 from tidemq.limits import Limits
 from tidemq.store import MemoryStore, Store
 from tidemq.store.rocksdb import make_rocksdb_store
@@ -73,6 +75,7 @@ LIMITS = Limits(
     flapping_ban_s=1,
     flapping_clients_max=20,
     memory_bytes_max=1 << 30,
+    spans_per_s=20,
 )
 RATES = {
     "TLS": ListenerRates(client_messages_per_s=400, listener_bytes_per_s=2_000_000),
@@ -110,6 +113,7 @@ MUST_BE_COUNTED = [
     "listeners_throttled",
     "refused_address",
     "refused_flapping",
+    "spans_left_out",
 ]
 _REPLAYED = b"\x30\x07\x00\x03a/b\x00c" * 1000  # in any version
 MUST_NOT_BE_COUNTED = ["store_failures", "store_corrupt_rows", "refused_store"]
@@ -160,16 +164,30 @@ def answer(engine: Engine, event: Event, dice: random.Random) -> None:
         engine.answer_publish(event.connection, 0x87 if refused else 0, ttl_s=dice.choice([0, 0.01]))
 
 
-def embed(engine: Engine, entrances: Entrances, until: float, dice: random.Random) -> int:
-    """Lives as an embedding program does until the time has come; returns how many messages it received."""
+def oversee(engine: Engine, view: EngineView, decides: bool, dice: random.Random) -> None:
+    """As an operator does now and then: limits, whom a trace is about, bans."""
+    engine.ask_connect = decides or dice.random() < 0.1
+    if dice.random() < 0.05:
+        view.change_limits(dataclasses.replace(LIMITS, queued_messages_max=dice.randrange(1000, 3000)))
+    if dice.random() < 0.05:
+        view.trace(dice.choice(["throne0", "commuter0", "author1v5"]), dice.choice(["", "127.0.0.1"]))
+    elif dice.random() < 0.05:
+        view.end_trace()
+
+
+def embed(
+    engine: Engine, entrances: Entrances, decides: bool, until: float, dice: random.Random
+) -> Counter[type]:
+    """Lives as an embedding program does until the time has come; returns how many of which events it got."""
     receivers: list[int] = []
     undecided: list[Event] = []  # answered later, when the client may be elsewhere, or gone
-    received = 0
+    received = Counter[type]()
+    view = EngineView(engine)
     while time.monotonic() < until:
         select.select([engine.fileno()], [], [], 0.01)
         events, undecided = undecided + engine.events(), []
         for event in events:
-            received += isinstance(event, Received)
+            received[type(event)] += 1
             if dice.random() < 0.02:
                 undecided.append(event)
             else:
@@ -189,6 +207,7 @@ def embed(engine: Engine, entrances: Entrances, until: float, dice: random.Rando
             engine.set_rules(draw_rules(dice))
         if dice.random() < 0.1:
             entrances.replace(dice, 2 * LIMITS.connect_timeout_s)
+        oversee(engine, view, decides, dice)
         engine.counters()
     return received
 
@@ -216,7 +235,7 @@ def play_round(
         stdout=subprocess.PIPE,
         env=plain | {"PYTHONPATH": str(TESTS)},
     )
-    received = embed(engine, entrances, time.monotonic() + seconds * 0.9, dice)
+    received = embed(engine, entrances, decides, time.monotonic() + seconds * 0.9, dice)
     engine.stop()
     while not any(isinstance(event, Stopped) for event in engine.events()):
         select.select([engine.fileno()], [], [], 0.1)
@@ -231,14 +250,15 @@ def play_round(
     assert not alive, f"left after close(): {alive}"
     wrong = {name: counters[name] for name in MUST_NOT_BE_COUNTED if counters[name]}
     assert not wrong, f"the store failed: {wrong}"
-    assert received, "the program received nothing"
+    for kind in (Received, Spanned, Traced):
+        assert received[kind], f"the program got no event {kind.__name__}"
     print(
         f"reactors {reactors}, decisions {decides}: {seen['published']} published, "
         f"{counters['messages_sent']} sent, {counters['connections_accepted']} connections, "
         f"{counters['sessions_taken_over']} taken over, {counters['publishers_moved']} publishers moved, "
         f"{counters['store_batches']} batches, {counters['store_rows_read']} rows read back, "
         f"{counters['dropped_expired']} expired, "
-        f"{received} received by the program",
+        f"{received[Received]} received by the program",
         flush=True,
     )
     return seen, counters

@@ -85,6 +85,7 @@ LIMITS = Limits(
     output_bytes_max=1_000_000,
     shutdown_s=1,
     event_queue_max=1000,
+    spans_per_s=100,
     flapping_connects_max=30,
     flapping_window_s=1,
     flapping_ban_s=1,
@@ -314,6 +315,15 @@ def make_connect(dice: random.Random, version: int) -> bytes:
     )
 
 
+def draw_trace_parent(dice: random.Random) -> str:
+    """One of three that are near to a valid one, which the others are."""
+    given = f"00-{dice.getrandbits(128):032x}-{dice.getrandbits(64):016x}-01"
+    if dice.random() < 0.3:
+        at = dice.randrange(len(given) + 1)
+        return given[:at] + dice.choice(["", "g", "0", "-"]) + given[at + dice.randrange(2) :]
+    return given
+
+
 def make_publish(dice: random.Random, version: int) -> bytes:
     size = dice.choice([0, 1, 30, 30, 30, 3000, 40_000, 150_000])
     named: dict[str, object] = {}
@@ -322,6 +332,7 @@ def make_publish(dice: random.Random, version: int) -> bytes:
             [
                 {"topic_alias": dice.randrange(5)},
                 {"message_expiry": dice.choice([0, 1, 100])},
+                {"user": [("traceparent", draw_trace_parent(dice))] * 2, "content_type": "text"},
                 {"user": [("k", "v")] * 3, "content_type": "text", "correlation_data": b"\0\1"},
                 {"response_topic": "a/answer", "payload_format": 1},
             ]

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 from adversity.doors import Door
 from adversity.entrances import issue
+from collector import collecting
 from soak.growth import Sample, growing, held, left_behind, take_sample
 from soak.onlookers import Onlookers, drifting
 from waiting import WAIT_S
@@ -34,6 +35,7 @@ admin_port = {admin}
 sys_interval_s = 1
 alarm_drops_per_s = 0.0  # the loads are dropped in plenty, and an alarm is a retained message
 log_level = "error"
+log_format = "json"
 authenticator = "chain"
 acl_file = "{folder}/rules.acl"
 
@@ -56,6 +58,7 @@ backpressure_s = 1
 queued_messages_max = 2000
 flapping_connects_max = 200
 connections_per_address_max = 500
+spans_per_s = 20
 
 [[streams]]
 name = "load"
@@ -165,8 +168,10 @@ def write_files(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def soaked(folder: Path, store: str) -> Iterator[Soaked]:
-    """A broker with an empty data directory; killed where it does not end by itself."""
+def soaked(folder: Path, store: str, collector: str) -> Iterator[Soaked]:
+    """A broker with an empty data directory, which sends spans to this URL; killed where it does not end by
+    itself.
+    """
     files = write_files(folder)
     ports = {name: free_port() for name in ("plain", "tls", "websocket", "proxied", "admin")}
     config = folder / "tidemq.toml"
@@ -180,7 +185,12 @@ def soaked(folder: Path, store: str) -> Iterator[Soaked]:
     ]
     command = [sys.executable, "-c", "from tidemq.cli import main; main()", "serve", "--config", str(config)]
     with (folder / "broker.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector},
+        )
     broker = Soaked(process, folder, ports["admin"], doors)
     try:
         deadline = time.monotonic() + WAIT_S
@@ -197,8 +207,8 @@ def soaked(folder: Path, store: str) -> Iterator[Soaked]:
 def soak(folder: Path, *, rounds: int, load_s: float, seed: int, store: str = "rocksdb") -> Outcome:
     """So many loads, each followed by a rest. Ends with the first round that fails."""
     outcome = Outcome()
-    with soaked(folder, store) as broker:
-        onlookers = Onlookers(mqtt=broker.doors[0].port, admin=broker.admin)
+    with collecting() as collector, soaked(folder, store, collector.url) as broker:
+        onlookers = Onlookers(broker.doors[0].port, broker.admin, collector)
         try:
             with onlookers.looking():
                 serve_rounds(broker, outcome, onlookers, rounds=rounds, load_s=load_s, seed=seed)
@@ -231,7 +241,7 @@ def judge(broker: Soaked, outcome: Outcome) -> list[str]:
     broker.process.terminate()
     if status := broker.process.wait(WAIT_S):
         problems.append(f"it ended with status {status}")
-    if wrong := [line for line in broker.log.splitlines() if "ERROR" in line or "Traceback" in line]:
+    if wrong := [line for line in broker.log.splitlines() if "error" in line or "Traceback" in line]:
         problems.append("\n".join(["its log:", *wrong[:20]]))
     check = [sys.executable, "-c", "from tidemq.cli import main; main()", "store", "check", "--data"]
     done = subprocess.run([*check, str(broker.folder / "data")], capture_output=True, text=True, check=False)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from collector import Collector, collecting
 from conformance import packets
 from conformance.kit import Client, connected, kept, unique
 from conformance.packets import Packet
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from unit.keeper_double import Store
 from waiting import WAIT_S, wait_until
 
@@ -26,53 +23,12 @@ from tidemq.errors import ConfigError, StoreError
 STEPS = ["receive", "deliver"]
 
 
-@dataclass
-class Collector:
-    """What it was sent; `status` is its answer."""
-
-    status: int = 200
-    url: str = ""
-    service: str = ""
-    spans: list[Span] = field(default_factory=list)
-
-    def take(self, body: bytes) -> None:
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            found = {each.key: each.value.string_value for each in resource.resource.attributes}
-            self.service = found["service.name"]
-            for scope in resource.scope_spans:
-                self.spans.extend(scope.spans)
-
-    def steps_of(self, trace: str) -> list[str]:
-        return [each.name for each in self.of(trace)]
-
-    def of(self, trace: str) -> list[Span]:
-        """In the order of their beginnings."""
-        found = [each for each in list(self.spans) if each.trace_id.hex() == trace]
-        return sorted(found, key=lambda each: (each.start_time_unix_nano, each.name != "receive"))
-
-
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    found = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            if found.status == 200:
-                found.take(body)
-            self.send_response(found.status)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    with collecting() as found:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
         yield found
-        server.shutdown()
 
 
 @pytest.fixture
