@@ -12,8 +12,8 @@ from tidemq.errors import StoreError, UsageError
 PAGE_MAX = 1000  # rows of an answer
 BYTES_MAX = 1 << 20  # of an answer, about: names may be long
 ANSWER_S = 1.0  # that is searched for one answer; the rest is for the next
-SLICE = 20  # rows that are asked for, and written, at once: some 0.2 ms of the event loop
-PAUSE_S = 0.001  # between two slices
+SLICE = 10  # rows that are asked for, and written, at once: some 0.1 ms of the event loop
+PAUSE_S = 0.005  # between two slices
 
 LATE = {
     401: "The token is missing or wrong.",

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from aiohttp import web
 from pydantic import Field
+from pydantic_core import to_json
 
 from tidemq.broker.admin.api import Answer, Endpoint, Query, Role, refuse
 from tidemq.broker.admin.asking import ANSWER_S, BYTES_MAX, LATE, PAGE_MAX, PAUSE_S, SLICE, asked
@@ -252,7 +253,7 @@ class ClientApi:
         while True:
             wanted = replace(question, rows_max=min(query.limit - len(found), SLICE))
             page = await asked(self._lists().page(wanted, cursor))
-            made = [Client.model_construct(**_fields(each)).model_dump_json() for each in page.clients]
+            made = [to_json(_fields(each)).decode() for each in page.clients]
             found += made
             size, cursor = size + sum(map(len, made)), page.cursor
             if cursor is None or len(found) >= query.limit:
