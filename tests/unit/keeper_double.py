@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from tidemq.errors import StoreError
 from tidemq.store import MemoryStore
 
 
@@ -130,6 +131,7 @@ class Store(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.failures: list[Any] = []  # of the next writes: None, or what they raise
+        self.refused_family = ""  # no write with a row of it succeeds
         self.applied = False
         self.read_failure: Exception | None = None
         self.syncs: list[Any] = []
@@ -138,6 +140,8 @@ class Store(MemoryStore):
 
     def write(self, batch: Any, *, sync: bool) -> None:
         failure = self.failures.pop(0) if self.failures else None
+        if any(family == self.refused_family for family, _, _ in batch):
+            failure = StoreError("no room")
         if failure is None or self.applied:
             super().write(batch, sync=sync)
             self.syncs.append(sync)

@@ -18,7 +18,7 @@ from waiting import WAIT_S, wait_until
 
 from tidemq import Broker, Config, Limits
 from tidemq.broker.monitoring.spans import Spans
-from tidemq.errors import ConfigError, StoreError
+from tidemq.errors import ConfigError
 
 STEPS = ["receive", "deliver"]
 
@@ -211,7 +211,7 @@ async def test_a_commit_that_fails_says_so(config: Config, collector: Collector)
         away.subscribe("t", 1)
         away.drop()
         publisher = connected(broker)
-        store.failures = [StoreError("no room")] * 1_000_000
+        store.refused_family = "queue"  # not the session's rows: after one failure messages are refused at once
         user = [("traceparent", traceparent)]
         publisher.send(packets.publish("t", b"payload", 1, publisher.next_id(), user=user))
         reason = publisher.expect(packets.PUBACK).reason
@@ -220,7 +220,7 @@ async def test_a_commit_that_fails_says_so(config: Config, collector: Collector)
         commit = next(each for each in collector.of(trace) if each.name == "commit")
         assert commit.status.code == Status.STATUS_CODE_ERROR
         assert commit.status.message == f"reason code 0x{reason:02x}"
-        store.failures = []
+        store.refused_family = ""
 
     async with Broker(config, store=store) as broker:
         await asyncio.to_thread(act)
