@@ -98,7 +98,7 @@ async def test_every_receiver_has_a_span_and_a_wait_in_a_queue_shows(
     def act() -> None:
         away, here = connected(broker, client_id="away", **kept(5)), connected(broker)
         away.subscribe("t", 1)
-        away.drop()
+        away.disconnect()  # a connection that only drops is a receiver until that is noticed
         here.subscribe("t", 1)
         publisher = connected(broker)
         publish(publisher, "t", traceparent, 1)
@@ -209,9 +209,9 @@ async def test_a_commit_that_fails_says_so(config: Config, collector: Collector)
     def act() -> None:
         away = connected(broker, client_id="away", **kept(5))
         away.subscribe("t", 1)
-        away.drop()
+        away.disconnect()  # a connection that only drops is a receiver until that is noticed
         publisher = connected(broker)
-        store.refused_family = "queue"  # not the session's rows: after one failure messages are refused at once
+        store.refused_family = "queue"  # after a failure of others messages are refused at once
         user = [("traceparent", traceparent)]
         publisher.send(packets.publish("t", b"payload", 1, publisher.next_id(), user=user))
         reason = publisher.expect(packets.PUBACK).reason
