@@ -124,8 +124,8 @@ fuzz: setup ## fuzzing of the parser, of TLS, WebSocket and PROXY, and of whole 
 crash: setup ## kill -9, bad disks and power loss by seed (RUNS=100 of 2 to 4 s, two at a time, SEED=1)
 	$(BIN)/python tests/crash --seed $(SEED) --runs $(RUNS)
 
-soak: setup ## loads and rests in turn at all kinds of listeners: what grows is found (MINUTES=30, SEED=1)
-	$(BIN)/python tests/soak --minutes $(MINUTES) --seed $(SEED)
+soak: setup ## loads and rests in turn at all kinds of listeners: what grows is found (MINUTES=30 or HOURS=8, SEED=1)
+	$(BIN)/python tests/soak --minutes $(if $(HOURS),$$(($(HOURS) * 60)),$(MINUTES)) --seed $(SEED)
 
 crash-pipeline: RUNS = 10
 crash-pipeline: setup ## kill -9 of broker, jobs and Spark's processes by seed (RUNS=10 of 4 minutes, KILLS=8, SEED=1, FORMAT=delta)

@@ -28,6 +28,7 @@ FEWER: dict[str, str] = {  # than two invariants, and why
     "link/replies": "encodes packets",
     "link/visits": "asks `guarding`, which has two; one of its own",
     "state/wall_clock": "one function changes something; one",
+    "turn/scheduling": "two system calls",
 }
 
 

@@ -89,6 +89,15 @@ cdef extern from "system.h" nogil:  # <sys/prctl.h>
     int prctl(int option, unsigned long value)
     int PR_SET_TIMERSLACK
 
+cdef extern from "system.h" nogil:  # <sys/syscall.h>: glibc has these two only since 2.41
+    long syscall(long number, int thread, void* attributes, unsigned int size_or_flags, ...)
+    long SYS_sched_getattr
+    long SYS_sched_setattr
+
+cdef extern from "system.h" nogil:  # <sched.h>
+    int SCHED_OTHER
+    int SCHED_BATCH
+
 cdef extern from "system.h" nogil:  # <sys/ioctl.h>
     int ioctl(int fd, unsigned long request, int* value)
 

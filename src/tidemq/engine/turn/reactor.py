@@ -108,6 +108,7 @@ from cython.cimports.tidemq.engine.turn.gathering import begin_gathering, gather
 from cython.cimports.tidemq.engine.turn.listening import accept_connections, is_listening, watch_listening
 from cython.cimports.tidemq.engine.turn.postman import handle_mail
 from cython.cimports.tidemq.engine.turn.reading import begins_whole, parse_kept, read_connection
+from cython.cimports.tidemq.engine.turn.scheduling import ask_for_short_slices
 from cython.cimports.tidemq.net.buffer import release
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_CONNECT_TIMEOUT,
@@ -489,6 +490,7 @@ def run_reactor(r):
     """Turns until the engine stops; the reactor's thread, without the GIL."""
     events: epoll_event[512]
     index: cython.int
+    ask_for_short_slices()
     begin_gathering()
     if ASSERTS:
         set_reactor(r.index)
