@@ -266,6 +266,7 @@ class Config(BaseModel):
     authoriser_options: Options = {}
     acl_file: Path | None = None  # rules of who may publish and subscribe to what; none: no rules
     acl_format: Literal["tidemq", "mosquitto"] = "tidemq"
+    bans_file: Path | None = None  # TOML: who may not connect; none: those of the admin API alone
     decision_s: Annotated[StrictFloat, Field(gt=0, le=300)] = (
         5.0  # for one decision of a provider or hook; then refused
     )

@@ -56,6 +56,7 @@ ROOMS = {
         "host": "",
         "providers": "acl_rules",
         "own_providers": "providers reload",
+        "own_files": "access monitoring providers reload",
         "hooks": "fault_log providers",
         "stream_filters": "providers",
         "replay_pieces": "stream_filters",
@@ -67,7 +68,8 @@ ROOMS = {
         "monitoring": "durability",
         "admin": "access durability fault_log logs monitoring program_subscription settings",
         "broker": "access admin authenticators completion durability fault_log hooks host listeners logs "
-        "monitoring own_providers program_subscription providers reload replays settings sys_topics",
+        "monitoring own_files own_providers program_subscription providers reload replays settings "
+        "sys_topics",
         "__init__": "acl_rules broker hooks program_subscription providers",
     },
     "bench": {

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from tidemq import wire
 from tidemq.broker.access import bans
 from tidemq.broker.access.decisions import Decisions
-from tidemq.broker.access.rule_file import AclFile
 from tidemq.broker.authenticators.builtin import LocalOnly
 from tidemq.broker.completion import complete
 from tidemq.broker.durability.storage import Storage
@@ -30,6 +29,7 @@ from tidemq.broker.host.privileges import become, find_identity, make_directory
 from tidemq.broker.host.secret_files import secret_files, warn_of
 from tidemq.broker.listeners import Listeners
 from tidemq.broker.logs import lines_left_out
+from tidemq.broker.own_files import OwnFiles
 from tidemq.broker.own_providers import OwnProviders
 from tidemq.broker.program_subscription import Subscription, Subscriptions
 from tidemq.broker.providers import (
@@ -139,7 +139,7 @@ class Broker:
         self._reread = reread
         self._any_admin_port = any_admin_port
         self._settings: Settings | None = None
-        self._acl: AclFile | None = None
+        self._files: OwnFiles | None = None
         self.monitor: Monitor | None = None  # what it shows of itself; None before it has loaded
         self._tasks: list[asyncio.Task[None]] = []  # that go on until the end
         self._subscriptions = Subscriptions(self._engine_of_now)
@@ -228,10 +228,8 @@ class Broker:
             decisions.bans.load(map(bans.ban_of, storage.rows(bans.FAMILY, bans.PREFIX)))
             decisions.follow_bans()
         self._client_log = ClientLog(engine, config.fault_lines_max, is_needed=decisions.wants_reports)
-        if config.acl_file is not None:
-            self._acl = AclFile(config.acl_file, config.acl_format, engine.set_rules)
-            self._reloads.add("rules", self._acl.reload)
         self.monitor = monitor = self._make_monitor(engine, storage)
+        self._files = OwnFiles(config, engine, decisions, monitor, self._reloads)
         self._settings = Settings(config, monitor.view.change_limits, self._reread)
         if self._settings.can_reload:
             self._reloads.add("configuration", self._settings.reload)
@@ -251,8 +249,8 @@ class Broker:
             count = self.monitor.counters_and_sizes
             publishing = publish_sys_topics(count, self._publish_sys, self.config.sys_interval_s)
             self._tasks.append(asyncio.create_task(publishing))
-        if self._acl is not None:
-            self._tasks.append(asyncio.create_task(self._acl.watch()))
+        assert self._files is not None
+        self._tasks += map(asyncio.create_task, self._files.watch())
 
     async def _abandon(self) -> None:
         """Gives back what a start that failed had taken."""
@@ -404,10 +402,11 @@ class Broker:
         if self._storage is not None:
             counters.update(self._storage.counts())
         spans = None if self.monitor is None else self.monitor.spans
-        for part in (self._decisions, self._replays, self._acl, self._admin, spans):
+        for part in (self._decisions, self._replays, self._admin, spans):
             if part is not None:
                 counters.update(part.counts)
-        for counts in (*self._providers.counts(), self._clock.counts):
+        files = [] if self._files is None else self._files.counts()
+        for counts in (*self._providers.counts(), *files, self._clock.counts):
             for name, count in counts.items():
                 counters[name] = counters.get(name, 0) + count
         return counters

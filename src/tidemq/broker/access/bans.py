@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Literal
 
 from tidemq.broker.access.peer_address import address_of
@@ -52,11 +52,14 @@ def ban_of(text: bytes) -> Ban:
 
 
 class Bans:
-    """Those of one broker; belongs to its event loop."""
+    """Those of one broker that have one origin; belongs to its event loop. A look-up takes as long with
+    10,000 as with one.
+    """
 
     def __init__(self) -> None:
         self._by_name: dict[tuple[Kind, str], Ban] = {}
-        self._networks: dict[IPv4Network | IPv6Network, Ban] = {}  # those of more than one address
+        # those of more than one address, by version and length of the prefix, then by the first address
+        self._networks: dict[tuple[int, int], dict[int, Ban]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_name)
@@ -73,7 +76,9 @@ class Bans:
         """Takes the place of one for the same."""
         self._by_name[ban.kind, ban.value] = ban
         if ban.kind == "address" and "/" in ban.value:
-            self._networks[ip_network(ban.value)] = ban
+            network = ip_network(ban.value)
+            same = self._networks.setdefault((network.version, network.prefixlen), {})
+            same[int(network.network_address)] = ban
 
     def get(self, kind: Kind, value: str) -> Ban | None:
         """None: there is none."""
@@ -82,7 +87,10 @@ class Bans:
     def remove(self, kind: Kind, value: str) -> None:
         """Where there is one."""
         if kind == "address" and "/" in value:
-            self._networks.pop(ip_network(value), None)
+            network = ip_network(value)
+            self._networks.get((network.version, network.prefixlen), {}).pop(
+                int(network.network_address), None
+            )
         self._by_name.pop((kind, value), None)
 
     def all(self) -> list[Ban]:
@@ -106,9 +114,18 @@ class Bans:
             names.append(("address", str(address)))
         found = [self._by_name.get(name) for name in names]
         if address is not None:
-            found += [ban for network, ban in self._networks.items() if address in network]
+            found += self._of_networks(address)
         now_s = time.time()
         return next((ban for ban in found if ban is not None and not ban.is_over(now_s)), None)
+
+    def _of_networks(self, address: IPv4Address | IPv6Address) -> list[Ban | None]:
+        number = int(address)
+        found = []
+        for (version, prefix), networks in self._networks.items():
+            if version == address.version:
+                rest = address.max_prefixlen - prefix
+                found.append(networks.get(number >> rest << rest))
+        return found
 
 
 def address_or_network(text: str) -> str:

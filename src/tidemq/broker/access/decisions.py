@@ -182,7 +182,8 @@ class Decisions:
         self._failed_logins = FailedLogins(config)
         self._delayed: dict[_Exchange, asyncio.TimerHandle] = {}  # refusals that are not said yet
         self.counts: Counter[str] = Counter()
-        self.bans = Bans()
+        self.bans = Bans()  # that operators have made
+        self.file_bans = Bans()  # of bans_file
         self._failures = Lines(config.fault_lines_max, "failures of decisions", logging.ERROR)
         # who wants to see each message, or may veto one, is asked about each
         self._engine_may_answer = not hooks.has("publish", "authorise")
@@ -205,7 +206,7 @@ class Decisions:
         """To be called when a ban has come or gone: only where there are some is it asked about each CONNECT
         that nobody else decides on.
         """
-        self._engine.ask_connect = self._asks_always or bool(self.bans)
+        self._engine.ask_connect = self._asks_always or bool(self.bans) or bool(self.file_bans)
 
     def on_connect(self, request: ConnectRequest) -> None:
         """Answers a CONNECT."""
@@ -333,7 +334,8 @@ class Decisions:
 
     def _is_banned(self, exchange: _Exchange, request: ConnectRequest, username: str | None) -> bool:
         """Refuses the client where it is."""
-        ban = self.bans.find(client_id=request.client_id, username=username, peer=request.peer)
+        who = {"client_id": request.client_id, "peer": request.peer}
+        ban = self.bans.find(username=username, **who) or self.file_bans.find(username=username, **who)
         if ban is not None:
             self.counts["connects_banned"] += 1
             exchange.answer(Verdict(BANNED, f"banned by {ban.kind}"))

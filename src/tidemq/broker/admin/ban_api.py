@@ -45,7 +45,7 @@ class BanQuery(Query):
 
 
 class ShownBan(Answer):
-    """A ban. `by`: name of the token that made it."""
+    """A ban. `by`: name of the token that made it; `from_file`: it is of `bans_file`, and ends only there."""
 
     client_id: str | None
     username: str | None
@@ -54,6 +54,7 @@ class ShownBan(Answer):
     by: str
     since: datetime
     until: datetime | None
+    from_file: bool
 
 
 class MadeBan(ShownBan):
@@ -111,13 +112,17 @@ class BanApi:
                 answer=ShownBan,
                 query=BanQuery,
                 role=Role.OPERATE,
-                refusals={**wrong, 404: "There is no such ban."},
+                refusals={**wrong, 404: "There is no such ban.", 409: "It is in `bans_file`."},
             ),
         ]
 
     async def _list(self, _: web.Request, __: Query) -> BanList:
         await self._forget_those_over()
-        return BanList(bans=[_shown(each) for each in self._controls.decisions().bans.all()])
+        decisions, now_s = self._controls.decisions(), time.time()
+        of_file = [each for each in decisions.file_bans.all() if not each.is_over(now_s)]
+        rows = [_shown(each) for each in decisions.bans.all()]
+        rows += [_shown(each, from_file=True) for each in of_file]
+        return BanList(bans=sorted(rows, key=lambda each: each.since))
 
     async def _ban(self, request: web.Request, wanted: WantedBan) -> MadeBan:
         kind, value = _named(wanted)
@@ -138,6 +143,8 @@ class BanApi:
         kind, value = _named(query)
         decisions = self._controls.decisions()
         ban = decisions.bans.get(kind, value)
+        if ban is None and decisions.file_bans.get(kind, value) is not None:
+            refuse(409, f"the ban of {kind} {value!r} is in bans_file; accepted: end it there")
         if ban is None:
             refuse(404, f"there is no ban of {kind} {value!r}")
         await self._write([(FAMILY, ban.key, None)])
@@ -212,7 +219,7 @@ def _named(wanted: WantedBan | BanQuery) -> tuple[Kind, str]:
     return given[0]
 
 
-def _shown(ban: Ban) -> ShownBan:
+def _shown(ban: Ban, *, from_file: bool = False) -> ShownBan:
     return ShownBan(
         client_id=ban.value if ban.kind == "client_id" else None,
         username=ban.value if ban.kind == "username" else None,
@@ -221,4 +228,5 @@ def _shown(ban: Ban) -> ShownBan:
         by=ban.by,
         since=datetime.fromtimestamp(ban.since_s, UTC),
         until=None if ban.until_s is None else datetime.fromtimestamp(ban.until_s, UTC),
+        from_file=from_file,
     )

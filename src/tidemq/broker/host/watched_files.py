@@ -93,15 +93,15 @@ class WatchedFiles(Generic[T]):
             _log.info("%s: a change was read", names)
 
 
-def read_small_file(path: Path) -> bytes:
-    """The whole of a file of keys or a secret; ConfigError when it cannot be read or is too large."""
+def read_small_file(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
+    """The whole of a file; ConfigError when it cannot be read or is too large."""
     try:
         with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
+            data = file.read(bytes_max + 1)
     except OSError as error:
         raise refused(str(path), "the file", str(error.strerror), ["a readable file"]) from error
-    if len(data) > FILE_BYTES_MAX:
-        raise refused(str(path), "the file", "it is too large", [f"at most {FILE_BYTES_MAX} bytes"])
+    if len(data) > bytes_max:
+        raise refused(str(path), "the file", "it is too large", [f"at most {bytes_max} bytes"])
     return data
 
 
