@@ -290,6 +290,8 @@ class Config(BaseModel):
 
     alarm_drops_per_s: Annotated[StrictFloat, Field(ge=0, le=1e9)] = 100.0  # above: an alarm; 0: never
 
+    watched_topics: Annotated[tuple[str, ...], Field(max_length=100)] = ()  # filters that are counted
+
     log_level: LogLevel = "info"
     log_levels: dict[LogArea, LogLevel] = {}  # of areas that are to have another
     log_format: Literal["text", "json"] = "text"

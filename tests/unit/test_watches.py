@@ -11,10 +11,13 @@ from urllib.parse import urlencode
 
 import pytest
 from conformance.kit import connected
+from prometheus_client.parser import text_string_to_metric_families
 from waiting import WAIT_S, wait_until
 
 from tidemq import Broker, Config
 from tidemq.broker.admin import watch_api
+from tidemq.broker.monitoring import watches
+from tidemq.errors import ConfigError
 
 JSON = {"Content-Type": "application/json"}
 MESSAGES = 50
@@ -83,3 +86,53 @@ async def test_a_wrong_one_and_too_many_are_refused(config: Config, monkeypatch:
 
     async with Broker(config) as broker:
         await asyncio.to_thread(act)
+
+
+def metrics(broker: Broker) -> dict[tuple[str, str], float]:
+    """Those of watched topics, by name and filter, as Prometheus's own parser reads them."""
+    connection = http.client.HTTPConnection("127.0.0.1", broker.admin_port, timeout=WAIT_S)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    return {
+        (sample.name, sample.labels["filter"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith("tidemq_watched_topic_")
+    }
+
+
+async def test_those_of_the_configuration_are_metrics_by_the_filter_that_was_named(config: Config) -> None:
+    odd = 'plant/"a\\b"/+'
+    config = config.model_copy(update={"watched_topics": ("plant/+/temp", odd, "plant/+/temp")})
+    names = ("tidemq_watched_topic_messages_total", "tidemq_watched_topic_payload_bytes_total")
+
+    def act() -> None:
+        clients = [connected(broker) for _ in range(4)]
+        for number in range(MESSAGES):  # from the first message on, whoever publishes it
+            clients[number % 4].publish(f"plant/{number}/temp", b"12345", qos=number % 2)
+        clients[0].publish('plant/"a\\b"/1', b"1", qos=1)
+        clients[0].publish("plant/1/other", b"1", qos=1)
+        expected = dict(zip(names, (MESSAGES, 5 * MESSAGES), strict=True))
+        wanted = {(name, "plant/+/temp"): count for name, count in expected.items()}
+        wait_until(lambda: metrics(broker) == wanted | {(name, odd): 1.0 for name in names})
+        assert asked(broker, "DELETE", topic_filter=odd)[0] == 200
+        assert {topic_filter for _, topic_filter in metrics(broker)} == {"plant/+/temp"}
+
+    async with Broker(config) as broker:
+        await asyncio.to_thread(act)
+
+
+@pytest.mark.parametrize("topic_filter", ["", "a#", "a/#/b"])
+async def test_a_wrong_one_of_the_configuration_is_refused(config: Config, topic_filter: str) -> None:
+    with pytest.raises(ConfigError, match=r"configuration: watched_topics: .*accepted: topic filters"):
+        await Broker(config.model_copy(update={"watched_topics": (topic_filter,)})).start()
+
+
+def test_the_configuration_names_as_many_as_are_counted() -> None:
+    for count in (watches.WATCHES_MAX, watches.WATCHES_MAX + 1):
+        named = tuple(f"a/{number}" for number in range(count))
+        if count == watches.WATCHES_MAX:
+            assert len(Config(watched_topics=named).watched_topics) == count
+        else:
+            with pytest.raises(ValueError, match="watched_topics"):
+                Config(watched_topics=named)

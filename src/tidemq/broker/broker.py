@@ -230,6 +230,7 @@ class Broker:
         self._client_log = ClientLog(engine, config.fault_lines_max, is_needed=decisions.wants_reports)
         self.monitor = monitor = self._make_monitor(engine, storage)
         self._files = OwnFiles(config, engine, decisions, monitor, self._reloads)
+        monitor.watches.begin(config.watched_topics)
         self._settings = Settings(config, monitor.view.change_limits, self._reread)
         if self._settings.can_reload:
             self._reloads.add("configuration", self._settings.reload)

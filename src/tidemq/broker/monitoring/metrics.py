@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 import tidemq
 from tidemq.broker.monitoring.metric_names import metric_name
 from tidemq.broker.monitoring.monitor import Monitor
+from tidemq.broker.monitoring.watches import Watch
 from tidemq.engine.door.figures import Histogram, ReactorFigures
 
 # of a histogram, shown: from 2**10 ns, about a microsecond, to 2**44 ns, almost five hours
@@ -31,6 +32,10 @@ REACTOR = {  # of each reactor
     "turns": ("tidemq_reactor_turns", "Turns.", CounterMetricFamily),
     "messages_received": ("tidemq_reactor_messages_received", "PUBLISH accepted.", CounterMetricFamily),
     "messages_sent": ("tidemq_reactor_messages_sent", "PUBLISH written.", CounterMetricFamily),
+}
+WATCHES = {  # of watched topic filters, label `filter`
+    "tidemq_watched_topic_messages": "Messages on a watched topic filter.",
+    "tidemq_watched_topic_payload_bytes": "Bytes of their payloads.",
 }
 GAUGES = {  # of `Monitor.gauges`
     "tidemq_memory_used_bytes": "Bytes that count against memory_bytes_max.",
@@ -79,6 +84,7 @@ class Exposition(Collector):
             connections.add_metric([listener], count)
         yield connections
         yield _of_certificates(monitor.certificates())
+        yield from _of_watches(monitor.watches.counted())
         alarms = GaugeMetricFamily("tidemq_alarm", "1: the alarm goes on.", labels=["reason"])
         for alarm in monitor.alarms.active:
             alarms.add_metric([alarm.name], 1)
@@ -130,6 +136,17 @@ def _of_reactors(reactors: Sequence[ReactorFigures]) -> Iterator[Metric]:
         for index, figures in enumerate(reactors):
             metric.add_metric([str(index)], getattr(figures, field))
         yield metric
+
+
+def _of_watches(counted: Iterable[tuple[Watch, int, int]]) -> Iterator[Metric]:
+    """The label is the filter that an operator has named, never a topic."""
+    messages, payload_bytes = (
+        CounterMetricFamily(name, text, labels=["filter"]) for name, text in WATCHES.items()
+    )
+    for watch, count, size in counted:
+        messages.add_metric([watch.topic_filter], count)
+        payload_bytes.add_metric([watch.topic_filter], size)
+    yield from (messages, payload_bytes)
 
 
 def _of_certificates(ends: Mapping[str, datetime]) -> Metric:

@@ -1,11 +1,16 @@
-"""Topic filters that somebody asked to watch: how many messages there are on each, and on no other."""
+"""Topic filters that the configuration names, or that somebody asked to watch: how many messages there are on
+each, and on no other.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from tidemq.config import refused
 from tidemq.engine.door.view import EngineView
+from tidemq.errors import UsageError
 
 WATCHES_MAX = 100  # as many as the engine has places
 
@@ -32,6 +37,16 @@ class Watches:
 
     def __contains__(self, topic_filter: str) -> bool:
         return topic_filter in self._by_filter
+
+    def begin(self, topic_filters: Iterable[str]) -> None:
+        """Watches those of the configuration. ConfigError for a filter that is none."""
+        for topic_filter in topic_filters:
+            try:
+                self.add(topic_filter)
+            except UsageError as error:
+                raise refused(
+                    "configuration", "watched_topics", str(error), ["topic filters, as plant/+/state"]
+                ) from error
 
     def add(self, topic_filter: str) -> None:
         """From now on; nothing new where it is watched already. There has to be room. UsageError for a filter
