@@ -18,7 +18,7 @@ ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners 
 # without the files that it forbids, each of the many processes of the tests compiles anew what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations screenshots asan race assert fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations screenshots asan race assert fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -65,6 +65,9 @@ attack: setup ## 1,000 hostile connections for a minute beside a publisher and a
 
 client-wheel: setup ## build the wheel of the client alone, tidemq-client, into dist/
 	$(BIN)/python tools/client_distribution.py dist
+
+manual: setup ## the manual page, and completion for bash, zsh and fish, into build/manual/
+	$(BIN)/python tools/manual.py build/manual
 
 wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
 	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from waiting import wait_until
 
 from tidemq import Broker, Config
+from tidemq.broker.monitoring.pulse import Pulse
 from tidemq.cli import make_app
 
 
@@ -125,6 +126,19 @@ async def test_what_is_wrong_is_one_line(config: Config, words: tuple[str, ...],
         assert output.startswith("tidemq: ")
         assert said in output
         assert output.count("\n") == 1
+
+    await with_broker(config, act)
+
+
+async def test_health(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a broker that is well, and of one that asks for a restart (what it finds is tested elsewhere)."""
+
+    def act(broker: Broker, command: Command) -> None:
+        for words in (("health",), ("health", "--ready")):
+            assert command.json(*words)["status"] == "ok"
+        monkeypatch.setattr(Pulse, "look", lambda _: ["reactor 0 stands still", "the keeper has died"])
+        code, output = command.run("admin", "health")
+        assert (code, output) == (1, "tidemq: reactor 0 stands still, the keeper has died\n")
 
     await with_broker(config, act)
 

@@ -4,6 +4,7 @@ runs, so that each starts quickly.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -20,9 +21,7 @@ _GROUPS = ("admin", "acl", "store", "bench", "stream", "pipeline")
 
 def make_app(called: str = "") -> typer.Typer:
     """The command with all commands; if `called` is the name of one, with no other."""
-    app = typer.Typer(
-        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True
-    )
+    app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
     app.callback()(describe)
     known = called in (*_COMMANDS, *_GROUPS)
     for name in _COMMANDS:
@@ -56,6 +55,13 @@ def describe(
     for load tests."""
 
 
+def _called(words: list[str]) -> str:
+    """The command's name. A shell that completes a line gives the line in the environment, and no words."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    words = words or line.split()[1:]
+    return words[0] if words else ""
+
+
 def main() -> None:
     """The entry point of the command. Wrong usage exits with 2, of which systemd knows that another try does
     not help; of `pub` and `sub` with 1, as mosquitto's commands do.
@@ -64,7 +70,7 @@ def main() -> None:
     if words == ["--version"]:  # no command is needed for it
         _print_version()
         return
-    called = words[0] if words else ""
+    called = _called(words)
     if called in ("pub", "sub"):
         from tidemq.cli.property_flags import join_properties
 

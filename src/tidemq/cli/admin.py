@@ -377,6 +377,16 @@ def log_level(
 
 
 @app.command()
+def health(
+    context: typer.Context,
+    ready: Annotated[bool, typer.Option("--ready", help="Whether clients should be sent to it.")] = False,
+) -> None:
+    """Ask whether the broker is well. Exit code 1 when only a restart helps, or nobody answers; with --ready,
+    when clients should not be sent to it."""
+    exit_with(lambda: _show_facts(context, _api(context).ask("GET", "/ready" if ready else "/health")))
+
+
+@app.command()
 def reload(context: typer.Context) -> None:
     """Read again what can change, and say what needs a restart."""
     exit_with(lambda: _show_facts(context, _api(context).ask("POST", f"{API}/reload", body={})))

@@ -106,6 +106,8 @@ class Api:
 def _reason(error: HTTPError) -> str:
     try:
         problem = json.loads(error.read())
+        if "problems" in problem:  # of /health and /ready
+            return ", ".join(map(str, problem["problems"]))
         return str(problem.get("detail") or problem["error"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return f"{error.code} {error.reason}"
