@@ -13,12 +13,13 @@ FORMAT ?= delta
 MINUTES ?= 30
 PYTHONS ?= python3.12 python3.13
 PYSPARKS ?= 4.0 4.3
+EXTRAS ?= streams,auth
 ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners tests/clients
 
 # without the files that it forbids, each of the many processes of the tests compiles anew what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations screenshots asan race assert fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations screenshots asan race assert fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -68,6 +69,15 @@ client-wheel: setup ## build the wheel of the client alone, tidemq-client, into 
 
 manual: setup ## the manual page, and completion for bash, zsh and fish, into build/manual/
 	$(BIN)/python tools/manual.py build/manual
+
+sbom: setup ## what an installation is made of, as CycloneDX, into dist/tidemq.cdx.json (EXTRAS=streams,auth)
+	rm -rf build/sbom
+	$(BIN)/python -m build --wheel --no-isolation --outdir build/sbom
+	$(BIN)/python -m venv --without-pip build/sbom/installed
+	$(BIN)/pip --python build/sbom/installed/bin/python install --quiet "$$(echo build/sbom/tidemq-*.whl)[$(EXTRAS)]"
+	mkdir -p dist
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/tidemq.cdx.json build/sbom/installed/bin/python
 
 wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
 	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel
