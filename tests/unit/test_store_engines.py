@@ -206,7 +206,7 @@ def test_another_format_is_refused_and_left_as_it_is(engine: str, store: Store) 
     store.write([("meta", b"format", b"3")], sync=True)
     store.close()
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"has format b'3', this version reads b'2'"):
+        with pytest.raises(StoreError, match=r"has format 3, this version reads 2: start the version"):
             store.open()
 
 

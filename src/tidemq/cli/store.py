@@ -6,7 +6,6 @@ The parts of the store are imported when a command runs, so that the other comma
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -166,18 +165,17 @@ def restore(
 @app.command()
 def migrate(
     to: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the new store, empty or missing.")],
-    engine: Engine,
+    engine: Annotated[
+        str, typer.Option("--store", help="Engine of the new store: rocksdb or sqlite. [default: the same]")
+    ] = "",
     data: Data = Path("tidemq-data"),
 ) -> None:
-    """Copy a store to another engine, into another directory; the old one stays as it is."""
-    from tidemq.store.engines import open_empty, open_existing
-    from tidemq.store.portable import fill_store, read_store
+    """Make a store of this version's format, in another directory, of one of an older format or another
+    engine, with its streams. The old one stays as it is. Needs room for both, and says first how much."""
+    from tidemq.store.migration import migrate_store
 
     def run() -> int:
-        with closing(open_existing(data)) as old, closing(open_empty(to, engine)) as new:
-            count = fill_store(new, read_store(old))
-        if (data / "streams").is_dir():  # their messages, which the rows only point to
-            shutil.copytree(data / "streams", to / "streams")
+        count = migrate_store(data, to, engine, lambda line: print(line, file=sys.stderr, flush=True))
         print(f"{count} rows", file=sys.stderr)
         return 0
 

@@ -6,19 +6,22 @@ Tools open strictly: it is the broker that sets damaged files aside.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from tidemq.errors import StoreError
 from tidemq.store.directory import ENGINES, find_engine
-from tidemq.store.interface import Store
+from tidemq.store.interface import FORMAT, Store
 
 
-def open_existing(path: Path) -> Store:
-    """Opens the store of a data directory; StoreError when there is none or it cannot be opened."""
+def open_existing(path: Path, formats: Collection[bytes] = (FORMAT,)) -> Store:
+    """Opens the store of a data directory; StoreError when there is none, it cannot be opened, or has another
+    format than these.
+    """
     engine = find_engine(path)
     if engine is None:
         raise StoreError(f"there is no store in {path}")
-    store = _make(engine, path)
+    store = _make(engine, path, formats)
     store.open()
     return store
 
@@ -29,7 +32,7 @@ def open_empty(path: Path, engine: str) -> Store:
         raise StoreError(f"the store {engine!r} is unknown; accepted: {', '.join(ENGINES)}")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise StoreError(f"{path} is not an empty directory")
-    store = _make(engine, path)
+    store = _make(engine, path, (FORMAT,))
     store.open()
     return store
 
@@ -53,11 +56,11 @@ def restore_copy(copy: Path, path: Path) -> Store:
     return open_existing(path)
 
 
-def _make(engine: str, path: Path) -> Store:
+def _make(engine: str, path: Path, formats: Collection[bytes]) -> Store:
     if engine == "rocksdb":
         from tidemq.store.rocksdb import RocksDBStore
 
-        return RocksDBStore(path, strict=True)
+        return RocksDBStore(path, strict=True, formats=formats)
     from tidemq.store.sqlite import SQLiteStore
 
-    return SQLiteStore(path, strict=True)
+    return SQLiteStore(path, strict=True, formats=formats)

@@ -6,7 +6,7 @@ out of `FAMILIES`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -32,7 +32,9 @@ FAMILIES = (
 DAMAGE_COUNTERS = ("store_damaged", "store_log_lost")
 
 FORMAT_KEY = b"format"  # in the family `meta`
-FORMAT = b"2"  # of all rows
+FORMAT = b"2"  # of all rows; 2 is the first that was released
+OLDER: tuple[bytes, ...] = ()  # formats that `migration.py` makes this one of
+INCOMPLETE = b"incomplete"  # of a store that is being filled; any version refuses it
 
 Write = tuple[str, bytes, bytes | None]
 """Family, key and value; None deletes the key."""
@@ -99,13 +101,25 @@ class CopyableStore(Store, Protocol):
         """Makes a data directory of what it holds, durably, in an empty folder; StoreError when it cannot."""
 
 
-def check_format(store: Store, path: Path) -> None:
-    """Marks a new store below `path` with this version's format; StoreError where it has another."""
+def check_format(store: Store, path: Path, formats: Collection[bytes]) -> None:
+    """Marks a new store below `path` with this version's format. StoreError where it has one that is not
+    among `formats`; it says what to do.
+    """
     found = store.get("meta", FORMAT_KEY)
     if found is None:
         store.write([("meta", FORMAT_KEY, FORMAT)], sync=True)
-    elif found != FORMAT:
-        raise StoreError(f"the store in {path} has format {found!r}, this version reads {FORMAT!r}")
+    elif found not in formats:
+        raise StoreError(_explain_format(found, path))
+
+
+def _explain_format(found: bytes, path: Path) -> str:
+    if found == INCOMPLETE:
+        return f"the store in {path} is incomplete: what made it has not ended; remove it and make it again"
+    format_text = found[:20].decode(errors="replace")
+    text = f"the store in {path} has format {format_text}, this version reads {FORMAT.decode()}"
+    if found in OLDER:
+        return f"{text}: make another one of it with `tidemq store migrate --data {path} --to NEW`"
+    return f"{text}: start the version that wrote it, or go back to a backup or a dump that this one reads"
 
 
 def prefix_end(prefix: bytes) -> bytes | None:

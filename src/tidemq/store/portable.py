@@ -14,18 +14,17 @@ from __future__ import annotations
 import struct
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from tidemq.errors import StoreError
-from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, Store, Write
+from tidemq.store.interface import FAMILIES, FORMAT, FORMAT_KEY, INCOMPLETE, Store, Write
 
 MAGIC = b"TIDEMQ DUMP\n"
 VERSION = 1
 BLOCK_BYTES = 1 << 20  # after which a block ends
 BLOCK_BYTES_MAX = 1 << 30
-INCOMPLETE = b"incomplete"  # format of a store that is being filled; any version refuses it
 
 _VERSION = struct.Struct(">H")
 _BLOCK = struct.Struct(">II")
@@ -69,13 +68,15 @@ def read_dump(file: BinaryIO) -> Iterator[Entry]:
     return _read_rows(file)
 
 
-def fill_store(store: Store, rows: Iterable[Entry]) -> int:
+def fill_store(store: Store, rows: Iterable[Entry], first: Callable[[], None] | None = None) -> int:
     """Writes rows into an empty store; gives their number.
 
-    Until all are there the store has a format that every broker refuses. StoreError when the rows are of
-    another format than this version's.
+    Until all are there the store has a format that every broker refuses; `first` is called in that time.
+    StoreError when the rows are of another format than this version's.
     """
     store.write([("meta", FORMAT_KEY, INCOMPLETE)], sync=True)
+    if first is not None:
+        first()
     row_format = None
     batch: list[Write] = []
     count = size = 0

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,7 +44,7 @@ from tidemq.store.damage import (
     record_families,
 )
 from tidemq.store.directory import DataDirectory, explain, replace_file, sync_directory
-from tidemq.store.interface import DAMAGE_COUNTERS, FAMILIES, Row, Write, check_format, prefix_end
+from tidemq.store.interface import DAMAGE_COUNTERS, FAMILIES, FORMAT, Row, Write, check_format, prefix_end
 from tidemq.store.log_reading import judge_logs
 from tidemq.store.sync_note import Synced, SyncNote
 
@@ -71,11 +71,14 @@ T = TypeVar("T")
 
 
 class RocksDBStore:
-    """Keeps rows in RocksDB below a data directory. `strict` refuses to open what is damaged."""
+    """Keeps rows in RocksDB below a data directory. `strict` refuses to open what is damaged;
+    `formats` are those of rows that it opens.
+    """
 
-    def __init__(self, path: Path, *, strict: bool = False) -> None:
+    def __init__(self, path: Path, *, strict: bool = False, formats: Collection[bytes] = (FORMAT,)) -> None:
         self._directory = DataDirectory(path, ENGINE)
         self._strict = strict
+        self._formats = formats
         self._cache = Cache(CACHE_BYTES)
         self._unsynced = WriteOptions()
         self._unsynced.no_slowdown = True  # "incomplete" rather than sleep with the GIL
@@ -95,7 +98,7 @@ class RocksDBStore:
         self._directory.acquire()
         try:
             lines = self._open_mending()
-            check_format(self, self._directory.path)
+            check_format(self, self._directory.path, self._formats)
         except StoreError:
             self.close()
             raise

@@ -6,7 +6,7 @@ import logging
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tidemq.config import Config
 from tidemq.errors import StoreError
 from tidemq.store.directory import DataDirectory, explain, sync_directory
-from tidemq.store.interface import DAMAGE_COUNTERS, FAMILIES, Row, Write, check_format, prefix_end
+from tidemq.store.interface import DAMAGE_COUNTERS, FAMILIES, FORMAT, Row, Write, check_format, prefix_end
 from tidemq.store.sqlite_log import Frames, judge_log, read_index
 from tidemq.store.sqlite_pages import read_rows
 from tidemq.store.sync_note import SyncNote
@@ -35,11 +35,14 @@ T = TypeVar("T")
 
 
 class SQLiteStore:
-    """Keeps rows in a SQLite file below a data directory. `strict` refuses to open what is damaged."""
+    """Keeps rows in a SQLite file below a data directory. `strict` refuses to open what is damaged;
+    `formats` are those of rows that it opens.
+    """
 
-    def __init__(self, path: Path, *, strict: bool = False) -> None:
+    def __init__(self, path: Path, *, strict: bool = False, formats: Collection[bytes] = (FORMAT,)) -> None:
         self._directory = DataDirectory(path, ENGINE)
         self._strict = strict
+        self._formats = formats
         self._database: sqlite3.Connection | None = None
         self._note = SyncNote(self._directory.files / "synced")
         self._index = -1  # descriptor of the log's
@@ -54,7 +57,7 @@ class SQLiteStore:
         self._directory.acquire()
         try:
             lines = self._open_mending()
-            check_format(self, self._directory.path)
+            check_format(self, self._directory.path, self._formats)
         except StoreError:
             self.close()
             raise
