@@ -19,7 +19,7 @@ ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners 
 # without the files that it forbids, each of the many processes of the tests compiles anew what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations screenshots asan race assert fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations screenshots docs asan race assert fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -111,6 +111,9 @@ bench-operations: setup ## what it costs to be looked at: metrics, lists of clie
 
 screenshots: setup ## pictures of the dashboard for the documents, by Debian's chromium (a minute)
 	$(BIN)/python tests/browser/screenshots.py
+
+docs: setup ## the site of these documents, into build/site; a dead link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 asan: setup ## load and fuzzing with the address and leak sanitizers (SECONDS=30 each; the first build takes minutes)
 	LEAKS=1 PYTHON=$(BIN)/python tools/variant.sh address tests/adversity/sanitized_load.py --seconds $(SECONDS) --seed $(SEED)
