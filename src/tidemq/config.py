@@ -358,13 +358,25 @@ def load_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
 
     A flag that is None was not given.
     """
+    given, environment, file = read_layers(path, flags)
+    return _check(_over(given, _over(environment, file)), given, path)
+
+
+def _check(values: Mapping[str, Any], flags: Mapping[str, Any], path: Path | None) -> Config:
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise _explain(error.errors()[0], flags, path) from error
+
+
+def read_layers(
+    path: Path | None, flags: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What flags, environment and file say, unchecked, each by key; ConfigError where one cannot be read."""
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     file = _read_file(path)
     _refuse_unknown_environment()
-    try:
-        return Config.model_validate(_over(given, _over(_typed_environment(_read_environment()), file)))
-    except ValidationError as error:
-        raise _explain(error.errors()[0], given, path) from error
+    return given, _typed_environment(_read_environment()), file
 
 
 def _over(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:

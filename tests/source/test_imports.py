@@ -22,12 +22,13 @@ BELOW = {
     "store": "limits errors config wire",
     "stream": "limits errors config wire engine store",
     "broker": "limits errors config wire net engine store stream",
+    "origins": "config",
     "client": "limits errors wire",
     "testing": "limits errors config wire engine store broker client",
     "pytest_plugin": "config testing",
     "bench": "limits errors wire net",
     "pipeline": "limits errors wire client bench",  # of bench: results of load tests, read and drawn
-    "cli": "limits errors config wire store stream broker client bench pipeline",
+    "cli": "limits errors config wire store stream broker origins client bench pipeline",
     "__init__": "limits errors config wire broker",  # what the package offers
 }
 # The rooms of a part: its folders, and the modules that stand before them, each a room of its own.
@@ -67,6 +68,7 @@ ROOMS = {
         "authenticators": "access acl_rules host providers",
         "monitoring": "durability",
         "admin": "access durability fault_log logs monitoring program_subscription settings",
+        "preflight": "access admin host listeners own_providers providers reload",
         "broker": "access admin authenticators completion durability fault_log hooks host listeners logs "
         "monitoring own_files own_providers program_subscription providers reload replays settings "
         "sys_topics",

@@ -59,13 +59,20 @@ def make_scheme(listener: Listener) -> ServerScheme | None:
     )
 
 
-def _read_scheme(name: str, listener: Listener) -> ServerScheme:
-    """That of a listener with TLS; ConfigError, which names it."""
+def make_scheme_of(name: str, listener: Listener) -> ServerScheme | None:
+    """The same; of a listener with TLS ConfigError, which names it."""
+    if listener.tls is None:
+        return make_scheme(listener)
     try:
-        scheme = make_scheme(listener)
+        return make_scheme(listener)
     except UsageError as error:
         accepted = ["readable PEM files"]
         raise refused("configuration", f"listener {name}", str(error), accepted) from error
+
+
+def _read_scheme(name: str, listener: Listener) -> ServerScheme:
+    """That of a listener with TLS; ConfigError, which names it."""
+    scheme = make_scheme_of(name, listener)
     assert scheme is not None
     return scheme
 

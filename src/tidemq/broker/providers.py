@@ -152,6 +152,11 @@ def find_provider(kind: Kind, name: str, options: Options, config: Config) -> An
     """Makes the provider of that kind and name; ConfigError when there is none of that name, its options are
     wrong, or a package that it needs is not installed.
     """
+    return find_factory(kind, name)(config, options)
+
+
+def find_factory(kind: Kind, name: str) -> Callable[[Config, Options], Any]:
+    """What makes it; ConfigError when there is none of that name, or a package that it needs is missing."""
     known = {point.name: point for point in _installed().select(group=f"tidemq.{kind}s")}
     if name not in known:
         raise unknown_name("configuration", kind, name, known)
@@ -161,7 +166,7 @@ def find_provider(kind: Kind, name: str, options: Options, config: Config) -> An
         ours = known[name].value.startswith("tidemq.")
         accepted = ["pip install 'tidemq[auth]'" if ours else f"an installed {error.name}"]
         raise refused("configuration", kind, f"{name} needs the package {error.name}", accepted) from error
-    return factory(config, options)
+    return factory
 
 
 Model = TypeVar("Model", bound=BaseModel)

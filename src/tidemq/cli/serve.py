@@ -7,28 +7,34 @@ from typing import Annotated
 
 import typer
 
+Host = Annotated[str | None, typer.Option(help="Address to listen on. [default: 0.0.0.0]")]
+Port = Annotated[int | None, typer.Option(help="Port; 0 picks a free one. [default: 1883]")]
+Reactors = Annotated[int | None, typer.Option(help="Event loops; 0: one per core. [default: 0]")]
+StoreName = Annotated[str | None, typer.Option(help="rocksdb, sqlite or memory. [default: rocksdb]")]
+Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of stores with files.")]
+Durability = Annotated[
+    str | None, typer.Option(help="When a commit is on the disk: sync, interval or os. [default: sync]")
+]
+StoreStrict = Annotated[bool | None, typer.Option("--store-strict", help="Refuse to start on damaged data.")]
+LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")]
+AdminPort = Annotated[
+    int | None, typer.Option(help="Port of the admin listener and dashboard, HTTP; 0: off.")
+]
+
 
 def serve(
     config: Annotated[
         Path | None, typer.Option(envvar="TIDEMQ_CONFIG", metavar="FILE", help="TOML file to read.")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 0.0.0.0]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. [default: 1883]")] = None,
-    reactors: Annotated[int | None, typer.Option(help="Event loops; 0: one per core. [default: 0]")] = None,
-    store: Annotated[str | None, typer.Option(help="rocksdb, sqlite or memory. [default: rocksdb]")] = None,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of stores with files.")] = None,
-    durability: Annotated[
-        str | None, typer.Option(help="When a commit is on the disk: sync, interval or os. [default: sync]")
-    ] = None,
-    store_strict: Annotated[
-        bool | None, typer.Option("--store-strict", help="Refuse to start on damaged data.")
-    ] = None,
-    log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning or error. [default: info]")
-    ] = None,
-    admin_port: Annotated[
-        int | None, typer.Option(help="Port of the admin listener and dashboard, HTTP; 0: off.")
-    ] = None,
+    host: Host = None,
+    port: Port = None,
+    reactors: Reactors = None,
+    store: StoreName = None,
+    data: Data = None,
+    durability: Durability = None,
+    store_strict: StoreStrict = None,
+    log_level: LogLevel = None,
+    admin_port: AdminPort = None,
 ) -> None:
     """Run the broker until SIGTERM or SIGINT.
 

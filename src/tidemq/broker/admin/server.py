@@ -53,6 +53,42 @@ def _is_ours(record: logging.LogRecord) -> bool:
 _log.addFilter(_is_ours)
 
 
+def _make_tls(config: Config) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_certificate(context, config)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
+    cert, key = config.admin_cert, config.admin_key
+    try:
+        context.load_cert_chain(cert, key or None, password=lambda: "")  # it would ask on the terminal
+    except OSError as error:  # SSLError is one, and says nothing of the files
+        problem = f"{cert} {key}: {error.strerror or error}"
+        accepted = ["readable PEM files, the key without a password"]
+        raise refused("configuration", "admin_cert", problem, accepted) from error
+
+
+def _refuse_strangers(guard: Guard, host: str, address: str) -> None:
+    """ConfigError where other machines could come in without a token."""
+    if not guard.has_token and not is_loopback(address):
+        problem = f"{host!r} can be reached from other machines, and there is no admin_token_file"
+        raise refused("configuration", "admin_host", problem, ["127.0.0.1", "admin_token_file as well"])
+
+
+def check_admin(config: Config) -> None:
+    """Reads tokens and certificate as a start does, and binds nothing. ConfigError, or OSError for a host
+    that has no address.
+    """
+    guard = Guard(config)
+    if config.admin_cert:
+        _make_tls(config)
+    with listening_at(f"{config.admin_host}:{config.admin_port}"):
+        for *_, address in socket.getaddrinfo(config.admin_host, config.admin_port, type=socket.SOCK_STREAM):
+            _refuse_strangers(guard, config.admin_host, str(address[0]))
+
+
 class AdminServer:
     """Answers on one address from `start` until closed."""
 
@@ -67,7 +103,7 @@ class AdminServer:
         self._live = LiveApi(controls)
         self._page = page_routes()  # now: later the process may be somebody who cannot read them
         self._guard.open_paths = (*OPEN_PATHS, *self._page)
-        self._tls = self._make_tls() if config.admin_cert else None
+        self._tls = _make_tls(config) if config.admin_cert else None
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
         self._door: Door | None = None
@@ -99,11 +135,7 @@ class AdminServer:
     def _bind(self, host: str, port: int) -> None:
         kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
         for family, _, protocol, _, address in socket.getaddrinfo(host, port, type=kind, flags=flags):
-            if not self._guard.has_token and not is_loopback(str(address[0])):
-                problem = f"{host!r} can be reached from other machines, and there is no admin_token_file"
-                raise refused(
-                    "configuration", "admin_host", problem, ["127.0.0.1", "admin_token_file as well"]
-                )
+            _refuse_strangers(self._guard, host, str(address[0]))
             bound = socket.socket(family, kind, protocol)
             self._sockets.append(bound)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -167,23 +199,8 @@ class AdminServer:
         """Reads token and certificate again. ConfigError for a wrong one; then the old one stays in force."""
         self._guard.reload()
         if self._tls is not None:
-            self._make_tls()  # a trial: a pair that does not fit must not reach the context in use
-            self._load_certificate(self._tls)
-
-    def _make_tls(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._load_certificate(context)
-        return context
-
-    def _load_certificate(self, context: ssl.SSLContext) -> None:
-        cert, key = self._config.admin_cert, self._config.admin_key
-        try:
-            context.load_cert_chain(cert, key or None, password=lambda: "")  # it would ask on the terminal
-        except OSError as error:  # SSLError is one, and says nothing of the files
-            problem = f"{cert} {key}: {error.strerror or error}"
-            accepted = ["readable PEM files, the key without a password"]
-            raise refused("configuration", "admin_cert", problem, accepted) from error
+            _make_tls(self._config)  # a trial: a pair that does not fit must not reach the context in use
+            _load_certificate(self._tls, self._config)
 
     async def close(self) -> None:
         """Stops to listen."""

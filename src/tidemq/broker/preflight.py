@@ -1,0 +1,43 @@
+"""What a start reads, read without starting: are a configuration and the files that it names right?"""
+
+from __future__ import annotations
+
+from tidemq.broker.access.file_formats import read_rules
+from tidemq.broker.host.privileges import find_identity
+from tidemq.broker.listeners import configured_listeners, make_scheme_of
+from tidemq.broker.own_providers import OwnProviders
+from tidemq.broker.providers import find_factory
+from tidemq.broker.reload import Reloads
+from tidemq.config import Config, refused
+
+
+async def check_files(config: Config) -> None:
+    """Raises for a wrong configuration what `Broker.start` raises: ConfigError, in the same order. Nothing is
+    bound or written, the store is not opened, and no other server is asked.
+    """
+    find_identity(config.user, config.group)
+    listeners = configured_listeners(config)
+    providers = OwnProviders(config, Reloads())
+    try:
+        providers.make("authoriser", config.authoriser, config.authoriser_options)
+        find_factory("store", config.store)
+        providers.authenticators(listeners, None)
+        for name, listener in listeners.items():
+            make_scheme_of(name, listener)
+        if config.admin_port:
+            _check_admin(config)
+        if config.streams and config.store == "memory":
+            raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
+        if config.acl_file is not None:
+            read_rules(config.acl_file, config.acl_format)
+    finally:
+        await providers.close()
+
+
+def _check_admin(config: Config) -> None:
+    try:
+        from tidemq.broker.admin.server import check_admin
+    except ImportError as error:
+        text = f"it needs the package {error.name}"
+        raise refused("configuration", "admin_port", text, ["0", "pip install 'tidemq[admin]'"]) from error
+    check_admin(config)
