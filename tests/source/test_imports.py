@@ -57,7 +57,6 @@ ROOMS = {
         "host": "",
         "providers": "acl_rules",
         "own_providers": "providers reload",
-        "own_files": "access monitoring providers reload",
         "hooks": "fault_log providers",
         "stream_filters": "providers",
         "replay_pieces": "stream_filters",
@@ -67,6 +66,7 @@ ROOMS = {
         "access": "acl_rules fault_log hooks host providers replay_pieces replays stream_filters",
         "authenticators": "access acl_rules host providers",
         "monitoring": "durability",
+        "own_files": "access monitoring providers reload",
         "admin": "access durability fault_log logs monitoring program_subscription settings",
         "preflight": "access admin host listeners own_providers providers reload",
         "broker": "access admin authenticators completion durability fault_log hooks host listeners logs "
