@@ -1,8 +1,8 @@
 """A reader of a page: types its commands at terminals, in the order of the page.
 
-`python terminals.py PAGE FOLDER` reads a page in a network of its own (no other server is there, so ports are
-free) and in a folder. The environment has `HOME`, the folder `home` there, and a short `PATH`, `venv/bin` of
-the folder first. What does not go as the page says ends it with status 1. A page is read so:
+`python terminals.py PAGE FOLDER --part rest` reads a page in a folder and in a network of its own: no other
+server is there, so ports are free. The environment has `HOME`, the folder `home` there, and a short `PATH`,
+`venv/bin` of the folder first. What does not go as the page says ends it with status 1. A page is read so:
 
 - A block ```` ```console ```` is typed at the terminal that `title="..."` names, or at the only one without.
   What follows `$ ` is typed. Other lines are what the reader then sees, in this order; `…` stands for
@@ -10,7 +10,8 @@ the folder first. What does not go as the page says ends it with status 1. A pag
 - A command that is still to be seen of at its terminal, by lines or `^C` in a later block, goes on
   meanwhile. Any other must end, with status 0.
 - Any other block with `title="FILE"` is written to this file, at its end where there is one.
-- A block with the title `install` is left out with `--installed`.
+- Blocks with the title `install` are read with `--part install`, in the network of this machine, all others
+  with `--part rest`.
 """
 
 from __future__ import annotations
@@ -229,13 +230,13 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("page", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--installed", action="store_true")
+    parser.add_argument("--part", choices=[INSTALL, "rest"], required=True)
     parser.add_argument("--wait-s", type=float, required=True, help="for what must happen")
     given = parser.parse_args()
-    bring_loopback_up()
-    steps = steps_of(given.page.read_text())
-    if given.installed:
-        steps = [step for step in steps if step.terminal != INSTALL]
+    installing = given.part == INSTALL
+    if not installing:
+        bring_loopback_up()
+    steps = [each for each in steps_of(given.page.read_text()) if (each.terminal == INSTALL) == installing]
     try:
         Reader(given.folder, given.wait_s).read(steps)
     except UntrueError as error:
