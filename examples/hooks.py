@@ -2,12 +2,14 @@
 
 import asyncio
 
-from tidemq import Broker, Config, hookimpl
+from tidemq import Broker, Config, HeldMessage, hookimpl
 from tidemq.broker import Access
-from tidemq.engine.door.events import Connected, Disconnected, PublishRequest, SubscribeRequest
+from tidemq.engine.door.events import Connected, Disconnected, SubscribeRequest
 
 
 class Watcher:
+    filters = ("#",)  # of messages that `publish` gets
+
     @hookimpl
     def connect(self, event: Connected) -> None:
         print(f"{event.client_id} came from {event.peer}")
@@ -21,8 +23,9 @@ class Watcher:
         print(f"{request.client_id} reads {[topic_filter for topic_filter, _ in request.filters]}")
 
     @hookimpl
-    async def publish(self, request: PublishRequest) -> None:
-        print(f"{request.client_id} writes {len(request.payload)} bytes to {request.topic}")
+    async def publish(self, messages: list[HeldMessage]) -> None:
+        for each in messages:
+            print(f"{each.client_id} writes {len(each.payload)} bytes to {each.topic}")
 
     @hookimpl
     def disconnect(self, event: Disconnected) -> None:

@@ -238,6 +238,26 @@ class StreamConfig(BaseModel):
         return given
 
 
+class PluginConfig(BaseModel):
+    """A plugin by the name of its entry point in `tidemq.plugins`, and how it is called."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    options: Options = {}
+    # topics whose messages `publish` is asked about, and whose acknowledgements `delivered` is told of; None:
+    # those that the plugin itself names
+    filters: tuple[str, ...] | None = None
+    delivered_filters: tuple[str, ...] | None = None
+    timeout_s: Annotated[StrictFloat, Field(gt=0, le=300)] = 5.0  # of a call
+    on_failure: Literal["refuse", "pass"] = "refuse"  # what becomes of messages that it has not decided on
+    failures_max: Annotated[StrictInt, Field(ge=1, le=1000)] = 5  # in a row; then it is not called
+    open_s: Annotated[StrictFloat, Field(ge=0, le=_DAY_S)] = 30.0  # for so long
+    batch_max: Annotated[StrictInt, Field(ge=1, le=100_000)] = 1000  # messages of a call
+    # seconds between two calls of `tick`; None: as the plugin says
+    tick_s: Annotated[StrictFloat, Field(gt=0, le=_DAY_S)] | None = None
+
+
 class Config(BaseModel):
     """Everything that `tidemq serve` can be told. Raises pydantic's ValidationError on a wrong value."""
 
@@ -260,6 +280,7 @@ class Config(BaseModel):
     durability_interval_ms: Annotated[StrictInt, Field(ge=1, le=60_000)] = 100  # of `interval`
     queue_full: Literal["drop_oldest", "drop_newest", "reject"] = "drop_newest"  # beyond a queue's limits
     streams: tuple[StreamConfig, ...] = ()
+    plugins: tuple[PluginConfig, ...] = ()
     authenticator: str = "anonymous"
     authenticator_options: Options = {}
     authoriser: str = "allow"
@@ -478,7 +499,7 @@ def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) 
 
 def _shown(location: list[str], value: object) -> str:
     """A refused value as a message quotes it: not one that may hold a secret."""
-    if any(part.endswith("_options") for part in location):
+    if any(part.endswith("options") for part in location):
         return "what it is"
     if isinstance(value, Mapping | list | tuple | BaseModel):  # there may be options in it
         return f"this {'list' if isinstance(value, list | tuple) else 'table'}"
@@ -494,6 +515,7 @@ def _known_names(location: list[str]) -> Iterable[str]:
         "certificates": Certificate,
         "websocket": WebSocketConfig,
         "streams": StreamConfig,
+        "plugins": PluginConfig,
     }
     tables = [models[part] for part in location[:-1] if part in models]
     return (tables[-1] if tables else Config).model_fields

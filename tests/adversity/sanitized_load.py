@@ -45,14 +45,16 @@ from tidemq.engine import (
     StoreAccess,
     SubscribeRequest,
 )
-from tidemq.engine.door.events import Spanned, Traced
+from tidemq.engine.door.events import HeldMessage, Spanned, Traced
 from tidemq.engine.door.listeners import ListenerRates
+from tidemq.engine.door.plugin_access import PluginAccess
 from tidemq.engine.door.rule_row import CLIENT_MARK, PUBLISH, SUBSCRIBE, RuleRow
 from tidemq.engine.door.view import EngineView
 from tidemq.limits import Limits
 from tidemq.store import MemoryStore, Store
 from tidemq.store.rocksdb import make_rocksdb_store
 from tidemq.store.sqlite import make_sqlite_store
+from tidemq.wire import Publish, encode
 
 TESTS = Path(__file__).resolve().parents[1]
 ROUNDS = [(2, False), (4, False), (2, True), (4, True)]  # reactors, whether the control plane decides
@@ -164,6 +166,14 @@ def answer(engine: Engine, event: Event, dice: random.Random) -> None:
         engine.answer_publish(event.connection, 0x87 if refused else 0, ttl_s=dice.choice([0, 0.01]))
 
 
+def answer_held(plugins: PluginAccess, event: HeldMessage, dice: random.Random) -> None:
+    """A plugin's decision; a will it forgets."""
+    changed = dice.choice([None, None, encode(Publish(topic=event.topic, payload=b"changed"), 5)])
+    if not event.is_will:
+        reason = dice.choice([0] * 50 + [0x10, 0x99])
+        plugins.answer([(event.connection, event.number, reason, changed)])
+
+
 def oversee(engine: Engine, view: EngineView, decides: bool, dice: random.Random) -> None:
     """As an operator does now and then: limits, whom a trace is about, bans."""
     engine.ask_connect = decides or dice.random() < 0.1
@@ -183,6 +193,7 @@ def embed(
     undecided: list[Event] = []  # answered later, when the client may be elsewhere, or gone
     received = Counter[type]()
     view = EngineView(engine)
+    plugins = PluginAccess(engine)
     while time.monotonic() < until:
         select.select([engine.fileno()], [], [], 0.01)
         events, undecided = undecided + engine.events(), []
@@ -190,6 +201,8 @@ def embed(
             received[type(event)] += 1
             if dice.random() < 0.02:
                 undecided.append(event)
+            elif isinstance(event, HeldMessage):
+                answer_held(plugins, event, dice)
             else:
                 answer(engine, event, dice)
         for _ in range(5):
@@ -207,6 +220,9 @@ def embed(
             engine.set_rules(draw_rules(dice))
         if dice.random() < 0.1:
             entrances.replace(dice, 2 * LIMITS.connect_timeout_s)
+        if dice.random() < 0.05:
+            wanted = [["load/1/#", "load/+/heat", "#"][: dice.randrange(4)] for _ in range(2)]
+            plugins.set_filters(*wanted)
         oversee(engine, view, decides, dice)
         engine.counters()
     return received

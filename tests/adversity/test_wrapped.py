@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from conformance.packets import CONNACK, PING, connect, disconnect, publish, sub
 from waiting import LATE_S, WAIT_S
 
 from tidemq.engine import ConnectRequest, SubscribeRequest
+from tidemq.engine.door.events import HeldMessage
+from tidemq.engine.door.plugin_access import PluginAccess
 from tidemq.net.server_tls import ServerTls
 from tidemq.net.server_upgrade import WebSocketTerms
 from tidemq.net.tls import TlsContext
@@ -142,6 +145,30 @@ def test_who_ends_while_its_connect_is_decided_is_ended(start_engine: StartEngin
     engine.engine.answer_connect(asked.connection, 0)
     client.wait_for_end()
     assert_it_rests(engine)
+
+
+@pytest.mark.parametrize("properly", [True, False])
+def test_who_ends_while_plugins_decide_on_its_messages_loses_none(
+    start_engine: StartEngine, kind: Kind, properly: bool
+) -> None:
+    engine = start_engine(1, scheme=kind.server)
+    access = PluginAccess(engine.engine)
+    access.set_filters(["up"], [])
+    client = Wrapped(engine.port, kind.client)
+    client.send(connect(unique("c"), keep_alive_s=0))
+    client.receive_packet(CONNACK)
+    client.raw(
+        client.wrapped(publish("up", b"1"), publish("up", b"2")), client.goodbye() if properly else b""
+    )
+    client.socket.shutdown(socket.SHUT_WR)
+    messages: list[HeldMessage] = []
+    while len(messages) < 2:
+        messages += wait_for_events(engine, HeldMessage)
+    assert_it_rests(engine)
+    access.answer([(each.connection, each.number, 0, None) for each in messages])
+    engine.wait_for("messages_received", 2)
+    client.wait_for_end()
+    assert engine.count("dropped_held") == 0
 
 
 def wait_for_events(engine: EngineUnderTest, kind: type) -> list[Any]:

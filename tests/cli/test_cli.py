@@ -358,6 +358,27 @@ def test_a_refused_client_exits_with_the_server_s_code(tmp_path: Path) -> None:
         process.communicate(timeout=WAIT_S)
 
 
+def test_serve_has_the_plugins_of_its_file_or_does_not_start(tmp_path: Path) -> None:
+    path = tmp_path / "tidemq.toml"
+    path.write_text('host = "127.0.0.1"\nport = 0\n[[plugins]]\nname = "sparkplug"\n')
+    process = Tidemq(0).start("serve", "--config", str(path))
+    assert process.stdout is not None
+    try:
+        tidemq = Tidemq(int(process.stdout.readline().rsplit(b":", 1)[1]))
+        topic = "spBv1.0/G1/NBIRTH/E1"
+        assert tidemq.run("pub", "-t", topic, "-m", "birth", "-q", "1")[0] == 0
+        code, out, _ = tidemq.run("sub", "-t", f"$sparkplug/certificates/{topic}", "-C", "1")
+        assert (code, out) == (0, b"birth\n")
+    finally:
+        process.terminate()
+        process.communicate(timeout=WAIT_S)
+    path.write_text(path.read_text().replace("sparkplug", "sparkplog"))
+    process = Tidemq(0).start("serve", "--config", str(path))
+    _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 2
+    assert b"plugins.0.name: 'sparkplog' is unknown, did you mean sparkplug?" in err
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_ends_with_0_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     process, port = start_tidemq(tmp_path)

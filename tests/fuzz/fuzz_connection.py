@@ -62,7 +62,9 @@ from tidemq.engine import (
     SubscribeRequest,
 )
 from tidemq.engine.door import rule_row
+from tidemq.engine.door.events import HeldMessage
 from tidemq.engine.door.listeners import ListenerRates
+from tidemq.engine.door.plugin_access import PluginAccess
 from tidemq.engine.door.rule_row import CLIENT_MARK, RuleRow
 from tidemq.limits import Limits
 
@@ -108,6 +110,10 @@ class Stage:
         decides = dice.random() < 0.5
         self.engine.ask_connect = self.engine.ask_subscribe = self.engine.ask_publish = decides
         self.engine.report_connections = decides
+        self.plugins = PluginAccess(self.engine)
+        self.held: list[HeldMessage] = []
+        if dice.random() < 0.5:
+            self.plugins.set_filters(["a/#", "+/b"], ["good/#", "#"])
         self.folder = tempfile.TemporaryDirectory()
         self.entrances = Entrances(self.engine, 2, Path(self.folder.name), RATES)
         self.port: int = self.entrances.doors[0].port
@@ -200,6 +206,9 @@ class Stage:
             self.delivering.discard(event.connection)
             if not event.gone and dice.random() < 0.9:
                 self.deliver(event.connection, _REPLAYED)
+        elif isinstance(event, HeldMessage):
+            self.answer_held(event, dice)
+            return
         elif isinstance(event, PublishRequest):
             good = "good/" in event.client_id
             reason = 0 if good or dice.random() < 0.9 else 0x87
@@ -210,6 +219,17 @@ class Stage:
             self.engine.answer_publish(event.connection, 0)
             self.engine.answer_subscribe(event.connection, [0])
             self.engine.answer_connect(event.connection, 0, client_id="twice")
+
+    def answer_held(self, event: HeldMessage, dice: random.Random) -> None:
+        """At once, later or twice, in any order; a will is not answered."""
+        self.held.append(event)
+        dice.shuffle(self.held)
+        while len(self.held) > dice.choice([0, 0, 3]):
+            each = self.held.pop()
+            changed = dice.choice([None, None, publish("a/b", b"changed", 0), b"\x30\x05abc"])
+            if not each.is_will:
+                answer = (each.connection, each.number, dice.choice([0, 0, 0, 0x10, 0x99]), changed)
+                self.plugins.answer([answer] * dice.choice([1, 1, 2]))
 
     def play(self, scenario: Scenario) -> None:
         """Plays the steps, then asks whether the good pair has noticed."""

@@ -23,6 +23,7 @@ BELOW = {
     "stream": "limits errors config wire engine store",
     "broker": "limits errors config wire net engine store stream",
     "origins": "config",
+    "plugins": "errors config wire broker",
     "client": "limits errors wire",
     "testing": "limits errors config wire engine store broker client",
     "pytest_plugin": "config testing",
@@ -47,6 +48,7 @@ ROOMS = {
     },
     "broker": {
         "acl_rules": "",
+        "circuit_breaker": "",
         "completion": "",
         "fault_log": "",
         "logs": "",
@@ -57,22 +59,24 @@ ROOMS = {
         "host": "",
         "providers": "acl_rules",
         "own_providers": "providers reload",
-        "hooks": "fault_log providers",
+        "plugins": "circuit_breaker fault_log",
+        "hooks": "fault_log plugins providers",
+        "own_plugins": "hooks plugins providers",
         "stream_filters": "providers",
         "replay_pieces": "stream_filters",
         "replays": "fault_log providers replay_pieces stream_filters",
         "listeners": "host",
         "durability": "completion providers",
         "access": "acl_rules fault_log hooks host providers replay_pieces replays stream_filters",
-        "authenticators": "access acl_rules host providers",
+        "authenticators": "access acl_rules circuit_breaker host providers",
         "monitoring": "durability",
         "own_files": "access monitoring providers reload",
         "admin": "access durability fault_log logs monitoring program_subscription settings",
         "preflight": "access admin host listeners own_providers providers reload",
-        "broker": "access admin authenticators completion durability fault_log hooks host listeners logs "
-        "monitoring own_files own_providers program_subscription providers reload replays settings "
-        "sys_topics",
-        "__init__": "acl_rules broker hooks program_subscription providers",
+        "broker": "access admin authenticators completion durability fault_log host listeners logs "
+        "monitoring own_files own_plugins own_providers plugins program_subscription providers reload "
+        "replays settings sys_topics",
+        "__init__": "acl_rules broker hooks plugins program_subscription providers",
     },
     "bench": {
         "__init__": "",

@@ -18,6 +18,7 @@ FEWER: dict[str, str] = {  # than two invariants, and why
     "door/events": "plain Python data",
     "door/figures": "plain Python data",
     "door/listeners": "plain Python data",
+    "door/plugin_access": "hands filters and answers over; one of its own",
     "door/rule_book": "makes a policy in one call",
     "door/rosters": "Python objects into a struct and back",
     "door/rule_row": "plain Python data",

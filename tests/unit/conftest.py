@@ -153,6 +153,24 @@ class FakeEngine:
         pass
 
 
+class FakePluginAccess:
+    """Keeps which filters plugins want, and what they decided."""
+
+    def __init__(self) -> None:
+        self.filters: tuple[list[str], list[str]] = ([], [])
+        self.batches: list[list[tuple[int, int, int, bytes | None]]] = []
+
+    def set_filters(self, publish: Sequence[str], delivered: Sequence[str]) -> None:
+        self.filters = list(publish), list(delivered)
+
+    def answer(self, answers: Sequence[tuple[int, int, int, bytes | None]]) -> None:
+        self.batches.append(list(answers))
+
+    @property
+    def answers(self) -> list[tuple[int, int, int, bytes | None]]:
+        return [each for batch in self.batches for each in batch]
+
+
 class FakeView:
     """What can be seen of it: nothing."""
 
@@ -185,6 +203,7 @@ class BrokerOnFake(Broker):
     """A broker whose engine is the double; `engine` is it."""
 
     engine: FakeEngine
+    access: FakePluginAccess
 
     def __init__(self, config: Config, **parts: Any) -> None:
         if config.store == Config().store:  # which keeps files
@@ -194,6 +213,10 @@ class BrokerOnFake(Broker):
     def _make_engine(self) -> Any:
         self.engine = FakeEngine(self.config.limits, reactors=self.config.reactors)
         return self.engine
+
+    def _plugin_access(self, engine: Any) -> Any:
+        self.access = FakePluginAccess()
+        return self.access
 
     def _make_view(self, engine: Any) -> Any:
         return FakeView()

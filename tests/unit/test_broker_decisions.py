@@ -334,10 +334,6 @@ class Plugin:
         self.seen.append(("subscribe", request.filters))
 
     @hookimpl
-    def publish(self, request: Any) -> None:
-        self.seen.append(("publish", request.topic))
-
-    @hookimpl
     async def disconnect(self, event: Any) -> None:
         self.seen.append(("disconnect", event.client_id))
 
@@ -357,22 +353,22 @@ async def test_hooks_are_told_and_may_veto(broker_on_fake: type[BrokerOnFake]) -
         engine.say(Disconnected(1, "c1", "p", 0, 0))
         await asyncio.sleep(0.02)
     assert plugin.seen == [
-        ("connect", "c1"), ("subscribe", (("a", 1),)), ("publish", "a"), ("disconnect", "c1")
+        ("connect", "c1"), ("subscribe", (("a", 1),)), ("disconnect", "c1")
     ]  # fmt: skip
 
 
 async def test_the_engine_is_asked_only_what_a_plugin_wants(broker_on_fake: type[BrokerOnFake]) -> None:
-    class OnPublish:
+    class OnSubscribe:
         @hookimpl
-        def publish(self, request: Any) -> None:
+        def subscribe(self, request: Any) -> None:
             raise RuntimeError("hook broke")
 
-    async with broker_on_fake(Config(**QUIET), plugins=[OnPublish()]) as broker:
+    async with broker_on_fake(Config(**QUIET), plugins=[OnSubscribe()]) as broker:
         engine = broker.engine
         asked = (engine.ask_connect, engine.ask_subscribe, engine.ask_publish, engine.report_connections)
-        assert asked == (False, False, True, False)
-        engine.say(publish("a"))
-        assert await answers(broker, 1) == [("publish", 1, 0)]  # a hook that is only told can't refuse
+        assert asked == (False, True, False, False)
+        engine.say(subscribe("a"))
+        assert await answers(broker, 1) == [("subscribe", 1, (0,))]  # a hook that is only told can't refuse
 
 
 async def test_a_plugin_that_fails_hides_nothing_from_the_others(
@@ -388,18 +384,18 @@ async def test_a_plugin_that_fails_hides_nothing_from_the_others(
             raise RuntimeError("disconnect broke")
 
         @hookimpl
-        def publish(self) -> None:  # type: ignore[override]
-            raise RuntimeError("publish broke")
+        def subscribe(self) -> None:  # type: ignore[override]
+            raise RuntimeError("subscribe broke")
 
     first, last = Plugin(), Plugin()
     async with broker_on_fake(Config(**QUIET), plugins=[first, Fails(), last]) as broker:
         broker.engine.say(Connected(1, "c1", "p", 5, False))
         await asyncio.sleep(0.02)
-        broker.engine.say(publish("a"))
-        assert await answers(broker, 1) == [("publish", 1, 0)]
+        broker.engine.say(subscribe("a"))
+        assert await answers(broker, 1) == [("subscribe", 1, (0,))]
         broker.engine.say(Disconnected(1, "c1", "p", 0, 0))
         await asyncio.sleep(0.02)
-    seen = [("connect", "c1"), ("publish", "a"), ("disconnect", "c1")]
+    seen = [("connect", "c1"), ("subscribe", (("a", 1),)), ("disconnect", "c1")]
     assert first.seen == last.seen == seen
     assert len([each for each in caplog.messages if "failed" in each]) == 3
 
@@ -437,7 +433,7 @@ async def test_who_has_no_opinion_vetoes_nothing(broker_on_fake: type[BrokerOnFa
 async def test_a_wrapper_is_refused(broker_on_fake: type[BrokerOnFake]) -> None:
     class Wraps:
         @hookimpl(wrapper=True)
-        def publish(self, request: Any) -> Any:
+        def publish(self, messages: Any) -> Any:
             return (yield)
 
     with pytest.raises(UsageError, match="wrapper"):

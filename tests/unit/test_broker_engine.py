@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 from waiting import WAIT_S
 
-from tidemq import Broker, Config, hookimpl
+from tidemq import Broker, Config, HeldMessage, hookimpl
 from tidemq.broker import Verdict
 from tidemq.engine.door.events import ConnectRequest
 from tidemq.store import MemoryStore
@@ -146,6 +146,8 @@ async def test_an_authenticator_refuses_in_every_version() -> None:
 
 
 class Watcher:
+    filters = ("a", "private/#")
+
     def __init__(self) -> None:
         self.seen: list[Any] = []
 
@@ -163,8 +165,8 @@ class Watcher:
         self.seen.append(("subscribe", request.filters))
 
     @hookimpl
-    async def publish(self, request: Any) -> None:
-        self.seen.append(("publish", request.username, request.topic, request.payload))
+    async def publish(self, messages: list[HeldMessage]) -> None:
+        self.seen += [("publish", each.username, each.topic, each.payload) for each in messages]
 
     @hookimpl
     def disconnect(self, event: Any) -> None:

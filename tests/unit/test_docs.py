@@ -19,6 +19,7 @@ from tidemq.config import (
     LIMIT_RANGES,
     Config,
     Listener,
+    PluginConfig,
     StreamConfig,
     TlsConfig,
     WebSocketConfig,
@@ -26,6 +27,8 @@ from tidemq.config import (
 )
 from tidemq.engine.base.counters import NAMES
 from tidemq.limits import Limits
+from tidemq.plugins.json_schema import SCHEMA_COUNTERS
+from tidemq.plugins.sparkplug import SPARKPLUG_COUNTERS
 from tidemq.store.interface import DAMAGE_COUNTERS
 from tidemq.stream.streams import STREAM_COUNTERS
 
@@ -90,10 +93,12 @@ def test_a_stream_has_the_documented_keys_and_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heading", "model"), [("Listeners", Listener), ("TLS", TlsConfig), ("WebSocket", WebSocketConfig)]
+    ("heading", "model"),
+    [("Listeners", Listener), ("TLS", TlsConfig), ("WebSocket", WebSocketConfig), ("Plugins", PluginConfig)],
 )
-def test_a_listener_has_the_documented_keys_and_defaults(
-    heading: str, model: type[Listener] | type[TlsConfig] | type[WebSocketConfig]
+def test_a_table_has_the_documented_keys_and_defaults(
+    heading: str,
+    model: type[Listener] | type[TlsConfig] | type[WebSocketConfig] | type[PluginConfig],
 ) -> None:
     documented = {bare(row[0]): bare(row[1]) for row in table_rows("docs/configuration.md", heading)}
     assert documented.keys() == model.model_fields.keys()
@@ -137,6 +142,8 @@ def test_every_counter_is_documented() -> None:
         *DAMAGE_COUNTERS,
         *STREAM_COUNTERS,
         *REPLAY_COUNTERS,
+        *SPARKPLUG_COUNTERS,
+        *SCHEMA_COUNTERS,
         *WEBHOOK_COUNTERS,
         *JWKS_COUNTERS,
     )
@@ -145,7 +152,7 @@ def test_every_counter_is_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["wire", "net", "engine", "broker", "stream", "store", "bench", "pipeline", "testing"]
+    "part", ["wire", "net", "engine", "broker", "stream", "store", "bench", "pipeline", "plugins", "testing"]
 )
 def test_every_module_has_its_place_in_the_architecture(part: str) -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()

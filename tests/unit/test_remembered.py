@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemq.broker.access.remembered import Remembered
-from tidemq.broker.authenticators.circuit_breaker import CircuitBreaker
+from tidemq.broker.circuit_breaker import CircuitBreaker
 
 
 class Clock:

@@ -3,6 +3,8 @@
 from tidemq.broker.acl_rules import AclRule
 from tidemq.broker.broker import Broker
 from tidemq.broker.hooks import hookimpl
+from tidemq.broker.plugins.messages import Decision, Route
+from tidemq.broker.plugins.plugin import Plugin
 from tidemq.broker.program_subscription import Message, Subscription
 from tidemq.broker.providers import (
     Access,
@@ -13,16 +15,19 @@ from tidemq.broker.providers import (
     Verdict,
 )
 from tidemq.engine.door.events import (
+    Acknowledged,
     AuthRequest,
     Connected,
     ConnectRequest,
     Disconnected,
+    HeldMessage,
     PublishRequest,
     SubscribeRequest,
 )
 
 __all__ = [
     "Access",
+    "Acknowledged",
     "AclRule",
     "AuthRequest",
     "Authenticator",
@@ -31,10 +36,14 @@ __all__ = [
     "Challenge",
     "ConnectRequest",
     "Connected",
+    "Decision",
     "Disconnected",
     "EnhancedAuthenticator",
+    "HeldMessage",
     "Message",
+    "Plugin",
     "PublishRequest",
+    "Route",
     "SubscribeRequest",
     "Subscription",
     "Verdict",

@@ -23,14 +23,15 @@ from tidemq.broker.authenticators.builtin import LocalOnly
 from tidemq.broker.completion import complete
 from tidemq.broker.durability.storage import Storage
 from tidemq.broker.fault_log import ClientLog
-from tidemq.broker.hooks import Hooks
 from tidemq.broker.host.clock_watch import ClockWatch
 from tidemq.broker.host.privileges import become, find_identity, make_directory
 from tidemq.broker.host.secret_files import secret_files, warn_of
 from tidemq.broker.listeners import Listeners
 from tidemq.broker.logs import lines_left_out
 from tidemq.broker.own_files import OwnFiles
+from tidemq.broker.own_plugins import OwnPlugins, publish_route
 from tidemq.broker.own_providers import OwnProviders
+from tidemq.broker.plugins.messages import Route
 from tidemq.broker.program_subscription import Subscription, Subscriptions
 from tidemq.broker.providers import (
     ADMINISTRATIVE_ACTION,
@@ -44,6 +45,7 @@ from tidemq.broker.settings import Settings
 from tidemq.broker.sys_topics import publish_sys_topics
 from tidemq.config import REACTORS_MAX, Config, refused
 from tidemq.engine.door.events import (
+    Acknowledged,
     AuthRequest,
     Connected,
     ConnectRequest,
@@ -51,6 +53,7 @@ from tidemq.engine.door.events import (
     Disconnected,
     Dropped,
     Fed,
+    HeldMessage,
     Judged,
     PublishRequest,
     Received,
@@ -68,11 +71,8 @@ from tidemq.store import MemoryStore, Store
 from tidemq.wire import (
     NO_PROPERTIES,
     Properties,
-    Publish,
     Subscribe,
     encode,
-    encode_properties,
-    forwarded_properties,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from tidemq.broker.durability.keeper import Keeper
     from tidemq.broker.monitoring.monitor import Monitor
     from tidemq.engine import Engine
+    from tidemq.engine.door.plugin_access import PluginAccess
     from tidemq.engine.door.view import EngineView
     from tidemq.stream import Streams
 
@@ -123,7 +124,7 @@ class Broker:
         """
         self.config = config or Config()
         self._sockets = sockets or {}
-        self._hooks = Hooks(plugins, self.config.fault_lines_max)
+        self._plugins = OwnPlugins(self.config, plugins)
         self._given_store = store
         self._authenticator = authenticator
         self._authoriser = authoriser
@@ -202,6 +203,7 @@ class Broker:
         identity = find_identity(config.user, config.group)
         authoriser, store = self._authoriser, self._given_store
         listeners = self._listeners = Listeners(config, self._sockets)
+        self._plugins.load()
         if authoriser is None:
             authoriser = self._providers.make("authoriser", config.authoriser, config.authoriser_options)
         if store is None:
@@ -222,7 +224,7 @@ class Broker:
             raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
         replays = self._replays = Replays(engine, self._streams, config)
         decisions = self._decisions = Decisions(
-            engine, config, authenticators, authoriser, self._hooks, replays
+            engine, config, authenticators, authoriser, self._plugins.hooks, replays
         )
         if storage is not None:
             decisions.bans.load(map(bans.ban_of, storage.rows(bans.FAMILY, bans.PREFIX)))
@@ -234,7 +236,10 @@ class Broker:
         self._settings = Settings(config, monitor.view.change_limits, self._reread)
         if self._settings.can_reload:
             self._reloads.add("configuration", self._settings.reload)
+        if self._settings.can_reload or config.plugins:
+            self._reloads.add("plugins", lambda: self._plugins.reload(self._running_settings().read))
         self._handlers = self._event_handlers(decisions, replays, monitor, self._client_log)
+        self._plugins.start(engine, self._plugin_access(engine))
         engine.start()
         if self._keeper is not None:
             self._keeper.start()
@@ -262,6 +267,7 @@ class Broker:
             self._listeners.close()
         if engine is not None:
             await asyncio.to_thread(self._close_parts, engine)
+        await self._plugins.close()
         await self._providers.close()
 
     async def stop(self) -> None:
@@ -298,6 +304,7 @@ class Broker:
                 _log.error("the engine did not stop in time")
             assert self._decisions is not None
             await self._decisions.close()
+            await self._plugins.close()
             await self._providers.close()
             assert self._replays is not None
             await self._replays.close()
@@ -359,16 +366,8 @@ class Broker:
 
         A str is sent as UTF-8. Raises UsageError for what a PUBLISH may not hold.
         """
-        engine = self._running_engine()
-        encode(Publish(topic=topic, qos=qos, packet_id=1 if qos else 0, properties=properties), 5)
-        engine.publish(
-            topic,
-            payload.encode() if isinstance(payload, str) else payload,
-            qos=qos,
-            retain=retain,
-            properties=forwarded_properties(encode_properties(properties)),
-            message_expiry_s=properties.message_expiry_s,
-        )
+        payload = payload.encode() if isinstance(payload, str) else payload
+        publish_route(self._running_engine(), Route(topic, payload, qos, retain, properties))
 
     def subscribe(self, topic_filter: str, qos: int = 2, *, queue_messages_max: int = 1000) -> Subscription:
         """Messages on the filter, to iterate: see Subscription. It does not outlive the broker.
@@ -403,7 +402,7 @@ class Broker:
         if self._storage is not None:
             counters.update(self._storage.counts())
         spans = None if self.monitor is None else self.monitor.spans
-        for part in (self._decisions, self._replays, self._admin, spans):
+        for part in (self._decisions, self._plugins, self._replays, self._admin, spans):
             if part is not None:
                 counters.update(part.counts)
         files = [] if self._files is None else self._files.counts()
@@ -508,6 +507,11 @@ class Broker:
 
         return EngineView(engine)
 
+    def _plugin_access(self, engine: Engine) -> PluginAccess:
+        from tidemq.engine.door.plugin_access import PluginAccess
+
+        return PluginAccess(engine)
+
     def _make_monitor(self, engine: Engine, storage: Storage | None) -> Monitor:
         from tidemq.broker.monitoring.monitor import Monitor, Watched
 
@@ -537,6 +541,8 @@ class Broker:
             Fed: replays.on_fed,
             Delivered: replays.on_delivered,
             PublishRequest: decisions.on_publish,
+            HeldMessage: self._plugins.on_held,
+            Acknowledged: self._plugins.on_acknowledged,
             Connected: self._on_connected,
             Disconnected: self._on_disconnected,
             Dropped: self._on_dropped,

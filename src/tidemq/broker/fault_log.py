@@ -117,6 +117,8 @@ DROPS = {
     "dropped_no_group_member": "dropped: the last member of the shared subscription has left",
     "dropped_retained_full": "not retained: retained_messages_max",
     "refused_not_authorised": "or filters refused: the rules, the authoriser or a plugin do not allow them",
+    "refused_plugin": "refused: a plugin does not want them",
+    "dropped_held": "dropped: its connection has ended while plugins decided on them",
     "dropped_memory": "that it published refused: memory_bytes_max",
 }
 

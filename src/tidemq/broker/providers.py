@@ -1,9 +1,9 @@
 """The interfaces that a broker's decisions come through, and how one is found by its name.
 
-An entry point in `tidemq.authenticators`, `tidemq.authorisers` or `tidemq.stores` names a factory: a callable
-that takes the `Config` and the options of this provider, a table, and returns the provider. The options are
-not looked up in the `Config`: a listener and a chain have providers of their own. A factory for an
-authenticator or authoriser may return None, which says "everything is allowed": then the engine decides
+An entry point in `tidemq.authenticators`, `tidemq.authorisers`, `tidemq.stores` or `tidemq.plugins` names a
+factory: a callable that takes the `Config` and the options of this provider, a table, and returns the
+provider. The options are not looked up in the `Config`: a listener and a chain have their own. A factory for
+an authenticator or authoriser may return None, which says "everything is allowed": then the engine decides
 without asking Python at all. The built-in ones come through the same door.
 
 What a provider may have besides, looked for by name:
@@ -138,7 +138,7 @@ class Reloadable(Protocol):
         """Reads them again; where something is wrong, raises, and goes on with what it had."""
 
 
-Kind = Literal["authenticator", "authoriser", "store"]
+Kind = Literal["authenticator", "authoriser", "store", "plugin"]
 Options = Mapping[str, Any]
 
 
@@ -148,24 +148,27 @@ def _installed() -> Any:
     return entry_points()
 
 
-def find_provider(kind: Kind, name: str, options: Options, config: Config) -> Any:
+def find_provider(kind: Kind, name: str, options: Options, config: Config, key: str = "") -> Any:
     """Makes the provider of that kind and name; ConfigError when there is none of that name, its options are
-    wrong, or a package that it needs is not installed.
+    wrong, or a package that it needs is not installed. `key`: where the name stands; empty: under its kind.
     """
-    return find_factory(kind, name)(config, options)
+    return find_factory(kind, name, key)(config, options)
 
 
-def find_factory(kind: Kind, name: str) -> Callable[[Config, Options], Any]:
+def find_factory(kind: Kind, name: str, key: str = "") -> Callable[[Config, Options], Any]:
     """What makes it; ConfigError when there is none of that name, or a package that it needs is missing."""
     known = {point.name: point for point in _installed().select(group=f"tidemq.{kind}s")}
     if name not in known:
-        raise unknown_name("configuration", kind, name, known)
+        raise unknown_name("configuration", key or kind, name, known)
     try:
         factory: Callable[[Config, Options], Any] = known[name].load()
     except ImportError as error:
         ours = known[name].value.startswith("tidemq.")
-        accepted = ["pip install 'tidemq[auth]'" if ours else f"an installed {error.name}"]
-        raise refused("configuration", kind, f"{name} needs the package {error.name}", accepted) from error
+        extra = "json-schema" if kind == "plugin" else "auth"
+        accepted = [f"pip install 'tidemq[{extra}]'" if ours else f"an installed {error.name}"]
+        raise refused(
+            "configuration", key or kind, f"{name} needs the package {error.name}", accepted
+        ) from error
     return factory
 
 

@@ -18,6 +18,7 @@ from tidemq.limits import CHANGEABLE, Limits
 _log = logging.getLogger("tidemq")
 
 LOG_KEYS = ("log_level", "log_levels")
+ELSEWHERE = ("plugins",)  # keys that another part of the broker follows, when it is read again after this one
 
 
 class Settings:
@@ -29,7 +30,7 @@ class Settings:
         """`apply` has the engine follow new limits; `reread` reads the configuration again, None: it is a
         program's.
         """
-        self._read = config  # as it was read last
+        self.read = config  # as it was read last
         self._apply = apply
         self._reread = reread
         self.limits = config.limits  # in force
@@ -61,16 +62,16 @@ class Settings:
         """
         assert self._reread is not None
         found = self._reread()
-        changed = set(_differences(self._read, found))
+        changed = set(_differences(self.read, found))
         names = [name for name in CHANGEABLE if f"limits.{name}" in changed]
         self.change_limits({name: getattr(found.limits, name) for name in names})
         if changed.intersection(LOG_KEYS):
             set_levels(found)
-        alive = {*LOG_KEYS, *(f"limits.{name}" for name in CHANGEABLE)}
+        alive = {*LOG_KEYS, *ELSEWHERE, *(f"limits.{name}" for name in CHANGEABLE)}
         self.changed = sorted(changed & alive)
         # since the start, not since the last reload: it stays true until the restart
         self.needs_restart = sorted({*self.needs_restart, *(changed - alive)})
-        self._read = found
+        self.read = found
         if self.changed or self.needs_restart:
             text = "the configuration has changed: in force now: %s; needs a restart: %s"
             _log.info(text, ", ".join(self.changed) or "-", ", ".join(self.needs_restart) or "-")

@@ -1,10 +1,10 @@
 """MQTT clients, for any server: `Client` for asyncio, `tidemq.client.sync.Client` for threads.
 
-    async with Client("mqtt://localhost") as client:
-        await client.subscribe("sensors/#", qos=1)
-        await client.publish("sensors/kitchen", "21.5", qos=1)
-        async for message in client.messages:
-            print(message.topic, message.payload)
+async with Client("mqtt://localhost") as client:
+    await client.subscribe("sensors/#", qos=1)
+    await client.publish("sensors/kitchen", "21.5", qos=1)
+    async for message in client.messages:
+        print(message.topic, message.payload)
 """
 
 from tidemq.client.authentication import Authentication, Scram

@@ -6,6 +6,7 @@ from assertions.planted import Break
 
 LISTED = "tests/unit/test_monitor.py::test_every_client_is_listed_once_whatever_the_pages_are"
 INQUIRIES = "tests/unit/test_inquiries.py"
+HELD = "tests/adversity/test_held_messages.py"
 RULES = "tests/conformance/test_rules.py"
 ACKNOWLEDGED = "tests/durable/test_acknowledgement.py"
 MOVES = "tests/adversity/test_placement.py::test_a_publisher_moves_and_keeps_its_order"
@@ -248,6 +249,27 @@ SERVED: list[Break] = [
         "    if c.delivered and not pending_output(c)",
         "    if not pending_output(c)",
         ("tests/conformance/test_qos1.py",),
+    ),
+    Break(
+        "holding: the first that is held waits for plugins",
+        "clients/publishing.py",
+        "    if asks or c.held != cython.NULL:\n",
+        "    if publish.qos or asks or c.held != cython.NULL:\n",
+        (f"{HELD}::test_only_messages_on_a_filter_go_up_and_all_others_pass",),
+    ),
+    Break(
+        "holding: what goes on need not wait any more",
+        "clients/publishing.py",
+        "    while not c.doomed and has_answered(c.held):\n",
+        "    while not c.doomed and not c.held.messages.empty():\n",
+        (f"{HELD}::test_what_is_no_publish_waits_for_what_was_sent_before",),
+    ),
+    Break(
+        "holding: a client that is read again was paused",
+        "link/backpressure.py",
+        "        c.held.paused = True\n        c.pause_count += 1\n",
+        "        c.held.paused = True\n",
+        (f"{HELD}::test_what_is_no_publish_waits_for_what_was_sent_before",),
     ),
     Break(
         "replaying: the next piece comes when the last one is out",

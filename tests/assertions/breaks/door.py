@@ -130,4 +130,11 @@ PLANTED: list[Break] = [
         "",
         ("tests/adversity/test_rates.py::test_acknowledgements_are_no_messages",),
     ),
+    Break(
+        "plugin access: a filter that plugins want no more was in the index",
+        "door/plugin_access.py",
+        "        self.filters = wanted\n",
+        "        self.filters = {**wanted, b'never': 1}\n",
+        ("tests/adversity/test_held_messages.py::test_filters_come_and_go_while_clients_publish",),
+    ),
 ]

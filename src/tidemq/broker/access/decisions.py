@@ -185,8 +185,8 @@ class Decisions:
         self.bans = Bans()  # that operators have made
         self.file_bans = Bans()  # of bans_file
         self._failures = Lines(config.fault_lines_max, "failures of decisions", logging.ERROR)
-        # who wants to see each message, or may veto one, is asked about each
-        self._engine_may_answer = not hooks.has("publish", "authorise")
+        # who may veto a message is asked about each
+        self._engine_may_answer = not hooks.has("authorise")
 
         authorises = authoriser is not None or hooks.has("authorise")
         authenticates = any(authenticator is not None for authenticator in authenticators.values())
@@ -195,7 +195,7 @@ class Decisions:
         self._asks_always = authorises  # a will is authorised at CONNECT
         self.follow_bans()
         engine.ask_subscribe = authorises or hooks.has("subscribe")
-        engine.ask_publish = authorises or hooks.has("publish")
+        engine.ask_publish = authorises
         self.wants_reports = (
             authenticates
             or (authoriser is not None and config.decision_cache_s > 0)
@@ -544,7 +544,6 @@ class Decisions:
                 groups=who.groups,
             )
             if await self._allows(access):
-                await self._notify("publish", request)
                 reason = SUCCESS
             if self._engine_may_answer:
                 ttl_s = self._remembered.left_s(access)

@@ -24,9 +24,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, ValidationError
 
 from tidemq.broker.access.remembered import Remembered
-from tidemq.broker.authenticators.circuit_breaker import CircuitBreaker
 from tidemq.broker.authenticators.claims import AclClaim, Name, rules_of
 from tidemq.broker.authenticators.http_client import CallFailedError, HttpClient, Url, shown_url
+from tidemq.broker.circuit_breaker import CircuitBreaker
 from tidemq.broker.host.watched_files import WatchedFiles, read_secret
 from tidemq.broker.providers import (
     BAD_USER_NAME_OR_PASSWORD,

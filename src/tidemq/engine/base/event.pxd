@@ -17,9 +17,12 @@ cdef enum:   # the kind of an Event
     EVENT_JUDGED                 # `data`: of each filter that was asked about; `flag`: the connection has gone instead
     EVENT_DELIVERED              # replayed messages are out; `flag`: the connection has gone instead
     EVENT_PUBLISH
+    EVENT_HELD                   # a PUBLISH that waits for plugins: `offset`: its number; or a will, `message`, whose
+                                 # expiry in seconds is `offset`; of no connection
     EVENT_CONNECTED
     EVENT_DISCONNECTED
     EVENT_RECEIVED
+    EVENT_ACKNOWLEDGED           # `message`, by its receiver: `client_id`; `reason`: QoS
     EVENT_REVOKED                # the rules ended subscriptions: `packet_bytes_max`: how many, `text`: one of them
     EVENT_ROSTER                 # `roster`: answered
     EVENT_INQUIRY                # `inquiry`: answered

@@ -51,6 +51,7 @@ cdef struct Passage:
     uint8_t refused              # the reason, where a queue was full; 0: none was
     bool dup                     # as it was published
     uint16_t packet_id           # 0: QoS 0, or it is no client's
+    bool reported                # plugins want to know who has acknowledged it
     void* entry                  # CacheEntry of its topic, where that was looked up a moment ago; NULL
 
 cdef Message* new_message(const Passage* passage, int64_t* tally) noexcept nogil

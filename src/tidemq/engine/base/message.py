@@ -145,6 +145,7 @@ def empty_passage(passage):
     passage.refused = 0
     passage.dup = False
     passage.packet_id = 0
+    passage.reported = False
     passage.entry = cython.NULL
 
 

@@ -35,6 +35,7 @@ from cython.cimports.tidemq.engine.base.system import (
     store_u64,
 )
 from cython.cimports.tidemq.engine.clients.authorising import bring_up_to_date, free_identity
+from cython.cimports.tidemq.engine.clients.holding import drop_held
 from cython.cimports.tidemq.engine.clients.replaying import report_delivered
 from cython.cimports.tidemq.engine.clients.wills import (
     discard_will,
@@ -304,6 +305,7 @@ def close_connection(r, c):
         post_report(r, event)
     if c.delivered:
         report_delivered(r, c, True)
+    drop_held(r, c)
     remove_connection(r, c)  # before the descriptor is closed: then its number may be another thread's
     s: cython.pointer[Session] = c.session
     c.session = cython.NULL

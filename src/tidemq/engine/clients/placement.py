@@ -58,6 +58,8 @@ def _may_move(r, c):
         return False
     if c.owed == 0 and is_owed(r, s):
         return False  # what an earlier connection is owed names this reactor
+    if c.held != cython.NULL:
+        return False
     return not (c.asked or c.doomed or c.leaving or c.pause_count or is_waited_for(s) or c.replays)
 
 

@@ -3,7 +3,7 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from tidemq.engine.index.rules cimport Judgement
 from tidemq.engine.base.message cimport Passage
 from tidemq.engine.link.spans cimport Received
-from tidemq.engine.state.client cimport Connection, Session
+from tidemq.engine.state.client cimport Connection, HeldPublish, Session
 from tidemq.engine.state.queue cimport Entry
 from tidemq.engine.state.reactor cimport Reactor
 from tidemq.engine.state.routing cimport CacheEntry
@@ -12,6 +12,7 @@ from tidemq.wire.protocol cimport Fault
 
 cdef void handle_publish(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size, const uint8_t* frame, uint32_t frame_size) noexcept nogil
 cdef void answer_publish(Reactor* r, Connection* c, uint8_t reason, uint64_t ttl_ms) noexcept nogil
+cdef void release_held(Reactor* r, Connection* c) noexcept nogil
 cdef void handle_ack(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil
 
 # of this module alone
@@ -21,6 +22,15 @@ cdef Judgement* _answered(Reactor* r, Connection* c, CacheEntry* entry, Publish*
 cdef void _ask_publish(
     Reactor* r, Connection* c, Publish* publish, uint8_t first, const uint8_t* body, uint32_t size,
 ) noexcept nogil
+cdef uint32_t _held_count(const Connection* c) noexcept nogil
+cdef void _admit_publish(
+    Reactor* r, Connection* c, Publish* publish, uint8_t first, const uint8_t* body, uint32_t size,
+    const uint8_t* frame, uint32_t frame_size, CacheEntry* entry,
+) noexcept nogil
+cdef void _write_denial(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
+cdef void _write_refusal(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
+cdef void _settle_held(Reactor* r, Connection* c, HeldPublish* item) noexcept nogil
+cdef bint _change(Publish* publish, const HeldPublish* item) noexcept nogil
 cdef void _deny_publish(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
 cdef void _refuse_publish(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
 cdef bint _refused_by_store(Reactor* r, Connection* c, Publish* publish, CacheEntry* entry) noexcept nogil

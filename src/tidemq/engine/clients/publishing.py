@@ -10,10 +10,12 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_DROPPED_MEMORY,
     C_MESSAGES_RECEIVED,
     C_REFUSED_NOT_AUTHORISED,
+    C_REFUSED_PLUGIN,
     C_REFUSED_STORE,
 )
 from cython.cimports.tidemq.engine.base.event import EVENT_PUBLISH, Event
 from cython.cimports.tidemq.engine.base.message import Passage, close_passage, empty_passage, passage_message
+from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import RELAXED, load_int
 from cython.cimports.tidemq.engine.clients.authorising import (
     find_judgement,
@@ -22,6 +24,15 @@ from cython.cimports.tidemq.engine.clients.authorising import (
     remember,
 )
 from cython.cimports.tidemq.engine.clients.commit_results import settle_published
+from cython.cimports.tidemq.engine.clients.holding import (
+    continue_later,
+    end_release,
+    free_held,
+    has_answered,
+    hold_publish,
+    hold_verdict,
+    take_held,
+)
 from cython.cimports.tidemq.engine.clients.placement import consider_moving
 from cython.cimports.tidemq.engine.index.rules import Judgement
 from cython.cimports.tidemq.engine.journal.journal import (
@@ -37,7 +48,13 @@ from cython.cimports.tidemq.engine.link.backpressure import is_waited_for
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.output import doom, touch
 from cython.cimports.tidemq.engine.link.replies import span_of, write_ack
-from cython.cimports.tidemq.engine.link.reports import connection_event, drop_packet, keep_packet, post_event
+from cython.cimports.tidemq.engine.link.reports import (
+    connection_event,
+    drop_packet,
+    keep_packet,
+    post_event,
+    report_acknowledged,
+)
 from cython.cimports.tidemq.engine.link.spans import (
     Received,
     begin_commit,
@@ -61,11 +78,24 @@ from cython.cimports.tidemq.engine.queues.received_identifiers import (
 from cython.cimports.tidemq.engine.queues.replayed import note_replayed
 from cython.cimports.tidemq.engine.queues.routing import route
 from cython.cimports.tidemq.engine.queues.shards import look_at_room
-from cython.cimports.tidemq.engine.state.client import Session
+from cython.cimports.tidemq.engine.state.client import (
+    HELD_DENIED,
+    HELD_REFUSED,
+    HeldPublish,
+    Session,
+)
 from cython.cimports.tidemq.engine.state.handles import handle_of
 from cython.cimports.tidemq.engine.state.queue import RELEASED, ROW_NONE, SENT, Entry
-from cython.cimports.tidemq.engine.state.routing import CacheEntry
-from cython.cimports.tidemq.wire.packets import Ack, Publish, parse_ack, parse_publish
+from cython.cimports.tidemq.engine.state.routing import PLUGIN_PUBLISH, CacheEntry
+from cython.cimports.tidemq.engine.state.work import begin_work, is_enough
+from cython.cimports.tidemq.wire.packets import (
+    Ack,
+    FixedHeader,
+    Publish,
+    parse_ack,
+    parse_fixed_header,
+    parse_publish,
+)
 from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_ACK_OF_OTHER_QOS,
@@ -90,6 +120,7 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_QUOTA_EXCEEDED,
     RC_SUCCESS,
     RC_TOPIC_NAME_INVALID,
+    RC_UNSPECIFIED_ERROR,
     Fault,
     Span,
     fault_reason,
@@ -150,7 +181,7 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         fault == FAULT_NONE
         and publish.qos == 2
         and c.version == 5
-        and c.session.received_count >= r.common.limits.receive_max
+        and c.session.received_count + _held_count(c) >= r.common.limits.receive_max
     ):
         fault = FAULT_RECEIVE_MAXIMUM  # [MQTT-3.3.4-7]
     if fault != FAULT_NONE:
@@ -179,7 +210,28 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         if not known.allowed & message_bit(publish.qos, publish.retain):
             _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
             return
-    _accept_publish(r, c, cython.address(publish), frame, frame_size, entry)
+    if r.common.plugins or c.held != cython.NULL:
+        _admit_publish(r, c, cython.address(publish), first, body, size, frame, frame_size, entry)
+    else:
+        _accept_publish(r, c, cython.address(publish), frame, frame_size, entry)
+
+
+def _held_count(c):
+    """How many of the client's messages are under way that no session knows of."""
+    return c.held.owed if c.held != cython.NULL else 0
+
+
+def _admit_publish(r, c, publish, first, body, size, frame, frame_size, entry):
+    """It is allowed, and goes on at once, or after plugins, or what waits for them."""
+    if entry == cython.NULL:
+        entry = find_receivers(r, cython.address(publish.topic))
+    asks: cython.bint = entry.plugins & PLUGIN_PUBLISH
+    if asks or c.held != cython.NULL:
+        hold_publish(r, c, publish, first, body, size, asks)
+        return
+    if publish.retain:
+        entry = cython.NULL  # who subscribes before it is retained is to get it: looked up after that
+    _accept_publish(r, c, publish, frame, frame_size, entry)
 
 
 def _answered(r, c, entry, publish):
@@ -211,13 +263,21 @@ def _deny_publish(r, c, publish, reason):
     dropped (3.1.1 section 3.3.5).
     """
     note_drop(r, c.session, C_REFUSED_NOT_AUTHORISED, 1)
+    if c.held != cython.NULL:
+        hold_verdict(r, c, publish, HELD_DENIED, reason)
+    else:
+        _write_denial(r, c, publish, reason)
+
+
+def _write_denial(r, c, publish, reason):
+    """A reason below 0x80: the message is taken, and goes to nobody."""
     if publish.qos == 0:
         return
     packet_type: uint8_t = PUBACK if publish.qos == 1 else PUBREC
     if c.version < 5:
         reason = RC_SUCCESS
-        if publish.qos == 2:
-            note_received(c.session, publish.packet_id)
+    if publish.qos == 2 and reason < 0x80:
+        note_received(c.session, publish.packet_id)
     if is_owed(r, c.session):
         promise_published(r, c, cython.NULL, packet_type, publish.packet_id, reason, False)
     else:
@@ -229,6 +289,13 @@ def _refuse_publish(r, c, publish, reason):
     to. So is who repeats a message of QoS 2: its first copy may be in the store, known by the identifier that
     the answer would set free.
     """
+    if c.held != cython.NULL:
+        hold_verdict(r, c, publish, HELD_REFUSED, reason)
+    else:
+        _write_refusal(r, c, publish, reason)
+
+
+def _write_refusal(r, c, publish, reason):
     if publish.qos == 0:
         return
     packet_type: uint8_t = PUBACK if publish.qos == 1 else PUBREC
@@ -251,7 +318,7 @@ def _refused_by_store(r, c, publish, entry):
         if not entry.stored:
             return False
     r.tally[C_REFUSED_STORE] += 1
-    _refuse_publish(r, c, publish, cython.cast(uint8_t, reason))
+    _write_refusal(r, c, publish, cython.cast(uint8_t, reason))
     return True
 
 
@@ -280,10 +347,77 @@ def answer_publish(r, c, reason, ttl_ms):
     if c.rules != cython.NULL and not judge_topic(c, entry) & message:
         reason = RC_NOT_AUTHORIZED  # the rules have changed while it waited
     if reason == RC_SUCCESS:
-        _accept_publish(r, c, cython.address(publish), cython.NULL, 0, entry)
+        size: uint32_t = cython.cast(uint32_t, kept.size() - 1)
+        _admit_publish(r, c, cython.address(publish), packet[0], packet + 1, size, cython.NULL, 0, entry)
     else:
         _deny_publish(r, c, cython.address(publish), reason)
     drop_packet(r, kept)
+
+
+def release_held(r, c):
+    """What plugins have answered goes on, in the order in which it came, and what came behind it."""
+    item: HeldPublish
+    c.held.due = False
+    begin_work(r)
+    while not c.doomed and has_answered(c.held):
+        if is_enough(r):
+            continue_later(r, c)
+            break
+        count_steps(1)
+        item = take_held(r, c)
+        _settle_held(r, c, cython.address(item))
+        free_held(r, cython.address(item))
+    end_release(r, c)
+
+
+def _settle_held(r, c, item):
+    """One of them."""
+    publish: Publish
+    reason: uint8_t = item.reason
+    if item.packet == cython.NULL:
+        publish.qos = item.qos
+        publish.dup = item.dup
+        publish.packet_id = item.packet_id
+        if item.verdict == HELD_REFUSED:
+            _write_refusal(r, c, cython.address(publish), reason)
+        else:
+            _write_denial(r, c, cython.address(publish), reason)
+        return
+    packet: Span = span_of(item.packet)
+    parse_publish(packet.data[0], packet.data + 1, packet.size - 1, c.version, cython.address(publish))
+    if not item.topic.empty():
+        publish.topic = span_of(cython.address(item.topic))
+    if publish.qos == 2 and is_received(c.session, publish.packet_id):  # the client used it twice
+        _write_denial(r, c, cython.address(publish), RC_SUCCESS)
+        return
+    if item.verdict != HELD_DENIED and c.rules != cython.NULL:
+        entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(publish.topic))
+        if not judge_topic(c, entry) & message_bit(publish.qos, publish.retain):
+            note_drop(r, c.session, C_REFUSED_NOT_AUTHORISED, 1)  # the rules have changed while it waited
+            _write_denial(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
+            return
+    if item.changed != cython.NULL and not _change(cython.address(publish), item):
+        item.verdict = HELD_DENIED
+        reason = RC_UNSPECIFIED_ERROR
+    if item.verdict == HELD_DENIED:
+        note_drop(r, c.session, C_REFUSED_PLUGIN, reason >= 0x80)
+        _write_denial(r, c, cython.address(publish), reason)
+    else:
+        _accept_publish(r, c, cython.address(publish), cython.NULL, 0, cython.NULL)
+
+
+def _change(publish, item):
+    """Another message in its place, which is answered as this one: False where it cannot be read."""
+    header: FixedHeader
+    packet: Span = span_of(item.changed)
+    fault: Fault = parse_fixed_header(packet.data, packet.size, cython.address(header))
+    if fault == FAULT_NONE:
+        body: cython.pointer[cython.const[uint8_t]] = packet.data + header.header_size
+        fault = parse_publish(header.first, body, header.body_size, 5, publish)
+    publish.qos = item.qos
+    publish.dup = item.dup
+    publish.packet_id = item.packet_id
+    return fault == FAULT_NONE
 
 
 def _acknowledge(r, c, p, packet_id):
@@ -336,7 +470,7 @@ def _accept_publish(r, c, publish, frame, frame_size, entry):
     passage.retain = publish.retain
     passage.publisher = c.session.number
     passage.feeder = handle_of(r, c)
-    if c.version == 5 and publish.properties.present:
+    if publish.properties.present:  # which only a 5.0 packet has
         raw: Span = publish.properties.raw
         forwarded.resize(raw.size)
         forwarded.resize(copy_forwarded(raw, cython.cast(cython.pointer[uint8_t], forwarded.data())))
@@ -413,6 +547,8 @@ def _handle_pubrec(r, c, entry, ack):
     if ack.reason >= 0x80:
         return known
     if known:
+        if entry.reported and entry.state == SENT:
+            report_acknowledged(r, c.session, entry)
         _release_entry(r, c, entry, ack.packet_id)
     else:
         write_ack(r, c, PUBREL, ack.packet_id, RC_PACKET_IDENTIFIER_NOT_FOUND)
@@ -443,6 +579,8 @@ def handle_ack(r, c, first, body, size):
             return
     elif entry == cython.NULL or entry.state != (SENT if kind == PUBACK else RELEASED):
         return
+    if entry.reported and kind == PUBACK and ack.reason < 0x80:
+        report_acknowledged(r, c.session, entry)
     replay: uint16_t = entry.replay
     place: uint64_t = place_of(cython.address(s.outbox), ack.packet_id)
     remove_row(r, s, entry)

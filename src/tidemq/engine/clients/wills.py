@@ -19,6 +19,7 @@ from cython.cimports.tidemq.engine.base.message import (
     release_message,
     topic_of,
 )
+from cython.cimports.tidemq.engine.clients.holding import hand_over_will
 from cython.cimports.tidemq.engine.journal.journal import STORE_FAILED, next_id, store_fails
 from cython.cimports.tidemq.engine.journal.ledger import next_token, token_of
 from cython.cimports.tidemq.engine.link.timers import time_session
@@ -59,7 +60,8 @@ def publish_last_will(r, s):
         holds(s.connection == cython.NULL, b"wills: a will goes out when its client has gone")
         if s.will.expiry_s >= 0:
             s.will.message.expires_ms = r.now_ms + s.will.expiry_s * 1000
-        route_message(r, s.will.message)
+        if not hand_over_will(r, s):
+            route_message(r, s.will.message)
     discard_will(r, s)
 
 
@@ -82,6 +84,9 @@ def publish_will(r, s):
         return
     if s.stored == cython.NULL:
         publish_last_will(r, s)
+        return
+    if hand_over_will(r, s):
+        discard_will(r, s)
         return
     open_passage(cython.address(passage), s.will.message)
     own: Passage = copy_passage(cython.address(passage), next_id(r))

@@ -14,6 +14,7 @@ from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.event import (
+    EVENT_ACKNOWLEDGED,
     EVENT_AUTH,
     EVENT_CONNECT,
     EVENT_CONNECTED,
@@ -21,6 +22,7 @@ from cython.cimports.tidemq.engine.base.event import (
     EVENT_DISCONNECTED,
     EVENT_DROPPED,
     EVENT_FED,
+    EVENT_HELD,
     EVENT_INQUIRY,
     EVENT_JUDGED,
     EVENT_PACKET,
@@ -114,6 +116,10 @@ def event_of(event):
             event.reason,
             bool(event.flag),
         )
+    if event.kind == EVENT_HELD:
+        return _held(event)
+    if event.kind == EVENT_ACKNOWLEDGED:
+        return _acknowledged(event)
     if event.kind == EVENT_CONNECTED:
         return up.Connected(
             event.connection,
@@ -224,6 +230,42 @@ def _received(event):
         event.message.qos,
         bool(event.message.retain),
         bytes_of(properties_of(event.message)),
+    )
+
+
+def _acknowledged(event):
+    return up.Acknowledged(
+        event.client_id.decode(),
+        text_of(topic_of(event.message)),
+        bytes_of(payload_of(event.message)),
+        event.reason,
+    )
+
+
+def _held(event):
+    if event.message != cython.NULL:
+        return up.HeldMessage(
+            0,
+            0,
+            event.client_id.decode(),
+            None,
+            text_of(topic_of(event.message)),
+            bytes_of(payload_of(event.message)),
+            event.message.qos,
+            bool(event.message.retain),
+            bytes_of(properties_of(event.message)),
+            event.offset if event.offset >= 0 else None,
+        )
+    return up.HeldMessage(
+        event.connection,
+        event.offset,
+        event.client_id.decode(),
+        event.username.decode() if event.has_username else None,
+        event.text.decode(),
+        bytes(event.data),
+        event.reason,
+        bool(event.flag),
+        bytes(event.packet),
     )
 
 

@@ -5,9 +5,12 @@ that has gone meanwhile makes it stale, and an answer to it is ignored. ``protoc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemq.engine.door.figures import Roster
+from tidemq.wire.codes import PacketType
+from tidemq.wire.control_packets import NO_PROPERTIES, Properties
+from tidemq.wire.property_blocks import decode_properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,50 @@ class PublishRequest:
     retain: bool
 
 
+@dataclass(slots=True)
+class HeldMessage:
+    """A PUBLISH on a topic that plugins want, which waits for ``PluginAccess.answer``, the ``number``-th of
+    this connection. A will that is due has connection 0, and is the control plane's to publish.
+
+    ``property_block``: encoded 5.0 properties. ``expiry_s``: of a will.
+    """
+
+    connection: int
+    number: int
+    client_id: str
+    username: str | None
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    property_block: bytes = b""
+    expiry_s: int | None = None
+
+    @property
+    def properties(self) -> Properties:
+        """Decoded at each call."""
+        if not self.property_block and self.expiry_s is None:
+            return NO_PROPERTIES
+        found = decode_properties(self.property_block, PacketType.PUBLISH)
+        expiry_s = found.message_expiry_s if self.expiry_s is None else self.expiry_s
+        return replace(found, topic_alias=None, message_expiry_s=expiry_s)
+
+    @property
+    def is_will(self) -> bool:
+        """Whether it is a will, whose client has gone."""
+        return self.connection == 0
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """A client has acknowledged a message that plugins want to know this of, with its QoS towards it."""
+
+    client_id: str
+    topic: str
+    payload: bytes
+    qos: int
+
+
 @dataclass(frozen=True, slots=True)
 class Connected:
     """A client has its CONNACK."""
@@ -262,6 +309,8 @@ Event = (
     | Judged
     | Delivered
     | PublishRequest
+    | HeldMessage
+    | Acknowledged
     | Connected
     | Disconnected
     | Received

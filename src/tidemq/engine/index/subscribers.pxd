@@ -16,6 +16,7 @@ cdef enum SubscriptionKind:
 
 cdef enum:
     STREAM_REACTOR = 0xFFFF            # in place of a reactor: a stream, its number in `subscription_id`
+    PLUGIN_REACTOR = 0xFFFE            # plugins, PLUGIN_* bits in `subscription_id`
 
 cdef enum:
     SET_INDEXED = 64                   # capacity from which a set carries a table

@@ -18,6 +18,8 @@ cdef void check_strained(Reactor* r) noexcept nogil
 cdef void continue_strained(Reactor* r) noexcept nogil
 cdef void wait_for_inbox(Reactor* r, uint16_t target, uint64_t feeder) noexcept nogil
 cdef void hold_feeder(Reactor* r, uint64_t feeder) noexcept nogil
+cdef void pause_held(Reactor* r, Connection* c) noexcept nogil
+cdef void wait_behind(Reactor* r, Connection* c) noexcept nogil
 cdef void check_flooding(Reactor* r) noexcept nogil
 
 # Inline, as what is done for every message and smaller than its call:

@@ -80,6 +80,20 @@ def resume_feeder(r, feeder):
             r.resumed.push_back(feeder)
 
 
+def pause_held(r, c):
+    """Reads nothing more from a client whose messages wait for plugins (`clients.holding`)."""
+    if not c.held.paused:
+        c.held.paused = True
+        c.pause_count += 1
+        touch(r, c)
+
+
+def wait_behind(r, c):
+    """What is no PUBLISH, or the connection's end, has come behind them: it waits until none is held."""
+    c.held.behind = True
+    pause_held(r, c)
+
+
 # --- receivers -------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,5 @@
 from libc.stdint cimport uint16_t, uint64_t, uint8_t
+from libcpp.vector cimport vector
 
 from tidemq.engine.base.message cimport Message
 from tidemq.engine.state.mail cimport Letter, Mail
@@ -12,4 +13,5 @@ cdef void send_number_mail(Reactor* r, uint16_t target, uint8_t kind, uint64_t n
 cdef void wake(Reactor* target) noexcept nogil
 cdef void post_outgoing(Reactor* r) noexcept nogil
 cdef void post_directly(Reactor* target, const Mail* mail) noexcept nogil
+cdef void post_all(Reactor* target, vector[Mail]* mails) noexcept nogil
 cdef void take_inbox(Reactor* r) noexcept nogil

@@ -77,6 +77,17 @@ def post_directly(target, mail):
     wake(target)
 
 
+def post_all(target, mails):
+    """Posts some from any thread, under one lock."""
+    if mails.empty():
+        return
+    lock(cython.address(target.inbox_lock))
+    target.inbox.insert(target.inbox.end(), mails.begin(), mails.end())
+    store_int(cython.address(target.inbox_count), cython.cast(cython.int, target.inbox.size()), RELAXED)
+    unlock(cython.address(target.inbox_lock))
+    wake(target)
+
+
 def post_outgoing(r):
     """Hands over what was sent since the last time."""
     index: cython.size_t

@@ -17,7 +17,13 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_EVENTS_DROPPED,
     MEMORY_BUFFERS,
 )
-from cython.cimports.tidemq.engine.base.event import EVENT_CONNECTED, EVENT_RECEIVED, EVENT_STOPPED, Event
+from cython.cimports.tidemq.engine.base.event import (
+    EVENT_ACKNOWLEDGED,
+    EVENT_CONNECTED,
+    EVENT_RECEIVED,
+    EVENT_STOPPED,
+    Event,
+)
 from cython.cimports.tidemq.engine.base.guarding import is_local_socket
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import hold_message
@@ -167,6 +173,21 @@ def report_received(r, receiver, message):
     event: cython.pointer[Event] = new_event(EVENT_RECEIVED, receiver)
     hold_message(message)
     event.message = message
+    post_event(r.common, event)
+
+
+def report_acknowledged(r, s, entry):
+    """A message that plugins want to know this of; the event holds it."""
+    if entry.message == cython.NULL or s.internal:
+        return
+    if _is_full(r.common):
+        r.tally[C_EVENTS_DROPPED] += 1
+        return
+    event: cython.pointer[Event] = new_event(EVENT_ACKNOWLEDGED, 0)
+    event.client_id = s.client_id
+    event.reason = entry.qos
+    hold_message(entry.message)
+    event.message = entry.message
     post_event(r.common, event)
 
 

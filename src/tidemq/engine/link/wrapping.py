@@ -30,6 +30,7 @@ from cython.cimports.tidemq.engine.base.system import (
     recv,
     send,
 )
+from cython.cimports.tidemq.engine.link.backpressure import wait_behind
 from cython.cimports.tidemq.engine.link.output import (
     consume_output,
     doom,
@@ -95,7 +96,9 @@ def receive_wrapped(r, c, into, room):
         room = room_within_rates(r, c, room)
     got: cython.Py_ssize_t = recv(c.fd, r.wrapped_buffer, room, MSG_DONTWAIT)
     if got <= 0:
-        if got == 0 or (errno != EAGAIN and errno != EINTR):
+        if got == 0 and c.held != cython.NULL:
+            wait_behind(r, c)
+        elif got == 0 or (errno != EAGAIN and errno != EINTR):
             doom(r, c, 0, FAULT_NONE)
         return 0
     r.tally[C_BYTES_RECEIVED] += got
@@ -151,6 +154,8 @@ def check_transport(r, c):
         return
     if c.transport.phase == FAULTY:
         doom(r, c, RC_PROTOCOL_ERROR, FAULT_TRANSPORT)
+    elif c.held != cython.NULL:
+        wait_behind(r, c)
     elif not (c.asked or c.pause_count or c.stalled or c.leaving):
         doom(r, c, 0, FAULT_NONE)
 

@@ -6,7 +6,7 @@ reactors are one bit each.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
@@ -19,6 +19,7 @@ from cython.cimports.tidemq.engine.index.subscribers import (
     OPTION_QOS,
     OPTION_RETAIN_AS_PUBLISHED,
     OPTION_STORED,
+    PLUGIN_REACTOR,
     STREAM_REACTOR,
     Subscription,
 )
@@ -231,6 +232,7 @@ def _match(r, entry, topic):
     entry.groups.clear()
     entry.reactors = entry.stored_reactors = entry.streams = 0
     entry.stored = False
+    entry.plugins = 0
     r.matches.subscriptions.clear()
     r.matches.groups.clear()
     r.tally[C_CACHE_MISSES] += 1
@@ -245,6 +247,9 @@ def _match(r, entry, topic):
     take_work(r, r.matches.subscriptions.size() + r.matches.groups.size())
     for index in range(r.matches.subscriptions.size()):
         subscription: cython.pointer[Subscription] = cython.address(r.matches.subscriptions[index])
+        if subscription.reactor == PLUGIN_REACTOR:
+            entry.plugins |= cython.cast(uint8_t, subscription.subscription_id)
+            continue
         stored: cython.bint = subscription.options & OPTION_STORED
         entry.stored = entry.stored or stored
         if subscription.reactor == STREAM_REACTOR:

@@ -263,6 +263,7 @@ def _enqueue(r, s, p, qos, retain, ids, ids_count):
     hold_message(message)
     entry.qos = qos
     entry.retain = retain
+    entry.reported = p.reported
     box.bytes += message_bytes(message)
     if ids_count:
         entry.subscription_ids = copy_identifiers(ids, ids_count)

@@ -61,7 +61,7 @@ def _new_entry(box, place, now_ms, tally):
     entry.subscription_ids = cython.NULL
     entry.state = WAITING
     entry.since_ms = cython.cast(uint32_t, now_ms)
-    entry.was_sent = False
+    entry.was_sent = entry.reported = False
     entry.row = ROW_NONE
     entry.queue = 0
     entry.replay = 0

@@ -28,7 +28,7 @@ from cython.cimports.tidemq.engine.queues.retaining import retain_passage
 from cython.cimports.tidemq.engine.queues.shards import shard_of
 from cython.cimports.tidemq.engine.state.client import Membership, Session
 from cython.cimports.tidemq.engine.state.mail import MAIL_GROUP, MAIL_MESSAGE, Mail
-from cython.cimports.tidemq.engine.state.routing import CacheEntry, Group, Receiver
+from cython.cimports.tidemq.engine.state.routing import PLUGIN_DELIVERED, CacheEntry, Group, Receiver
 from cython.cimports.tidemq.engine.state.work import take_work
 
 
@@ -160,6 +160,7 @@ def route(r, p):
     entry: cython.pointer[CacheEntry] = cython.cast(cython.pointer[CacheEntry], p.entry)
     if entry == cython.NULL:
         entry = find_receivers(r, cython.address(p.topic))
+    p.reported = entry.plugins & PLUGIN_DELIVERED
     if p.offered and not entry.stored_reactors and entry.groups.empty():
         # nobody is to be asked; but it must not overtake one of the client's that somebody is asked about
         p.offered = r.sessions[p.publisher].offers != 0
@@ -211,7 +212,9 @@ def deliver_mailed(r, message, token, offered):
     passage: Passage
     open_passage(cython.address(passage), message)
     passage.offered = offered
-    _deliver_plain(r, cython.address(passage), find_receivers(r, cython.address(passage.topic)))
+    entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(passage.topic))
+    passage.reported = entry.plugins & PLUGIN_DELIVERED
+    _deliver_plain(r, cython.address(passage), entry)
     promise_kept(r, cython.address(passage), token)
     close_passage(cython.address(passage), r.tally)
 
@@ -226,6 +229,7 @@ def deliver_to_group(r, message, group, token, offered):
     known: cython.pointer[Group] = find_cached_group(entry, group)
     passage.token = token
     passage.offered = offered
+    passage.reported = entry.plugins & PLUGIN_DELIVERED
     if known == cython.NULL:
         note_drop(r, cython.NULL, C_DROPPED_NO_GROUP_MEMBER, 1)
     else:

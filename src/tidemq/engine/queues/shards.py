@@ -114,6 +114,7 @@ def _give(r, shard, entry, member):
     ids_count: uint32_t = 1 if member.subscription_id else 0
     open_passage(cython.address(passage), entry.message)
     passage.feeder = 0
+    passage.reported = entry.reported
     stored: cython.bint = entry.row != ROW_NONE
     if stored and qos and not s.internal and (qos == 1 or s.stored == cython.NULL):
         take_over(r, s, passage.message, qos, retain, member.subscription_id, shard.number)

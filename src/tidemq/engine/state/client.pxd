@@ -171,6 +171,30 @@ cdef cppclass ClientUsage:        # of a client whose listener bounds it
     Usage buckets
     int64_t throttled_ms         # since when it waits for one
 
+cdef enum:   # what is known of a held PUBLISH
+    HELD_WAITS                   # plugins have not answered yet
+    HELD_PASSES
+    HELD_DENIED                  # it may not be published: `reason`
+    HELD_REFUSED                 # there is no room for it: `reason`
+
+cdef cppclass HeldPublish:
+    string* packet               # first byte and body; NULL: it was denied or refused when it came
+    string* changed              # a 5.0 packet whose message goes on in its place; NULL: the message as it came
+    string topic                 # that an alias stood for; empty: the packet has it
+    uint8_t verdict, reason      # HELD_*
+    uint8_t qos
+    bool dup
+    uint16_t packet_id
+
+cdef cppclass Held:              # of one connection, at least one, in the order in which they came; see holding
+    deque[HeldPublish] messages
+    uint64_t first               # number of the first of these
+    uint64_t bytes               # of their packets
+    uint32_t owed                # of QoS 1 and 2
+    bool paused                  # one of Connection.pause_count
+    bool behind                  # what is no PUBLISH has come after them, and waits until they have gone
+    bool due                     # in Reactor.resumed: the first need not wait any more
+
 cdef enum:   # the state of a Connection
     CONNECTING                   # no CONNECT yet
     DECIDING                     # the control plane was asked about the CONNECT
@@ -239,6 +263,7 @@ cdef cppclass Connection:
     uint64_t visitor             # in Guard.clients; 0: it is not counted
     string* connect_packet       # first byte and body, kept while the CONNECT is decided
     string* pending_packet       # the SUBSCRIBE or PUBLISH that waits for authorisation: first byte and body
+    Held* held                   # PUBLISH packets that wait for plugins; NULL: none
     Identity* identity           # NULL: nothing of it is known, or nobody asks
     RuleSet* rules               # that are about it, held; NULL: there are no rules
     uint64_t rules_number        # what is found by them is remembered under it

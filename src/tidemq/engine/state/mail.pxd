@@ -18,6 +18,7 @@ cdef enum:   # the kind of a Mail
     MAIL_ANSWER_AUTH
     MAIL_ANSWER_SUBSCRIBE        # `data`: a reason for each filter; `text`: in words, why one is refused
     MAIL_ANSWER_PUBLISH          # `token`: for how many ms the answer holds
+    MAIL_ANSWER_HELD             # `token`: number of the held PUBLISH; `reason`; `data`: a 5.0 PUBLISH in its place, or NULL
     MAIL_JUDGE                   # `number`: connection; `data`: filters of topics, each ends with a NUL
     MAIL_REPLAYED                # `number`: connection; `token`: how many messages; `data`: their packets
     MAIL_FED                     # `number`: connection; `text`: filter; `data`: messages of a stream; `token`: where they end

@@ -20,6 +20,7 @@ cdef struct Entry:
     bool was_sent                # on an earlier connection: goes out with DUP, or as PUBREL
     uint16_t replay              # number of the session's Replay that it is of, see replayed; 0: of none
     uint8_t row                  # status of its row in the store, committed or on its way; ROW_NONE: it has none
+    bool reported                # a plugin wants to know that it is acknowledged
     uint32_t since_ms            # when it came, or was first sent (3.1: last): low bits of the monotonic clock
     uint32_t record              # of its row in the section: it can still be taken back
     uint64_t section             # that its row is in, or was last changed in

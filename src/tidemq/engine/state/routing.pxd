@@ -13,6 +13,10 @@ cdef enum:
     CACHE_WAYS = 4
     JUDGEMENTS = 4               # of a topic that are remembered
 
+cdef enum:   # what plugins want of a topic's messages
+    PLUGIN_PUBLISH = 1           # to decide on them: see holding
+    PLUGIN_DELIVERED = 2         # to know who has acknowledged them
+
 cdef struct Receiver:            # a session of this reactor that a topic goes to, overlapping subscriptions merged
     Session* session
     uint8_t qos
@@ -42,6 +46,7 @@ cdef cppclass CacheEntry:
     uint64_t stored_reactors     # those among them with subscribers that the store holds
     uint64_t streams             # bit mask of the streams that keep it
     bool stored                  # the store holds a receiver of it, here or elsewhere, or a group's
+    uint8_t plugins              # PLUGIN_*
     vector[Receiver] receivers
     vector[uint32_t] ids
     vector[Group] groups

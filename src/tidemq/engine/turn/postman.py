@@ -13,6 +13,7 @@ from cython.cimports.tidemq.engine.clients.authorising import bring_up_to_date, 
 from cython.cimports.tidemq.engine.clients.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.clients.commit_results import answer_kept, keep_promises, section_answered
 from cython.cimports.tidemq.engine.clients.connecting import admit, answer_auth, answer_connect
+from cython.cimports.tidemq.engine.clients.holding import answer_held
 from cython.cimports.tidemq.engine.clients.inquiries import answer_inquiry
 from cython.cimports.tidemq.engine.clients.placement import welcome
 from cython.cimports.tidemq.engine.clients.publishing import answer_publish
@@ -43,6 +44,7 @@ from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
+    MAIL_ANSWER_HELD,
     MAIL_ANSWER_SUBSCRIBE,
     MAIL_COMMITTED,
     MAIL_CONNECTION,
@@ -107,6 +109,8 @@ def _answer(r, mail):
         answer_auth(r, c, mail.reason, mail.letter)
     elif mail.kind == MAIL_ANSWER_SUBSCRIBE:
         answer_subscribe(r, c, mail.letter)
+    elif mail.kind == MAIL_ANSWER_HELD:
+        answer_held(r, c, mail)
     else:
         answer_publish(r, c, mail.reason, mail.token)
 

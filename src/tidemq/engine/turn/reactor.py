@@ -61,6 +61,7 @@ from cython.cimports.tidemq.engine.clients.closing import (
 )
 from cython.cimports.tidemq.engine.clients.commit_results import KEPT_A_TURN, keep_promises
 from cython.cimports.tidemq.engine.clients.placement import work_out_load
+from cython.cimports.tidemq.engine.clients.publishing import release_held
 from cython.cimports.tidemq.engine.clients.replaying import report_delivered
 from cython.cimports.tidemq.engine.index.rules import release_policy
 from cython.cimports.tidemq.engine.journal.journal import free_section, free_spent, hand_over, is_late
@@ -334,6 +335,9 @@ def _run_resumed(r):
     for index in range(count):
         count_steps(1)
         c: cython.pointer[Connection] = connection_of(r, r.resumed[index])
+        if c != cython.NULL and c.held != cython.NULL and c.held.due:
+            touch(r, c)
+            release_held(r, c)
         if c != cython.NULL and not c.asked and c.pause_count == 0:
             c.last_read_ms = r.now_ms
             parse_kept(r, c)

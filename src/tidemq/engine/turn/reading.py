@@ -24,6 +24,7 @@ from cython.cimports.tidemq.engine.clients.authorising import bring_up_to_date
 from cython.cimports.tidemq.engine.clients.connecting import handle_auth, handle_connect
 from cython.cimports.tidemq.engine.clients.publishing import handle_ack, handle_publish
 from cython.cimports.tidemq.engine.clients.subscribing import handle_subscribe, handle_unsubscribe
+from cython.cimports.tidemq.engine.link.backpressure import wait_behind
 from cython.cimports.tidemq.engine.link.output import append_output, doom, pending_output, touch
 from cython.cimports.tidemq.engine.link.rates import (
     charge_bytes,
@@ -190,6 +191,9 @@ def _parse_packets(r, c, data, size):
         if fault != FAULT_NONE:
             doom(r, c, fault_reason(fault), fault)
             break
+        if c.held != cython.NULL and header.first >> 4 != PUBLISH:
+            wait_behind(r, c)
+            break
         if header.body_size > size - at - header.header_size:
             break
         r.tally[C_PACKETS_RECEIVED] += 1
@@ -269,7 +273,9 @@ def _receive(r, c, into, size):
         r.tally[C_BYTES_RECEIVED] += got
         c.bytes_received += got
         return cython.cast(uint32_t, got)
-    if got == 0 or (errno != EAGAIN and errno != EINTR):
+    if got == 0 and c.held != cython.NULL:
+        wait_behind(r, c)  # its end is read again when its last messages have gone on
+    elif got == 0 or (errno != EAGAIN and errno != EINTR):
         doom(r, c, 0, FAULT_NONE)
     return 0
 

@@ -1,0 +1,1 @@
+"""Plugins that come with the broker: by their names in `[[plugins]]`, or as any other in a program."""
