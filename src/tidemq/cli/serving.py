@@ -36,6 +36,8 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
         return EXIT_CONFIG
     write_log(config, sys.stderr)
     os.umask(0o077)  # RocksDB and SQLite give their files what it leaves
+    # batches of streams are made and freed by threads that come and go: Arrow's own pool keeps 200 MB of that
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     if config.authenticator == "static" and config_path is not None:
         warn_of([config_path])
     if os.geteuid() == 0 and not config.user:
