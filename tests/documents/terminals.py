@@ -34,6 +34,7 @@ from pathlib import Path
 
 INSTALL = "install"
 KEPT = ("TIDEMQ_TEST_OF",)  # of the environment: guard.py's
+KEPT_TO_INSTALL = ("PIP_", "PYTHONPATH")  # where packages come from, and how they are built
 BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 ADMIN = "http://127.0.0.1:18083"
 
@@ -172,12 +173,13 @@ def wait_for_subscription(before: int, wait_s: float) -> None:
 class Reader:
     """Reads a page in a folder."""
 
-    def __init__(self, folder: Path, wait_s: float) -> None:
+    def __init__(self, folder: Path, wait_s: float, kept: tuple[str, ...] = KEPT) -> None:
+        """`kept`: how the names of variables begin that commands have from here."""
         self._folder = folder
         self._wait_s = wait_s
         self._terminals: dict[str, Terminal] = {}
         (folder / "home").mkdir(exist_ok=True)
-        self._environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+        self._environment = {name: text for name, text in os.environ.items() if name.startswith(kept)}
         self._environment |= {"HOME": str(folder / "home"), "PATH": f"{folder}/venv/bin:/usr/bin:/bin"}
 
     def read(self, steps: list[Step]) -> None:
@@ -238,7 +240,7 @@ def main() -> int:
         bring_loopback_up()
     steps = [each for each in steps_of(given.page.read_text()) if (each.terminal == INSTALL) == installing]
     try:
-        Reader(given.folder, given.wait_s).read(steps)
+        Reader(given.folder, given.wait_s, KEPT + KEPT_TO_INSTALL * installing).read(steps)
     except UntrueError as error:
         print(error)
         return 1
