@@ -12,7 +12,6 @@
 #define TIDEMQ_SYSTEM_H
 #include <arpa/inet.h>
 #include <errno.h>
-#include <execinfo.h>
 #include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -30,5 +29,17 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <execinfo.h>
+#else /* musl has neither: readers may pass a writer that waits, and a broken invariant has no trace */
+#define PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP 0
+static inline int pthread_rwlockattr_setkind_np(pthread_rwlockattr_t *attributes, int kind) {
+    return (void)attributes, kind;
+}
+static inline int backtrace(void **frames, int size) { return (void)frames, 0 * size; }
+static inline void backtrace_symbols_fd(void *const *frames, int size, int fd) {
+    (void)frames, (void)size, (void)fd;
+}
+#endif
 #endif
 #endif
