@@ -19,7 +19,7 @@ ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners 
 # without the files that it forbids, each of the many processes of the tests compiles anew what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations screenshots docs asan race assert fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom deb deb-test wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations screenshots docs asan race assert fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -54,7 +54,7 @@ test-loaded: setup ## the same beside four processes that only compute: no test 
 	$(BIN)/python tools/busy.py 4 $(BIN)/pytest -n 4
 
 # in two processes: the first Spark session of a process leaves its settings to all that come after it
-test-long: setup ## what `make test` leaves out: benchmarks in small, Spark Connect, all crashes of the pipeline (5 minutes)
+test-long: setup ## what `make test` leaves out: benchmarks in small, Spark Connect, all crashes of the pipeline, packages (10 minutes)
 	TIDEMQ_TEST_EXAMPLES=all $(BIN)/pytest -n 2 -m hypothesis tests/unit tests/client
 	$(BIN)/pytest -m long --ignore=tests/pipeline
 	$(BIN)/pytest -m long tests/pipeline
@@ -78,6 +78,12 @@ sbom: setup ## what an installation is made of, as CycloneDX, into dist/tidemq.c
 	mkdir -p dist
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/tidemq.cdx.json build/sbom/installed/bin/python
+
+deb: ## Debian package, into dist/ (3 minutes; root installs what the build needs)
+	tools/deb.sh dist
+
+deb-test: setup deb ## install it, start it, upgrade it with its data and purge it, in a Debian of its own (as root)
+	$(BIN)/pytest -m long tests/packages/test_debian.py
 
 wheel-test: setup ## build the wheel; pass the tests of behaviour against it, installed, with the source tree hidden
 	TIDEMQ_TEST_WHEEL=whole $(BIN)/pytest tests/wheel
