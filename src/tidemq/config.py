@@ -62,6 +62,7 @@ LISTENER_RANGES: Mapping[str, tuple[int, int]] = {
 
 LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
     "packet_bytes_max": (1024, 268_435_460),  # the largest that a remaining length can say
+    "payload_bytes_max": (0, 268_435_455),
     "topic_bytes_max": (1, 65_535),
     "topic_levels_max": (1, 65_535),
     "wildcard_ways_max": (1, 1 << 39),
@@ -145,6 +146,7 @@ LogArea = Literal["access", "admin", "alarms", "audit", "clients", "host", "stor
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+QosMax = Annotated[StrictInt, Field(ge=0, le=2)]
 ProtocolVersion = Literal["3.1", "3.1.1", "5.0"]
 
 
@@ -177,7 +179,7 @@ class WebSocketConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: Annotated[str, Field(pattern=r"^/[!-~]*$")] = "/mqtt"
+    path: Annotated[str, Field(pattern=r"^(/[!-~]*|\*)$")] = "/mqtt"  # "*": any
     origins: tuple[str, ...] = ()  # of pages on other hosts that may connect; "*": all
 
 
@@ -197,6 +199,9 @@ class Listener(BaseModel):
     protocol_versions: Annotated[tuple[ProtocolVersion, ...], Field(min_length=1)] = ("3.1", "3.1.1", "5.0")
     authenticator: str | None = None  # None: the broker's
     authenticator_options: dict[str, Any] = {}
+    qos_max: QosMax | None = None  # this and the next two: None: the broker's
+    retain_available: StrictBool | None = None
+    client_id_required: StrictBool | None = None
     connections_max: Annotated[StrictInt, Field(ge=0, le=100_000_000)] = 0  # 0: as many as the broker takes
     # None: the broker's limit of that name; 0: none
     client_messages_per_s: Annotated[int | None, _range("client_messages_per_s")] = None
@@ -268,6 +273,9 @@ class Config(BaseModel):
     plain: StrictBool = True  # listen at host and port, without TLS
     listeners: tuple[Listener, ...] = ()  # further ones
     reactors: Annotated[StrictInt, Field(ge=0, le=REACTORS_MAX)] = 0  # 0: one per core
+    qos_max: QosMax = 2  # at which clients publish, and which subscriptions are granted
+    retain_available: StrictBool = True  # whether clients may have messages retained
+    client_id_required: StrictBool = False  # whether a client without an identifier is refused
 
     user: str = ""  # that a broker started as root becomes; empty: it stays who it is
     group: str = ""  # of it; empty: the user's own
@@ -381,6 +389,13 @@ def load_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
     """
     given, environment, file = read_layers(path, flags)
     return _check(_over(given, _over(environment, file)), given, path)
+
+
+def check_values(values: Mapping[str, Any], path: Path) -> Config:
+    """A configuration of these values alone, which come from the file at `path`, whatever its form; errors as
+    of `load_config`.
+    """
+    return _check(values, {}, path)
 
 
 def _check(values: Mapping[str, Any], flags: Mapping[str, Any], path: Path | None) -> Config:

@@ -15,6 +15,7 @@ class Limits:
 
     # what a client may send
     packet_bytes_max: int = 1 << 20  # one control packet; announced to 5.0 clients
+    payload_bytes_max: int = 0  # of a PUBLISH or a will; 0: as many as its packet takes
     topic_bytes_max: int = 4096  # topic name or filter, at most 65,535
     topic_levels_max: int = 64
     wildcard_ways_max: int = 500  # in which the `+` of a filter could be spread over its levels

@@ -152,3 +152,13 @@ async def test_plain_http_is_answered(broker_at: BrokerAt) -> None:
         assert answer.startswith(b"HTTP/1.1 4")
         assert b"Connection: close" in answer
         writer.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/mqtt", "/any/where?token=1"])
+async def test_a_listener_may_be_there_at_any_path(broker_at: BrokerAt, path: str) -> None:
+    async with (
+        broker_at({"websocket": {"path": "*"}}) as broker,
+        connect(url_of(broker, path=path), subprotocols=[Subprotocol("mqtt")]) as socket,
+    ):
+        await socket.send(HELLO)
+        assert isinstance((await packets_of(socket, 1))[0], Connack)

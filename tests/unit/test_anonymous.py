@@ -159,3 +159,16 @@ async def test_the_engine_and_a_chain_agree_on_who_is_local(address: str, local:
             reasons.append(packet.reason)
             writer.close()
     assert reasons == ([0, 0] if local else [0x87, 0x87])
+
+
+@pytest.mark.parametrize(("remote", "address", "enters"), [
+    (True, "192.0.2.7:1", True), (False, "192.0.2.7:1", False), (False, "127.0.0.1:1", True)
+])  # fmt: skip
+def test_who_gives_a_user_name_may_be_left_to_others(remote: bool, address: str, enters: bool) -> None:
+    """In a chain behind users with passwords no stranger comes in under a name."""
+    chosen = make_anonymous(Config(), {"remote": remote, "named": False})
+    assert chosen is not None
+    question = ConnectRequest(1, "c", None, None, address, 5, True, 60, None, None, None)
+    assert (chosen.authenticate(question).reason == 0) == enters
+    named = chosen.authenticate(replace(question, username="ann"))
+    assert (named.reason, named.unknown) == (0x86, True)

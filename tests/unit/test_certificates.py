@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,14 @@ BAD = Verdict(0x86)
 NOT_HIS = Verdict(0x87)
 
 
-def certificate(*names: str, sans: tuple[x509.GeneralName, ...] = (), days: float = 1) -> bytes:
+def certificate(
+    *names: str,
+    sans: tuple[x509.GeneralName, ...] = (),
+    days: float = 1,
+    subject: x509.Name | None = None,
+) -> bytes:
     """One of its own authority: that it is verified is the business of TLS."""
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
+    subject = subject or x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
     builder = x509.CertificateBuilder(
         issuer_name=subject,
         subject_name=subject,
@@ -49,6 +55,13 @@ SANS = (
 )
 
 
+def openssl_subject(der: bytes) -> str:
+    """As OpenSSL prints it by RFC 2253, which is what Mosquitto takes."""
+    command = ["openssl", "x509", "-inform", "der", "-noout", "-subject", "-nameopt", "RFC2253"]
+    done = subprocess.run(command, input=der, capture_output=True, check=True)
+    return done.stdout.decode().strip().removeprefix("subject=")
+
+
 def judge(der: bytes | None, own_id: str = "c1", /, **options: Any) -> Verdict:
     given = {"ends_with_certificate": False, **options}
     return make_certificate(Config(), given).authenticate(request(own_id, "claimed", certificate=der))
@@ -67,6 +80,22 @@ def judge(der: bytes | None, own_id: str = "c1", /, **options: Any) -> Verdict:
 def test_a_name_of_the_certificate_becomes_the_clients(identity: str, name: str | None) -> None:
     der = certificate("pump-7", sans=SANS)
     assert judge(der, identity=identity) == Verdict(username=name or fingerprint_of(der))
+
+
+@pytest.mark.parametrize("names", [
+    [(NameOID.COMMON_NAME, "pump-7")],
+    [
+        (NameOID.COUNTRY_NAME, "GB"), (NameOID.STATE_OR_PROVINCE_NAME, "Kent"),
+        (NameOID.LOCALITY_NAME, "Dover"), (NameOID.ORGANIZATION_NAME, "Plant, Works & Co; <1>"),
+        (NameOID.ORGANIZATIONAL_UNIT_NAME, 'a "b" + c\\d'), (NameOID.COMMON_NAME, " #pump 7 "),
+        (NameOID.EMAIL_ADDRESS, "pump@example.org"),
+    ],
+    [(NameOID.ORGANIZATION_NAME, "Grün GmbH"), (NameOID.COMMON_NAME, "#€")],
+])  # fmt: skip
+def test_the_subject_is_written_as_openssl_writes_it(names: list[tuple[x509.ObjectIdentifier, str]]) -> None:
+    subject = x509.Name([x509.NameAttribute(kind, name) for kind, name in names])
+    der = certificate(subject=subject)
+    assert judge(der, identity="subject") == Verdict(username=openssl_subject(der))
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,7 @@ DROPS = {
     "dropped_queue_full": "dropped: its queue is full (queued_messages_max, queued_bytes_max)",
     "dropped_purged": "dropped: an administrator has purged its queue",
     "dropped_packet_too_large": "dropped: they are larger than its Maximum Packet Size",
+    "dropped_payload_too_large": "that it published dropped: payload_bytes_max",
     "dropped_session_ended": "dropped: its session has ended",
     "dropped_no_group_member": "dropped: the last member of the shared subscription has left",
     "dropped_retained_full": "not retained: retained_messages_max",

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemq.broker.host.watched_files import WatchedFiles
 from tidemq.config import LISTENER_RANGES, Config, Listener, TlsConfig, refused, unknown_name
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tidemq")
 
 DEFAULT = "default"  # name of the listener of `host` and `port`
+_TERMS = ("qos_max", "retain_available", "client_id_required")  # that a listener may have for itself
 _VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 
 
@@ -101,7 +102,7 @@ class Listeners:
 
     def __init__(self, config: Config, given: Mapping[str, list[socket.socket]]) -> None:
         """`given`: sockets that listen already, by the listener's name. ConfigError for other names."""
-        self._limits = config.limits
+        self._config = config
         self.by_name = configured_listeners(config)
         self._engine: Engine | None = None
         for name in given.keys() - self.by_name.keys():
@@ -142,6 +143,7 @@ class Listeners:
                 versions=tuple(_VERSIONS[version] for version in listener.protocol_versions),
                 asks=asks(name),
                 local_only=local_only(name),
+                **self._terms(listener),
                 connections_max=listener.connections_max,
                 rates=self._rates(listener),
             )
@@ -156,12 +158,19 @@ class Listeners:
                 self.addresses[name] = str(bound)
         self.ports = tuple(ports)
 
+    def _terms(self, listener: Listener) -> dict[str, Any]:
+        """What the listener says for itself, and the broker where it says nothing."""
+        chosen = {name: getattr(listener, name) for name in _TERMS}
+        return {
+            name: getattr(self._config, name) if value is None else value for name, value in chosen.items()
+        }
+
     def _rates(self, listener: Listener) -> ListenerRates:
         """The listener's own limits, and the broker's where it has none."""
         chosen = {name: getattr(listener, name) for name in LISTENER_RANGES}
         return ListenerRates(
             **{
-                name: getattr(self._limits, name) if value is None else value
+                name: getattr(self._config.limits, name) if value is None else value
                 for name, value in chosen.items()
             }
         )

@@ -12,6 +12,7 @@ cdef extern from * nogil:
 cdef cppclass WebSocketRules:  # constant once a listener has them
     int references             # atomic: its WebSocketTerms, and each transport
     string path
+    bint any_path              # it is "*"
     vector[string] origins     # in small letters
     bint named                 # TLS vouches for the name that clients know the listener by
     bint any_origin

@@ -63,10 +63,10 @@ class WebSocketTerms:
     """Which WebSockets a listener makes."""
 
     def __init__(self, path: str = "/mqtt", origins: object = ()) -> None:
-        """`path`: of the URL, the only one that is there. `origins`: pages whose scripts may connect from a
-        browser, as "https://host[:port]", besides those of the listener's own host; "*": all. What is no
-        browser names no origin, and may connect. UsageError for what is no path or origin, and where there is
-        no OpenSSL.
+        """`path`: of the URL, the only one that is there; "*": any. `origins`: pages whose scripts may
+        connect from a browser, as "https://host[:port]", besides those of the listener's own host; "*": all.
+        What is no browser names no origin, and may connect. UsageError for what is no path or origin, and
+        where there is no OpenSSL.
         """
         answer = cython.declare(uint8_t[29])
         openssl.find_openssl(load_openssl("WebSocket"))
@@ -75,12 +75,13 @@ class WebSocketTerms:
             or memcmp(answer, SAMPLE_ACCEPT, ACCEPT_BYTES) != 0
         ):
             raise UsageError("WebSocket needs SHA-1, which OpenSSL refuses here")
-        if not PATH.fullmatch(path) or "?" in path or "#" in path:
+        if (path != "*" and not PATH.fullmatch(path)) or "?" in path or "#" in path:
             raise UsageError(f"{path!r} cannot be the path of a WebSocket: it is as in a URL, /mqtt")
         owner: unique_ptr[WebSocketRules] = make_unique[WebSocketRules]()
         self.rules = owner.release()
         hold_rules(self.rules)
         self.rules.path = path.encode()
+        self.rules.any_path = path == "*"
         self.rules.any_origin = "*" in origins
         for origin in origins:
             if not ORIGIN.fullmatch(origin.lower()):
@@ -227,7 +228,10 @@ def judge(request, rules):
         return NOT_HTTP
     if not is_text(cython.address(request.method), b"GET"):
         return WRONG_METHOD
-    if request.path.size != path.size() or memcmp(request.path.at, path.data(), path.size()) != 0:
+    known: cython.bint = (
+        request.path.size == path.size() and memcmp(request.path.at, path.data(), path.size()) == 0
+    )
+    if not known and not rules.any_path:
         return WRONG_PATH
     if not request.to_websocket or not request.connection_upgrade:
         return NOT_WEBSOCKET

@@ -161,6 +161,8 @@ class Fault(IntEnum):
     ACK_OF_OTHER_QOS = 47
     STORE = 48
     TLS = 49
+    QOS_NOT_SUPPORTED = 50
+    RETAIN_NOT_SUPPORTED = 51
 
 
 class ConnectReturnCode(IntEnum):

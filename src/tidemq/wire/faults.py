@@ -60,7 +60,8 @@ _TAGS_AND_TEXTS: dict[Fault, tuple[tuple[str, ...], str]] = {
     ),
     Fault.CLIENT_ID: (
         ("3.1.1 MQTT-3.1.3-8",),
-        "the client identifier is empty; below MQTT 5.0 that needs version 3.1.1 and clean session",
+        "the client identifier is empty; the broker may require one (client_id_required), and below MQTT 5.0 "
+        "an empty one needs version 3.1.1 and clean session",
     ),
     Fault.QOS: (("MQTT-3.3.1-4",), "the QoS of a PUBLISH is 3; it must be 0, 1 or 2"),
     Fault.DUP_QOS_0: (("MQTT-3.3.1-2",), "DUP is set in a PUBLISH at QoS 0, which is never sent again"),
@@ -141,6 +142,14 @@ _TAGS_AND_TEXTS: dict[Fault, tuple[tuple[str, ...], str]] = {
     Fault.FLAPPING: ((), "the client connects too often; it is let in again after a while"),
     Fault.STORE: ((), "the store fails, and this would have to be stored"),
     Fault.TLS: ((), "the client speaks TLS, and this listener does not"),
+    Fault.QOS_NOT_SUPPORTED: (
+        ("MQTT-3.2.2-11", "MQTT-3.2.2-12"),
+        "the QoS of a PUBLISH or a will is above the broker's qos_max",
+    ),
+    Fault.RETAIN_NOT_SUPPORTED: (
+        ("MQTT-3.2.2-13", "MQTT-3.2.2-14"),
+        "RETAIN is set in a PUBLISH or a will, and the broker does not retain (retain_available)",
+    ),
 }
 
 EXPLANATIONS: dict[Fault, Explanation] = {

@@ -147,7 +147,9 @@ cdef enum Fault:
     FAULT_ACK_OF_OTHER_QOS = 47        # PUBACK for QoS 2, PUBREC or PUBCOMP for QoS 1
     FAULT_STORE = 48                   # the store fails, and this would have to be stored
     FAULT_TLS = 49                     # a TLS handshake where MQTT is spoken in clear
-    FAULT_COUNT = 50
+    FAULT_QOS_NOT_SUPPORTED = 50       # above the qos_max of the listener
+    FAULT_RETAIN_NOT_SUPPORTED = 51    # RETAIN where the listener takes none
+    FAULT_COUNT = 52
 
 cdef enum:
     REMAINING_MAX = 268435455          # what a remaining length can say; some clients take no larger number for a size

@@ -51,17 +51,35 @@ class LocalOnly:
         return Verdict(NOT_AUTHORIZED, REMOTE_REFUSED)
 
 
+class Nameless:
+    """Who gives a user name is not known, so that no chain lets in a stranger under somebody's name; of the
+    others `inner` decides, None: they may connect.
+    """
+
+    def __init__(self, inner: LocalOnly | None) -> None:
+        self._inner = inner
+
+    def authenticate(self, request: ConnectRequest) -> Verdict:
+        """As above."""
+        if request.username is not None:
+            return UNKNOWN
+        return Verdict() if self._inner is None else self._inner.authenticate(request)
+
+
 class AnonymousOptions(BaseModel):
-    """Whether clients of other machines may connect too."""
+    """Who may connect besides clients of this machine without a user name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    remote: StrictBool = False
+    remote: StrictBool = False  # clients of other machines
+    named: StrictBool = True  # clients that give a user name, whatever it is
 
 
-def make_anonymous(_: Config, options: Options) -> LocalOnly | None:
+def make_anonymous(_: Config, options: Options) -> LocalOnly | Nameless | None:
     """The entry point `anonymous`."""
-    return None if read_options("anonymous", AnonymousOptions, options).remote else LocalOnly()
+    given = read_options("anonymous", AnonymousOptions, options)
+    found = None if given.remote else LocalOnly()
+    return found if given.named else Nameless(found)
 
 
 def make_allow(_: Config, __: Options) -> None:

@@ -26,7 +26,7 @@ from tidemq.broker.providers import (
 from tidemq.config import Config
 from tidemq.engine.door.events import ConnectRequest
 
-Identity = Literal["cn", "san_dns", "san_email", "san_uri", "fingerprint"]
+Identity = Literal["cn", "subject", "san_dns", "san_email", "san_uri", "fingerprint"]
 
 _SAN_KINDS: dict[Identity, type[x509.DNSName | x509.RFC822Name | x509.UniformResourceIdentifier]] = {
     "san_dns": x509.DNSName,
@@ -45,8 +45,21 @@ def subject_of(certificate: bytes) -> str:
     return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
 
 
+def subject_name(certificate: x509.Certificate) -> str:
+    """The whole subject as one name, as OpenSSL writes it by RFC 2253 and Mosquitto takes it:
+    CN=pump-7,OU=Plant,O=Works. What is not ASCII stands as the bytes of UTF-8 in hexadecimal, `\\C3`.
+    """
+    text = certificate.subject.rfc4514_string({NameOID.EMAIL_ADDRESS: "emailAddress"})
+    return "".join(
+        letter if letter.isascii() else "".join(f"\\{byte:02X}" for byte in letter.encode())
+        for letter in text
+    )
+
+
 def names_in(certificate: x509.Certificate, identity: Identity) -> list[str]:
     """All names of that kind in a certificate; ValueError where it is malformed."""
+    if identity == "subject":
+        return [subject_name(certificate)] if certificate.subject.rdns else []
     if identity == "cn":
         found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return [str(each.value) for each in found]

@@ -37,6 +37,7 @@ NAMES = (
     "dropped_queue_full",
     "dropped_expired",
     "dropped_packet_too_large",
+    "dropped_payload_too_large",
     "dropped_session_ended",
     "dropped_offline_qos_0",
     "dropped_no_group_member",

@@ -8,6 +8,7 @@ cdef enum:   # what happens to a message for a queue that is full
 
 cdef struct EngineLimits:        # limits.Limits, in the engine's units
     uint32_t packet_bytes_max
+    uint32_t payload_bytes_max   # 0: any
     uint32_t topic_bytes_max
     uint32_t topic_levels_max
     uint64_t wildcard_ways_max

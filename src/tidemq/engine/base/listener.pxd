@@ -12,6 +12,9 @@ cdef cppclass Listener:          # constant once the reactors run, but for what 
     uint8_t versions             # bit mask: 1 << protocol version
     bool asks                    # the control plane decides on each CONNECT
     bool local_only              # clients of this machine only
+    uint8_t qos_max              # of what its clients publish
+    bool retain_available        # its clients may have messages retained
+    bool client_id_required      # whoever brings none is refused
     int64_t connections_max      # 0: as many as the broker takes
     int64_t connection_count     # atomic
     int64_t connections_per_address_max   # 0: any number

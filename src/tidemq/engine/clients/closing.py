@@ -107,6 +107,8 @@ def open_connection(r, fd, listener, address):
         del c
         return False
     c.packet_bytes_max = cython.cast(uint32_t, 0xFFFFFFFF)
+    c.qos_max = listener.qos_max
+    c.retain_available = listener.retain_available
     c.last_read_ms = r.now_ms
     c.address = address
     c.placed = address != 0

@@ -20,6 +20,7 @@ cdef void _refuse_with(
     Reactor* r, Connection* c, uint8_t reason, Fault fault, const string* why,
 ) noexcept nogil
 cdef bint _may_come_in(Reactor* r, Connection* c, Span client_id) noexcept nogil
+cdef Fault _check_will(Reactor* r, Connection* c, const Connect* connect) noexcept nogil
 cdef void _let_in(Reactor* r, Connection* c, const string* client_id, const string* auth_data) noexcept nogil
 cdef void _send_elsewhere(
     Reactor* r, Connection* c, uint16_t target, const string* client_id, const string* auth_data,

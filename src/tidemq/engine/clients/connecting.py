@@ -24,6 +24,7 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_REFUSED_STORE,
     C_SESSIONS_TAKEN_OVER,
 )
+from cython.cimports.tidemq.engine.base.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.base.event import EVENT_AUTH, EVENT_CONNECT, EVENT_CONNECTED, Event
 from cython.cimports.tidemq.engine.base.histograms import H_CONNECT, observe
 from cython.cimports.tidemq.engine.base.system import RELEASE, store_u64
@@ -109,8 +110,11 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_FLAPPING,
     FAULT_LIMIT,
     FAULT_NONE,
+    FAULT_PACKET_TOO_LARGE,
     FAULT_PROTOCOL_VERSION,
+    FAULT_QOS_NOT_SUPPORTED,
     FAULT_REMOTE,
+    FAULT_RETAIN_NOT_SUPPORTED,
     FAULT_SECOND_CONNECT,
     FAULT_STORE,
     FAULT_TOPIC_LEVELS,
@@ -178,6 +182,22 @@ def _may_come_in(r, c, client_id):
     return True
 
 
+def _check_will(r, c, connect):
+    """The limits that hold for a message, at once: a will comes when nobody can be told any more."""
+    limits: cython.pointer[EngineLimits] = cython.address(r.common.limits)
+    fault: Fault = check_topic_name(connect.will_topic, limits.topic_levels_max)
+    if fault == FAULT_NONE and connect.will_topic.size > limits.topic_bytes_max:
+        fault = FAULT_TOPIC_LEVELS
+    if fault == FAULT_NONE and connect.will_qos > c.qos_max:
+        fault = FAULT_QOS_NOT_SUPPORTED  # [MQTT-3.2.2-12]
+    if fault == FAULT_NONE and connect.will_retain and not c.retain_available:
+        fault = FAULT_RETAIN_NOT_SUPPORTED  # [MQTT-3.2.2-13]
+    if fault == FAULT_NONE and limits.payload_bytes_max:
+        if connect.will_payload.size > limits.payload_bytes_max:
+            fault = FAULT_PACKET_TOO_LARGE
+    return fault
+
+
 def handle_connect(r, c, first, body, size):
     """A CONNECT as it comes from the socket."""
     connect: Connect
@@ -190,10 +210,10 @@ def handle_connect(r, c, first, body, size):
     look_for_trace(r, c, connect.client_id)
     if is_traced(c):
         trace_in(r, c, first, body, size)
+    if fault == FAULT_NONE and connect.client_id.size == 0 and c.listener.client_id_required:
+        fault = FAULT_CLIENT_ID
     if fault == FAULT_NONE and connect.has_will:
-        fault = check_topic_name(connect.will_topic, r.common.limits.topic_levels_max)
-        if fault == FAULT_NONE and connect.will_topic.size > r.common.limits.topic_bytes_max:
-            fault = FAULT_TOPIC_LEVELS
+        fault = _check_will(r, c, cython.address(connect))
     if fault != FAULT_NONE:
         answered: cython.bint = c.version == 5 or fault in (FAULT_PROTOCOL_VERSION, FAULT_CLIENT_ID)
         _refuse(r, c, fault_reason(fault) if answered else 0, fault)

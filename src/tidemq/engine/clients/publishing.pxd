@@ -31,7 +31,9 @@ cdef void _write_denial(Reactor* r, Connection* c, Publish* publish, uint8_t rea
 cdef void _write_refusal(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
 cdef void _settle_held(Reactor* r, Connection* c, HeldPublish* item) noexcept nogil
 cdef bint _change(Publish* publish, const HeldPublish* item) noexcept nogil
-cdef void _deny_publish(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
+cdef void _deny_publish(
+    Reactor* r, Connection* c, Publish* publish, uint8_t reason, int counter,
+) noexcept nogil
 cdef void _refuse_publish(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
 cdef bint _refused_by_store(Reactor* r, Connection* c, Publish* publish, CacheEntry* entry) noexcept nogil
 cdef void _acknowledge(Reactor* r, Connection* c, Passage* p, uint16_t packet_id) noexcept nogil

@@ -8,6 +8,7 @@ from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.counters import (
     C_DROPPED_MEMORY,
+    C_DROPPED_PAYLOAD_TOO_LARGE,
     C_MESSAGES_RECEIVED,
     C_REFUSED_NOT_AUTHORISED,
     C_REFUSED_PLUGIN,
@@ -102,7 +103,9 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_LIMIT,
     FAULT_NONE,
     FAULT_PROPERTY_VALUE,
+    FAULT_QOS_NOT_SUPPORTED,
     FAULT_RECEIVE_MAXIMUM,
+    FAULT_RETAIN_NOT_SUPPORTED,
     FAULT_STORE,
     FAULT_TOPIC_ALIAS,
     FAULT_TOPIC_EMPTY,
@@ -149,6 +152,10 @@ def _resolve_alias(r, c, publish):
 
 def _check_publish(r, c, publish):
     """What the packet alone does not show: who may send what, aliases, limits."""
+    if publish.qos > c.qos_max:
+        return FAULT_QOS_NOT_SUPPORTED
+    if publish.retain and not c.retain_available:
+        return FAULT_RETAIN_NOT_SUPPORTED
     if c.version == 5 and publish.properties.present:
         if publish.properties.subscription_id_count:
             return FAULT_PROPERTY_VALUE  # [MQTT-3.3.4-6]
@@ -191,14 +198,17 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         note_drop(r, c.session, C_DROPPED_MEMORY, 1)
         _refuse_publish(r, c, cython.address(publish), RC_QUOTA_EXCEEDED)
         return
+    if r.common.limits.payload_bytes_max and publish.payload.size > r.common.limits.payload_bytes_max:
+        _deny_publish(r, c, cython.address(publish), RC_QUOTA_EXCEEDED, C_DROPPED_PAYLOAD_TOO_LARGE)
+        return
     entry: cython.pointer[CacheEntry] = cython.NULL
     if publish.topic.data[0] == 0x24:  # "$": they are the server's own (4.7.2)
-        _deny_publish(r, c, cython.address(publish), RC_TOPIC_NAME_INVALID)
+        _deny_publish(r, c, cython.address(publish), RC_TOPIC_NAME_INVALID, C_REFUSED_NOT_AUTHORISED)
         return
     if c.rules != cython.NULL:
         entry = find_receivers(r, cython.address(publish.topic))
         if not judge_topic(c, entry) & message_bit(publish.qos, publish.retain):
-            _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
+            _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED, C_REFUSED_NOT_AUTHORISED)
             return
     if r.common.ask_publish:
         if entry == cython.NULL:
@@ -208,7 +218,7 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
             _ask_publish(r, c, cython.address(publish), first, body, size)
             return
         if not known.allowed & message_bit(publish.qos, publish.retain):
-            _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
+            _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED, C_REFUSED_NOT_AUTHORISED)
             return
     if r.common.plugins or c.held != cython.NULL:
         _admit_publish(r, c, cython.address(publish), first, body, size, frame, frame_size, entry)
@@ -258,11 +268,11 @@ def _ask_publish(r, c, publish, first, body, size):
     post_event(r.common, event)
 
 
-def _deny_publish(r, c, publish, reason):
-    """The client may not publish this: 5.0 is told so; 3.x cannot be, and the message is acknowledged and
-    dropped (3.1.1 section 3.3.5).
+def _deny_publish(r, c, publish, reason, counter):
+    """The client may not publish this, which ``counter`` counts: 5.0 is told so; 3.x cannot be, and the
+    message is acknowledged and dropped (3.1.1 section 3.3.5).
     """
-    note_drop(r, c.session, C_REFUSED_NOT_AUTHORISED, 1)
+    note_drop(r, c.session, counter, 1)
     if c.held != cython.NULL:
         hold_verdict(r, c, publish, HELD_DENIED, reason)
     else:
@@ -350,7 +360,7 @@ def answer_publish(r, c, reason, ttl_ms):
         size: uint32_t = cython.cast(uint32_t, kept.size() - 1)
         _admit_publish(r, c, cython.address(publish), packet[0], packet + 1, size, cython.NULL, 0, entry)
     else:
-        _deny_publish(r, c, cython.address(publish), reason)
+        _deny_publish(r, c, cython.address(publish), reason, C_REFUSED_NOT_AUTHORISED)
     drop_packet(r, kept)
 
 

@@ -159,6 +159,8 @@ def _apply_subscribe(r, c, packet, answer):
             reason = answer.data[0][index] if index < answer.data.size() else 0x87
         if reason < 0x80:
             reason = judge_filter(c, filter, cython.address(options))
+        if options & 3 > c.qos_max:
+            options = options & 0xFC | c.qos_max
         if reason >= 0x80:
             note_drop(r, c.session, C_REFUSED_NOT_AUTHORISED, 1)
         elif index >= max(r.common.limits.subscriptions_max, _FILTERS_MAX):

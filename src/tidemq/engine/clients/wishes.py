@@ -10,13 +10,15 @@ from cython.cimports.tidemq.engine.base.message import Passage, empty_passage, n
 from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.link.timers import time_connection
 from cython.cimports.tidemq.engine.state.client import FOR_EVER, Will
-from cython.cimports.tidemq.wire.packets import append_u16_property, append_u32_property
+from cython.cimports.tidemq.wire.packets import append_u8_property, append_u16_property, append_u32_property
 from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
 from cython.cimports.tidemq.wire.protocol import (
     PROP_MAXIMUM_PACKET_SIZE,
+    PROP_MAXIMUM_QOS,
     PROP_MESSAGE_EXPIRY,
     PROP_RECEIVE_MAXIMUM,
     PROP_REQUEST_PROBLEM_INFO,
+    PROP_RETAIN_AVAILABLE,
     PROP_SERVER_KEEP_ALIVE,
     PROP_SESSION_EXPIRY,
     PROP_TOPIC_ALIAS_MAXIMUM,
@@ -70,6 +72,10 @@ def apply_wishes(r, c, s, connect, properties):
         append_u16_property(PROP_RECEIVE_MAXIMUM, limits.receive_max, properties)
     if limits.packet_bytes_max < REMAINING_MAX:  # to say nothing means as large as MQTT allows
         append_u32_property(PROP_MAXIMUM_PACKET_SIZE, limits.packet_bytes_max, properties)
+    if c.qos_max < 2:  # [MQTT-3.2.2-9]
+        append_u8_property(PROP_MAXIMUM_QOS, c.qos_max, properties)
+    if not c.retain_available:
+        append_u8_property(PROP_RETAIN_AVAILABLE, 0, properties)
     if limits.topic_alias_max:
         append_u16_property(PROP_TOPIC_ALIAS_MAXIMUM, limits.topic_alias_max, properties)
 

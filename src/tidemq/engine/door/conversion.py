@@ -331,6 +331,7 @@ def _memory_ceiling(wanted: int) -> int:
 def set_limits(own, limits):
     """Copies `limits.Limits` into the engine's units."""
     own.packet_bytes_max = limits.packet_bytes_max
+    own.payload_bytes_max = limits.payload_bytes_max
     own.topic_bytes_max = limits.topic_bytes_max
     own.topic_levels_max = limits.topic_levels_max
     own.wildcard_ways_max = limits.wildcard_ways_max
@@ -382,6 +383,9 @@ def new_listener(settings, rates):
         listener.versions |= 1 << version
     listener.asks = settings.asks
     listener.local_only = settings.local_only
+    listener.qos_max = settings.qos_max
+    listener.retain_available = settings.retain_available
+    listener.client_id_required = settings.client_id_required
     listener.connections_max = settings.connections_max
     listener.connections_per_address_max = rates.connections_per_address_max
     listener.rates.client_messages = rates.client_messages_per_s

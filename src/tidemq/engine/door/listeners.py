@@ -44,6 +44,9 @@ class ListenerSettings:
     versions: tuple[int, ...] = PROTOCOL_VERSIONS
     asks: bool = False  # the control plane decides on each CONNECT
     local_only: bool = False  # clients of this machine only
+    qos_max: int = 2  # of what its clients publish, and are granted
+    retain_available: bool = True
+    client_id_required: bool = False
     connections_max: int = 0  # 0: as many as the broker takes
     rates: ListenerRates | None = None  # None: the broker's
 

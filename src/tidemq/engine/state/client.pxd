@@ -217,6 +217,8 @@ cdef cppclass Connection:
     Output output
     uint8_t state                # ConnectionState
     uint8_t version              # 3, 4 or 5
+    uint8_t qos_max              # that it may publish at, and is granted
+    bool retain_available        # it may have messages retained
     bool asked                   # a request to the control plane is open: read nothing more
     bool touched                 # in Reactor.touched
     bool doomed
