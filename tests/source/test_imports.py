@@ -24,12 +24,13 @@ BELOW = {
     "broker": "limits errors config wire net engine store stream",
     "origins": "config",
     "plugins": "errors config wire broker",
+    "migration": "errors config wire store broker",
     "client": "limits errors wire",
     "testing": "limits errors config wire engine store broker client",
     "pytest_plugin": "config testing",
     "bench": "limits errors wire net",
     "pipeline": "limits errors wire client bench",  # of bench: results of load tests, read and drawn
-    "cli": "limits errors config wire store stream broker origins client bench pipeline",
+    "cli": "limits errors config wire store stream broker origins migration client bench pipeline",
     "__init__": "limits errors config wire broker",  # what the package offers
 }
 # The rooms of a part: its folders, and the modules that stand before them, each a room of its own.

@@ -1,4 +1,4 @@
-"""`tidemq config`: what a configuration says, and whether it is right."""
+"""`tidemq config`: what a configuration says, and one of Mosquitto's as one of ours."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from tidemq.cli.serve import (
 )
 from tidemq.errors import TideMQError
 
+EXIT_REFUSED = 3  # of `import --strict`
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def describe() -> None:
-    """Check a configuration."""
+    """Check a configuration, or bring one along from Mosquitto."""
 
 
 @app.command()
@@ -74,3 +76,45 @@ def check(
     except (TideMQError, OSError) as error:
         print(f"tidemq: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_FAILED) from None
+
+
+@app.command("import")
+def import_mosquitto(
+    file: Annotated[Path, typer.Argument(metavar="MOSQUITTO.CONF")],
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory to be made, or an empty one.")
+    ] = Path("tidemq"),
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="mosquitto.db of the Mosquitto, which has stopped."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Write nothing where something cannot be taken.")
+    ] = False,
+) -> None:
+    """Write a directory with which `tidemq serve --config DIR/tidemq.toml` takes over from Mosquitto 2:
+    configuration, users, rules, bridges, and with --data sessions, subscriptions, queued and retained
+    messages.
+
+    A report says of each line of MOSQUITTO.CONF, and of its included files, whether it was taken, changed in
+    meaning, or not taken, and why; it is in DIR/report.txt, too. Relative paths in the file are taken from
+    here. Exits with 3 where --strict refuses, and with 1 where a file cannot be read or DIR is not empty.
+    """
+    from tidemq.migration.importing import CONFIG, plan_import, write_import
+    from tidemq.migration.stored import read_state
+
+    try:
+        state = None if data is None else read_state(data)
+        planned = plan_import(file, output, state)
+        refused = planned.report.of("not taken")
+        if not (strict and refused):
+            write_import(planned, state)
+    except (TideMQError, OSError) as error:
+        print(f"tidemq: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_FAILED) from None
+    for line in planned.report.lines():
+        print(line)
+    if strict and refused:
+        print(f"tidemq: {len(refused)} cannot be taken, and nothing is written (--strict)", file=sys.stderr)
+        raise typer.Exit(EXIT_REFUSED)
+    print(f"Next: tidemq config check {output / CONFIG}")

@@ -225,20 +225,12 @@ def import_mosquitto(
 def _list_refused(state: MosquittoState, acl: Path) -> None:
     """The subscriptions that the rules do not allow, with the line; ConfigError."""
     from tidemq.broker.access.file_formats import read_rules
-    from tidemq.broker.access.judging import Client, decide
-    from tidemq.wire.filters import bare_filter
+    from tidemq.migration.stored import refused_subscriptions
 
-    rules = read_rules(acl, "mosquitto")
     ended = 0
-    for client_id, topic_filter, _, _ in state.subscriptions:
-        name, wanted = client_id.decode(), topic_filter.decode()
-        user = state.users.get(client_id)
-        decision = decide(rules, Client(name, user), "subscribe", bare_filter(wanted))
-        if not decision.allowed:
-            ended += 1
-            line = decision.rule and decision.rule.line
-            why = f"line {line} refuses a part of it" if line else "no line allows it"
-            print(f"will end: {wanted!r} of client {name!r}, user {user!r}: {why}", file=sys.stderr)
+    for name, wanted, why in refused_subscriptions(state, read_rules(acl, "mosquitto")):
+        ended += 1
+        print(f"will end: {wanted!r} of client {name!r}, {why}", file=sys.stderr)
     if ended:
         print(f"{ended} of {len(state.subscriptions)} subscriptions will end with {acl}", file=sys.stderr)
 

@@ -1,0 +1,1 @@
+"""From Mosquitto: its configuration, users, rules and messages, as those of TideMQ."""

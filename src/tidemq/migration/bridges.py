@@ -1,0 +1,176 @@
+"""A `connection` of Mosquitto's as a table of `bridges`."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any
+
+from tidemq.config import refused
+from tidemq.migration.lines import Line
+from tidemq.migration.output import Output, absolute, join_certificates
+from tidemq.migration.sections import Section
+
+_PORT = 1883
+_VERSIONS = {"mqttv31": "3.1.1", "mqttv311": "3.1.1", "mqttv50": "5.0", "mqttv5": "5.0"}
+_EMPTY = '""'  # stands for no prefix, or no pattern
+# by Mosquitto's option: the key and Mosquitto's own default, where it is not TideMQ's to choose
+_FLAGS = {
+    "cleansession": ("clean_session", False),
+    "round_robin": ("round_robin", False),
+    "try_private": ("try_private", True),
+    "notifications": ("notifications", True),
+    "notifications_local_only": ("notifications_local_only", False),
+    "bridge_outgoing_retain": ("outgoing_retain", True),
+}
+_TLS = ("bridge_cafile", "bridge_capath", "bridge_certfile", "bridge_alpn")
+_PSK = ("bridge_psk", "bridge_identity")
+
+
+def plan_bridge(section: Section, output: Output, host_name: str | None = None) -> dict[str, Any] | None:
+    """The table; None where it cannot be taken as a whole: without TLS it would say in clear what it should
+    not. `host_name`: this machine's, of which Mosquitto makes the client identifier.
+    """
+    connection = section.get("connection")
+    assert connection is not None  # it begins the section
+    name = connection.value
+    psk = [line for option in _PSK for line in section.all(option)]
+    addresses = _addresses(section, secure=_has_tls(section))
+    topics = [_plan_topic(line) for line in section.all("topic")]
+    if psk or not addresses or not topics:
+        for line in psk:
+            section.refuse(line)
+        why = "pre-shared keys" if psk else "it has no address" if not addresses else "it has no topic"
+        section.refuse(connection, f"the bridge is left out: {why}")
+        return None
+    for line in (*section.all("topic"), connection):
+        section.note(line)
+    bridge: dict[str, Any] = {"name": name, "addresses": addresses}
+    bridge["protocol_version"] = _VERSIONS[_version(section)]
+    identifier = section.text("remote_clientid", "clientid")
+    bridge["client_id"] = identifier or f"{host_name or socket.gethostname()}.{name}"
+    bridge |= _plan_login(section, output, name)
+    for option, (key, default) in _FLAGS.items():
+        bridge[key] = section.flag(option, default)
+    bridge["keep_alive_s"] = 60 if (seconds := section.number("keepalive_interval")) is None else seconds
+    bridge["reconnect_s"], bridge["reconnect_max_s"] = _reconnect(section)
+    if (topic := section.text("notification_topic")) is not None:
+        bridge["notification_topic"] = topic
+    if (start := section.get("start_type")) is not None:
+        if start.value == "automatic":
+            section.note(start, "as it is")
+        else:
+            section.note(start)
+    if _has_tls(section):
+        bridge["tls"] = _plan_tls(section, output)
+    bridge["topics"] = topics
+    return bridge
+
+
+def _has_tls(section: Section) -> bool:
+    return any(section.has(option) for option in _TLS) or any(
+        line.value in ("true", "1") for line in section.all("bridge_tls_use_os_certs")
+    )
+
+
+def _addresses(section: Section, *, secure: bool) -> list[str]:
+    scheme = "mqtts" if secure else "mqtt"
+    found = []
+    for option in ("address", "addresses"):
+        for line in section.all(option):
+            section.note(line)
+            for each in line.value.split():
+                host, colon, port = each.rpartition(":")
+                if not colon or host.endswith(":") or (":" in host and not host.startswith("[")):
+                    host, port = each, str(_PORT)  # an address of IPv6 without a port, or a name
+                if ":" in host and not host.startswith("["):
+                    host = f"[{host}]"
+                found.append(f"{scheme}://{host}:{port}")
+    return found
+
+
+def _version(section: Section) -> str:
+    line = section.get("bridge_protocol_version")
+    if line is None:
+        return "mqttv311"
+    if line.value not in _VERSIONS:
+        raise refused(line.place, line.option, f"{line.value!r} is refused", _VERSIONS)
+    if line.value == "mqttv31":
+        section.change(line, "it speaks 3.1.1, which every broker knows that knows 3.1")
+    else:
+        section.note(line)
+    return line.value
+
+
+def _plan_login(section: Section, output: Output, name: str) -> dict[str, Any]:
+    """User and password, the latter in a file of its own."""
+    login: dict[str, Any] = {}
+    if (user := section.text("remote_username", "username")) is not None:
+        login["username"] = user
+    if (password := section.get("remote_password", "password")) is not None:
+        stem = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+        login["password_file"] = str(output.keep(f"bridges/{stem}.password", f"{password.value}\n".encode()))
+        section.note(password)
+    return login
+
+
+def _reconnect(section: Section) -> tuple[int, int]:
+    """Seconds of the first pause and of the longest."""
+    line = section.get("restart_timeout")
+    if line is None:
+        return 5, 30  # Mosquitto's
+    try:
+        numbers = [int(word) for word in line.value.split()]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= 2:
+        raise refused(
+            line.place, line.option, f"{line.value!r} is refused", ["seconds, and the most of them"]
+        )
+    section.note(line)
+    return numbers[0], max(numbers)
+
+
+def _plan_topic(line: Line) -> dict[str, Any]:
+    """`pattern [[[out|in|both] qos] local-prefix remote-prefix]`."""
+    words = line.value.split()
+    if not 1 <= len(words) <= 5:
+        raise refused(
+            line.place, "topic", f"{line.value!r} is refused", ["PATTERN DIRECTION QOS LOCAL REMOTE"]
+        )
+    pattern, direction, qos, local, remote = words + ["", "out", "0", "", ""][len(words) :]
+    if direction not in ("in", "out", "both") or qos not in ("0", "1", "2"):
+        accepted = ["PATTERN in|out|both 0|1|2 LOCAL REMOTE"]
+        raise refused(line.place, "topic", f"{line.value!r} is refused", accepted)
+    return {
+        "filter": "" if pattern == _EMPTY else pattern,
+        "direction": direction,
+        "qos": int(qos),
+        "local_prefix": "" if local == _EMPTY else local,
+        "remote_prefix": "" if remote == _EMPTY else remote,
+    }
+
+
+def _plan_tls(section: Section, output: Output) -> dict[str, Any]:
+    tls: dict[str, Any] = {}
+    authorities, folder = section.get("bridge_cafile"), section.get("bridge_capath")
+    if authorities is not None:
+        tls["ca"] = str(absolute(authorities))
+        section.note(authorities)
+    if folder is not None:
+        content = join_certificates(folder)
+        if authorities is not None:
+            content += absolute(authorities).read_bytes()
+        tls["ca"] = str(output.keep("bridges/authorities.pem", content))
+        section.change(folder, f"its certificates are in {tls['ca']}: later changes of the directory have to "
+                       "be made there")  # fmt: skip
+    for option, key in (("bridge_certfile", "certificate"), ("bridge_keyfile", "key")):
+        if (line := section.get(option)) is not None:
+            tls[key] = str(absolute(line))
+            section.note(line)
+    if (alpn := section.text("bridge_alpn")) is not None:
+        tls["alpn"] = alpn
+    tls["insecure"] = section.flag("bridge_insecure", False)
+    for line in section.all("bridge_tls_use_os_certs"):
+        section.note(line)
+    return tls

@@ -1,0 +1,51 @@
+"""What a Mosquitto kept in its `mosquitto.db`, and what becomes of it under the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidemq.broker.access.judging import Client, decide
+from tidemq.broker.acl_rules import AclRule
+from tidemq.config import refused
+from tidemq.migration.report import Report
+from tidemq.store.mosquitto import MosquittoState, parse_mosquitto
+from tidemq.wire.filters import bare_filter
+
+
+def read_state(path: Path) -> MosquittoState:
+    """What a Mosquitto that has stopped kept in its `mosquitto.db`; ConfigError, StoreError."""
+    try:
+        return parse_mosquitto(path.read_bytes())
+    except OSError as error:
+        raise refused(str(path), "--data", str(error.strerror), ["a readable mosquitto.db"]) from error
+
+
+def report_state(state: MosquittoState, report: Report) -> None:
+    """How much of each kind there is."""
+    counts = {
+        "sessions": len(state.clients),
+        "subscriptions": len(state.subscriptions),
+        "queued messages": len(state.deliveries),
+        "retained messages": len(state.retained),
+    }
+    for what, count in counts.items():
+        report.add("taken", "mosquitto.db", what, str(count))
+    for reason, count in state.left_out.items():
+        report.add("not taken", "mosquitto.db", reason, f"{count}, which are left out")
+
+
+def refused_subscriptions(
+    state: MosquittoState, rules: tuple[AclRule, ...]
+) -> Iterator[tuple[str, str, str]]:
+    """Stored subscriptions that these rules will end when their client comes: its identifier, the filter, and
+    why.
+    """
+    for client_id, topic_filter, _, _ in state.subscriptions:
+        name, wanted = client_id.decode(), topic_filter.decode()
+        user = state.users.get(client_id)
+        decision = decide(rules, Client(name, user), "subscribe", bare_filter(wanted))
+        if not decision.allowed:
+            line = decision.rule and decision.rule.line
+            why = f"line {line} refuses a part of it" if line else "no line allows it"
+            yield name, wanted, f"user {user!r}: {why}"
