@@ -31,6 +31,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, core_schema
 
+from tidemq.bridge_config import Bridge, Bridges, BridgeTls, BridgeTopic
 from tidemq.errors import ConfigError
 from tidemq.limits import Limits
 
@@ -289,6 +290,7 @@ class Config(BaseModel):
     queue_full: Literal["drop_oldest", "drop_newest", "reject"] = "drop_newest"  # beyond a queue's limits
     streams: tuple[StreamConfig, ...] = ()
     plugins: tuple[PluginConfig, ...] = ()
+    bridges: Bridges = ()
     authenticator: str = "anonymous"
     authenticator_options: Options = {}
     authoriser: str = "allow"
@@ -514,7 +516,8 @@ def _explain(detail: ErrorDetails, flags: Mapping[str, Any], path: Path | None) 
 
 def _shown(location: list[str], value: object) -> str:
     """A refused value as a message quotes it: not one that may hold a secret."""
-    if any(part.endswith("options") for part in location):
+    # a wrong address may have a password in it
+    if any(part.endswith("options") or part == "addresses" for part in location):
         return "what it is"
     if isinstance(value, Mapping | list | tuple | BaseModel):  # there may be options in it
         return f"this {'list' if isinstance(value, list | tuple) else 'table'}"
@@ -531,7 +534,11 @@ def _known_names(location: list[str]) -> Iterable[str]:
         "websocket": WebSocketConfig,
         "streams": StreamConfig,
         "plugins": PluginConfig,
+        "bridges": Bridge,
+        "topics": BridgeTopic,
     }
+    if location[0] == "bridges":
+        models["tls"] = BridgeTls
     tables = [models[part] for part in location[:-1] if part in models]
     return (tables[-1] if tables else Config).model_fields
 

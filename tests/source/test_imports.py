@@ -15,7 +15,8 @@ import pytest
 BELOW = {
     "limits": "",
     "errors": "",
-    "config": "limits errors",
+    "bridge_config": "",
+    "config": "limits errors bridge_config",
     "wire": "limits errors",
     "net": "errors",
     "engine": "limits errors wire net",

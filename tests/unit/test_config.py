@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
+from tidemq.bridge_config import Bridge, BridgeTls, BridgeTopic
 from tidemq.broker.authenticators.builtin import AnonymousOptions
 from tidemq.broker.authenticators.password_file import PasswordFileOptions
 from tidemq.broker.providers import read_options
@@ -89,6 +90,9 @@ def options_of(name: str) -> type[Any]:
         (Config, {}),
         (Listener, {}),
         (StreamConfig, {"name": "s", "filters": ("#",)}),
+        (Bridge, {"name": "b", "addresses": ("mqtt://h",), "topics": ({"filter": "#"},)}),
+        (BridgeTls, {}),
+        (BridgeTopic, {"filter": "#"}),
         ("webhook.WebhookOptions", {"url": "http://localhost"}),
         ("jwt.JwtOptions", {"algorithms": ("HS256",), "secret_file": Path("s")}),
         ("certificate.CertificateOptions", {}),

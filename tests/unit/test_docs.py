@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from pydantic import BaseModel
 
+from tidemq.bridge_config import Bridge, BridgeTls, BridgeTopic
 from tidemq.broker.authenticators.token_keys import JWKS_COUNTERS
 from tidemq.broker.authenticators.webhook import WEBHOOK_COUNTERS
 from tidemq.broker.durability.keeper import STORE_COUNTERS
@@ -94,12 +96,17 @@ def test_a_stream_has_the_documented_keys_and_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("heading", "model"),
-    [("Listeners", Listener), ("TLS", TlsConfig), ("WebSocket", WebSocketConfig), ("Plugins", PluginConfig)],
+    [
+        ("Listeners", Listener),
+        ("TLS", TlsConfig),
+        ("WebSocket", WebSocketConfig),
+        ("Plugins", PluginConfig),
+        ("Bridges", Bridge),
+        ("TLS of a bridge", BridgeTls),
+        ("Topics of a bridge", BridgeTopic),
+    ],
 )
-def test_a_table_has_the_documented_keys_and_defaults(
-    heading: str,
-    model: type[Listener] | type[TlsConfig] | type[WebSocketConfig] | type[PluginConfig],
-) -> None:
+def test_a_table_has_the_documented_keys_and_defaults(heading: str, model: type[BaseModel]) -> None:
     documented = {bare(row[0]): bare(row[1]) for row in table_rows("docs/configuration.md", heading)}
     assert documented.keys() == model.model_fields.keys()
     for key, default in documented.items():

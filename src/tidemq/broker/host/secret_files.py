@@ -24,6 +24,10 @@ def secret_files(config: Config) -> list[Path]:
         if listener.tls is not None:
             named.append(str(listener.tls.key or listener.tls.cert))
             named += [str(each.key or each.cert) for each in listener.tls.certificates]
+    for bridge in config.bridges:
+        named.append(bridge.password_file)
+        if bridge.tls is not None and bridge.tls.certificate is not None:
+            named.append(str(bridge.tls.key or bridge.tls.certificate))
     return [Path(name) for name in dict.fromkeys(named) if name]
 
 
