@@ -156,7 +156,7 @@ class Bridge(BaseModel):
     notifications_local_only: StrictBool = False
     outgoing_retain: StrictBool = True  # false: RETAIN is never set on messages to the other side
     inflight_max: Annotated[StrictInt, Field(ge=1, le=65_535)] = 1024  # QoS 1 and 2, each way, unacknowledged
-    hops_max: Annotated[StrictInt, Field(ge=1, le=100)] = 8  # brokers that a message may cross to (5.0)
+    hops_max: Annotated[StrictInt, Field(ge=1, le=99)] = 8  # brokers that a message may cross to (5.0)
     tls: BridgeTls | None = None
     topics: Annotated[tuple[BridgeTopic, ...], Field(min_length=1, max_length=TOPICS_MAX)]
 

@@ -143,7 +143,7 @@ def _range(limit: str) -> Any:
 
 Port = Annotated[StrictInt, Field(ge=0, le=65_535)]
 Options = Annotated[dict[str, Any], Field(repr=False)]  # for a provider; there may be secrets in it
-LogArea = Literal["access", "admin", "alarms", "audit", "clients", "host", "store", "streams"]
+LogArea = Literal["access", "admin", "alarms", "audit", "bridges", "clients", "host", "store", "streams"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 

@@ -15,7 +15,7 @@ from waiting import WAIT_S
 
 expect.set_options(timeout=WAIT_S * 1000)
 WIDE, PHONE = (1280, 900), (390, 844)
-VIEWS = ("overview", "clients", "sessions", "topics", "try-out", "losses", "streams")
+VIEWS = ("overview", "clients", "sessions", "topics", "try-out", "losses", "streams", "bridges")
 
 
 @dataclass

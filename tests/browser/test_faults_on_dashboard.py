@@ -1,4 +1,4 @@
-"""The three faults of `operations`, found by nothing but clicks on the dashboard."""
+"""The three faults of `operations`, and a dead bridge, found by nothing but clicks on the dashboard."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from browser.dashboard import opened
 from browser.test_dashboard import chromium_page
 from conformance.kit import unique
 from operations.test_faults_found import ACL, be_refused, be_slow, disk, fill
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Locator, expect
 
 from tidemq import Broker, Config, Limits
+from tidemq.broker.bridging import bridges
 from tidemq.broker.monitoring import alarms
+from tidemq.testing.ports import free_port
 
 __all__ = ["chromium_page", "disk"]
 
@@ -76,3 +78,38 @@ async def test_a_client_whose_messages_a_rule_refuses(
             await dashboard.page.get_by_role("button", name="Refresh").click()
             await asyncio.sleep(0.1)
         assert allowed_id not in await dashboard.page.locator("#view").inner_text()
+
+
+async def test_a_dead_bridge(
+    unused_tcp_port: int, chromium_page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the alarm to the runbook's entry of its name, and there the words of the last error."""
+    monkeypatch.setattr(bridges, "DOWN_S", 0.5)
+    topics = [{"filter": "plant/#", "qos": 1}]
+    bridge = {"name": "cloud", "addresses": [f"mqtt://127.0.0.1:{free_port()}"], "topics": topics}
+    config = Config.model_validate(
+        {
+            "host": "127.0.0.1",
+            "port": 0,
+            "store": "memory",
+            "admin_port": unused_tcp_port,
+            "bridges": [bridge],
+        }
+    )
+    async with Broker(config) as broker, opened(chromium_page, broker.admin_url) as dashboard:
+        await broker.publish("plant/1", b"21.5", qos=1)
+        await dashboard.open()
+        alarm = dashboard.page.get_by_role("row", name=re.compile("^bridge-cloud not connected .* goes on"))
+        await expect(alarm).to_be_visible()
+        await dashboard.page.get_by_role("link", name="Bridges").click()
+        row = dashboard.page.get_by_role("row", name=re.compile("^cloud "))
+        while "Connection refused" not in await row.inner_text() or " 1 " not in await _words(row):
+            await dashboard.page.get_by_role("button", name="Refresh").click()  # queues: once a second
+            await asyncio.sleep(0.1)
+        runbook = (Path(__file__).parents[2] / "docs/bridge.md").read_text()
+        entry = runbook.split("\n### The alarm bridge-NAME\n")[1].split("\n## ")[0]
+        assert "*Connection refused*" in entry
+
+
+async def _words(row: Locator) -> str:
+    return " ".join((await row.inner_text()).split())

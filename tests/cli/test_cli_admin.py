@@ -99,6 +99,7 @@ async def test_the_rest(config: Config) -> None:
         assert command.json("backup", "first")["name"] == "first"
         assert [each["name"] for each in command.json("backups")] == ["first"]
         assert command.json("alarms") == []
+        assert command.json("bridges") == []
         assert command.json("watch", "a/+")[0]["messages"] == 0
         command.text("publish", "a/1", "x")
         wait_until(lambda: command.json("watched")[0]["messages"] == 1)

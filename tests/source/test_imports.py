@@ -22,11 +22,12 @@ BELOW = {
     "engine": "limits errors wire net",
     "store": "limits errors config wire",
     "stream": "limits errors config wire engine store",
-    "broker": "limits errors config wire net engine store stream",
+    "client": "limits errors wire",
+    "bridge": "limits errors bridge_config wire client",
+    "broker": "limits errors bridge_config config wire net engine store stream client bridge",
     "origins": "config",
     "plugins": "errors config wire broker",
     "migration": "errors config wire store broker",
-    "client": "limits errors wire",
     "testing": "limits errors config wire engine store broker client",
     "pytest_plugin": "config testing",
     "bench": "limits errors wire net",
@@ -73,11 +74,13 @@ ROOMS = {
         "authenticators": "access acl_rules circuit_breaker host providers",
         "monitoring": "durability",
         "own_files": "access monitoring providers reload",
+        "bridging": "access acl_rules host monitoring providers",
+        "event_handlers": "access bridging fault_log monitoring own_plugins program_subscription replays",
         "admin": "access durability fault_log logs monitoring program_subscription settings",
-        "preflight": "access admin host listeners own_providers providers reload",
-        "broker": "access admin authenticators completion durability fault_log host listeners logs "
-        "monitoring own_files own_plugins own_providers plugins program_subscription providers reload "
-        "replays settings sys_topics",
+        "preflight": "access admin bridging host listeners own_providers providers reload",
+        "broker": "access admin authenticators bridging completion durability event_handlers fault_log host "
+        "listeners logs monitoring own_files own_plugins own_providers plugins program_subscription providers "
+        "reload replays settings sys_topics",
         "__init__": "acl_rules broker hooks plugins program_subscription providers",
     },
     "bench": {

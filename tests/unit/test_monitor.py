@@ -21,7 +21,16 @@ from tidemq.broker.durability.storage import Storage
 from tidemq.broker.monitoring import monitor as monitoring
 from tidemq.broker.monitoring.client_lists import ClientLists, Cursor
 from tidemq.broker.monitoring.metric_names import metric_name
-from tidemq.broker.monitoring.metrics import GAUGES, HISTOGRAMS, REACTOR, WATCHES, of_counters
+from tidemq.broker.monitoring.metrics import (
+    BRIDGE,
+    BRIDGE_DROPS,
+    BRIDGE_GAUGES,
+    GAUGES,
+    HISTOGRAMS,
+    REACTOR,
+    WATCHES,
+    of_counters,
+)
 from tidemq.broker.monitoring.monitor import Monitor
 from tidemq.engine.door.figures import ClientFigures, Question
 from tidemq.errors import UsageError
@@ -94,6 +103,7 @@ def test_metrics_of_all_documented_counters_have_names_of_their_own() -> None:
     own = {name for name, _, _ in (*HISTOGRAMS.values(), *REACTOR.values())} | set(GAUGES)
     own |= {"tidemq_build_info", "tidemq_listener_connections", "tidemq_certificate_days", "tidemq_alarm"}
     own |= {f"{name}_total" for name in WATCHES}
+    own |= {name for name, _ in BRIDGE.values()} | set(BRIDGE_GAUGES) | {BRIDGE_DROPS}
     assert documented == own
 
 

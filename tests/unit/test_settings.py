@@ -118,7 +118,7 @@ async def test_a_reload_says_what_is_in_force_and_what_needs_a_restart(config: C
         return dict(answer)
 
     def act() -> None:
-        parts = ["admin", "configuration", "plugins"]
+        parts = ["admin", "configuration", "plugins", "bridges"]
         assert reload(config) == {"reloaded": parts, "failed": {}, "changed": [], "needs_restart": []}
         limits = replace(config.limits, subscriptions_max=1, packet_bytes_max=4096)
         changed = config.model_copy(update={"limits": limits, "queue_full": "reject", "log_level": "error"})
@@ -134,7 +134,7 @@ async def test_a_reload_says_what_is_in_force_and_what_needs_a_restart(config: C
         assert asked(broker, "GET", "limits")[1]["limits"]["subscriptions_max"] == 7
         answer = reload(ConfigError("configuration line 3: colour is unknown"))
         assert answer["failed"] == {"configuration": "configuration line 3: colour is unknown"}
-        assert answer["reloaded"] == ["admin", "plugins"]
+        assert answer["reloaded"] == ["admin", "plugins", "bridges"]
 
     async with Broker(config, reread=reread) as broker:
         await asyncio.to_thread(act)

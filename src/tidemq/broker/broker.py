@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -20,8 +21,11 @@ from tidemq import wire
 from tidemq.broker.access import bans
 from tidemq.broker.access.decisions import Decisions
 from tidemq.broker.authenticators.builtin import LocalOnly
+from tidemq.broker.bridging.bridges import Bridges, check_bridge
+from tidemq.broker.bridging.door import BridgeDoor
 from tidemq.broker.completion import complete
 from tidemq.broker.durability.storage import Storage
+from tidemq.broker.event_handlers import EventHandlers
 from tidemq.broker.fault_log import ClientLog
 from tidemq.broker.host.clock_watch import ClockWatch
 from tidemq.broker.host.privileges import become, find_identity, make_directory
@@ -44,28 +48,6 @@ from tidemq.broker.replays import Replays
 from tidemq.broker.settings import Settings
 from tidemq.broker.sys_topics import publish_sys_topics
 from tidemq.config import REACTORS_MAX, Config, refused
-from tidemq.engine.door.events import (
-    Acknowledged,
-    AuthRequest,
-    Connected,
-    ConnectRequest,
-    Delivered,
-    Disconnected,
-    Dropped,
-    Fed,
-    HeldMessage,
-    Judged,
-    PublishRequest,
-    Received,
-    Replaying,
-    Revoked,
-    Spanned,
-    Stopped,
-    SubscribeRequest,
-    Traced,
-    Unsubscribed,
-)
-from tidemq.engine.door.figures import Finding, Roster
 from tidemq.errors import UsageError
 from tidemq.store import MemoryStore, Store
 from tidemq.wire import (
@@ -141,6 +123,8 @@ class Broker:
         self._any_admin_port = any_admin_port
         self._settings: Settings | None = None
         self._files: OwnFiles | None = None
+        self._door: BridgeDoor | None = None  # of bridges; None: there will be none
+        self._bridges: Bridges | None = None
         self.monitor: Monitor | None = None  # what it shows of itself; None before it has loaded
         self._tasks: list[asyncio.Task[None]] = []  # that go on until the end
         self._subscriptions = Subscriptions(self._engine_of_now)
@@ -197,6 +181,12 @@ class Broker:
                 await complete(self._abandon())
                 raise
             self._phase = "running"
+        if self._door is not None:
+            try:
+                await self._start_bridges(self._door)
+            except BaseException:
+                await complete(self.stop())
+                raise
 
     async def _start(self) -> None:
         config = self.config
@@ -210,6 +200,12 @@ class Broker:
             store = find_provider("store", config.store, config.store_options, config)
         storage = self._storage = None if store is None else Storage(store, config)
         engine = self._engine = self._make_engine()
+        for bridge in config.bridges:
+            check_bridge(bridge, config.limits)
+        door = BridgeDoor(engine)
+        if config.bridges or self._reread is not None:  # they may come with a reload
+            door.open()
+            self._door = door
         authenticators = self._bind(engine, listeners)
         if identity is not None:
             if store is not None and not isinstance(store, MemoryStore):
@@ -238,13 +234,34 @@ class Broker:
             self._reloads.add("configuration", self._settings.reload)
         if self._settings.can_reload or config.plugins:
             self._reloads.add("plugins", lambda: self._plugins.reload(self._running_settings().read))
-        self._handlers = self._event_handlers(decisions, replays, monitor, self._client_log)
+        self._handlers = EventHandlers(
+            decisions=decisions,
+            plugins=self._plugins,
+            replays=replays,
+            monitor=monitor,
+            client_log=self._client_log,
+            subscriptions=self._subscriptions,
+            door=door,
+            stopped=self._stopped.set,
+        ).by_kind()
         self._plugins.start(engine, self._plugin_access(engine))
         engine.start()
         if self._keeper is not None:
             self._keeper.start()
         asyncio.get_running_loop().add_reader(engine.fileno(), self._take_events)
         self._begin_tasks(listeners)
+
+    async def _start_bridges(self, door: BridgeDoor) -> None:
+        """Their sessions are there when this returns; they connect when they can."""
+        assert self.monitor is not None
+        monitor, settings = self.monitor, self._running_settings()
+        publish = partial(self._running_engine().publish, retain=True)
+        bridges = Bridges(door, self.config.limits, monitor.clients, monitor.questions, publish)
+        self._bridges = bridges
+        await bridges.follow(self.config.bridges)
+        if settings.can_reload:
+            self._reloads.add("bridges", lambda: bridges.follow(settings.read.bridges))
+        self._tasks.append(asyncio.create_task(bridges.watch()))
 
     def _begin_tasks(self, listeners: Listeners) -> None:
         listeners.watch()
@@ -265,6 +282,8 @@ class Broker:
             await self._admin.close()
         if self._listeners is not None:
             self._listeners.close()
+        if self._bridges is not None:
+            await self._bridges.close()
         if engine is not None:
             await asyncio.to_thread(self._close_parts, engine)
         await self._plugins.close()
@@ -296,6 +315,8 @@ class Broker:
                 await self._admin.close()
             assert self._listeners is not None
             self._listeners.close()
+            if self._bridges is not None:
+                await self._bridges.close()
             engine.stop()
             try:
                 async with asyncio.timeout(self.config.limits.shutdown_s + STOP_GRACE_S):
@@ -402,7 +423,7 @@ class Broker:
         if self._storage is not None:
             counters.update(self._storage.counts())
         spans = None if self.monitor is None else self.monitor.spans
-        for part in (self._decisions, self._plugins, self._replays, self._admin, spans):
+        for part in (self._decisions, self._plugins, self._replays, self._admin, spans, self._bridges):
             if part is not None:
                 counters.update(part.counts)
         files = [] if self._files is None else self._files.counts()
@@ -525,35 +546,9 @@ class Broker:
             counters=self.counters,
             certificates=self._listeners.certificates,
             publish=self._publish_sys,
+            bridges=lambda: self._bridges,
         )
         return Monitor(watched)
-
-    def _event_handlers(
-        self, decisions: Decisions, replays: Replays, monitor: Monitor, client_log: ClientLog
-    ) -> dict[type, Callable[[Any], None]]:
-        return {
-            ConnectRequest: decisions.on_connect,
-            AuthRequest: decisions.on_auth,
-            SubscribeRequest: decisions.on_subscribe,
-            Unsubscribed: replays.on_unsubscribed,
-            Judged: replays.on_judged,
-            Replaying: decisions.on_replaying,
-            Fed: replays.on_fed,
-            Delivered: replays.on_delivered,
-            PublishRequest: decisions.on_publish,
-            HeldMessage: self._plugins.on_held,
-            Acknowledged: self._plugins.on_acknowledged,
-            Connected: self._on_connected,
-            Disconnected: self._on_disconnected,
-            Dropped: self._on_dropped,
-            Traced: monitor.traces.on_traced,
-            Spanned: monitor.spans.on_span,
-            Received: self._subscriptions.on_received,
-            Revoked: client_log.on_revoked,
-            Roster: monitor.questions.on_answer,
-            Finding: monitor.questions.on_answer,
-            Stopped: lambda _: self._stopped.set(),
-        }
 
     def _take_events(self) -> None:
         """Handles every waiting event; one that fails is logged and does not hold up the others."""
@@ -562,24 +557,6 @@ class Broker:
                 self._handlers[type(event)](event)
             except Exception:  # noqa: BLE001 - one event that fails must not end the others
                 _log.exception("event %s failed", type(event).__name__)
-
-    def _on_connected(self, event: Connected) -> None:
-        assert self._client_log is not None
-        self._client_log.on_connected(event)
-        assert self._decisions is not None
-        self._decisions.on_connected(event)
-
-    def _on_disconnected(self, event: Disconnected) -> None:
-        assert self._client_log is not None
-        self._client_log.on_disconnected(event)
-        assert self._decisions is not None
-        self._decisions.on_disconnected(event)
-
-    def _on_dropped(self, event: Dropped) -> None:
-        assert self._client_log is not None
-        self._client_log.on_dropped(event)
-        assert self.monitor is not None
-        self.monitor.drops.add(event)
 
     def _running_decisions(self) -> Decisions:
         assert self._decisions is not None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidemq")
 
+RESERVED = "$"  # names of the broker's own listeners begin so
 DEFAULT = "default"  # name of the listener of `host` and `port`
 _TERMS = ("qos_max", "retain_available", "client_id_required")  # that a listener may have for itself
 _VERSIONS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
@@ -40,6 +41,8 @@ def configured_listeners(config: Config) -> dict[str, Listener]:
     found: dict[str, Listener] = {}
     for number, listener in enumerate((*plain, *config.listeners)):
         name = listener.name or str(listener.path or f"{listener.host}:{listener.port or f'#{number}'}")
+        if name.startswith(RESERVED):
+            raise refused("configuration", "listeners", f"{name!r} is the broker's own", ["another name"])
         if name in found:
             raise refused("configuration", "listeners", f"two are called {name!r}", ["a name for each"])
         found[name] = listener

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemq.broker.access.file_formats import read_rules
+from tidemq.broker.bridging.bridges import check_bridge
 from tidemq.broker.host.privileges import find_identity
 from tidemq.broker.listeners import configured_listeners, make_scheme_of
 from tidemq.broker.own_providers import OwnProviders
@@ -17,6 +18,8 @@ async def check_files(config: Config) -> None:
     """
     find_identity(config.user, config.group)
     listeners = configured_listeners(config)
+    for bridge in config.bridges:
+        check_bridge(bridge, config.limits)
     providers = OwnProviders(config, Reloads())
     try:
         providers.make("authoriser", config.authoriser, config.authoriser_options)

@@ -18,7 +18,10 @@ from tidemq.limits import CHANGEABLE, Limits
 _log = logging.getLogger("tidemq")
 
 LOG_KEYS = ("log_level", "log_levels")
-ELSEWHERE = ("plugins",)  # keys that another part of the broker follows, when it is read again after this one
+ELSEWHERE = (
+    "plugins",
+    "bridges",
+)  # keys that another part of the broker follows, when it is read again after this one
 
 
 class Settings:

@@ -244,6 +244,27 @@ def alarms(context: typer.Context) -> None:
 
 
 @app.command()
+def bridges(context: typer.Context) -> None:
+    """List the connections to other brokers, and how they are."""
+
+    def run() -> None:
+        rows = _api(context).ask("GET", f"{API}/bridges")["bridges"]
+        columns = {
+            "name": "name",
+            "state": "state",
+            "address": "address",
+            "since": "since",
+            "queued_messages": "waiting",
+            "messages_out": "out",
+            "messages_in": "in",
+            "last_error": "last error",
+        }
+        _show(context, rows, columns)
+
+    exit_with(run)
+
+
+@app.command()
 def bans(context: typer.Context) -> None:
     """List who may not connect."""
 

@@ -17,6 +17,7 @@ from tidemq.broker.admin.api import BODY_BYTES_MAX, PREFIX, PROBLEM, Problem, Ro
 from tidemq.broker.admin.audit import Audit
 from tidemq.broker.admin.backup_api import BackupApi
 from tidemq.broker.admin.ban_api import BanApi
+from tidemq.broker.admin.bridge_api import BridgeApi
 from tidemq.broker.admin.client_api import ClientApi
 from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.door import Door
@@ -177,6 +178,7 @@ class AdminServer:
             SettingsApi,
             TraceApi,
             WatchApi,
+            BridgeApi,
         )
         apis = [*(group(self._controls) for group in groups), self._live]
         endpoints = [endpoint for api in apis for endpoint in api.endpoints()]

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import tidemq
+from tidemq.bridge.figures import BridgeFigures
 from tidemq.broker.monitoring.metric_names import metric_name
 from tidemq.broker.monitoring.monitor import Monitor
 from tidemq.broker.monitoring.watches import Watch
@@ -45,6 +46,20 @@ GAUGES = {  # of `Monitor.gauges`
     "tidemq_disk_bytes": "Size of that file system.",
     "tidemq_oldest_queued_seconds": "Age of the oldest message in a queue, as of the last look.",
     "tidemq_uptime_seconds": "Since the broker started.",
+}
+BRIDGE_GAUGES: Mapping[str, tuple[str, Callable[[BridgeFigures], float]]] = {
+    "tidemq_bridge_up": ("1: the bridge is connected.", lambda each: each.status.is_connected),
+    "tidemq_bridge_queued_messages": ("Messages for the other side.", lambda each: each.queued_messages),
+    "tidemq_bridge_queued_bytes": ("The same, in bytes.", lambda each: each.queued_bytes),
+}
+BRIDGE_DROPS = "tidemq_bridge_dropped"
+BRIDGE = {  # of `BridgeFigures.counts`
+    "messages_out": ("tidemq_bridge_messages_out", "Messages passed on to the other side."),
+    "messages_in": ("tidemq_bridge_messages_in", "Messages passed on from the other side."),
+    "bytes_out": ("tidemq_bridge_out_bytes", "The same, in bytes of PUBLISH packets."),
+    "bytes_in": ("tidemq_bridge_in_bytes", "The same, in bytes of PUBLISH packets."),
+    "connects": ("tidemq_bridge_connects", "Connections that were made."),
+    "failures": ("tidemq_bridge_failures", "Attempts that failed, and connections that ended."),
 }
 
 
@@ -85,6 +100,7 @@ class Exposition(Collector):
         yield connections
         yield _of_certificates(monitor.certificates())
         yield from _of_watches(monitor.watches.counted())
+        yield from _of_bridges(monitor.bridges())
         alarms = GaugeMetricFamily("tidemq_alarm", "1: the alarm goes on.", labels=["reason"])
         for alarm in monitor.alarms.active:
             alarms.add_metric([alarm.name], 1)
@@ -147,6 +163,29 @@ def _of_watches(counted: Iterable[tuple[Watch, int, int]]) -> Iterator[Metric]:
         messages.add_metric([watch.topic_filter], count)
         payload_bytes.add_metric([watch.topic_filter], size)
     yield from (messages, payload_bytes)
+
+
+def _of_bridges(bridges: Sequence[BridgeFigures]) -> Iterator[Metric]:
+    """Nothing where there are none."""
+    if not bridges:
+        return
+    for name, (text, read) in BRIDGE_GAUGES.items():
+        gauge = GaugeMetricFamily(name, text, labels=["bridge"])
+        for each in bridges:
+            gauge.add_metric([each.name], read(each))
+        yield gauge
+    for key, (name, text) in BRIDGE.items():
+        metric = CounterMetricFamily(name, text, labels=["bridge"])
+        for each in bridges:
+            metric.add_metric([each.name], each.counts[key])
+        yield metric
+    text = "Messages that a bridge did not pass on."
+    drops = CounterMetricFamily(BRIDGE_DROPS, text, labels=["bridge", "reason"])
+    for each in bridges:
+        for key, count in each.counts.items():
+            if key.startswith("dropped_"):
+                drops.add_metric([each.name, key.removeprefix("dropped_")], count)
+    yield drops
 
 
 def _of_certificates(ends: Mapping[str, datetime]) -> Metric:

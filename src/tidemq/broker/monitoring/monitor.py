@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from tidemq.bridge.figures import BridgeFigures
 from tidemq.broker.monitoring import conditions
 from tidemq.broker.monitoring.alarms import Alarm, Alarms
 from tidemq.broker.monitoring.certificates import certificate_ends
@@ -40,6 +41,16 @@ _UNFIT = re.compile(r"[/+#\x00]")  # in a level of a topic
 _log = logging.getLogger("tidemq")
 
 
+class Bridges(Protocol):
+    """What bridges show of themselves."""
+
+    def figures(self) -> Sequence[BridgeFigures]:
+        """Of each."""
+
+    def down(self) -> Mapping[str, str]:
+        """What is wrong with them, by the alarm's name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
     """What of the broker is looked at."""
@@ -52,6 +63,7 @@ class Watched:
     counters: Callable[[], Mapping[str, int]]
     certificates: Mapping[str, str]  # PEM, by the listener's name
     publish: Callable[[str, bytes], None]  # a retained message
+    bridges: Callable[[], Bridges | None] = lambda: None  # None: there are none
 
 
 class Monitor:
@@ -94,6 +106,11 @@ class Monitor:
         """Until when each listener's certificate is valid."""
         return self._ends
 
+    def bridges(self) -> Sequence[BridgeFigures]:
+        """By their names."""
+        found = self._watched.bridges()
+        return () if found is None else found.figures()
+
     def counters_and_sizes(self) -> dict[str, int]:
         """All counters, and `memory_used` (bytes), `sessions` and `shared_groups`."""
         used, _, _ = self.view.memory()
@@ -133,6 +150,7 @@ class Monitor:
             conditions.certificates_end(self.certificates),
             conditions.events_are_lost(watched.counters),
             conditions.clock_jumps(watched.counters),
+            lambda _: {} if (bridges := watched.bridges()) is None else bridges.down(),
         ]
         if (keeper := watched.keeper) is not None:
             found.append(conditions.store_refuses(lambda: keeper.problem))

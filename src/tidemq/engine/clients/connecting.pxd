@@ -25,6 +25,7 @@ cdef void _let_in(Reactor* r, Connection* c, const string* client_id, const stri
 cdef void _send_elsewhere(
     Reactor* r, Connection* c, uint16_t target, const string* client_id, const string* auth_data,
 ) noexcept nogil
+cdef bint _may_be(const Connection* c, const string* client_id) noexcept nogil
 cdef bint _needs_store(Reactor* r, const string* client_id, const Connect* connect) noexcept nogil
 cdef void _clear_the_way(Reactor* r, const string* client_id, bint clean_start) noexcept nogil
 cdef void _answer_connack(

@@ -365,6 +365,14 @@ def _send_elsewhere(r, c, target, client_id, auth_data):
     r.tally[C_CONNECTIONS_MOVED] += 1
 
 
+def _may_be(c, client_id):
+    """Whether the client may have this identifier: those of bridges are for who comes in where they do, and
+    nobody else there.
+    """
+    of_bridge: cython.bint = client_id.compare(0, 8, cython.cast(cython.p_char, b"$bridge/")) == 0
+    return of_bridge == (c.listener.name.compare(cython.cast(cython.p_char, b"$bridge")) == 0)
+
+
 def _needs_store(r, client_id, connect):
     """Whether a session would have to be stored, or removed from the store, before the client is let in.
     Where the session lives on another reactor that one says so.
@@ -398,7 +406,7 @@ def admit(r, c, client_id, auth_data):
         name.assign(cython.cast(cython.p_char, connect.client_id.data), connect.client_id.size)
     if name.empty():
         name = assigned_client_id(r)
-    if name.size() > r.common.limits.client_id_bytes_max:
+    if name.size() > r.common.limits.client_id_bytes_max or not _may_be(c, cython.address(name)):
         _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_LIMIT)
         return
     keep_username(r, c, cython.address(connect))

@@ -9,6 +9,7 @@ import * as topics from "./topics.js";
 import * as tryOut from "./try_out.js";
 import * as losses from "./losses.js";
 import * as streams from "./streams.js";
+import * as bridges from "./bridges.js";
 
 const VIEWS = {
   overview: ["Overview", overview],
@@ -18,6 +19,7 @@ const VIEWS = {
   "try-out": ["Try out", tryOut],
   losses: ["Losses", losses],
   streams: ["Streams", streams],
+  bridges: ["Bridges", bridges],
 };
 
 let leaving = new AbortController();
