@@ -19,7 +19,7 @@ ASSERT_TESTS ?= tests/adversity tests/conformance tests/durable tests/listeners 
 # without the files that it forbids, each of the many processes of the tests compiles anew what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom deb deb-test wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations screenshots docs asan race assert fuzz crash crash-pipeline soak
+.PHONY: help setup build serve demo test test-unit test-loaded test-long attack client-wheel manual sbom deb deb-test wheel-test pythons pysparks format bench bench-engine bench-store bench-pipeline bench-operations bench-bridge screenshots docs asan race assert fuzz crash crash-pipeline soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -114,6 +114,9 @@ bench-pipeline: setup ## streams to Spark and into tables, reconcile, percentile
 
 bench-operations: setup ## what it costs to be looked at: metrics, lists of clients (5 minutes)
 	$(BIN)/python benchmarks/operations.py
+
+bench-bridge: setup ## messages over TideMQ's bridge and Mosquitto's (5 minutes; Debian package mosquitto)
+	$(BIN)/python benchmarks/bridge.py
 
 screenshots: setup ## pictures of the dashboard for the documents, by Debian's chromium (a minute)
 	$(BIN)/python tests/browser/screenshots.py
