@@ -4,7 +4,7 @@ A bridge is a client of both brokers and stands between them as if it were not t
 packet identifier, and so every acknowledgement goes back to where the message came from. Identifiers that a
 server chooses never meet those that a client chooses, and a bridge chooses none. So nothing has to be
 remembered here: sessions and queues of the two brokers hold what is under way, and send it again when both
-connections are made anew. That is how QoS 1 crosses at least once and QoS 2 once (docs/decisions/0020).
+connections are made anew. That is how QoS 1 crosses at least once and QoS 2 once (docs/decisions/0021).
 
 Bytes are written to the buffer of a half, and parsed where they lie; what is to go out waits in the other
 half's output. One thread at a time; the GIL is let go while packets are passed on.
