@@ -298,6 +298,7 @@ class Config(BaseModel):
     acl_file: Path | None = None  # rules of who may publish and subscribe to what; none: no rules
     acl_format: Literal["tidemq", "mosquitto"] = "tidemq"
     bans_file: Path | None = None  # TOML: who may not connect; none: those of the admin API alone
+    topic_rules_file: Path | None = None  # TOML: new names, retention, subscriptions at CONNECT and so on
     decision_s: Annotated[StrictFloat, Field(gt=0, le=300)] = (
         5.0  # for one decision of a provider or hook; then refused
     )

@@ -1,4 +1,4 @@
-"""The files beside its configuration that a broker reads again while it runs: rules and bans."""
+"""The files beside its configuration that a broker reads again while it runs: rules, bans, topic rules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tidemq.broker.access.decisions import Decisions
 from tidemq.broker.access.rule_file import AclFile
 from tidemq.broker.providers import ADMINISTRATIVE_ACTION
 from tidemq.broker.reload import Reloads
+from tidemq.broker.topic_rules import TopicRuleFile
 from tidemq.config import Config
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class OwnFiles:
     def __init__(
         self, config: Config, engine: Engine, decisions: Decisions, monitor: Monitor, reloads: Reloads
     ) -> None:
-        self._files: list[AclFile | BanFile] = []
+        self._files: list[AclFile | BanFile | TopicRuleFile] = []
 
         def use_bans(bans: Bans) -> None:
             decisions.file_bans = bans
@@ -45,6 +46,11 @@ class OwnFiles:
             bans = BanFile(config.bans_file, use_bans, connected, disconnect)
             self._files.append(bans)
             reloads.add("bans", bans.reload)
+        if config.topic_rules_file is not None:
+            levels_max = config.limits.topic_levels_max
+            topics = TopicRuleFile(config.topic_rules_file, levels_max, monitor.view.change_topic_rules)
+            self._files.append(topics)
+            reloads.add("topic rules", topics.reload)
 
     def watch(self) -> list[Coroutine[Any, Any, None]]:
         """Each reads a file again whenever it has changed, and never returns."""

@@ -7,8 +7,9 @@ cdef enum:
     PLUS = 0x2B
     HASH = 0x23
 
-cdef struct SharedFilter:   # $share/{group}/{filter}
+cdef struct SharedFilter:   # $share/{group}/{filter}, or ours, $exclusive/{filter}
     bint shared
+    bint exclusive
     Span group              # empty when not shared
     Span filter             # the filter that matches topics
 
@@ -30,4 +31,5 @@ cdef bint has_wildcard(Span name) noexcept nogil
 cdef bint exceeds(Span name, uint32_t levels_max) noexcept nogil
 cdef bint stands_alone(Span filter, uint32_t i) noexcept nogil
 cdef bint is_shared(Span filter) noexcept nogil
+cdef bint is_exclusive(Span filter) noexcept nogil
 cdef int utf8_fault(bytes text)

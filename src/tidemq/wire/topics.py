@@ -160,9 +160,19 @@ def is_shared(filter):
     return filter.size >= 7 and memcmp(filter.data, b"$share/", 7) == 0
 
 
+def is_exclusive(filter):
+    return filter.size > 11 and memcmp(filter.data, b"$exclusive/", 11) == 0
+
+
 def split_shared(filter):
-    """Take a shared filter apart; where it is none, or malformed, `shared` is false and `filter` whole."""
-    out: SharedFilter = SharedFilter(False, Span(cython.NULL, 0), filter)
+    """Take a shared filter apart, or one that a client wants for itself; where it is neither, or malformed,
+    both are false and `filter` whole.
+    """
+    out: SharedFilter = SharedFilter(False, False, Span(cython.NULL, 0), filter)
+    if is_exclusive(filter):
+        out.exclusive = True
+        out.filter = Span(filter.data + 11, filter.size - 11)
+        return out
     if not is_shared(filter):
         return out
     group: Span = Span(filter.data + 7, filter.size - 7)

@@ -188,6 +188,13 @@ ENDED: list[Break] = [
         "        s.will.token = next_token(r)\n",
         ("tests/durable/test_restart_will.py::test_a_will_leaves_its_session_when_everybody_has_it",),
     ),
+    Break(
+        "wills: a message that is delayed has a session of its own",
+        "clients/wills.py",
+        "    digits: uint64_t = next_id(r).clock\n",
+        "    digits: uint64_t = 7\n",
+        ("tests/conformance/test_delayed.py::test_a_delayed_message_comes_when_it_is_due_and_not_before",),
+    ),
 ]
 
 SERVED: list[Break] = [

@@ -584,6 +584,8 @@ class Decisions:
 
 def _split_filter(topic_filter: str) -> tuple[str | None, str]:
     """Share name, where there is one, and the filter of topics; the engine has checked the form."""
+    if topic_filter.startswith("$exclusive/"):
+        return None, topic_filter.removeprefix("$exclusive/")
     if topic_filter.startswith("$share/"):
         _, share_name, plain_filter = topic_filter.split("/", 2)
         return share_name, plain_filter

@@ -136,6 +136,7 @@ def keep_username(r, c, connect):
     """For who decides on what the client does, and, where somebody has let it in as that user, for lists."""
     wanted: cython.bint = r.common.ask_subscribe or r.common.ask_publish or r.policy != cython.NULL
     wanted = wanted or r.common.plugins or r.common.ask_connect or c.listener.asks
+    wanted = wanted or r.topic_rules != cython.NULL
     wanted = wanted or auth_method_of(c) != cython.NULL  # who may authenticate again, as the same user
     if wanted and connect.has_username:
         who: cython.pointer[Identity] = identity_of(c)

@@ -13,6 +13,7 @@ from cython.cimports.tidemq.engine.base.histograms import H_CONNECT, H_PUBLISH_Q
 from cython.cimports.tidemq.engine.base.message import message_bytes
 from cython.cimports.tidemq.engine.base.steps import allow_receivers, count_steps
 from cython.cimports.tidemq.engine.clients.placement import go_home
+from cython.cimports.tidemq.engine.clients.subscribing import subscribe_at_connect
 from cython.cimports.tidemq.engine.clients.wills import settle_will
 from cython.cimports.tidemq.engine.journal.journal import (
     STORE_FAILED,
@@ -238,6 +239,7 @@ def _keep_other(r, promise):
                 observe(cython.address(r.histograms[H_CONNECT]), r.now_ns - c.since_ns, 1)
                 c.since_ns = r.now_ns
                 resume_feeder(r, promise.connection)
+                subscribe_at_connect(r, c)
     if c != cython.NULL:
         _settle_debt(r, c)
     del promise.packet

@@ -40,6 +40,7 @@ from cython.cimports.tidemq.engine.clients.authorising import (
 )
 from cython.cimports.tidemq.engine.clients.closing import close_connection
 from cython.cimports.tidemq.engine.clients.replaying import resume_replays
+from cython.cimports.tidemq.engine.clients.subscribing import subscribe_at_connect
 from cython.cimports.tidemq.engine.clients.wills import leave_will, publish_last_will
 from cython.cimports.tidemq.engine.clients.wishes import apply_wishes, keep_will, wanted_expiry_s
 from cython.cimports.tidemq.engine.journal.journal import store_fails
@@ -72,6 +73,7 @@ from cython.cimports.tidemq.engine.link.visits import (
     may_visit,
 )
 from cython.cimports.tidemq.engine.queues.backlogs import resume_backlog
+from cython.cimports.tidemq.engine.queues.cache import rename_topic
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
 from cython.cimports.tidemq.engine.queues.handbacks import keep_held
 from cython.cimports.tidemq.engine.queues.outbox import rewind_outbox
@@ -409,6 +411,17 @@ def admit(r, c, client_id, auth_data):
     if name.size() > r.common.limits.client_id_bytes_max or not _may_be(c, cython.address(name)):
         _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_LIMIT)
         return
+    will_topic: string
+    if connect.has_will and r.topic_rules != cython.NULL:
+        rename_topic(r, cython.address(connect.will_topic))
+        will_topic.assign(cython.cast(cython.p_char, connect.will_topic.data), connect.will_topic.size)
+        connect.will_topic = span_of(cython.address(will_topic))
+        fault: Fault = check_topic_name(connect.will_topic, r.common.limits.topic_levels_max)
+        if fault == FAULT_NONE and will_topic.size() > r.common.limits.topic_bytes_max:
+            fault = FAULT_TOPIC_LEVELS
+        if fault != FAULT_NONE:
+            _refuse(r, c, fault_reason(fault) if c.version == 5 else 0, fault)
+            return
     keep_username(r, c, cython.address(connect))
     apply_rules(r, c, cython.address(name))
     refusal: uint8_t = RC_SUCCESS
@@ -524,3 +537,5 @@ def _attach(r, c, found, connect, auth_data):
         send_waiting(r, s)
         resume_backlog(r, s)
         resume_replays(r, c)
+    if not found.removal:
+        subscribe_at_connect(r, c)  # else when its CONNACK goes out

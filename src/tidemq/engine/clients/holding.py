@@ -44,13 +44,14 @@ def hold_publish(r, c, publish, first, body, size, asks):
     item: HeldPublish
     item.packet = keep_packet(r, first, body, size)
     item.changed = cython.NULL
-    if publish.topic.data < body or publish.topic.data >= body + size:
+    if publish.topic.data != body + 2:  # it has an alias, or topic rules say otherwise
         item.topic.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
     item.verdict = HELD_WAITS if asks else HELD_PASSES
     item.reason = RC_SUCCESS
     item.qos = publish.qos
     item.dup = publish.dup
     item.packet_id = publish.packet_id
+    item.delay_s = r.delay_s
     _add(r, c, cython.address(item))
     if asks:
         _ask(r, c, publish)
@@ -65,6 +66,7 @@ def hold_verdict(r, c, publish, verdict, reason):
     item.qos = publish.qos
     item.dup = publish.dup
     item.packet_id = publish.packet_id
+    item.delay_s = 0
     _add(r, c, cython.address(item))
 
 
@@ -179,7 +181,11 @@ def drop_held(r, c):
 
 
 def hand_over_will(r, s):
-    """Whether plugins decide on a will: then the control plane publishes it, or does not."""
+    """Whether plugins decide on a will: then the control plane publishes it, or does not. They have decided on
+    a message that was delayed when it came.
+    """
+    if s.delayed_bytes:
+        return False
     topic: Span = topic_of(s.will.message)
     if not r.common.plugins or not find_receivers(r, cython.address(topic)).plugins & PLUGIN_PUBLISH:
         return False

@@ -35,6 +35,7 @@ from cython.cimports.tidemq.engine.clients.holding import (
     take_held,
 )
 from cython.cimports.tidemq.engine.clients.placement import consider_moving
+from cython.cimports.tidemq.engine.clients.wills import delay, refused_delay, take_delay
 from cython.cimports.tidemq.engine.index.rules import Judgement
 from cython.cimports.tidemq.engine.journal.journal import (
     STORE_FAILED,
@@ -64,7 +65,7 @@ from cython.cimports.tidemq.engine.link.spans import (
     makes_spans,
 )
 from cython.cimports.tidemq.engine.queues.agreement import record_offers
-from cython.cimports.tidemq.engine.queues.cache import find_receivers
+from cython.cimports.tidemq.engine.queues.cache import find_receivers, rename_topic
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
 from cython.cimports.tidemq.engine.queues.memory_ceiling import refused_by_memory
 from cython.cimports.tidemq.engine.queues.outbox import find_entry, forget_entry, place_of, release_payload
@@ -163,6 +164,10 @@ def _check_publish(r, c, publish):
             fault: Fault = _resolve_alias(r, c, publish)
             if fault != FAULT_NONE:
                 return fault
+    r.delay_s = 0
+    if r.topic_rules != cython.NULL:
+        take_delay(r, cython.address(publish.topic))
+        rename_topic(r, cython.address(publish.topic))
     if publish.topic.size > r.common.limits.topic_bytes_max:
         return FAULT_TOPIC_LEVELS
     return check_topic_levels(cython.address(publish.topic), r.common.limits.topic_levels_max)
@@ -175,8 +180,11 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         own: cython.bint = c.session.connection == c and may_touch(c.session.reactor)
         holds(own, b"publishing: a client publishes on the reactor of its session")
     fault: Fault = parse_publish(first, body, size, c.version, cython.address(publish))
+    named: cython.pointer[cython.const[uint8_t]] = publish.topic.data
     if fault == FAULT_NONE:
         fault = _check_publish(r, c, cython.address(publish))
+    if publish.topic.data != named:
+        frame = cython.NULL  # it has another topic than is meant
     if fault == FAULT_NONE and publish.qos == 2 and is_received(c.session, publish.packet_id):
         # sent again, not a new message [MQTT-4.3.3-10]
         if is_owed(r, c.session):  # it may be what it is owed the answer to
@@ -322,7 +330,7 @@ def _refused_by_store(r, c, publish, entry):
     reason: cython.int = load_int(cython.address(r.common.store_refuses), RELAXED)
     if reason == 0 or publish.qos == 0:
         return False
-    if not publish.retain:
+    if not publish.retain and r.delay_s == 0:
         if entry == cython.NULL:
             entry = find_receivers(r, cython.address(publish.topic))
         if not entry.stored:
@@ -413,6 +421,7 @@ def _settle_held(r, c, item):
         note_drop(r, c.session, C_REFUSED_PLUGIN, reason >= 0x80)
         _write_denial(r, c, cython.address(publish), reason)
     else:
+        r.delay_s = item.delay_s
         _accept_publish(r, c, cython.address(publish), cython.NULL, 0, cython.NULL)
 
 
@@ -473,6 +482,9 @@ def _accept_publish(r, c, publish, frame, frame_size, entry):
     span.begun = False
     if _refused_by_store(r, c, publish, entry):
         return
+    if r.delay_s and refused_delay(r, publish):
+        _write_refusal(r, c, publish, RC_QUOTA_EXCEEDED)
+        return
     empty_passage(cython.address(passage))
     passage.topic = publish.topic
     passage.payload = publish.payload
@@ -507,7 +519,10 @@ def _accept_publish(r, c, publish, frame, frame_size, entry):
     passage.entry = entry
     r.tally[C_MESSAGES_RECEIVED] += 1
     r.unasked += publish.qos == 0 and c.session.subscriptions == cython.NULL
-    route(r, cython.address(passage))
+    if r.delay_s:
+        delay(r, cython.address(passage))
+    else:
+        route(r, cython.address(passage))
     if publish.qos:
         _acknowledge(r, c, cython.address(passage), publish.packet_id)
     if span.begun:

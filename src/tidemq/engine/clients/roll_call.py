@@ -148,7 +148,7 @@ def _look_into(r, roster, bucket):
 
 def _is_wanted(r, roster, s):
     """Whether it is a client's session with such an identifier; for a survey, any queue."""
-    if s.internal or s.ending or (s.group and not roster.survey):
+    if s.internal or s.ending or s.delayed_bytes or (s.group and not roster.survey):
         return False
     return s.client_id.compare(0, roster.client_id.size(), roster.client_id) == 0
 

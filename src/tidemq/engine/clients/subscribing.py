@@ -1,13 +1,15 @@
 """SUBSCRIBE and UNSUBSCRIBE."""
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import (
+    C_REFUSED_EXCLUSIVE,
     C_REFUSED_NOT_AUTHORISED,
     C_REFUSED_STORE,
     C_REFUSED_SUBSCRIPTIONS,
+    C_SUBSCRIBED_AT_CONNECT,
 )
 from cython.cimports.tidemq.engine.base.event import EVENT_SUBSCRIBE, Event
 from cython.cimports.tidemq.engine.base.steps import count_steps
@@ -19,7 +21,15 @@ from cython.cimports.tidemq.engine.clients.replaying import (
     names_stream,
     report_unsubscribed,
 )
+from cython.cimports.tidemq.engine.index.rules import NAMES_CLIENT, NAMES_USER, USER_BYTE, fits_level
+from cython.cimports.tidemq.engine.index.topic_rules import (
+    REWRITES_SUBSCRIBE,
+    ConnectSubscription,
+    find_rewrite,
+    rewrite,
+)
 from cython.cimports.tidemq.engine.journal.journal import STORE_FAILED, store_fails
+from cython.cimports.tidemq.engine.journal.rows import append_u16
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.output import doom, touch
 from cython.cimports.tidemq.engine.link.replies import append_packet, encode_reasons, span_of
@@ -29,7 +39,13 @@ from cython.cimports.tidemq.engine.queues.promises import promise_backlog, promi
 from cython.cimports.tidemq.engine.queues.replayed import drop_replay, find_replay
 from cython.cimports.tidemq.engine.queues.sessions import add_subscription, drop_subscription
 from cython.cimports.tidemq.engine.state.handles import handle_of
-from cython.cimports.tidemq.wire.packets import Subscribe, next_filter, parse_subscribe, parse_unsubscribe
+from cython.cimports.tidemq.wire.packets import (
+    Subscribe,
+    append_varint_property,
+    next_filter,
+    parse_subscribe,
+    parse_unsubscribe,
+)
 from cython.cimports.tidemq.wire.properties import has_property
 from cython.cimports.tidemq.wire.protocol import (
     FAULT_NONE,
@@ -48,11 +64,131 @@ from cython.cimports.tidemq.wire.protocol import (
 )
 from cython.cimports.tidemq.wire.topics import split_shared, wildcard_ways
 
+_KEPT = cython.declare(uint8_t, 0x0F)  # of a subscription's options, what is the client's and stays
 _FILTERS_MAX = cython.declare(uint32_t, 16_384)  # of one SUBSCRIBE, where a client may not hold more
 
 
 def handle_subscribe(r, c, first, body, size):
-    """A SUBSCRIBE from a client: applied at once, or after the control plane has decided on each filter."""
+    """A SUBSCRIBE from a client."""
+    packet: Subscribe
+    renamed: string
+    fault: Fault = FAULT_NONE
+    if r.topic_rules != cython.NULL:
+        fault = parse_subscribe(
+            first, body, size, c.version, r.common.limits.topic_levels_max, cython.address(packet)
+        )
+    if r.topic_rules != cython.NULL and fault == FAULT_NONE:
+        if _rename(r, c, cython.address(packet), True, cython.address(renamed)):
+            body = span_of(cython.address(renamed)).data
+            size = span_of(cython.address(renamed)).size
+    _subscribe(r, c, first, body, size)
+
+
+def _append_renamed(r, filter, body):
+    """A filter by the name that the operator wants for its topics, or as it is, with its length."""
+    topics: Span = split_shared(filter).filter
+    before: uint32_t = filter.size - topics.size  # `$share/group/`
+    number: uint16_t = find_rewrite(r.topic_rules, topics, REWRITES_SUBSCRIBE)
+    named: cython.bint = number != 0 and rewrite(r.topic_rules, number, topics, cython.address(r.rewritten))
+    if named and before + r.rewritten.size() <= 0xFFFF:
+        topics = span_of(cython.address(r.rewritten))
+    append_u16(body, cython.cast(uint16_t, before + topics.size))
+    body.append(cython.cast(cython.p_char, filter.data), before)
+    body.append(cython.cast(cython.p_char, topics.data), topics.size)
+
+
+def _rename(r, c, packet, with_options, body):
+    """The same SUBSCRIBE or UNSUBSCRIBE with the names that the operator wants; false: there are no rules for
+    any.
+    """
+    filter: Span
+    options: uint8_t
+    if r.topic_rules.rewrites.empty():
+        return False
+    rest: Span = packet.filters
+    append_u16(body, packet.packet_id)
+    if c.version == 5:
+        properties: string
+        if with_options and has_property(cython.address(packet.properties), PROP_SUBSCRIPTION_ID):
+            append_varint_property(
+                PROP_SUBSCRIPTION_ID, packet.properties.subscription_id, cython.address(properties)
+            )
+        body.push_back(cython.cast(cython.char, properties.size()))
+        body.append(properties)
+    while next_filter(cython.address(rest), with_options, cython.address(filter), cython.address(options)):
+        count_steps(1)
+        _append_renamed(r, filter, body)
+        if with_options:
+            body.push_back(cython.cast(cython.char, options))
+    return True
+
+
+def _fill_in(c, wanted, filter):
+    """A filter with the client's names in it; false where one does not fit, or there is none."""
+    client_id: Span = span_of(cython.address(c.session.client_id))
+    user: Span = Span(cython.NULL, 0)
+    index: cython.size_t
+    if c.identity != cython.NULL and c.identity.username != cython.NULL:
+        user = span_of(c.identity.username)
+    if (wanted.names & NAMES_USER and not fits_level(user)) or (
+        wanted.names & NAMES_CLIENT and not fits_level(client_id)
+    ):
+        return False
+    filter.clear()
+    for index in range(wanted.filter.size()):
+        byte: uint8_t = wanted.filter[index]
+        if byte >= USER_BYTE:
+            name: Span = user if byte == USER_BYTE else client_id
+            filter.append(cython.cast(cython.p_char, name.data), name.size)
+        else:
+            filter.push_back(cython.cast(cython.char, byte))
+    return filter.size() <= 0xFFFF
+
+
+def _has(c, filter, options):
+    """Whether the session, which has come back, is subscribed so already."""
+    if c.session.subscriptions == cython.NULL or not c.session.subscriptions.count(filter[0]):
+        return False
+    return c.session.subscriptions[0][filter[0]].options & _KEPT == options & _KEPT
+
+
+def subscribe_at_connect(r, c):
+    """Subscribes a client to what the operator wants, as if its SUBSCRIBE had come right behind its CONNECT;
+    what a session that comes back has already, stays as it is.
+    """
+    body: string
+    filter: string
+    index: cython.size_t
+    if r.topic_rules == cython.NULL or r.topic_rules.subscriptions.empty() or c.doomed:
+        return
+    append_u16(cython.address(body), 1)  # some identifier: nobody is answered
+    if c.version == 5:
+        body.push_back(0)
+    empty: cython.size_t = body.size()
+    for index in range(r.topic_rules.subscriptions.size()):
+        wanted: cython.pointer[ConnectSubscription] = cython.address(r.topic_rules.subscriptions[index])
+        options: uint8_t = wanted.options if c.version == 5 else wanted.options & 3
+        if not _fill_in(c, wanted, cython.address(filter)) or _has(c, cython.address(filter), options):
+            continue
+        append_u16(cython.address(body), cython.cast(uint16_t, filter.size()))
+        body.append(filter)
+        body.push_back(cython.cast(cython.char, options))
+        r.tally[C_SUBSCRIBED_AT_CONNECT] += 1
+    if body.size() == empty:
+        return
+    c.automatic = True
+    _subscribe(
+        r,
+        c,
+        SUBSCRIBE << 4 | 2,
+        span_of(cython.address(body)).data,
+        cython.cast(uint32_t, body.size()),
+    )
+    c.automatic = c.asked
+
+
+def _subscribe(r, c, first, body, size):
+    """Applied at once, or after the control plane has decided on each filter."""
     packet: Subscribe
     fault: Fault = parse_subscribe(
         first, body, size, c.version, r.common.limits.topic_levels_max, cython.address(packet)
@@ -95,7 +231,17 @@ def answer_subscribe(r, c, answer):
         cython.address(packet),
     )
     _apply_subscribe(r, c, cython.address(packet), answer)
+    c.automatic = False
     drop_packet(r, kept)
+
+
+def _is_refused(r, filter):
+    """Whether a client may not have a filter to itself: the operator does not allow any, or it begins with a
+    `$` once more.
+    """
+    if r.topic_rules == cython.NULL or not r.topic_rules.exclusive:
+        return True
+    return split_shared(filter).filter.data[0] == 0x24
 
 
 def _apply_one(r, c, filter, options, subscription_id, fails, wants_retained):
@@ -105,6 +251,9 @@ def _apply_one(r, c, filter, options, subscription_id, fails, wants_retained):
     """
     wants_retained[0] = False
     if filter.size > r.common.limits.topic_bytes_max:
+        return RC_TOPIC_FILTER_INVALID
+    if split_shared(filter).exclusive and _is_refused(r, filter):
+        r.tally[C_REFUSED_EXCLUSIVE] += 1
         return RC_TOPIC_FILTER_INVALID
     if wildcard_ways(split_shared(filter).filter) > r.common.limits.wildcard_ways_max:
         r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
@@ -121,6 +270,8 @@ def _apply_one(r, c, filter, options, subscription_id, fails, wants_retained):
 def _answer(r, c, packet_type, packet_id, reasons, why, stored):
     """SUBACK or UNSUBACK; ``stored``: once the store has what it says."""
     packet: string
+    if c.automatic:
+        return
     if why != cython.NULL and not c.terse:  # [MQTT-3.1.2-29]
         encode_reasons(c.version, packet_type, packet_id, reasons, why, cython.address(packet))
     if packet.empty() or packet.size() > c.packet_bytes_max:  # [MQTT-3.9.2-1]
@@ -218,6 +369,17 @@ def handle_unsubscribe(r, c, first, body, size):
     fault: Fault = parse_unsubscribe(
         first, body, size, c.version, r.common.limits.topic_levels_max, cython.address(packet)
     )
+    renamed: string
+    if r.topic_rules != cython.NULL and fault == FAULT_NONE:
+        if _rename(r, c, cython.address(packet), False, cython.address(renamed)):
+            fault = parse_unsubscribe(
+                first,
+                span_of(cython.address(renamed)).data,
+                cython.cast(uint32_t, renamed.size()),
+                c.version,
+                r.common.limits.topic_levels_max,
+                cython.address(packet),
+            )
     if fault != FAULT_NONE:
         doom(r, c, fault_reason(fault), fault)
         return

@@ -45,7 +45,7 @@ from cython.cimports.tidemq.engine.queues.outbox import append_entry
 from cython.cimports.tidemq.engine.queues.queueing import age_ms, make_stored, new_rows, note_stored
 from cython.cimports.tidemq.engine.queues.received_identifiers import restore_received
 from cython.cimports.tidemq.engine.queues.replayed import restore_replay
-from cython.cimports.tidemq.engine.queues.sessions import Found, add_subscription, find_session
+from cython.cimports.tidemq.engine.queues.sessions import Found, add_subscription, count_delayed, find_session
 from cython.cimports.tidemq.engine.queues.shards import load_shard
 from cython.cimports.tidemq.engine.state.client import FOR_EVER, Session, Will
 from cython.cimports.tidemq.engine.state.queue import DONE, RELEASED, ROW_IDLE, ROW_INFLIGHT, Entry, Outbox
@@ -117,6 +117,8 @@ def load_session(common, client_id, value):
         s.will_ms = monotonic_ms(common, cython.cast(int64_t, read_u64(data + 20)))
         if s.will_ms == 0:
             s.will_ms = r.now_ms + cython.cast(int64_t, s.will.delay_s) * 1000
+    if client_id[:1] == b"\0":  # a message that waits for its time, see wills
+        count_delayed(r, s)
     if number > common.next_session:
         common.next_session = number
     time_session(r, s)

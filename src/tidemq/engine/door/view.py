@@ -22,10 +22,22 @@ from cython.cimports.tidemq.engine.base.system import RELAXED, load_i64, load_in
 from cython.cimports.tidemq.engine.door.conversion import set_limits, string_of
 from cython.cimports.tidemq.engine.door.engine import Engine
 from cython.cimports.tidemq.engine.door.rosters import new_inquiry, new_roster
+from cython.cimports.tidemq.engine.door.topic_rule_book import topic_rules_of
 from cython.cimports.tidemq.engine.index.subscriptions import lock_shared, unlock_shared
+from cython.cimports.tidemq.engine.index.topic_rules import (
+    TopicRules,
+    hold_topic_rules,
+    release_topic_rules,
+)
 from cython.cimports.tidemq.engine.link.mail import new_letter, new_mail, post_directly
 from cython.cimports.tidemq.engine.queues.memory_ceiling import memory_used
-from cython.cimports.tidemq.engine.state.mail import MAIL_INQUIRY, MAIL_ROSTER, MAIL_SUBSCRIBE, Mail
+from cython.cimports.tidemq.engine.state.mail import (
+    MAIL_INQUIRY,
+    MAIL_ROSTER,
+    MAIL_SUBSCRIBE,
+    MAIL_TOPIC_RULES,
+    Mail,
+)
 from cython.cimports.tidemq.engine.state.reactor import WATCHES_MAX, Common, Reactor, WatchCount
 
 from tidemq.engine.base.histograms import NAMES
@@ -157,6 +169,24 @@ class EngineView:
         common.limits.output_high_bytes = own.output_high_bytes
         common.limits.output_bytes_max = own.output_bytes_max
         common.limits.backpressure_ms = own.backpressure_ms
+
+    def change_topic_rules(self, rows) -> None:
+        """The rules of topics, a `topic_rule_rows.TopicRuleRows`, that count from now on."""
+        self.engine._check_open()
+        index: cython.size_t
+        common: cython.pointer[Common] = self.engine.common
+        rules: cython.pointer[TopicRules] = topic_rules_of(rows, common.tally)
+        for index in range(common.reactors.size()):
+            hold_topic_rules(rules)
+            if self.engine.started:
+                mail: Mail = new_mail(MAIL_TOPIC_RULES)
+                mail.pointer = rules
+                post_directly(common.reactors[index], cython.address(mail))
+            else:  # nobody knows a topic yet
+                release_topic_rules(common.reactors[index].topic_rules, common.tally)
+                common.reactors[index].topic_rules = rules
+        release_topic_rules(rules, common.tally)
+        self.engine._publish_tally()
 
     def watch(self, topic_filter: str, place: int) -> int:
         """From now on counts the messages on a filter, at a place below WATCHES_MAX that nobody has; gives

@@ -80,6 +80,7 @@ cdef void release_policy(Policy* policy, int64_t* tally) noexcept nogil
 cdef RuleSet* find_rules(Policy* policy, const Asker* asker, int64_t* counter, int64_t* tally) noexcept nogil
 cdef RuleSet* make_rules(Policy* own, Policy* policy, const Asker* asker, int64_t* tally) noexcept nogil
 cdef void release_rules(RuleSet* rules, int64_t* tally) noexcept nogil
+cdef bint fits_level(Span name) noexcept nogil
 cdef uint8_t judge(const RuleSet* rules, const Asker* asker, Span topic, uint8_t action) noexcept nogil
 
 cdef inline void hold_policy(Policy* policy) noexcept nogil:
@@ -101,4 +102,3 @@ cdef uint32_t _level_end(const uint8_t* text, uint32_t size, uint32_t at) noexce
 cdef bint _is_rest(const uint8_t* text, uint32_t size, uint32_t at) noexcept nogil
 cdef bint _covers(const Line* rule, Span topic, const Asker* asker) noexcept nogil
 cdef bint _meets(const Line* rule, Span filter, const Asker* asker) noexcept nogil
-cdef bint _fits(Span name) noexcept nogil

@@ -347,7 +347,7 @@ def _meets(rule, filter, asker):
         j += 1
 
 
-def _fits(name):
+def fits_level(name):
     """Whether a name filled into a filter makes it neither wider nor deeper, nor begin with a `$`."""
     return (
         name.size > 0
@@ -369,9 +369,9 @@ def judge(rules, asker, topic, action):
     allowed: uint8_t = 0
     odd: uint8_t = 0
     index: cython.size_t
-    if not _fits(asker.user):
+    if not fits_level(asker.user):
         odd |= NAMES_USER
-    if not _fits(asker.client_id):
+    if not fits_level(asker.client_id):
         odd |= NAMES_CLIENT
     for index in range(rules.lines.size()):
         line: cython.pointer[cython.const[Line]] = cython.address(rules.lines[index])

@@ -32,6 +32,8 @@ from cython.cimports.tidemq.engine.queues.retaining import forget_expired, has_r
 from cython.cimports.tidemq.engine.queues.sessions import finish_backlog
 from cython.cimports.tidemq.engine.state.client import Backlog, Backlogs, Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
+from cython.cimports.tidemq.wire.protocol import Span
+from cython.cimports.tidemq.wire.topics import split_shared
 from cython.operator import dereference
 
 _SLICE = cython.declare(uint32_t, 4)  # messages between two looks at the receiver's output: they may be large
@@ -102,7 +104,7 @@ def begin_backlog(r, s, filter, qos, subscription_id):
         keep_backlog(s, filter, qos, subscription_id)
         _schedule(r, s.connection)
         return
-    walk: cython.pointer[RetainedWalk] = open_walk(r.common.retained, filter)
+    walk: cython.pointer[RetainedWalk] = open_walk(r.common.retained, split_shared(filter).filter)
     backlog.qos = qos
     backlog.subscription_id = subscription_id
     room: cython.bint = s.internal or pending_output(s.connection) <= r.common.limits.output_high_bytes // 2
@@ -202,7 +204,8 @@ def _send_next(r, s):
     holds(not waiting.by_filter.empty(), b"backlogs: a session's table of them is not empty")
     if waiting.walk == cython.NULL:
         waiting.filter = dereference(waiting.by_filter.begin()).first
-        waiting.walk = open_walk(r.common.retained, span_of(cython.address(waiting.filter)))
+        topics: Span = split_shared(span_of(cython.address(waiting.filter))).filter
+        waiting.walk = open_walk(r.common.retained, topics)
     holds(waiting.by_filter.count(waiting.filter) == 1, b"backlogs: who is walked for waits")
     if _send_slice(r, s, waiting.walk, cython.address(waiting.by_filter[waiting.filter])):
         return True

@@ -14,6 +14,7 @@ cdef struct Identifier:          # of a subscription, while a topic is looked up
     bool own                     # for messages that the receiver published itself, too
 
 cdef CacheEntry* find_receivers(Reactor* r, const Span* topic) noexcept nogil
+cdef void rename_topic(Reactor* r, Span* topic) noexcept nogil
 cdef Group* find_cached_group(CacheEntry* entry, uint64_t number) noexcept nogil
 cdef void shrink_cache(Reactor* r) noexcept nogil
 cdef void free_cache(Reactor* r) noexcept nogil
@@ -30,6 +31,7 @@ cdef void _place_identifiers(CacheEntry* entry, vector[Identifier]* found) noexc
 cdef void _add_group(Reactor* r, CacheEntry* entry, SharedGroup* common) noexcept nogil
 cdef uint64_t _weigh(CacheEntry* entry) noexcept nogil
 cdef void _match(Reactor* r, CacheEntry* entry, Span topic) noexcept nogil
+cdef void _ask_topic_rules(Reactor* r, CacheEntry* entry, Span topic) noexcept nogil
 cdef CacheSlot* _choose_slot(Reactor* r, uint64_t h) noexcept nogil
 cdef void _forget_topics(Reactor* r, uint64_t weight_max, size_t topics_max) noexcept nogil
 cdef void _renew(Reactor* r, CacheEntry* entry, Span topic) noexcept nogil

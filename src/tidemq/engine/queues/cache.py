@@ -6,12 +6,12 @@ reactors are one bit each.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
-from cython.cimports.tidemq.engine.base.counters import C_CACHE_MISSES, MEMORY_CACHES
+from cython.cimports.tidemq.engine.base.counters import C_CACHE_MISSES, C_MESSAGES_REWRITTEN, MEMORY_CACHES
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.index.marks import marks_of_topic
 from cython.cimports.tidemq.engine.index.subscribers import (
@@ -30,6 +30,13 @@ from cython.cimports.tidemq.engine.index.subscriptions import (
     read_version,
     unlock_shared,
 )
+from cython.cimports.tidemq.engine.index.topic_rules import (
+    REWRITES_PUBLISH,
+    find_lifetime,
+    find_rewrite,
+    rewrite,
+)
+from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.queues.cache import Identifier
 from cython.cimports.tidemq.engine.queues.groups import local_group
 from cython.cimports.tidemq.engine.state.client import Session
@@ -262,7 +269,17 @@ def _match(r, entry, topic):
             if stored:
                 entry.stored_reactors |= cython.cast(uint64_t, 1) << subscription.reactor
     _place_identifiers(entry, cython.address(identifiers))
+    _ask_topic_rules(r, entry, topic)
     r.cache.weight += _weigh(entry)
+
+
+def _ask_topic_rules(r, entry, topic):
+    """Notes which of the operator's rules are about the topic; other ones make all entries void."""
+    entry.rewrite = entry.lifetime = 0
+    if r.topic_rules != cython.NULL:
+        entry.rewrite = find_rewrite(r.topic_rules, topic, REWRITES_PUBLISH)
+        entry.lifetime = find_lifetime(r.topic_rules, topic)
+        take_work(r, r.topic_rules.rewrites.size() + r.topic_rules.lifetimes.size())
 
 
 def _choose_slot(r, h):
@@ -354,6 +371,16 @@ def find_receivers(r, topic):
     cache.weight += entry.topic.capacity() // _RECEIVER_BYTES  # long topics are to be bounded as well
     _match(r, entry, topic[0])
     return entry
+
+
+def rename_topic(r, topic):
+    """The name that the operator wants for a topic, which is valid until the next; else it stays as it is."""
+    if topic.size == 0 or topic.size > r.common.limits.topic_bytes_max:
+        return
+    number: uint16_t = find_receivers(r, topic).rewrite
+    if number and rewrite(r.topic_rules, number, topic[0], cython.address(r.rewritten)):
+        topic[0] = span_of(cython.address(r.rewritten))
+        r.tally[C_MESSAGES_REWRITTEN] += 1
 
 
 def find_cached_group(entry, number):

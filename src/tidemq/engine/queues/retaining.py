@@ -11,6 +11,9 @@ from cython.cimports.tidemq.engine.base.counters import (
 )
 from cython.cimports.tidemq.engine.base.message import (
     Message,
+    Passage,
+    close_passage,
+    copy_passage,
     hold_message,
     passage_message,
     release_message,
@@ -32,9 +35,12 @@ from cython.cimports.tidemq.engine.index.retained_index import (
 from cython.cimports.tidemq.engine.journal.journal import note_retained
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.replies import span_of
+from cython.cimports.tidemq.engine.queues.cache import find_receivers
 from cython.cimports.tidemq.engine.state.client import Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of
+from cython.cimports.tidemq.engine.state.routing import CacheEntry
 from cython.cimports.tidemq.engine.state.wall_clock import wall_offset
+from cython.cimports.tidemq.wire.protocol import Span
 
 _SWEEP_SLICE = cython.declare(uint32_t, 512)  # messages that a tick looks at in search of expired ones
 _SWEEP_PAUSE_MS = cython.declare(int64_t, 5000)  # between two sweeps
@@ -45,6 +51,33 @@ def retain_passage(r, p):
 
     The limit is for clients: what the broker itself retains, its $SYS topics, always finds room.
     """
+    short: Passage
+    if r.topic_rules != cython.NULL and p.payload.size and _shorten(r, p, cython.address(short)):
+        _retain(r, cython.address(short))
+        close_passage(cython.address(short), r.tally)
+        p.kept = p.kept or short.kept
+    else:
+        _retain(r, p)
+
+
+def _shorten(r, p, short):
+    """Whether the operator lets such a message be retained for a shorter time than it lasts: then that is a
+    message of its own, and who is subscribed now gets it as it was published.
+    """
+    topic: Span = p.topic
+    p.entry = cython.NULL  # the look-up may forget it; and who subscribes meanwhile is to get the message
+    entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(topic))
+    if entry.lifetime == 0:
+        return False
+    ends_ms: int64_t = r.now_ms + r.topic_rules.lifetimes[entry.lifetime - 1].ttl_ms
+    if p.expires_ms and p.expires_ms <= ends_ms:
+        return False
+    short[0] = copy_passage(p, p.id)
+    short.expires_ms = ends_ms
+    return True
+
+
+def _retain(r, p):
     index: cython.pointer[RetainedIndex] = r.common.retained
     old: cython.p_void = cython.NULL
     full: cython.bint = False

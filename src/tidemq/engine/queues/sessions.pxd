@@ -14,6 +14,7 @@ cdef struct Found:
     bint removal         # the store has not forgotten an earlier one yet
 
 cdef Found find_session(Reactor* r, const string* client_id, bint create) noexcept nogil
+cdef void count_delayed(Reactor* r, Session* s) noexcept nogil
 cdef Session* new_session(Reactor* r) noexcept nogil
 cdef void store_session(Reactor* r, Session* s) noexcept nogil
 cdef bint end_removals(Reactor* r) noexcept nogil
@@ -28,6 +29,10 @@ cdef string assigned_client_id(Reactor* r) noexcept nogil
 
 # of this module alone
 cdef string_view _view(Session* s) noexcept nogil
+cdef bint _is_delayed(const string* client_id) noexcept nogil
+cdef bint _claim(Reactor* r, Session* s, Span filter) noexcept nogil
+cdef void _give_up(Reactor* r, Session* s, Span filter) noexcept nogil
+cdef void _drop_other_form(Reactor* r, Session* s, Span filter, bint exclusive) noexcept nogil
 cdef bint _is_loading(Reactor* r) noexcept nogil
 cdef void _unstore_session(Reactor* r, Session* s) noexcept nogil
 cdef void _begin_removal(Reactor* r, Session* s) noexcept nogil

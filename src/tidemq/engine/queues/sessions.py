@@ -3,24 +3,27 @@ owns them.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.string_view import string_view
+from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.allocation import release
 from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.counters import (
     C_DROPPED_NO_GROUP_MEMBER,
     C_DROPPED_SESSION_ENDED,
+    C_REFUSED_EXCLUSIVE,
     C_REFUSED_SUBSCRIPTIONS,
     C_SESSIONS_CREATED,
     C_SESSIONS_ENDED,
+    LIVE_DELAYED,
     LIVE_SESSIONS,
     LIVE_SUBSCRIPTIONS,
     MEMORY_SESSIONS,
 )
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
-from cython.cimports.tidemq.engine.base.message import release_message
+from cython.cimports.tidemq.engine.base.message import message_bytes, release_message
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import (
     RELAXED,
@@ -55,7 +58,7 @@ from cython.cimports.tidemq.engine.journal.rows import (
 from cython.cimports.tidemq.engine.link.backpressure import end_strain
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.replies import span_of
-from cython.cimports.tidemq.engine.queues.backlogs import free_backlog
+from cython.cimports.tidemq.engine.queues.backlogs import end_backlog, free_backlog
 from cython.cimports.tidemq.engine.queues.groups import (
     enter_groups,
     is_present,
@@ -100,6 +103,21 @@ def _view(s):
     return string_view(s.client_id.data(), s.client_id.size())
 
 
+def _is_delayed(client_id):
+    """Whether the name is that of a message that waits for its time, see wills."""
+    return client_id.size() > 0 and client_id[0][0] == 0
+
+
+def count_delayed(r, s):
+    """A message that waits for its time, as the will of this session, which counts as no client's."""
+    s.delayed_bytes = 1
+    if s.will != cython.NULL:
+        s.delayed_bytes = cython.cast(uint32_t, message_bytes(s.will.message))
+    add_i64(cython.address(r.common.delayed_count), 1, RELAXED)
+    add_i64(cython.address(r.common.delayed_bytes), s.delayed_bytes, RELAXED)
+    r.tally[LIVE_DELAYED] += 1
+
+
 def _is_loading(r):
     """Whether the sessions come from the store, before the start."""
     return r.common.durable and r.section == cython.NULL
@@ -112,6 +130,7 @@ def find_session(r, client_id, create):
     made only on the reactor that has an earlier one removed from the store, while that is under way.
     """
     common: cython.pointer[Common] = r.common
+    delayed: cython.bint = _is_delayed(client_id)
     found: Found
     found.session = cython.NULL
     found.reactor = r.index
@@ -126,9 +145,11 @@ def find_session(r, client_id, create):
         found.moving = found.session.moving
     elif create and found.removal and common.removals[client_id[0]].reactor != r.index:
         found.reactor = common.removals[client_id[0]].reactor
-    # what the store brings back is never too much
+    # what the store brings back is never too much; messages that are delayed have a limit of their own
     elif create and (
-        _is_loading(r) or load_i64(cython.address(common.session_count), RELAXED) < common.limits.sessions_max
+        _is_loading(r)
+        or delayed
+        or load_i64(cython.address(common.session_count), RELAXED) < common.limits.sessions_max
     ):
         found.session = new_session(r)
         found.session.client_id = client_id[0]
@@ -136,8 +157,8 @@ def find_session(r, client_id, create):
         found.session.number = common.next_session
         common.registry[_view(found.session)] = found.session
         found.created = True
-        add_i64(cython.address(common.session_count), 1, RELAXED)
-        r.tally[C_SESSIONS_CREATED] += 1
+        add_i64(cython.address(common.session_count), not delayed, RELAXED)
+        r.tally[C_SESSIONS_CREATED] += not delayed
         r.tally[MEMORY_SESSIONS] += cython.cast(int64_t, client_id.size())
     unlock(cython.address(common.registry_lock))
     return found
@@ -244,9 +265,14 @@ def end_session(r, s):
         r.tally[MEMORY_SESSIONS] -= cython.cast(int64_t, s.client_id.size())
         common.queue_owners.erase(s.number)
         unlock(cython.address(common.registry_lock))
-        left: int64_t = add_i64(cython.address(common.session_count), -1, RELAXED)
-        holds(left >= 0, b"sessions: no more end than were made")
-        r.tally[C_SESSIONS_ENDED] += 1
+        if s.delayed_bytes:
+            add_i64(cython.address(common.delayed_count), -1, RELAXED)
+            add_i64(cython.address(common.delayed_bytes), -cython.cast(int64_t, s.delayed_bytes), RELAXED)
+            r.tally[LIVE_DELAYED] -= 1
+        else:
+            left: int64_t = add_i64(cython.address(common.session_count), -1, RELAXED)
+            holds(left >= 0, b"sessions: no more end than were made")
+            r.tally[C_SESSIONS_ENDED] += 1
     free_backlog(s)
     free_replays(r, s)
     release(s.received)
@@ -267,6 +293,7 @@ def _withdraw(r, s, subscriptions_max):
     0 when there may be more.
     """
     left: cython.size_t = subscriptions_max
+    given_up: vector[string]
     if s.subscriptions == cython.NULL:
         return left
     lock_exclusive(r.common.subscriptions)
@@ -276,10 +303,15 @@ def _withdraw(r, s, subscriptions_max):
         filter: Span = span_of(cython.address(dereference(item).first))
         parts: SharedFilter = split_shared(filter)
         remove_subscription(r.common.subscriptions, parts.filter, parts.group, s)
+        if parts.exclusive:
+            given_up.push_back(dereference(item).first)
         r.tally[MEMORY_SESSIONS] -= _subscription_bytes(filter)
         s.subscriptions.erase(item)
         left -= 1
     unlock_exclusive(r.common.subscriptions)
+    index: cython.size_t
+    for index in range(given_up.size()):
+        _give_up(r, s, split_shared(span_of(cython.address(given_up[index]))).filter)
     r.tally[LIVE_SUBSCRIPTIONS] -= subscriptions_max - left
     taken: int64_t = cython.cast(int64_t, subscriptions_max - left)
     add_i64(cython.address(r.common.subscription_count), -taken, RELAXED)
@@ -363,6 +395,11 @@ def add_subscription(r, s, filter, options, subscription_id, wants_retained):
         r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
         return RC_QUOTA_EXCEEDED
     parts: SharedFilter = split_shared(filter)
+    if parts.exclusive and not _claim(r, s, parts.filter):
+        r.tally[C_REFUSED_EXCLUSIVE] += 1
+        return RC_QUOTA_EXCEEDED
+    if not parts.shared and not known:
+        _drop_other_form(r, s, parts.filter, parts.exclusive)
     handling: uint8_t = options >> 4 & 3
     wants_retained[0] = not parts.shared and (handling == 0 or (handling == 1 and not known))
     kept: SessionSubscription
@@ -404,6 +441,46 @@ def add_subscription(r, s, filter, options, subscription_id, wants_retained):
     return RC_SUCCESS + (options & 3)
 
 
+def _claim(r, s, filter):
+    """Whether the session has a filter to itself from now on, or had it before."""
+    common: cython.pointer[Common] = r.common
+    key: string
+    key.assign(cython.cast(cython.p_char, filter.data), filter.size)
+    lock(cython.address(common.registry_lock))
+    known: cython.bint = common.exclusives.count(key)
+    own: cython.bint = not known or common.exclusives[key] == s.number
+    if not known:
+        common.exclusives[key] = s.number
+        add_i64(cython.address(common.exclusive_count), 1, RELAXED)
+    unlock(cython.address(common.registry_lock))
+    return own
+
+
+def _give_up(r, s, filter):
+    """Somebody else may have the filter to itself now."""
+    common: cython.pointer[Common] = r.common
+    key: string
+    key.assign(cython.cast(cython.p_char, filter.data), filter.size)
+    lock(cython.address(common.registry_lock))
+    if common.exclusives.count(key) and common.exclusives[key] == s.number:
+        common.exclusives.erase(key)
+        add_i64(cython.address(common.exclusive_count), -1, RELAXED)
+    unlock(cython.address(common.registry_lock))
+
+
+def _drop_other_form(r, s, filter, exclusive):
+    """The index has one subscription of a session to a filter: of `$exclusive/F` and `F` the later counts."""
+    other: string
+    if not exclusive:
+        if load_i64(cython.address(r.common.exclusive_count), RELAXED) == 0:
+            return
+        other.append(cython.cast(cython.p_char, b"$exclusive/"))
+    other.append(cython.cast(cython.p_char, filter.data), filter.size)
+    if s.subscriptions.count(other):
+        end_backlog(r, s, span_of(cython.address(other)))
+        drop_subscription(r, s, span_of(cython.address(other)))
+
+
 def finish_backlog(r, s, filter):
     """Everything that is retained has been sent to a subscription, or stands in its session's queue."""
     if s.stored == cython.NULL or s.subscriptions == cython.NULL or not s.subscriptions.count(filter[0]):
@@ -437,6 +514,8 @@ def drop_subscription(r, s, filter):
         leave_group(r, s, find_group_by_name(r.common.subscriptions, parts.filter, parts.group).id)
     remove_subscription(r.common.subscriptions, parts.filter, parts.group, s)
     unlock_exclusive(r.common.subscriptions)
+    if parts.exclusive:
+        _give_up(r, s, parts.filter)
     r.tally[LIVE_SUBSCRIPTIONS] -= 1
     r.tally[MEMORY_SESSIONS] -= _subscription_bytes(filter)
     add_i64(cython.address(r.common.subscription_count), -1, RELAXED)

@@ -106,6 +106,7 @@ cdef cppclass Session:
     bool left_by_itself          # the client said DISCONNECT
     uint8_t watch                # of a receiver that only counts: 1 + its place in Common.watched; 0: of no such
     uint32_t last_owed           # the last promise to this publisher, see ledger; it may be kept by now
+    uint32_t delayed_bytes       # of a message that waits for its time, as the will of this session; 0: a client's
     Replays* replays             # NULL: none
     Backlogs* backlogs           # NULL: it has got all that is retained
     SubscriptionMap* subscriptions   # by whole filter, $share included; NULL: none
@@ -180,11 +181,12 @@ cdef enum:   # what is known of a held PUBLISH
 cdef cppclass HeldPublish:
     string* packet               # first byte and body; NULL: it was denied or refused when it came
     string* changed              # a 5.0 packet whose message goes on in its place; NULL: the message as it came
-    string topic                 # that an alias stood for; empty: the packet has it
+    string topic                 # that an alias stood for, or topic rules want; empty: the packet has it
     uint8_t verdict, reason      # HELD_*
     uint8_t qos
     bool dup
     uint16_t packet_id
+    uint32_t delay_s             # it is to wait for so long afterwards (`$delayed/`)
 
 cdef cppclass Held:              # of one connection, at least one, in the order in which they came; see holding
     deque[HeldPublish] messages
@@ -235,6 +237,7 @@ cdef cppclass Connection:
     bool in_debt                 # it is owed so many that it is not read from
     uint8_t reviewing            # 1: in Reactor.reviews; 2: and under rules that came since
     bool terse                   # wants no reason strings (Request Problem Information)
+    bool automatic               # the SUBSCRIBE that is handled or waits is not the client's: it gets no SUBACK
     bool replays                 # has asked for what a stream keeps: it stays on this reactor
     bool delivered               # replayed messages are in its output: the control plane waits until they are out
     uint8_t homing               # 1 + the reactor that it moves to once it is owed nothing; 0: none

@@ -35,6 +35,7 @@ cdef enum:   # the kind of a Mail
     MAIL_EXPIRED                 # `number`: queue; `pointer`: StoredRows whose time is over
     MAIL_REMOVED                 # `number`: queue; `pointer`: StoredRows, their bytes, that RECORD_EXPIRE has removed
     MAIL_RULES                   # `pointer`: the Policy that counts from now on, held
+    MAIL_TOPIC_RULES             # `pointer`: the TopicRules that count from now on, held
     MAIL_ROSTER                  # `pointer`: a Roster that is to be answered
     MAIL_INQUIRY                 # `pointer`: an Inquiry that is to be answered
     MAIL_STOP

@@ -19,6 +19,7 @@ from tidemq.engine.base.listener cimport Listener, ListeningSocket
 from tidemq.engine.base.system cimport pthread_cond_t, pthread_mutex_t
 from tidemq.engine.index.retained_index cimport RetainedIndex, RetainedWalk
 from tidemq.engine.index.rules cimport Policy
+from tidemq.engine.index.topic_rules cimport TopicRules
 from tidemq.engine.index.subscriptions cimport Matches, SubscriptionIndex
 from tidemq.engine.state.client cimport Connection, Handback, LocalGroup, Removal, Session, SessionPointer
 from tidemq.engine.state.mail cimport Mail, Timer
@@ -84,6 +85,9 @@ cdef cppclass Reactor:
     int inbox_count              # atomic: mails in the inbox, for senders that should wait
     vector[uint64_t] flooding    # publishers that wait for another reactor's inbox
     Policy* policy               # all rules, held; NULL: there are none, and everything is allowed
+    TopicRules* topic_rules      # held; NULL: there are none
+    string rewritten             # scratch: the new name of a topic that such a rule is about
+    uint32_t delay_s             # scratch: of the PUBLISH that is handled, until it is due; 0: now
     int64_t wall_ns              # when the wall clock was last looked at
     int64_t clock_steps          # that this reactor has followed
     size_t dating_at             # after the clock was set: sessions in buckets below this one have dates of it
@@ -157,6 +161,9 @@ cdef cppclass Common:
     unordered_map[string_view, SessionPointer, SeededHash] registry   # by the session's own client id
     uint64_t next_session        # under registry_lock
     unordered_map[string, Removal, SeededHash] removals    # by client id, while under way; under registry_lock
+    unordered_map[string, uint64_t, SeededHash] exclusives   # number of the session that has a filter to itself; under registry_lock
+    int64_t exclusive_count      # atomic: of these
+    int64_t delayed_count, delayed_bytes   # atomic: messages that wait for their time
     unordered_map[uint64_t, uint16_t] queue_owners   # reactor of each stored session; under registry_lock
     pthread_mutex_t accept_lock
     int reserve                  # a descriptor to give up when none is left, to refuse with; under accept_lock

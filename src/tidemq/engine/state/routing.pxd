@@ -52,6 +52,7 @@ cdef cppclass CacheEntry:
     vector[Group] groups
     Judgement judgements[JUDGEMENTS]
     uint8_t next_judgement       # that makes room
+    uint16_t rewrite, lifetime   # topic rules that are about it, see topic_rules; 0: none is
 
 cdef struct CacheSlot:
     uint64_t hash                # of the topic

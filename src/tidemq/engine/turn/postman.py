@@ -21,6 +21,8 @@ from cython.cimports.tidemq.engine.clients.replaying import deliver_replayed, fe
 from cython.cimports.tidemq.engine.clients.roll_call import call_roll
 from cython.cimports.tidemq.engine.clients.subscribing import answer_subscribe
 from cython.cimports.tidemq.engine.index.rules import Policy, release_policy
+from cython.cimports.tidemq.engine.index.subscriptions import lock_exclusive, move_all, unlock_exclusive
+from cython.cimports.tidemq.engine.index.topic_rules import TopicRules, release_topic_rules
 from cython.cimports.tidemq.engine.link.backpressure import pause_feeder, resume_feeder
 from cython.cimports.tidemq.engine.link.mail import free_letter
 from cython.cimports.tidemq.engine.link.output import doom, touch
@@ -71,6 +73,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_SHARD,
     MAIL_STOP,
     MAIL_SUBSCRIBE,
+    MAIL_TOPIC_RULES,
     MAIL_UNSUBSCRIBE,
     Mail,
 )
@@ -142,6 +145,15 @@ def _subscribe(r, mail):
         begin_backlog(r, s, span_of(mail.letter.text), mail.reason, 0)
 
 
+def _take_topic_rules(r, mail):
+    """Other rules of topics: what is known of a topic has to be looked up anew."""
+    release_topic_rules(r.topic_rules, r.tally)
+    r.topic_rules = cython.cast(cython.pointer[TopicRules], mail.pointer)
+    lock_exclusive(r.common.subscriptions)
+    move_all(r.common.subscriptions)
+    unlock_exclusive(r.common.subscriptions)
+
+
 def _take_rows(r, mail):
     """Rows that the store found for a queue, which may be gone by now."""
     rows: cython.pointer[StoredRows] = cython.cast(cython.pointer[StoredRows], mail.pointer)
@@ -211,6 +223,8 @@ def settle_mail(r, mail):
         free_rows(r, cython.cast(cython.pointer[StoredRows], mail.pointer))
     if mail.kind == MAIL_RULES:
         release_policy(cython.cast(cython.pointer[Policy], mail.pointer), r.tally)
+    if mail.kind == MAIL_TOPIC_RULES:
+        release_topic_rules(cython.cast(cython.pointer[TopicRules], mail.pointer), r.tally)
     if mail.kind == MAIL_ROSTER:
         roster: cython.pointer[Roster] = cython.cast(cython.pointer[Roster], mail.pointer)
         del roster
@@ -270,6 +284,8 @@ def handle_mail(r, mail):
             end_session(r, r.sessions[mail.number])
     elif kind == MAIL_RULES:
         take_policy(r, mail)
+    elif kind == MAIL_TOPIC_RULES:
+        _take_topic_rules(r, mail)
     elif kind == MAIL_ROSTER:
         call_roll(r, mail)
     elif kind == MAIL_INQUIRY:

@@ -64,6 +64,7 @@ from cython.cimports.tidemq.engine.clients.placement import work_out_load
 from cython.cimports.tidemq.engine.clients.publishing import release_held
 from cython.cimports.tidemq.engine.clients.replaying import report_delivered
 from cython.cimports.tidemq.engine.index.rules import release_policy
+from cython.cimports.tidemq.engine.index.topic_rules import release_topic_rules
 from cython.cimports.tidemq.engine.journal.journal import free_section, free_spent, hand_over, is_late
 from cython.cimports.tidemq.engine.link.backpressure import (
     check_flooding,
@@ -175,6 +176,8 @@ def free_reactor(r):
     free_cache(r)
     release_policy(r.policy, r.tally)
     r.policy = cython.NULL
+    release_topic_rules(r.topic_rules, r.tally)
+    r.topic_rules = cython.NULL
     free(r.read_buffer)
     free(r.wrapped_buffer)
     release(cython.address(r.spare_output))
