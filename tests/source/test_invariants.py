@@ -32,6 +32,7 @@ FEWER: dict[str, str] = {  # than two invariants, and why
     "link/replies": "encodes packets",
     "link/visits": "asks `guarding`, which has two; one of its own",
     "state/wall_clock": "one function changes something; one",
+    "clients/releasing": "what `holding` has, which has more than two",
     "turn/scheduling": "two system calls",
 }
 

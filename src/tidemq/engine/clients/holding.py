@@ -126,7 +126,7 @@ def has_answered(held):
 
 
 def continue_later(r, c):
-    """Later in this turn, or in the next, held messages go on (`publishing.release_held`)."""
+    """Later in this turn, or in the next, held messages go on (`releasing.release_held`)."""
     c.held.due = True
     r.resumed.push_back(handle_of(r, c))
 
@@ -181,8 +181,8 @@ def drop_held(r, c):
 
 
 def hand_over_will(r, s):
-    """Whether plugins decide on a will: then the control plane publishes it, or does not. They have decided on
-    a message that was delayed when it came.
+    """Whether plugins decide on a will: then the control plane publishes it, or does not. They have decided
+    on a delayed message before.
     """
     if s.delayed_bytes:
         return False

@@ -3,7 +3,7 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from tidemq.engine.index.rules cimport Judgement
 from tidemq.engine.base.message cimport Passage
 from tidemq.engine.link.spans cimport Received
-from tidemq.engine.state.client cimport Connection, HeldPublish, Session
+from tidemq.engine.state.client cimport Connection, Session
 from tidemq.engine.state.queue cimport Entry
 from tidemq.engine.state.reactor cimport Reactor
 from tidemq.engine.state.routing cimport CacheEntry
@@ -12,8 +12,12 @@ from tidemq.wire.protocol cimport Fault
 
 cdef void handle_publish(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size, const uint8_t* frame, uint32_t frame_size) noexcept nogil
 cdef void answer_publish(Reactor* r, Connection* c, uint8_t reason, uint64_t ttl_ms) noexcept nogil
-cdef void release_held(Reactor* r, Connection* c) noexcept nogil
 cdef void handle_ack(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil
+cdef void accept_publish(
+    Reactor* r, Connection* c, Publish* publish, const uint8_t* frame, uint32_t frame_size, CacheEntry* entry,
+) noexcept nogil
+cdef void write_denial(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
+cdef void write_refusal(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
 
 # of this module alone
 cdef Fault _resolve_alias(Reactor* r, Connection* c, Publish* publish) noexcept nogil
@@ -27,10 +31,6 @@ cdef void _admit_publish(
     Reactor* r, Connection* c, Publish* publish, uint8_t first, const uint8_t* body, uint32_t size,
     const uint8_t* frame, uint32_t frame_size, CacheEntry* entry,
 ) noexcept nogil
-cdef void _write_denial(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
-cdef void _write_refusal(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
-cdef void _settle_held(Reactor* r, Connection* c, HeldPublish* item) noexcept nogil
-cdef bint _change(Publish* publish, const HeldPublish* item) noexcept nogil
 cdef void _deny_publish(
     Reactor* r, Connection* c, Publish* publish, uint8_t reason, int counter,
 ) noexcept nogil
@@ -38,9 +38,6 @@ cdef void _refuse_publish(Reactor* r, Connection* c, Publish* publish, uint8_t r
 cdef bint _refused_by_store(Reactor* r, Connection* c, Publish* publish, CacheEntry* entry) noexcept nogil
 cdef void _acknowledge(Reactor* r, Connection* c, Passage* p, uint16_t packet_id) noexcept nogil
 cdef void _report_span(Reactor* r, Connection* c, const Received* span, const Passage* p) noexcept nogil
-cdef void _accept_publish(
-    Reactor* r, Connection* c, Publish* publish, const uint8_t* frame, uint32_t frame_size, CacheEntry* entry,
-) noexcept nogil
 cdef void _handle_pubrel(Reactor* r, Connection* c, uint16_t packet_id) noexcept nogil
 cdef void _release_entry(Reactor* r, Connection* c, Entry* entry, uint16_t packet_id) noexcept nogil
 cdef bint _handle_pubrec(Reactor* r, Connection* c, Entry* entry, const Ack* ack) noexcept nogil

@@ -11,12 +11,10 @@ from cython.cimports.tidemq.engine.base.counters import (
     C_DROPPED_PAYLOAD_TOO_LARGE,
     C_MESSAGES_RECEIVED,
     C_REFUSED_NOT_AUTHORISED,
-    C_REFUSED_PLUGIN,
     C_REFUSED_STORE,
 )
 from cython.cimports.tidemq.engine.base.event import EVENT_PUBLISH, Event
 from cython.cimports.tidemq.engine.base.message import Passage, close_passage, empty_passage, passage_message
-from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.base.system import RELAXED, load_int
 from cython.cimports.tidemq.engine.clients.authorising import (
     find_judgement,
@@ -25,15 +23,7 @@ from cython.cimports.tidemq.engine.clients.authorising import (
     remember,
 )
 from cython.cimports.tidemq.engine.clients.commit_results import settle_published
-from cython.cimports.tidemq.engine.clients.holding import (
-    continue_later,
-    end_release,
-    free_held,
-    has_answered,
-    hold_publish,
-    hold_verdict,
-    take_held,
-)
+from cython.cimports.tidemq.engine.clients.holding import hold_publish, hold_verdict
 from cython.cimports.tidemq.engine.clients.placement import consider_moving
 from cython.cimports.tidemq.engine.clients.wills import delay, refused_delay, take_delay
 from cython.cimports.tidemq.engine.index.rules import Judgement
@@ -80,22 +70,14 @@ from cython.cimports.tidemq.engine.queues.received_identifiers import (
 from cython.cimports.tidemq.engine.queues.replayed import note_replayed
 from cython.cimports.tidemq.engine.queues.routing import route
 from cython.cimports.tidemq.engine.queues.shards import look_at_room
-from cython.cimports.tidemq.engine.state.client import (
-    HELD_DENIED,
-    HELD_REFUSED,
-    HeldPublish,
-    Session,
-)
+from cython.cimports.tidemq.engine.state.client import HELD_DENIED, HELD_REFUSED, Session
 from cython.cimports.tidemq.engine.state.handles import handle_of
 from cython.cimports.tidemq.engine.state.queue import RELEASED, ROW_NONE, SENT, Entry
 from cython.cimports.tidemq.engine.state.routing import PLUGIN_PUBLISH, CacheEntry
-from cython.cimports.tidemq.engine.state.work import begin_work, is_enough
 from cython.cimports.tidemq.wire.packets import (
     Ack,
-    FixedHeader,
     Publish,
     parse_ack,
-    parse_fixed_header,
     parse_publish,
 )
 from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
@@ -124,7 +106,6 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_QUOTA_EXCEEDED,
     RC_SUCCESS,
     RC_TOPIC_NAME_INVALID,
-    RC_UNSPECIFIED_ERROR,
     Fault,
     Span,
     fault_reason,
@@ -231,7 +212,7 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
     if r.common.plugins or c.held != cython.NULL:
         _admit_publish(r, c, cython.address(publish), first, body, size, frame, frame_size, entry)
     else:
-        _accept_publish(r, c, cython.address(publish), frame, frame_size, entry)
+        accept_publish(r, c, cython.address(publish), frame, frame_size, entry)
 
 
 def _held_count(c):
@@ -249,7 +230,7 @@ def _admit_publish(r, c, publish, first, body, size, frame, frame_size, entry):
         return
     if publish.retain:
         entry = cython.NULL  # who subscribes before it is retained is to get it: looked up after that
-    _accept_publish(r, c, publish, frame, frame_size, entry)
+    accept_publish(r, c, publish, frame, frame_size, entry)
 
 
 def _answered(r, c, entry, publish):
@@ -284,10 +265,10 @@ def _deny_publish(r, c, publish, reason, counter):
     if c.held != cython.NULL:
         hold_verdict(r, c, publish, HELD_DENIED, reason)
     else:
-        _write_denial(r, c, publish, reason)
+        write_denial(r, c, publish, reason)
 
 
-def _write_denial(r, c, publish, reason):
+def write_denial(r, c, publish, reason):
     """A reason below 0x80: the message is taken, and goes to nobody."""
     if publish.qos == 0:
         return
@@ -310,10 +291,10 @@ def _refuse_publish(r, c, publish, reason):
     if c.held != cython.NULL:
         hold_verdict(r, c, publish, HELD_REFUSED, reason)
     else:
-        _write_refusal(r, c, publish, reason)
+        write_refusal(r, c, publish, reason)
 
 
-def _write_refusal(r, c, publish, reason):
+def write_refusal(r, c, publish, reason):
     if publish.qos == 0:
         return
     packet_type: uint8_t = PUBACK if publish.qos == 1 else PUBREC
@@ -336,7 +317,7 @@ def _refused_by_store(r, c, publish, entry):
         if not entry.stored:
             return False
     r.tally[C_REFUSED_STORE] += 1
-    _write_refusal(r, c, publish, cython.cast(uint8_t, reason))
+    write_refusal(r, c, publish, cython.cast(uint8_t, reason))
     return True
 
 
@@ -370,73 +351,6 @@ def answer_publish(r, c, reason, ttl_ms):
     else:
         _deny_publish(r, c, cython.address(publish), reason, C_REFUSED_NOT_AUTHORISED)
     drop_packet(r, kept)
-
-
-def release_held(r, c):
-    """What plugins have answered goes on, in the order in which it came, and what came behind it."""
-    item: HeldPublish
-    c.held.due = False
-    begin_work(r)
-    while not c.doomed and has_answered(c.held):
-        if is_enough(r):
-            continue_later(r, c)
-            break
-        count_steps(1)
-        item = take_held(r, c)
-        _settle_held(r, c, cython.address(item))
-        free_held(r, cython.address(item))
-    end_release(r, c)
-
-
-def _settle_held(r, c, item):
-    """One of them."""
-    publish: Publish
-    reason: uint8_t = item.reason
-    if item.packet == cython.NULL:
-        publish.qos = item.qos
-        publish.dup = item.dup
-        publish.packet_id = item.packet_id
-        if item.verdict == HELD_REFUSED:
-            _write_refusal(r, c, cython.address(publish), reason)
-        else:
-            _write_denial(r, c, cython.address(publish), reason)
-        return
-    packet: Span = span_of(item.packet)
-    parse_publish(packet.data[0], packet.data + 1, packet.size - 1, c.version, cython.address(publish))
-    if not item.topic.empty():
-        publish.topic = span_of(cython.address(item.topic))
-    if publish.qos == 2 and is_received(c.session, publish.packet_id):  # the client used it twice
-        _write_denial(r, c, cython.address(publish), RC_SUCCESS)
-        return
-    if item.verdict != HELD_DENIED and c.rules != cython.NULL:
-        entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(publish.topic))
-        if not judge_topic(c, entry) & message_bit(publish.qos, publish.retain):
-            note_drop(r, c.session, C_REFUSED_NOT_AUTHORISED, 1)  # the rules have changed while it waited
-            _write_denial(r, c, cython.address(publish), RC_NOT_AUTHORIZED)
-            return
-    if item.changed != cython.NULL and not _change(cython.address(publish), item):
-        item.verdict = HELD_DENIED
-        reason = RC_UNSPECIFIED_ERROR
-    if item.verdict == HELD_DENIED:
-        note_drop(r, c.session, C_REFUSED_PLUGIN, reason >= 0x80)
-        _write_denial(r, c, cython.address(publish), reason)
-    else:
-        r.delay_s = item.delay_s
-        _accept_publish(r, c, cython.address(publish), cython.NULL, 0, cython.NULL)
-
-
-def _change(publish, item):
-    """Another message in its place, which is answered as this one: False where it cannot be read."""
-    header: FixedHeader
-    packet: Span = span_of(item.changed)
-    fault: Fault = parse_fixed_header(packet.data, packet.size, cython.address(header))
-    if fault == FAULT_NONE:
-        body: cython.pointer[cython.const[uint8_t]] = packet.data + header.header_size
-        fault = parse_publish(header.first, body, header.body_size, 5, publish)
-    publish.qos = item.qos
-    publish.dup = item.dup
-    publish.packet_id = item.packet_id
-    return fault == FAULT_NONE
 
 
 def _acknowledge(r, c, p, packet_id):
@@ -474,7 +388,7 @@ def _report_span(r, c, span, p):
         begin_commit(r, span, p, c.session.last_owed)
 
 
-def _accept_publish(r, c, publish, frame, frame_size, entry):
+def accept_publish(r, c, publish, frame, frame_size, entry):
     """Routes a message that is allowed, and acknowledges it. ``entry``: of its topic, or NULL."""
     passage: Passage
     forwarded: string
@@ -483,7 +397,7 @@ def _accept_publish(r, c, publish, frame, frame_size, entry):
     if _refused_by_store(r, c, publish, entry):
         return
     if r.delay_s and refused_delay(r, publish):
-        _write_refusal(r, c, publish, RC_QUOTA_EXCEEDED)
+        write_refusal(r, c, publish, RC_QUOTA_EXCEEDED)
         return
     empty_passage(cython.address(passage))
     passage.topic = publish.topic

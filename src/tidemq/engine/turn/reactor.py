@@ -61,7 +61,7 @@ from cython.cimports.tidemq.engine.clients.closing import (
 )
 from cython.cimports.tidemq.engine.clients.commit_results import KEPT_A_TURN, keep_promises
 from cython.cimports.tidemq.engine.clients.placement import work_out_load
-from cython.cimports.tidemq.engine.clients.publishing import release_held
+from cython.cimports.tidemq.engine.clients.releasing import release_held
 from cython.cimports.tidemq.engine.clients.replaying import report_delivered
 from cython.cimports.tidemq.engine.index.rules import release_policy
 from cython.cimports.tidemq.engine.index.topic_rules import release_topic_rules
