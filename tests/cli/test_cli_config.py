@@ -53,6 +53,9 @@ WRONG = {
     "a token": "port = 0\nadmin_port = 1\nadmin_token_file = '{folder}/short-token'\n",
     "an open admin listener": "port = 0\nadmin_port = 1\nadmin_host = '0.0.0.0'\n",
     "an admin certificate": "port = 0\nadmin_port = 1\nadmin_cert = '{folder}/users'\n",
+    "bans": "port = 0\nbans_file = '{folder}/bad.acl'\n",
+    "topic rules": "port = 0\ntopic_rules_file = '{folder}/bad.acl'\n",
+    "a plugin": "port = 0\n[[plugins]]\nname = 'nosuch'\n",
     "streams without a store": "port = 0\nstore = 'memory'\n[[streams]]\nname = 'a'\nfilters = ['#']\n",
 }
 

@@ -78,7 +78,8 @@ ROOMS = {
         "bridging": "access acl_rules host monitoring providers",
         "event_handlers": "access bridging fault_log monitoring own_plugins program_subscription replays",
         "admin": "access durability fault_log logs monitoring program_subscription settings",
-        "preflight": "access admin bridging host listeners own_providers providers reload",
+        "preflight": "access admin bridging host listeners own_plugins own_providers providers reload "
+        "topic_rules",
         "broker": "access admin authenticators bridging completion durability event_handlers fault_log host "
         "listeners logs monitoring own_files own_plugins own_providers plugins program_subscription "
         "providers reload replays settings sys_topics",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from tidemq.broker.access.ban_file import read_bans
 from tidemq.broker.access.file_formats import read_rules
 from tidemq.broker.bridging.bridges import check_bridge
 from tidemq.broker.host.privileges import find_identity
 from tidemq.broker.listeners import configured_listeners, make_scheme_of
+from tidemq.broker.own_plugins import OwnPlugins
 from tidemq.broker.own_providers import OwnProviders
 from tidemq.broker.providers import find_factory
 from tidemq.broker.reload import Reloads
+from tidemq.broker.topic_rules import read_topic_rules
 from tidemq.config import Config, refused
 
 
@@ -20,8 +23,10 @@ async def check_files(config: Config) -> None:
     listeners = configured_listeners(config)
     for bridge in config.bridges:
         check_bridge(bridge, config.limits)
+    plugins = OwnPlugins(config, ())
     providers = OwnProviders(config, Reloads())
     try:
+        plugins.load()
         providers.make("authoriser", config.authoriser, config.authoriser_options)
         find_factory("store", config.store)
         providers.authenticators(listeners, None)
@@ -33,7 +38,12 @@ async def check_files(config: Config) -> None:
             raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
         if config.acl_file is not None:
             read_rules(config.acl_file, config.acl_format)
+        if config.bans_file is not None:
+            read_bans(config.bans_file)
+        if config.topic_rules_file is not None:
+            read_topic_rules(config.topic_rules_file, config.limits.topic_levels_max)
     finally:
+        await plugins.close()
         await providers.close()
 
 

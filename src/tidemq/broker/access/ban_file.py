@@ -110,7 +110,7 @@ class BanFile:
 
     def _read(self) -> Bans:
         try:
-            return _bans_of(self._path, self._bans)
+            return read_bans(self._path, self._bans)
         except TideMQError:
             self.counts["ban_reloads_failed"] += 1
             raise
@@ -141,14 +141,14 @@ class BanFile:
                 self._disconnect(each.client_id)
 
 
-def _bans_of(path: Path, before: Bans) -> Bans:
-    """Those of the file. What was there `before` keeps its date."""
+def read_bans(path: Path, before: Bans | None = None) -> Bans:
+    """Those of the file. What was there `before` keeps its date. ConfigError for a wrong file."""
     found, now_s = Bans(), time.time()
     for place, entry in enumerate(read_toml(path, _File, _ACCEPTED, FILE_BYTES_MAX).bans):
         kind, value = entry.named()
         if found.get(kind, value) is not None:
             raise refused(str(path), f"bans.{place}", f"{kind} {value!r} is there twice", [_ACCEPTED])
-        old = before.get(kind, value)
+        old = None if before is None else before.get(kind, value)
         since_s = now_s if old is None else old.since_s
         until_s = None if entry.until is None else entry.until.timestamp()
         found.add(Ban(kind, value, entry.reason, BY, since_s, until_s))
