@@ -17,7 +17,7 @@ from waiting import until
 
 from tidemq import Broker, Config
 from tidemq.bridge.relay import HOPS
-from tidemq.broker.bridging import bridges as bridging
+from tidemq.broker.monitoring import conditions
 from tidemq.broker.providers import Verdict
 from tidemq.client import Client
 from tidemq.client.errors import ServerRefusedError
@@ -192,7 +192,7 @@ async def test_a_filter_that_is_gone_at_the_start_is_unsubscribed(tmp_path: Path
 async def test_a_bridge_that_is_down_is_an_alarm_and_in_the_metrics(
     own_far: Server, place: str, admin_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridging, "DOWN_S", 0.5)
+    monkeypatch.setattr(conditions, "BRIDGE_DOWN_S", 0.5)
     bridge = bridge_to(own_far.url, {"filter": "a", "qos": 1}, client_id=place)
     async with broker_with(bridge, admin_port=admin_port) as broker, Client(url_of(broker)) as here:
         await here.publish("a", b"1", qos=1)

@@ -14,8 +14,7 @@ from operations.test_faults_found import ACL, be_refused, be_slow, disk, fill
 from playwright.async_api import Browser, Locator, expect
 
 from tidemq import Broker, Config, Limits
-from tidemq.broker.bridging import bridges
-from tidemq.broker.monitoring import alarms
+from tidemq.broker.monitoring import alarms, conditions
 from tidemq.testing.ports import free_port
 
 __all__ = ["chromium_page", "disk"]
@@ -84,7 +83,7 @@ async def test_a_dead_bridge(
     unused_tcp_port: int, chromium_page: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the alarm to the runbook's entry of its name, and there the words of the last error."""
-    monkeypatch.setattr(bridges, "DOWN_S", 0.5)
+    monkeypatch.setattr(conditions, "BRIDGE_DOWN_S", 0.5)
     topics = [{"filter": "plant/#", "qos": 1}]
     bridge = {"name": "cloud", "addresses": [f"mqtt://127.0.0.1:{free_port()}"], "topics": topics}
     config = Config.model_validate(
@@ -106,8 +105,8 @@ async def test_a_dead_bridge(
         while "Connection refused" not in await row.inner_text() or " 1 " not in await _words(row):
             await dashboard.page.get_by_role("button", name="Refresh").click()  # queues: once a second
             await asyncio.sleep(0.1)
-        runbook = (Path(__file__).parents[2] / "docs/bridge.md").read_text()
-        entry = runbook.split("\n### The alarm bridge-NAME\n")[1].split("\n## ")[0]
+        runbook = (Path(__file__).parents[2] / "docs/runbook.md").read_text()
+        entry = runbook.split("\n## `bridge-NAME`\n")[1].split("\n## ")[0]
         assert "*Connection refused*" in entry
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -36,7 +35,6 @@ from tidemq.wire.topics import topic_filter_ways
 
 LOOK_S = 1.0  # between two looks at the queues
 PAUSE_S = 0.02  # between two pages of a walk through all sessions
-DOWN_S = 30.0  # not connected for so long: an alarm
 DECLARE_S = 10.0  # for the own broker to take a bridge's subscriptions
 END_S = 5.0  # for a bridge to say goodbye
 
@@ -171,19 +169,6 @@ class Bridges:
         counts["dropped_bridge_unfit"] = totals["dropped_unfit"]
         counts["dropped_bridge_refused"] = totals["dropped_refused"]
         return counts
-
-    def down(self) -> dict[str, str]:
-        """What is wrong with bridges, by the alarm's name."""
-        found = {}
-        for name, kept in self._kept.items():
-            status = kept.upkeep.status
-            away_s = time.time() - status.since
-            if not status.is_connected and away_s >= DOWN_S:
-                error = status.last_error or "it has not connected yet"
-                found[f"bridge-{name}"] = f"not connected for {away_s:.0f} s: {error}"
-            elif status.refused_filters:
-                found[f"bridge-{name}"] = status.last_error
-        return found
 
     # --- one bridge
 

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tidemq.bridge.figures import BridgeFigures
+
 DISK_FREE_MIN = 0.1  # share of the file system
 CERTIFICATE_DAYS = 14.0
 # drops that MQTT demands, and that are no fault of anybody's
 DEMANDED = ("dropped_expired", "dropped_offline_qos_0")
 FAULT_LINES_S = 60.0
+BRIDGE_DOWN_S = 30.0  # that a bridge may take to connect again
 EVENT_DROPS = ("events_dropped", "dropped_receiver_full")
 
 _log = logging.getLogger("tidemq.alarms")
@@ -120,6 +123,24 @@ def messages_are_dropped(counters: Counters, per_s_max: float) -> Condition:
         if per_s <= per_s_max:
             return {}
         return {"drops": f"{per_s:.0f} messages a second are dropped; the counters say why"}
+
+    return look
+
+
+def bridges_are_down(bridges: Callable[[], Iterable[BridgeFigures]]) -> Condition:
+    """They have not been connected for long, or may not subscribe to all that they should."""
+
+    def look(_: float) -> Mapping[str, str]:
+        found = {}
+        for each in bridges():
+            status = each.status
+            away_s = time.time() - status.since
+            if not status.is_connected and away_s >= BRIDGE_DOWN_S:
+                error = status.last_error or "it has not connected yet"
+                found[f"bridge-{each.name}"] = f"not connected for {away_s:.0f} s: {error}"
+            elif status.refused_filters:
+                found[f"bridge-{each.name}"] = status.last_error
+        return found
 
     return look
 

@@ -47,9 +47,6 @@ class Bridges(Protocol):
     def figures(self) -> Sequence[BridgeFigures]:
         """Of each."""
 
-    def down(self) -> Mapping[str, str]:
-        """What is wrong with them, by the alarm's name."""
-
 
 @dataclass(frozen=True, slots=True)
 class Watched:
@@ -150,7 +147,7 @@ class Monitor:
             conditions.certificates_end(self.certificates),
             conditions.events_are_lost(watched.counters),
             conditions.clock_jumps(watched.counters),
-            lambda _: {} if (bridges := watched.bridges()) is None else bridges.down(),
+            conditions.bridges_are_down(self.bridges),
         ]
         if (keeper := watched.keeper) is not None:
             found.append(conditions.store_refuses(lambda: keeper.problem))
