@@ -255,6 +255,16 @@ def test_what_is_too_large_for_the_other_side_is_dropped(relay: Relay) -> None:
     assert relay.counts.dropped_unfit == 1
 
 
+def test_a_payload_that_the_own_broker_would_refuse_each_time_is_dropped(relay: Relay) -> None:
+    """It would say that there is no room (0x97), and the message would come again without end."""
+    relay.local.payload_bytes_max = 3
+    messages = [Publish(topic="orders/1", payload=bytes(size), qos=1, packet_id=size) for size in (3, 4)]
+    relay.tell(relay.remote, *messages)
+    assert [len(each.payload) for each in said(relay.local) if isinstance(each, Publish)] == [3]
+    assert said(relay.remote) == [Puback(packet_id=4)]
+    assert relay.counts.dropped_unfit == 1
+
+
 def test_every_other_packet_is_given_in_its_place(relay: Relay) -> None:
     rest = relay.tell(
         relay.remote,

@@ -196,6 +196,7 @@ class Crossing:
         outer = Half(counts, is_local=False, packet_bytes_max=remote_bytes_max)
         inner.join(outer)
         inner.peer_bytes_max = limits.packet_bytes_max
+        inner.payload_bytes_max = limits.payload_bytes_max or limits.packet_bytes_max
         inner.topic_bytes_max, inner.topic_levels_max = limits.topic_bytes_max, limits.topic_levels_max
         inner.window = limits.receive_max
         outer.version = self._version

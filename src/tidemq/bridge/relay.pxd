@@ -46,6 +46,7 @@ cdef class Half:
     cdef uint32_t packet_bytes_max        # that may come in
     # what the peer takes
     cdef public uint32_t peer_bytes_max   # of a packet
+    cdef public uint32_t payload_bytes_max
     cdef public uint32_t topic_bytes_max
     cdef public uint32_t topic_levels_max
     cdef public uint8_t qos_max           # 1 or 2

@@ -96,7 +96,8 @@ class Half:
         self.buffer = bytearray(_BUFFER_BYTES)
         self.version = 5
         self.packet_bytes_max = packet_bytes_max
-        self.peer_bytes_max = self.topic_bytes_max = self.topic_levels_max = 0xFFFFFFFF
+        self.peer_bytes_max = self.payload_bytes_max = 0xFFFFFFFF
+        self.topic_bytes_max = self.topic_levels_max = 0xFFFFFFFF
         self.qos_max, self.keeps_retain, self.hops_max = 2, True, 1
         memset(self.lowered, 0, cython.sizeof(self.lowered))
 
@@ -332,7 +333,7 @@ class Half:
         at: uint32_t = 0
         head_size: cython.size_t = publish_head_size(cython.address(head), cython.address(at))
         size: cython.size_t = head_size + p.payload.size
-        if size > self.other.peer_bytes_max:
+        if size > self.other.peer_bytes_max or p.payload.size > self.other.payload_bytes_max:
             self.drop(p, cython.address(self.counts.dropped_unfit))
             return
         before: cython.size_t = self.other.output.size()

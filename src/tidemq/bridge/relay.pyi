@@ -21,6 +21,7 @@ class Half:
     version: int
     held: bool
     peer_bytes_max: int
+    payload_bytes_max: int
     topic_bytes_max: int
     topic_levels_max: int
     qos_max: int
