@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import urllib.request
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,21 +100,31 @@ async def test_the_bridges_own_listener_wants_the_secret(place: str) -> None:
     """Another user of the machine finds the socket's name, and no way in."""
     unreachable = f"mqtt://127.0.0.1:{free_port()}"
     async with broker_with(bridge_to(unreachable, client_id=place)):
-        lines = await asyncio.to_thread(Path("/proc/net/unix").read_text)
-        names = [line.split()[-1] for line in lines.splitlines()]
-        path = next(each for each in names if each.startswith("@tidemq-bridge-"))
+        path = await asyncio.to_thread(_abstract_socket)
         for client_id in ("$bridge/far", "other"):
             for password in (None, b"guess"):
                 with socket.socket(socket.AF_UNIX) as guess:
                     guess.setblocking(False)
                     loop = asyncio.get_running_loop()
-                    await loop.sock_connect(guess, path.replace("@", "\0", 1))
+                    await loop.sock_connect(guess, path)
                     connect = Connect(version=5, client_id=client_id, username="x", password=password)
                     await loop.sock_sendall(guess, encode(connect, 5))
                     found = decode(await loop.sock_recv(guess, 100), 5)
                     assert found is not None
                     assert isinstance(found[0], Connack)
                     assert found[0].reason == ReasonCode.NOT_AUTHORIZED
+
+
+def _abstract_socket() -> str:
+    """The bridges' listener of this process; others on this machine have theirs."""
+    own = set()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            own.add(os.readlink(each))
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    named = [row for row in rows if len(row) == 8 and row[7].startswith("@tidemq-bridge-")]
+    [found] = {row[7] for row in named if f"socket:[{row[6]}]" in own}
+    return found.replace("@", "\0", 1)
 
 
 async def test_bridges_are_added_changed_and_removed_while_the_broker_runs(far: Server, place: str) -> None:
