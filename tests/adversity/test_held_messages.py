@@ -192,9 +192,9 @@ def test_an_alias_means_what_it_meant_when_the_message_came(start_engine: StartE
     )
     messages = plugins.take(4)
     assert [each.topic for each in messages] == ["up/a", "up/a", "up/b", "up/b"]
-    plugins.answer(*messages)
-    for topic, payload in (("up/a", b"1"), ("up/a", b"2"), ("up/b", b"3"), ("up/b", b"4")):
-        subscriber.expect_message(topic, payload)
+    for message in messages:
+        plugins.answer(message)
+        subscriber.expect_message(message.topic, message.payload)
 
 
 def test_what_is_no_publish_waits_for_what_was_sent_before(start_engine: StartEngine) -> None:

@@ -269,7 +269,7 @@ SERVED: list[Break] = [
         "clients/publishing.py",
         "    while not c.doomed and has_answered(c.held):\n",
         "    while not c.doomed and not c.held.messages.empty():\n",
-        (f"{HELD}::test_what_is_no_publish_waits_for_what_was_sent_before",),
+        (f"{HELD}::test_an_alias_means_what_it_meant_when_the_message_came",),
     ),
     Break(
         "holding: a client that is read again was paused",
