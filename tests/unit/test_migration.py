@@ -19,6 +19,9 @@ from tidemq.migration.importing import plan_import, write_import
 from tidemq.migration.options import OPTIONS, option_name
 from tidemq.migration.output import Output
 from tidemq.migration.toml_writer import write_toml
+from tidemq.store.mosquitto import MosquittoState
+from tidemq.store.mosquitto import _Delivery as Delivery
+from tidemq.store.mosquitto import _Message as Message
 
 DOCS = Path(__file__).parents[2] / "docs"
 HASH = (
@@ -65,7 +68,6 @@ def imported(conf: Path, text: str, **files: str) -> Output:
     for name, content in files.items():
         (conf.parent / name).write_text(content)
     output = plan_import(conf, conf.parent / "out")
-    output.config.pop("bridges", None)
     assert check_values(output.config, conf)  # TideMQ takes it
     return output
 
@@ -303,7 +305,7 @@ def test_a_directory_of_authorities_becomes_one_file(conf: Path) -> None:
 
 
 BRIDGE = """
-connection to the cloud
+connection to-the_cloud
 addresses one.example:8883 two.example [::1]:1884 ::2
 topic sensors/# out 1 site/ plant/
 topic # in 2 "" commands/
@@ -339,12 +341,12 @@ def test_a_bridge_has_all_that_it_had(conf: Path) -> None:
     (bridge,) = output.config["bridges"]
     topics, tls = bridge.pop("topics"), bridge.pop("tls")
     assert bridge == {
-        "name": "to the cloud",
+        "name": "to-the_cloud",
         "addresses": [
             "mqtts://one.example:8883", "mqtts://two.example:1883", "mqtts://[::1]:1884", "mqtts://[::2]:1883"
         ],
         "protocol_version": "5.0", "client_id": "me", "username": "joe", "clean_session": True,
-        "password_file": str(conf.parent / "out/bridges/to_the_cloud.password"),
+        "password_file": str(conf.parent / "out/bridges/to-the_cloud.password"),
         "keep_alive_s": 30, "reconnect_s": 10, "reconnect_max_s": 60, "round_robin": True,
         "try_private": False, "notifications": False, "notification_topic": "n/t",
         "notifications_local_only": True, "outgoing_retain": False,
@@ -355,7 +357,7 @@ def test_a_bridge_has_all_that_it_had(conf: Path) -> None:
         ("sensors/#", "out", 1, "site/", "plant/"), ("#", "in", 2, "", "commands/"),
         ("", "both", 0, "a", "b"), ("plain", "out", 0, "", ""),
     ]  # fmt: skip
-    assert output.files["bridges/to_the_cloud.password"] == b"hidden-secret\n"
+    assert output.files["bridges/to-the_cloud.password"] == b"hidden-secret\n"
     assert "hidden-" not in "\n".join(output.report.lines())
     assert fates(output, "start_type") == ["changed"]
 
@@ -371,6 +373,44 @@ def test_a_bridge_of_mosquittos_defaults(conf: Path) -> None:
     )
     assert (bridge["keep_alive_s"], bridge["reconnect_s"], bridge["reconnect_max_s"]) == (60, 5, 30)
     assert "tls" not in bridge
+
+
+@pytest.mark.parametrize(("lines", "own"), [
+    ("remote_clientid me", b"local.me"), ("local_clientid here", b"here"),
+    ("clientid me\nlocal_clientid x", b"x"),
+])  # fmt: skip
+@pytest.mark.parametrize("waiting", [0, 2])
+def test_a_bridges_own_session_is_not_left_without_an_owner(
+    conf: Path, lines: str, own: bytes, waiting: int
+) -> None:
+    state = MosquittoState(
+        messages={1: Message(b"t", b"x", b"", 1, 0, 0)},
+        clients={own: (0xFFFFFFFF, 0), b"other": (0xFFFFFFFF, 0)},
+        subscriptions=[(own, b"#", 1, 0), (b"other", b"#", 1, 0)],
+        deliveries=[Delivery(own, 1, 0, 1, 0, 0, ())] * waiting + [Delivery(b"other", 1, 0, 1, 0, 0, ())],
+    )
+    conf.write_text(f"connection up\naddress b.example\ntopic # out\n{lines}\n")
+    output = plan_import(conf, conf.parent / "out", state)
+    assert list(state.clients) == [b"other"]
+    assert [each[0] for each in state.subscriptions] == [b"other"]
+    assert [each.client_id for each in state.deliveries] == [b"other"]
+    assert fates(output, "session") == ["not taken" if waiting else "taken"]
+
+
+@pytest.mark.parametrize(("lines", "option", "fate"), [
+    ("topic # in 0 $local/ remote/", "topic", "not taken"), ("topic a/#/b out", "topic", "not taken"),
+    ("keepalive_interval 1", "keepalive_interval", "changed"), ("topic t in", "topic", "taken"),
+    ("remote_password hidden", "connection", "not taken"),  # without a user
+])  # fmt: skip
+def test_of_a_bridge_what_tidemq_does_not_take_is_said(
+    conf: Path, lines: str, option: str, fate: str
+) -> None:
+    output = imported(conf, f"connection my house\naddress b.example\ntopic # out\n{lines}\n")
+    assert fate in fates(output, option)
+    for bridge in output.config.get("bridges", []):
+        assert bridge["name"] == "my-house"
+        assert bridge["client_id"].endswith(".my house")
+        assert bridge["topics"][0]["filter"] == "#"
 
 
 @pytest.mark.parametrize("lines", ["bridge_psk 00ff\nbridge_identity x\n", ""])

@@ -6,12 +6,17 @@ import re
 import socket
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
+from tidemq.bridge_config import Bridge, BridgeTopic
 from tidemq.config import refused
 from tidemq.migration.lines import Line
 from tidemq.migration.output import Output, absolute, join_certificates
 from tidemq.migration.sections import Section
 
 _PORT = 1883
+_KEEP_ALIVE_S = (5, 65_535)
+_RECONNECT_S = (1, 3600)
 _VERSIONS = {"mqttv31": "3.1.1", "mqttv311": "3.1.1", "mqttv50": "5.0", "mqttv5": "5.0"}
 _EMPTY = '""'  # stands for no prefix, or no pattern
 # by Mosquitto's option: the key and Mosquitto's own default, where it is not TideMQ's to choose
@@ -33,38 +38,91 @@ def plan_bridge(section: Section, output: Output, host_name: str | None = None) 
     """
     connection = section.get("connection")
     assert connection is not None  # it begins the section
-    name = connection.value
     psk = [line for option in _PSK for line in section.all(option)]
     addresses = _addresses(section, secure=_has_tls(section))
-    topics = [_plan_topic(line) for line in section.all("topic")]
+    topics = _plan_topics(section)
     if psk or not addresses or not topics:
         for line in psk:
             section.refuse(line)
         why = "pre-shared keys" if psk else "it has no address" if not addresses else "it has no topic"
         section.refuse(connection, f"the bridge is left out: {why}")
         return None
-    for line in (*section.all("topic"), connection):
-        section.note(line)
-    bridge: dict[str, Any] = {"name": name, "addresses": addresses}
+    bridge: dict[str, Any] = {"name": _name(section, connection), "addresses": addresses}
     bridge["protocol_version"] = _VERSIONS[_version(section)]
     identifier = section.text("remote_clientid", "clientid")
-    bridge["client_id"] = identifier or f"{host_name or socket.gethostname()}.{name}"
-    bridge |= _plan_login(section, output, name)
+    bridge["client_id"] = identifier or f"{host_name or socket.gethostname()}.{connection.value}"
+    bridge |= _plan_login(section, output, bridge["name"])
     for option, (key, default) in _FLAGS.items():
         bridge[key] = section.flag(option, default)
-    bridge["keep_alive_s"] = 60 if (seconds := section.number("keepalive_interval")) is None else seconds
+    bridge["keep_alive_s"] = _keep_alive(section)
     bridge["reconnect_s"], bridge["reconnect_max_s"] = _reconnect(section)
     if (topic := section.text("notification_topic")) is not None:
         bridge["notification_topic"] = topic
     if (start := section.get("start_type")) is not None:
-        if start.value == "automatic":
-            section.note(start, "as it is")
-        else:
-            section.note(start)
+        section.note(start, "as it is" if start.value == "automatic" else None)
     if _has_tls(section):
         bridge["tls"] = _plan_tls(section, output)
     bridge["topics"] = topics
+    if (problem := _problem(Bridge, bridge)) is not None:
+        section.refuse(connection, f"the bridge is left out: {problem}")
+        return None
     return bridge
+
+
+def local_client_id(section: Section, host_name: str | None = None) -> str:
+    """Of the session in which Mosquitto keeps what waits for the other side."""
+    name = section.peek("connection") or ""
+    remote = section.peek("remote_clientid", "clientid") or f"{host_name or socket.gethostname()}.{name}"
+    return section.peek("local_clientid") or f"local.{remote}"
+
+
+def _problem(model: type[BaseModel], table: dict[str, Any]) -> str | None:
+    """What TideMQ says against such a table; None: nothing."""
+    try:
+        model.model_validate(table)
+    except ValidationError as error:
+        detail = error.errors(include_input=False, include_url=False)[0]
+        key = ".".join(map(str, detail["loc"]))
+        accepted = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        return f"{key}: accepted: {accepted}" if key else f"accepted: {accepted}"
+    return None
+
+
+def _name(section: Section, connection: Line) -> str:
+    """The bridge's, of the letters that a name of TideMQ's may have."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", connection.value)[:64]
+    if name == connection.value:
+        section.note(connection)
+    else:
+        section.change(connection, f"a table `[[bridges]]` with the name {name!r}")
+    return name
+
+
+def _plan_topics(section: Section) -> list[dict[str, Any]]:
+    """Those that TideMQ takes; of the others it is said why not."""
+    topics = []
+    for line in section.all("topic"):
+        table = _plan_topic(line)
+        if (problem := _problem(BridgeTopic, table)) is not None:
+            section.refuse(line, problem)
+        else:
+            section.note(line)
+            topics.append(table)
+    return topics
+
+
+def _keep_alive(section: Section) -> int:
+    line = section.get("keepalive_interval")
+    if line is None:
+        return 60  # Mosquitto's
+    if not line.value.isascii() or not line.value.isdigit():
+        raise refused(line.place, line.option, f"{line.value!r} is refused", ["seconds"])
+    seconds = min(max(int(line.value), _KEEP_ALIVE_S[0]), _KEEP_ALIVE_S[1])
+    if seconds == int(line.value):
+        section.note(line)
+    else:
+        section.change(line, f"`keep_alive_s = {seconds}`: it is {_KEEP_ALIVE_S[0]} to {_KEEP_ALIVE_S[1]}")
+    return seconds
 
 
 def _has_tls(section: Section) -> bool:
@@ -108,17 +166,16 @@ def _plan_login(section: Section, output: Output, name: str) -> dict[str, Any]:
     if (user := section.text("remote_username", "username")) is not None:
         login["username"] = user
     if (password := section.get("remote_password", "password")) is not None:
-        stem = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-        login["password_file"] = str(output.keep(f"bridges/{stem}.password", f"{password.value}\n".encode()))
+        login["password_file"] = str(output.keep(f"bridges/{name}.password", f"{password.value}\n".encode()))
         section.note(password)
     return login
 
 
-def _reconnect(section: Section) -> tuple[int, int]:
+def _reconnect(section: Section) -> tuple[float, float]:
     """Seconds of the first pause and of the longest."""
     line = section.get("restart_timeout")
     if line is None:
-        return 5, 30  # Mosquitto's
+        return 5.0, 30.0  # Mosquitto's
     try:
         numbers = [int(word) for word in line.value.split()]
     except ValueError:
@@ -128,7 +185,9 @@ def _reconnect(section: Section) -> tuple[int, int]:
             line.place, line.option, f"{line.value!r} is refused", ["seconds, and the most of them"]
         )
     section.note(line)
-    return numbers[0], max(numbers)
+    low, high = _RECONNECT_S
+    first, most = (float(min(max(seconds, low), high)) for seconds in (numbers[0], max(numbers)))
+    return first, most
 
 
 def _plan_topic(line: Line) -> dict[str, Any]:

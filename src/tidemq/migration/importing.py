@@ -22,14 +22,14 @@ from tidemq.migration.access import (
     plan_client_ids,
     same_rules,
 )
-from tidemq.migration.bridges import plan_bridge
+from tidemq.migration.bridges import local_client_id, plan_bridge
 from tidemq.migration.broker_options import plan_broker
 from tidemq.migration.lines import read_lines
 from tidemq.migration.listeners import is_local_only, plan_listener
 from tidemq.migration.output import Output
 from tidemq.migration.report import Report
 from tidemq.migration.sections import Section, Sections, part_lines
-from tidemq.migration.stored import refused_subscriptions, report_state
+from tidemq.migration.stored import leave_out_bridges, refused_subscriptions, report_state
 from tidemq.migration.toml_writer import write_toml
 from tidemq.store.engines import open_empty
 from tidemq.store.mosquitto import MosquittoState, plan_rows
@@ -42,7 +42,8 @@ _RULES = "rules.acl"
 
 def plan_import(conf: Path, folder: Path, state: MosquittoState | None = None) -> Output:
     """Reads a `mosquitto.conf` and all that it names, for a directory that is not there yet; writes nothing.
-    ConfigError where a file cannot be read, or a value cannot be one. `state`: what Mosquitto kept.
+    ConfigError where a file cannot be read, or a value cannot be one. `state`: what Mosquitto kept; of
+    it is taken out what its bridges kept for themselves.
     """
     report = Report()
     output = Output(folder.absolute(), report)
@@ -59,6 +60,7 @@ def plan_import(conf: Path, folder: Path, state: MosquittoState | None = None) -
         section.rest()
     check_values({key: value for key, value in output.config.items() if key in Config.model_fields}, conf)
     if state is not None:
+        leave_out_bridges(state, map(local_client_id, sections.bridges), report)
         report_state(state, report)
     return output
 

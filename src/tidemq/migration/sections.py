@@ -39,6 +39,11 @@ class Section:
         """Whether a line says something of it."""
         return option in self._lines
 
+    def peek(self, *options: str) -> str | None:
+        """The last value with one of these names, of which somebody else says what becomes of it."""
+        values = [line.value for option in options for line in self._lines.get(option, [])]
+        return values[-1] if values else None
+
     def lines(self) -> list[Line]:
         """All of them, whoever has asked for them."""
         return [line for lines in self._lines.values() for line in lines]

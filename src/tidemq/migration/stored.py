@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tidemq.broker.access.judging import Client, decide
@@ -33,6 +33,28 @@ def report_state(state: MosquittoState, report: Report) -> None:
         report.add("taken", "mosquitto.db", what, str(count))
     for reason, count in state.left_out.items():
         report.add("not taken", "mosquitto.db", reason, f"{count}, which are left out")
+
+
+def leave_out_bridges(state: MosquittoState, client_ids: Iterable[str], report: Report) -> None:
+    """Takes the sessions out of `state` in which Mosquitto keeps what waits for other brokers: a bridge of
+    TideMQ makes its own, and nobody would ever come for these.
+    """
+    for client_id in client_ids:
+        key = client_id.encode()
+        if state.clients.pop(key, None) is None:
+            continue
+        state.subscriptions = [each for each in state.subscriptions if each[0] != key]
+        waiting = [each for each in state.deliveries if each.client_id == key]
+        state.deliveries = [each for each in state.deliveries if each.client_id != key]
+        if waiting:
+            text = (
+                f"{len(waiting)} messages waited for the bridge and are left out: stop Mosquitto when the "
+                "bridge is connected and has sent them"
+            )
+            report.add("not taken", "mosquitto.db", f"session {client_id!r}", text)
+        else:
+            text = "the bridge's own session, in which nothing waited: the bridge makes another"
+            report.add("taken", "mosquitto.db", f"session {client_id!r}", text)
 
 
 def refused_subscriptions(
