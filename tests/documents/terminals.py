@@ -161,13 +161,12 @@ def subscriptions() -> int:
         return -1
 
 
-def wait_for_subscription(before: int, wait_s: float) -> None:
-    """A reader is slower than a subscription, this one is not."""
+def subscribed(before: int, wait_s: float) -> bool:
+    """Waits until there are more subscriptions: a reader is slower than they, this one is not."""
     deadline = time.monotonic() + wait_s
-    while subscriptions() <= before:
-        if time.monotonic() > deadline:
-            raise UntrueError("nobody subscribes")
+    while subscriptions() <= before and time.monotonic() < deadline:
         time.sleep(0.05)
+    return subscriptions() > before
 
 
 class Reader:
@@ -214,8 +213,8 @@ class Reader:
         terminal.type(step.typed, number)
         if goes_on:
             terminal.see(step.seen)
-            if not step.seen:
-                wait_for_subscription(before, self._wait_s)
+            if not step.seen and not subscribed(before, self._wait_s):
+                raise UntrueError(f"neither a broker nor a subscription:\n{terminal.said()}")
             return
         terminal.finish()
         if not fits(terminal.said(), step.seen):

@@ -58,6 +58,17 @@ def test_the_code_is_read_as_it_is() -> None:
     assert {"store", "certificate-*", "standstill"} <= raised()
 
 
+def test_whatever_is_looked_at_stands_in_the_file_that_is_read() -> None:
+    (conditions,) = [
+        node
+        for node in ast.walk(ast.parse((MONITORING / "monitor.py").read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == "_conditions"
+    ]
+    (listed,) = [node.elts for node in ast.walk(conditions) if isinstance(node, ast.List)]
+    assert len(listed) > 4
+    assert not [each for each in map(ast.unparse, listed) if not each.startswith("conditions.")]
+
+
 def test_each_alarm_has_its_entry_and_no_entry_is_left_over() -> None:
     assert {written(name) for name in entries()} == raised()
 
