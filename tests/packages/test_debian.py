@@ -24,13 +24,21 @@ ROOT = Path(__file__).parents[2]
 DEBIAN = ROOT / "debian"
 HERE = ["-h", "127.0.0.1"]  # there is no file of hosts
 METER = [*HERE, "-c", "-i", "meter", "-t", "a/#", "-q", "1"]
-NEEDED = ("adduser", "ca-certificates", "libssl3", "libstdc++6", "man-db", "python3")
+NEEDED = ("adduser", "ca-certificates", "libssl3", "libstdc++6", "man-db", "procps", "python3")
 
 
 def test_its_version_is_the_projects() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     first = (DEBIAN / "changelog").read_text().splitlines()[0]
     assert first.startswith(f"tidemq ({project['version']}) ")
+
+
+def test_it_needs_what_its_unit_calls() -> None:
+    """`kill`, which reloads the service, is of a package that a small Debian does not have."""
+    text = (ROOT / "examples/systemd/tidemq.service").read_text()
+    assert re.findall(r"^ExecReload=(\S+)", text, re.MULTILINE) == ["/bin/kill"]
+    assert re.search(r"^Depends:.* procps,", (DEBIAN / "control").read_text(), re.MULTILINE)
+    assert "procps" in NEEDED
 
 
 def test_its_configuration_is_accepted_and_lets_in_nobody_from_elsewhere() -> None:
@@ -81,7 +89,7 @@ def container(install: Callable[[str, str], None], tmp_path: Path) -> Iterator[C
     if os.geteuid() != 0:
         pytest.fail("a Debian of its own needs root")
     install("mmdebstrap", "mmdebstrap")
-    archive, root = ROOT / "build/deb/debian.tar", tmp_path / "root"
+    archive, root = ROOT / f"build/deb/{'_'.join(NEEDED)}.tar", tmp_path / "root"
     make_archive(archive, codename(), *NEEDED)
     root.mkdir()
     subprocess.run(["tar", "--extract", "--numeric-owner", "-f", archive, "-C", root], check=True)
