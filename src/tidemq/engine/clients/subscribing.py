@@ -161,6 +161,8 @@ def subscribe_at_connect(r, c):
     index: cython.size_t
     if r.topic_rules == cython.NULL or r.topic_rules.subscriptions.empty() or c.doomed:
         return
+    if c.listener.name.compare(cython.cast(cython.p_char, b"$bridge")) == 0:
+        return  # its topics are those of the configuration alone
     append_u16(cython.address(body), 1)  # some identifier: nobody is answered
     if c.version == 5:
         body.push_back(0)
