@@ -266,7 +266,7 @@ SERVED: list[Break] = [
     ),
     Break(
         "holding: what goes on need not wait any more",
-        "clients/publishing.py",
+        "clients/releasing.py",
         "    while not c.doomed and has_answered(c.held):\n",
         "    while not c.doomed and not c.held.messages.empty():\n",
         (f"{HELD}::test_an_alias_means_what_it_meant_when_the_message_came",),
