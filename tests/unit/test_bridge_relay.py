@@ -182,6 +182,20 @@ def test_two_digits_of_bridges_are_counted(hops: int) -> None:
     assert said(relay.remote) == [Publish(topic="a", properties=crossed(hops + 1))]
 
 
+def test_many_counts_in_a_message_become_one_and_leave_the_rest_as_it_is() -> None:
+    relay = Relay(hops_max=99)
+    relay.local.map(b"#", 0, b"")
+    rest = [("a", str(number)) for number in range(5000)]
+    given = [each for pair in rest for each in ((HOPS, "1"), pair, (HOPS, "4"))]
+    properties = Properties(content_type="t", user_properties=tuple(given), message_expiry_s=9)
+    relay.tell(relay.local, Publish(topic="a", properties=properties))
+    [message] = said(relay.remote)
+    assert isinstance(message, Publish)
+    assert message.properties.content_type == "t"
+    assert message.properties.message_expiry_s == 9
+    assert message.properties.user_properties == (*rest, (HOPS, "5"))
+
+
 def test_what_is_dropped_at_qos_2_is_acknowledged_too(relay: Relay) -> None:
     relay.tell(relay.local, Publish(topic="other", qos=2, packet_id=7))
     assert said(relay.local) == [Pubrec(packet_id=7)]

@@ -279,20 +279,22 @@ class Half:
         data: cython.pointer[uint8_t] = cython.cast(cython.pointer[uint8_t], self.properties.data())
         self.properties.resize(copy_forwarded(raw, data))
         c: Cursor = Cursor(data, data + self.properties.size(), FAULT_NONE)
+        kept: cython.size_t = 0  # bytes so far: one pass, for there may be a million of these
         while c.at < c.end:
             begin: cython.size_t = c.at - data
             property_id: uint32_t = read_varint(cython.address(c))
-            if property_id != PROP_USER_PROPERTY:
+            if property_id == PROP_USER_PROPERTY:
+                name: Span = read_binary(cython.address(c))
+                value: Span = read_binary(cython.address(c))
+                if name.size == _HOPS_SIZE and memcmp(name.data, _HOPS_NAME, _HOPS_SIZE) == 0:
+                    hops = max(hops, number_of(value))
+                    continue
+            else:
                 skip_value(cython.address(c), property_id)
-                continue
-            name: Span = read_binary(cython.address(c))
-            value: Span = read_binary(cython.address(c))
-            if name.size != _HOPS_SIZE or memcmp(name.data, _HOPS_NAME, _HOPS_SIZE) != 0:
-                continue
-            hops = max(hops, number_of(value))
-            self.properties.erase(begin, (c.at - data) - begin)
-            c.at = data + begin
-            c.end = data + self.properties.size()
+            size: cython.size_t = (c.at - data) - begin
+            memmove(data + kept, data + begin, size)
+            kept += size
+        self.properties.resize(kept)
         return hops
 
     def fits(self):
