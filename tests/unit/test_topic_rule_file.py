@@ -180,3 +180,29 @@ def test_the_file_of_the_page_is_accepted(tmp_path: Path) -> None:
     documented = dict(re.findall(r"^\| `(\w+)` \| `([\d_]+)` \|", page, re.MULTILINE))
     defaults = {name: field.default for name, field in Delayed.model_fields.items()}
     assert {name: int(text) for name, text in documented.items()} == defaults
+
+
+async def test_more_wildcards_than_names_for_what_they_stand_for(config: Config) -> None:
+    """Also where a topic ends before the filter does, behind nine wildcards."""
+    nine, twenty = "/".join("+" * 9), "/".join("+" * 20)
+    write(
+        config,
+        f'[[rewrite]]\nfilter = "{nine}/end"\nto = "nine/$9/$1"\n'
+        f'[[retained]]\nfilter = "{twenty}/#"\nttl_s = 1000\n',
+    )
+
+    def act(broker: Broker) -> None:
+        receiver, sender = connected(broker), connected(broker)
+        receiver.subscribe("#")
+        for count in (8, 9, 10, 11, 19, 20, 21):
+            topic = "/".join(str(number) for number in range(count))
+            sender.publish(topic, b"x", retain=True)
+            receiver.expect_message(topic, b"x")
+            expiry = connected(broker)
+            expiry.subscribe(topic)
+            kept = expiry.expect_message(topic, b"x", retain=True)
+            assert bool(kept.all("message_expiry")) == (count >= 20)
+        sender.publish("/".join(str(number) for number in range(9)) + "/end", b"x")
+        receiver.expect_message("nine/8/0", b"x")
+
+    await during(config, act)

@@ -50,5 +50,6 @@ cdef inline void hold_topic_rules(TopicRules* rules) noexcept nogil:
 cdef int64_t _bytes(const TopicRules* rules) noexcept nogil
 cdef uint32_t _level_end(Span text, uint32_t at) noexcept nogil
 cdef bint _same_level(Span pattern, uint32_t i, Span text, uint32_t j) noexcept nogil
+cdef void _note(Span* captures, int number, Span found) noexcept nogil
 cdef bint _capture(const string* filter, Span topic, Span* captures) noexcept nogil
 cdef void _expand(const string* to, const Span* captures, string* out) noexcept nogil

@@ -16,6 +16,7 @@ from cython.cimports.tidemq.wire.protocol import Span
 from cython.cimports.tidemq.wire.topics import HASH, PLUS, SLASH
 
 _DOLLAR = cython.declare(uint8_t, 0x24)
+_CAPTURES = cython.declare(cython.int, 9)  # $1 to $9; what further wildcards stand for nobody can ask for
 _TOPIC_BYTES_MAX = cython.declare(cython.size_t, 65_535)  # that a packet can say
 
 
@@ -99,6 +100,11 @@ def _same_level(pattern, i, text, j):
     return size == _level_end(text, j) - j and memcmp(pattern.data + i, text.data + j, size) == 0
 
 
+def _note(captures, number, found):
+    if number < _CAPTURES:
+        captures[number] = found
+
+
 def _capture(filter, topic, captures):
     """Whether a topic, or every topic that a filter stands for, matches a rule's filter, and what each of
     that one's wildcards stands for. A last `/#` stands for the parent too: then its data is NULL.
@@ -115,12 +121,12 @@ def _capture(filter, topic, captures):
     while True:
         end: uint32_t = _level_end(topic, j)
         if i < pattern.size and pattern.data[i] == HASH:
-            captures[count] = Span(topic.data + j, topic.size - j)
+            _note(captures, count, Span(topic.data + j, topic.size - j))
             return True
         if i < pattern.size and pattern.data[i] == PLUS:
             if j < topic.size and topic.data[j] == HASH:
                 return False
-            captures[count] = Span(topic.data + j, end - j)
+            _note(captures, count, Span(topic.data + j, end - j))
             count += 1
         elif not _same_level(pattern, i, topic, j):
             return False
@@ -129,7 +135,7 @@ def _capture(filter, topic, captures):
         if i == pattern.size:
             return j == topic.size
         if j == topic.size:
-            captures[count] = Span(cython.NULL, 0)
+            _note(captures, count, Span(cython.NULL, 0))
             return i + 2 == pattern.size and pattern.data[i + 1] == HASH
         i += 1
         j += 1
