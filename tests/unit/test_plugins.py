@@ -274,6 +274,20 @@ async def test_a_will_that_passes_is_published_by_the_broker(broker_on_fake: typ
         assert broker.access.answers == []
 
 
+async def test_a_will_that_cannot_be_published_stops_nothing(
+    broker_on_fake: type[BrokerOnFake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise UsageError("too large")
+
+    async with broker_on_fake(QUIET, plugins=[Decides()]) as broker:
+        monkeypatch.setattr(broker.engine, "publish", refuse)
+        broker.engine.say(HeldMessage(0, 0, "c", None, "a/will", b"gone", 1, False))
+        await until(lambda: broker.counters().get("plugin_wills_dropped") == 1)
+        broker.engine.say(held("a/next"))
+        assert await answers(broker, 1) == [(7, 0, 0, None)]
+
+
 class Hears:
     delivered_filters = ("a/#",)
 

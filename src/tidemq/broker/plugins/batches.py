@@ -235,14 +235,19 @@ class Batches:
     def route(self, routes: Iterable[Route]) -> None:
         """Publishes what plugins want to be published; what cannot be is logged and counted."""
         for each in routes:
-            try:
-                self._publish(each)
-            except (UsageError, TypeError, ValueError, AttributeError) as error:
-                self.counts["plugin_routes_failed"] += 1
-                if self._lines.take():
-                    _log.error("a plugin's message cannot be published: %s", error)
-            else:
+            if self._try_to_publish(each):
                 self.counts["plugin_messages_routed"] += 1
+            else:
+                self.counts["plugin_routes_failed"] += 1
+
+    def _try_to_publish(self, route: Route) -> bool:
+        try:
+            self._publish(route)
+        except (UsageError, TypeError, ValueError, AttributeError) as error:
+            if self._lines.take():
+                _log.error("a plugin's message cannot be published: %s", error)
+            return False
+        return True
 
     def _answer(self, done: Sequence[Passing]) -> None:
         answers = []
@@ -253,12 +258,8 @@ class Batches:
             message = passing.message
             if not message.is_will:
                 answers.append((message.connection, message.number, passing.reason, passing.packet))
-            elif passing.reason:
+            elif passing.reason or not self._try_to_publish(_route_of(message)):
                 self.counts["plugin_wills_dropped"] += 1
-            else:
-                self._publish(
-                    Route(message.topic, message.payload, message.qos, message.retain, message.properties)
-                )
         if answers:
             self._access.answer(answers)
 
@@ -277,3 +278,7 @@ class Batches:
             answer = await caller.call(None)
             if isinstance(answer, list | tuple):
                 self.route(answer)
+
+
+def _route_of(will: HeldMessage) -> Route:
+    return Route(will.topic, will.payload, will.qos, will.retain, will.properties)
