@@ -105,6 +105,15 @@ def test_rows_that_follow_the_layouts_are_taken() -> None:
         assert loading.load_queue(queue_key(), queue_value(ids=(1, 2)), message())
 
 
+def test_what_was_loaded_counts_when_the_engine_starts() -> None:
+    """On every reactor, whether it has had a turn or not."""
+    with Loading() as loading:
+        for number in range(1, 21):
+            assert loading.access.load_session(b"%d" % number, session(number))
+        loading.engine.start()
+        assert loading.engine.counters()["live_sessions"] == 20
+
+
 @pytest.mark.parametrize(
     "value",
     [

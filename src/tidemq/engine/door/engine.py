@@ -99,12 +99,13 @@ from cython.cimports.tidemq.engine.state.mail import (
     Letter,
     Mail,
 )
-from cython.cimports.tidemq.engine.state.reactor import REACTORS_MAX, Common, Reactor
+from cython.cimports.tidemq.engine.state.reactor import REACTORS_MAX, Common
 from cython.cimports.tidemq.engine.state.wall_clock import read_wall_offset
 from cython.cimports.tidemq.engine.turn.listening import add_listening
 from cython.cimports.tidemq.engine.turn.postman import settle_mail
 from cython.cimports.tidemq.engine.turn.reactor import (
     new_reactor,
+    publish_tally,
     run_reactor,
 )
 from cython.cimports.tidemq.net.exhaustion import end_when_exhausted
@@ -250,16 +251,16 @@ class Engine:
         self.started = True
         self.running = self.common.reactors.size()
         for index in range(self.common.reactors.size()):
+            publish_tally(self.common.reactors[index])  # what was loaded counts before its first turn
             thread = threading.Thread(
                 target=self._run, args=(index,), name=f"tidemq-reactor-{index}", daemon=True
             )
             self.threads.append(thread)
             thread.start()
 
-    def _run(self, index: int) -> None:
-        r: cython.pointer[Reactor] = self.common.reactors[index]
+    def _run(self, index: cython.int) -> None:
         with cython.nogil:
-            run_reactor(r)
+            run_reactor(self.common.reactors[index])
 
     def fileno(self) -> int:
         """A descriptor that is readable while events wait."""
@@ -539,15 +540,14 @@ class Engine:
         """All counters by name, summed over the reactors, as they were at the end of their last turns."""
         if self.final_counters is not None:
             return dict(self.final_counters)
-        totals = []
+        result = {}
         index: cython.int
         each: cython.size_t
         for index in range(COUNTER_COUNT):
             total: int64_t = self.common.tally[index]
             for each in range(self.common.reactors.size()):
                 total += load_i64(cython.address(self.common.reactors[each].published[index]), RELAXED)
-            totals.append(total)
-        result = dict(zip(NAMES, totals, strict=True))
+            result[NAMES[index]] = total
         lock_retained(self.common.retained)
         result["retained"] = self.common.retained.count
         unlock_retained(self.common.retained)

@@ -184,7 +184,7 @@ def free_reactor(r):
     close(r.epoll)
     close(r.wake)
     pthread_mutex_destroy(cython.address(r.inbox_lock))
-    _publish_tally(r)
+    publish_tally(r)
 
 
 def _handle_event(r, event):
@@ -403,7 +403,7 @@ def _end_turn(r):
     if is_late(r):
         hand_over(r)
     keep_promises(r)
-    _publish_tally(r)
+    publish_tally(r)
     post_outgoing(r)
     while index < r.touched.size():
         begin_work(r)  # its will, with which it cannot wait
@@ -412,7 +412,7 @@ def _end_turn(r):
     r.touched.clear()
     post_outgoing(r)
     post_departing(r)
-    _publish_tally(r)
+    publish_tally(r)
 
 
 def _observe_turn(r, ns):
@@ -425,7 +425,8 @@ def _observe_turn(r, ns):
     r.answered[0] = r.answered[1] = 0
 
 
-def _publish_tally(r):
+def publish_tally(r):
+    """Shows the other threads what this reactor counts."""
     index: cython.int
     for index in range(COUNTER_COUNT):
         store_i64(cython.address(r.published[index]), r.tally[index], RELAXED)
