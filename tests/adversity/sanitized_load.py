@@ -54,7 +54,7 @@ from tidemq.limits import Limits
 from tidemq.store import MemoryStore, Store
 from tidemq.store.rocksdb import make_rocksdb_store
 from tidemq.store.sqlite import make_sqlite_store
-from tidemq.wire import Publish, encode
+from tidemq.wire import Properties, Publish, encode
 
 TESTS = Path(__file__).resolve().parents[1]
 ROUNDS = [(2, False), (4, False), (2, True), (4, True)]  # reactors, whether the control plane decides
@@ -167,10 +167,14 @@ def answer(engine: Engine, event: Event, dice: random.Random) -> None:
 
 
 def answer_held(plugins: PluginAccess, event: HeldMessage, dice: random.Random) -> None:
-    """A plugin's decision; a will it forgets."""
-    changed = dice.choice([None, None, encode(Publish(topic=event.topic, payload=b"changed"), 5)])
+    """A plugin's decision; a will it forgets. What diaries count is not changed, nor dropped."""
+    payload, dropped = event.payload + b" changed", 0x10
+    if event.topic.startswith("diary/"):
+        payload, dropped = event.payload, 0
+    packet = Publish(topic=event.topic, payload=payload, properties=Properties(content_type="changed"))
+    changed = dice.choice([None, None, encode(packet, 5)])
     if not event.is_will:
-        reason = dice.choice([0] * 50 + [0x10, 0x99])
+        reason = dice.choice([0] * 50 + [dropped, 0x99])
         plugins.answer([(event.connection, event.number, reason, changed)])
 
 
