@@ -13,9 +13,11 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -87,9 +89,20 @@ def hints_refused() -> Iterator[None]:
 def remove_left_over() -> None:
     """Compiled modules whose source was moved or removed would still be found, and go into the wheel."""
     for folder in (SOURCE, Path(PLACES["build_lib"])):
+        for path in folder.rglob("*.so.unfinished"):
+            path.unlink()
         for path in folder.rglob("*.so"):
             if not (SOURCE / path.relative_to(folder)).with_name(f"{path.name.split('.')[0]}.pxd").exists():
                 path.unlink()
+
+
+def link_whole(link: Callable[..., None], objects: list[str], output: str, *rest: Any, **named: Any) -> None:
+    """Links under another name first: half a module of a build that was killed would be newer than its
+    source, and never linked again.
+    """
+    unfinished = f"{output}.unfinished"
+    link(objects, unfinished, *rest, **named)
+    os.replace(unfinished, output)
 
 
 class BuildExtensions(build_ext):
@@ -102,6 +115,20 @@ class BuildExtensions(build_ext):
         self.parallel = self.parallel or os.cpu_count()
         # also where pip wants it elsewhere, and compiled anew
         self.build_lib, self.build_temp = PLACES["build_lib"], PLACES["build_temp"]
+
+    def build_extensions(self) -> None:
+        link = self.compiler.link_shared_object
+        self.compiler.__dict__["link_shared_object"] = partial(link_whole, link)
+        super().build_extensions()
+
+    def copy_file(self, infile: str, outfile: str, *rest: Any, **named: Any) -> tuple[str, bool]:
+        """As `link_whole` links; the copy beside the source is also made again where it is not the same."""
+        made, there = os.stat(infile), os.stat(outfile) if os.path.exists(outfile) else None
+        if there is not None and (made.st_size, made.st_mtime_ns) == (there.st_size, there.st_mtime_ns):
+            return outfile, False
+        super().copy_file(infile, f"{outfile}.unfinished", *rest, **named)
+        os.replace(f"{outfile}.unfinished", outfile)
+        return outfile, True
 
     def run(self) -> None:
         super().run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.machinery
+import os
 import shutil
 import subprocess
 import sys
@@ -111,3 +112,47 @@ def test_the_build_refuses_a_performance_hint(root: Path, tmp_path: Path) -> Non
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode != 0
         assert "1 performance hints in src/hinting/module.py" in done.stderr
+
+
+# as g++, but where it links it writes half a module, and the build is killed
+KILLING = """#!/bin/sh
+out=
+for word in "$@"; do
+    [ "$last" = -o ] && out=$word
+    last=$word
+done
+case " $* " in
+    *" -shared "*) : > "$out"; kill -9 $PPID; exit 1 ;;
+esac
+exec g++ "$@"
+"""
+
+
+PROJECT = "[project]\nname = 'killed'\nversion = '1'\n[tool.setuptools.packages.find]\nwhere = ['src']\n"
+
+
+def test_a_build_that_was_killed_is_done_again(root: Path, tmp_path: Path) -> None:
+    package = tmp_path / "src" / "killed"
+    package.mkdir(parents=True)
+    shutil.copy(root / "setup.py", tmp_path)
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (package / "__init__.py").touch()
+    (package / "module.pxd").touch()
+    (package / "module.py").write_text("ANSWER = 42\n")
+    compiler = tmp_path / "killing"
+    compiler.write_text(KILLING)
+    compiler.chmod(0o755)
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--parallel=1"]
+    names = ("CC", "CXX", "LDSHARED", "LDCXXSHARED")
+    shared = f"{compiler} -shared"
+    killing = dict(zip(names, (str(compiler), str(compiler), shared, shared), strict=True))
+    killed = subprocess.run(command, cwd=tmp_path, env=os.environ | killing, capture_output=True, timeout=60)
+    assert killed.returncode == -9
+    for _ in range(2):
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+        assert not list(tmp_path.rglob("*.unfinished"))
+        [module] = package.glob("*.so")
+        told = [sys.executable, "-c", "import killed.module as m; print(m.__file__, m.ANSWER)"]
+        done = subprocess.run(told, cwd=tmp_path / "src", capture_output=True, check=True, timeout=60)
+        assert done.stdout.decode() == f"{module} 42\n"
+        module.write_bytes(b"")  # a copy that was cut off
