@@ -93,7 +93,7 @@ def _variable(key: Key) -> str:
 
 def _shown(key: Key, value: object) -> str:
     """Of a provider's options only what cannot be a secret: flags, names of files, which authenticator."""
-    options = next((i for i, part in enumerate(key) if str(part).endswith("_options")), None)
+    options = next((i for i, part in enumerate(key) if str(part).endswith("options")), None)
     if options is not None and len(key) > options + 1:
         names = key[options + 1 :]
         if names[0] == "of" and len(names) == 3:  # a member of a chain

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemq.cli.serving import _warn_of_other_data as warn_of_other_data
 from tidemq.config import load_config
 from tidemq.origins import HIDDEN, find_lines, list_values
 
@@ -117,5 +118,35 @@ def test_of_options_only_what_is_no_secret_is_shown(tmp_path: Path) -> None:
     assert "secret-" not in str(values)
 
 
+def test_a_plugins_options_are_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "tidemq.toml"
+    path.write_text(
+        "[[plugins]]\nname = 'json_schema'\n[plugins.options]\npassword = 'secret-1'\ntries = 3\non = true\n"
+    )
+    values = found(path)
+    assert values["plugins.0.name"][0] == '"json_schema"'
+    assert values["plugins.0.options.password"] == (HIDDEN, f"{path}:4")
+    assert values["plugins.0.options.tries"][0] == HIDDEN
+    assert values["plugins.0.options.on"][0] == "true"
+    assert "secret-" not in str(values)
+
+
 def test_without_a_file_all_is_default() -> None:
     assert {origin for _, origin in found(None).values()} == {"default"}
+
+
+def test_a_directory_of_the_file_that_is_not_the_one_in_use_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a service's unit would start a broker without the messages that were imported."""
+    path = tmp_path / "tidemq.toml"
+    path.write_text("data = '/moved/data'\n")
+    warn_of_other_data(path, {"data": None})
+    monkeypatch.setenv("TIDEMQ_DATA", "/moved/data/")
+    warn_of_other_data(path, {})
+    assert not caplog.records
+    monkeypatch.setenv("TIDEMQ_DATA", "/var/lib/tidemq")
+    warn_of_other_data(path, {})
+    assert "/var/lib/tidemq, and not in /moved/data" in caplog.text
+    warn_of_other_data(None, {})
+    assert len(caplog.records) == 1

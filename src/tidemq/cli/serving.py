@@ -18,7 +18,7 @@ from tidemq.broker.host.secret_files import warn_of
 from tidemq.broker.host.systemd import Notifier, inherited_sockets
 from tidemq.broker.logs import write_log
 from tidemq.cli.exit_codes import EXIT_FAILED
-from tidemq.config import Config, load_config
+from tidemq.config import Config, load_config, read_layers
 from tidemq.errors import ConfigError, StoreError, TideMQError
 
 EXIT_CONFIG = 2
@@ -40,6 +40,7 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     if config.authenticator == "static" and config_path is not None:
         warn_of([config_path])
+    _warn_of_other_data(config_path, flags)
     if os.geteuid() == 0 and not config.user:
         _log.warning('the broker runs as root: name a user that it becomes, such as user = "tidemq"')
     try:
@@ -51,6 +52,17 @@ def run_broker(config_path: Path | None, flags: Mapping[str, object]) -> int:
         print(f"tidemq: {error}", file=sys.stderr)
         return EXIT_FAILED
     return 0
+
+
+def _warn_of_other_data(config_path: Path | None, flags: Mapping[str, object]) -> None:
+    """Where the file names a directory, and another one is used: a unit's or a container's, without a message
+    of those that came along in the file's.
+    """
+    given, environment, file = read_layers(config_path, flags)
+    used = given.get("data") or environment.get("data")
+    if used and "data" in file and Path(str(used)) != Path(str(file["data"])):
+        text = "messages are kept in %s, and not in %s, which %s names: a flag or TIDEMQ_DATA goes before it"
+        _log.warning(text, used, file["data"], config_path)
 
 
 def _wants_dashboard(config: Config, config_path: Path | None) -> bool:
