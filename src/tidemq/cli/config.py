@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tidemq.cli.exit_codes import EXIT_FAILED
-from tidemq.cli.serve import (
-    AdminPort,
-    Data,
-    Durability,
-    Host,
-    LogLevel,
-    Port,
-    Reactors,
-    StoreName,
-    StoreStrict,
-)
+from tidemq.cli.serve import takes_options
 from tidemq.errors import TideMQError
 
 EXIT_REFUSED = 3  # of `import --strict`
@@ -34,17 +25,11 @@ def describe() -> None:
 
 
 @app.command()
+@takes_options
 def check(
     file: Annotated[Path | None, typer.Argument(envvar="TIDEMQ_CONFIG", metavar="[FILE]")] = None,
-    host: Host = None,
-    port: Port = None,
-    reactors: Reactors = None,
-    store: StoreName = None,
-    data: Data = None,
-    durability: Durability = None,
-    store_strict: StoreStrict = None,
-    log_level: LogLevel = None,
-    admin_port: AdminPort = None,
+    *,
+    flags: Mapping[str, object],
 ) -> None:
     """Read FILE, the environment and the flags as `tidemq serve` does, with all files that they name, and
     print each value in force with where it came from. Secrets are not shown. Exits with 1 where `tidemq
@@ -57,17 +42,6 @@ def check(
     from tidemq.config import load_config
     from tidemq.origins import list_values
 
-    flags = {
-        "host": host,
-        "port": port,
-        "reactors": reactors,
-        "store": store,
-        "data": data,
-        "durability": durability,
-        "store_strict": store_strict,
-        "log_level": log_level,
-        "admin_port": admin_port,
-    }
     try:
         config = load_config(file, flags)
         for value in list_values(config, file, flags):
