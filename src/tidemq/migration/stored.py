@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tidemq.broker.access.judging import Client, decide
+from tidemq.broker.access.judging import Client, RulesByUser, decide, is_allowed
 from tidemq.broker.acl_rules import AclRule
 from tidemq.config import refused
 from tidemq.migration.report import Report
@@ -63,11 +63,13 @@ def refused_subscriptions(
     """Stored subscriptions that these rules will end when their client comes: its identifier, the filter, and
     why.
     """
+    by_user = RulesByUser(rules)
     for client_id, topic_filter, _, _ in state.subscriptions:
-        name, wanted = client_id.decode(), topic_filter.decode()
+        name, wanted = client_id.decode(errors="replace"), topic_filter.decode(errors="replace")
         user = state.users.get(client_id)
-        decision = decide(rules, Client(name, user), "subscribe", bare_filter(wanted))
-        if not decision.allowed:
+        client, bare, known = Client(name, user), bare_filter(wanted), by_user.of(user)
+        if not is_allowed(known, client, "subscribe", bare):
+            decision = decide(known, client, "subscribe", bare)
             line = decision.rule and decision.rule.line
             why = f"line {line} refuses a part of it" if line else "no line allows it"
             yield name, wanted, f"user {user!r}: {why}"

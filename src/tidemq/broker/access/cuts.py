@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tidemq.broker.access.judging import Client, decide
+from tidemq.broker.access.judging import Client, RulesByUser, decide, is_allowed
 from tidemq.broker.acl_rules import AclRule
 
 SOMEBODY = "somebody"  # a name for whom a rule does not name; one that no file of rules would
@@ -32,19 +32,29 @@ class Cut(NamedTuple):
 
 def find_cuts(rules: Sequence[AclRule]) -> list[Cut]:
     """Those of the rules' own filters, each once for each rule that refuses."""
-    refusing = {rule.user for rule in rules if not rule.allows and rule.user is not None}
+    refusing = [rule for rule in rules if not rule.allows and rule.action != "publish"]
+    users = {rule.user for rule in refusing if rule.user is not None}
+    all_by_user, refusing_by_user = RulesByUser(rules), RulesByUser(refusing)
     cuts: dict[tuple[int, int], Cut] = {}
     for rule in rules:
         if not rule.allows or rule.action == "publish":
             continue
-        for client in _clients_of(rule, refusing):
+        for client in _clients_of(rule, users):
             topic_filter = rule.topic_filter
             if rule.fills_in:
                 topic_filter = topic_filter.replace("%u", client.user or "").replace("%c", client.client_id)
-            decision = decide(rules, client, "subscribe", topic_filter)
+            if _is_untouched(refusing_by_user.of(client.user), client, topic_filter):
+                continue
+            decision = decide(all_by_user.of(client.user), client, "subscribe", topic_filter)
             if decision.rule is not None and not decision.allowed:
                 cuts[rule.line, decision.rule.line] = Cut(rule, decision.rule)
     return list(cuts.values())
+
+
+def _is_untouched(refusing: Sequence[AclRule], client: Client, topic_filter: str) -> bool:
+    """Whether none of these rules refuses a part of the filter to this client."""
+    whole = AclRule(True, "subscribe", topic_filter, fills_in=False)
+    return not refusing or is_allowed([*refusing, whole], client, "subscribe", topic_filter)
 
 
 def _clients_of(rule: AclRule, refusing: set[str]) -> Iterator[Client]:

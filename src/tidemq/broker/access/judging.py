@@ -34,6 +34,29 @@ class Decision:
     rule: AclRule | None
 
 
+class RulesByUser:
+    """Rules by whom they are about: of a hundred thousand few are about one client."""
+
+    def __init__(self, rules: Sequence[AclRule]) -> None:
+        self._rules = rules
+        self._named: dict[str | None, list[int]] = {None: []}  # None: of clients without a user name
+        self._all: list[int] = []
+        for place, rule in enumerate(rules):
+            if rule.user is None and not rule.anonymous:
+                self._all.append(place)
+            else:
+                self._named.setdefault(rule.user, []).append(place)
+
+    def of(self, user: str | None) -> list[AclRule]:
+        """Those that may decide of this user, in their order."""
+        return [self._rules[place] for place in sorted(self._named.get(user, []) + self._all)]
+
+
+def is_allowed(rules: Sequence[AclRule], client: Client, action: Action, topic: str) -> bool:
+    """As `decide` at QoS 0, and much quicker, but not by which rule."""
+    return bool(_judge(rows_of(rules), client, action, topic) & 1)
+
+
 def decide(
     rules: Sequence[AclRule],
     client: Client,
