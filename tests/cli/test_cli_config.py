@@ -55,6 +55,7 @@ WRONG = {
     "an admin certificate": "port = 0\nadmin_port = 1\nadmin_cert = '{folder}/users'\n",
     "bans": "port = 0\nbans_file = '{folder}/bad.acl'\n",
     "topic rules": "port = 0\ntopic_rules_file = '{folder}/bad.acl'\n",
+    "a watched topic": "port = 0\nwatched_topics = ['a/#', 'a/#/b']\n",
     "a plugin": "port = 0\n[[plugins]]\nname = 'nosuch'\n",
     "streams without a store": "port = 0\nstore = 'memory'\n[[streams]]\nname = 'a'\nfilters = ['#']\n",
 }
@@ -71,6 +72,14 @@ def test_it_refuses_what_serve_refuses_in_the_same_words(folder: Path, settings:
     last = served.stderr.splitlines()[-1]
     assert done.stderr.splitlines()[-1] == last
     assert last.startswith("tidemq: ")
+
+
+def test_it_refuses_a_streams_filter_that_is_none(folder: Path) -> None:
+    path = folder / "tidemq.toml"
+    path.write_text("port = 0\n[[streams]]\nname = 'a'\nfilters = ['a/#/b']\n")
+    done = check(path)
+    assert done.returncode == 1
+    assert "streams.a.filters: 'a/#/b'" in done.stderr
 
 
 def test_it_prints_each_value_and_writes_nothing(folder: Path) -> None:

@@ -13,6 +13,8 @@ from tidemq.broker.providers import find_factory
 from tidemq.broker.reload import Reloads
 from tidemq.broker.topic_rules import read_topic_rules
 from tidemq.config import Config, refused
+from tidemq.wire.faults import fault_text
+from tidemq.wire.topics import topic_filter_fault
 
 
 async def check_files(config: Config) -> None:
@@ -36,6 +38,7 @@ async def check_files(config: Config) -> None:
             _check_admin(config)
         if config.streams and config.store == "memory":
             raise refused("configuration", "streams", "they need a store on disk", ["store = rocksdb"])
+        _check_filters(config)
         if config.acl_file is not None:
             read_rules(config.acl_file, config.acl_format)
         if config.bans_file is not None:
@@ -45,6 +48,18 @@ async def check_files(config: Config) -> None:
     finally:
         await plugins.close()
         await providers.close()
+
+
+def _check_filters(config: Config) -> None:
+    """Those that are watched, and those of streams."""
+    named = {"watched_topics": config.watched_topics}
+    named |= {f"streams.{each.name}.filters": each.filters for each in config.streams}
+    for key, filters in named.items():
+        for topic_filter in filters:
+            fault = topic_filter_fault(topic_filter, config.limits.topic_levels_max)
+            if fault:
+                problem = f"{topic_filter!r}: {fault_text(fault)}"
+                raise refused("configuration", key, problem, ["topic filters, as plant/+/state"])
 
 
 def _check_admin(config: Config) -> None:
