@@ -51,7 +51,7 @@ OF_2_0 = (
     "threshold topic try_private bridge_alpn bridge_cafile bridge_capath bridge_certfile "
     "bridge_identity bridge_insecure bridge_keyfile bridge_psk bridge_require_ocsp "
     "bridge_tls_version plugin plugin_opt_x auth_opt_x clientid username password "
-    "bridge_reload_type "
+    "bridge_reload_type maximum_qos retained_persistence "
 )
 
 
@@ -117,6 +117,7 @@ TAKEN = {
     "sys_interval 20": ("sys_interval_s", 20.0),
     "persistence true": ("store", "rocksdb"),
     "persistence false": ("store", "memory"),
+    "retained_persistence true": ("store", "rocksdb"),
     "user mosquitto": ("user", "mosquitto"),
     "log_type error\nlog_type debug": ("log_level", "debug"),
     "log_type warning": ("log_level", "warning"),
@@ -134,6 +135,7 @@ TAKEN = {
     "listener 1884\nsocket_domain ipv6": ("listeners.0.host", "::"),
     "listener 1884\nmax_connections 5": ("listeners.0.connections_max", 5),
     "listener 1884\nmax_qos 1": ("listeners.0.qos_max", 1),
+    "listener 1884\nmaximum_qos 0": ("listeners.0.qos_max", 0),
     "listener 1884\nmax_topic_alias 4\nlistener 1885\nmax_topic_alias 2": ("limits.topic_alias_max", 4),
     "listener 1884\nprotocol websockets": ("listeners.0.websocket.path", "*"),
     "listener 1884\nprotocol websockets\nwebsockets_origin https://a": (
@@ -295,9 +297,9 @@ def test_a_filter_of_which_a_part_is_refused_is_named(conf: Path) -> None:
 def test_a_directory_of_authorities_becomes_one_file(conf: Path) -> None:
     folder = conf.parent / "authorities"
     folder.mkdir()
-    for number in range(3):
-        trustme.CA().cert_pem.write_to_path(str(folder / f"{number}.pem"))
-    (folder / "copy.pem").write_bytes((folder / "0.pem").read_bytes())
+    for name in ("0123abcd.0", "0123abcd.1", "89abcdef.0", "nobody-trusts-it.pem"):
+        trustme.CA().cert_pem.write_to_path(str(folder / name))
+    (folder / "fedcba98.0").write_bytes((folder / "0123abcd.0").read_bytes())
     text = "listener 1883\ncertfile /a\ncapath HERE/authorities\nrequire_certificate true\n"
     output = imported(conf, text)
     assert output.files["clients-ca.pem"].count(b"BEGIN CERTIFICATE") == 3
@@ -405,11 +407,11 @@ def test_a_bridges_own_session_is_not_left_without_an_owner(
 def test_of_a_bridge_what_tidemq_does_not_take_is_said(
     conf: Path, lines: str, option: str, fate: str
 ) -> None:
-    output = imported(conf, f"connection my house\naddress b.example\ntopic # out\n{lines}\n")
+    output = imported(conf, f"connection my.house\naddress b.example\ntopic # out\n{lines}\n")
     assert fate in fates(output, option)
     for bridge in output.config.get("bridges", []):
         assert bridge["name"] == "my-house"
-        assert bridge["client_id"].endswith(".my house")
+        assert bridge["client_id"].endswith(".my.house")
         assert bridge["topics"][0]["filter"] == "#"
 
 

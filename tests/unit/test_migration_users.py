@@ -81,7 +81,10 @@ def test_what_no_role_speaks_of_is_as_the_defaults_say(tmp_path: Path) -> None:
     assert opened.may("ann", "publish", "t")
     assert opened.may("ann", "subscribe", "#")
     assert opened.may("ann", "subscribe", "$SYS/#")
-    assert not opened.may(None, "publish", "t")  # nor who has no name
+    assert opened.may(None, "publish", "t")  # who has no name, too
+    assert not opened.may("bob", "publish", "t")  # nor who is not there
+    silent = Read(tmp_path, document(client("ann"), roles={}, defaultACLAccess={"subscribe": True}))
+    assert not silent.may("ann", "subscribe", "t")  # nothing may be received
 
 
 def test_priorities_decide_first_of_roles_then_of_permissions(tmp_path: Path) -> None:
@@ -98,11 +101,31 @@ def test_priorities_decide_first_of_roles_then_of_permissions(tmp_path: Path) ->
     assert read.may("ann", "publish", "b/y")
 
 
+def test_of_a_role_what_is_literal_comes_first_and_equal_roles_go_by_name(tmp_path: Path) -> None:
+    roles = {
+        "one": [acl(SUBSCRIBE, "a/#", 5), acl(LITERAL, "a/b", -5, allow=False)],
+        "z": [acl(SEND, "x")], "b": [acl(SEND, "x", allow=False)],
+        "unsaid": [{"acltype": SEND, "topic": "y", "allow": True}, acl(SEND, "y", -1, allow=False)],
+    }  # fmt: skip
+    read = Read(tmp_path, document(
+        client("ann", "one", "unsaid"), client("bob", "z", "b"), roles=roles,
+        defaultACLAccess={RECEIVE: True},
+    ))  # fmt: skip
+    assert [read.may("ann", "subscribe", each) for each in ("a/b", "a/c")] == [False, True]
+    assert not read.may("bob", "publish", "x")
+    defaults = {"defaultACLAccess": {RECEIVE: True, "subscribe": True}}
+    all_but = {"none": [acl(SUBSCRIBE, "#", allow=False)], "some": [acl(SUBSCRIBE, "+/x", allow=False)]}
+    system = Read(tmp_path, document(client("ann", "none"), client("bob", "some"), roles=all_but, **defaults))
+    assert not system.may("ann", "subscribe", "$SYS/#")  # a wildcard is a $ there, too
+    assert [system.may("bob", "subscribe", each) for each in ("$SYS/x", "$SYS/y")] == [False, True]
+    assert read.may("ann", "publish", "y")  # without a priority it is 0
+
+
 def test_groups_come_after_a_clients_own_roles(tmp_path: Path) -> None:
-    roles = {"own": [acl(SEND, "a", allow=False)], "all": [acl(SEND, "a"), acl(SEND, "b")]}
+    roles = {"own": [acl(SEND, "a", allow=False)], "shared": [acl(SEND, "a"), acl(SEND, "b")]}
     groups = [
-        {"groupname": "g", "roles": [{"rolename": "all"}], "clients": [{"username": "bob"}]},
-        {"groupname": "guests", "roles": [{"rolename": "own"}, {"rolename": "all"}]},
+        {"groupname": "g", "roles": [{"rolename": "shared"}], "clients": [{"username": "bob"}]},
+        {"groupname": "guests", "roles": [{"rolename": "own"}, {"rolename": "shared"}]},
     ]
     read = Read(tmp_path, document(
         client("ann", "own", groups=[{"groupname": "g"}]), client("bob"), client("eve"),
@@ -112,7 +135,6 @@ def test_groups_come_after_a_clients_own_roles(tmp_path: Path) -> None:
     assert [read.may("bob", "publish", topic) for topic in "ab"] == [True, True]
     assert [read.may("eve", "publish", topic) for topic in "ab"] == [False, False]
     assert [read.may(None, "publish", topic) for topic in "ab"] == [False, True]
-    assert read.found.anonymous
 
 
 def test_subscriptions_are_bounded_by_what_may_be_received(tmp_path: Path) -> None:
@@ -121,7 +143,8 @@ def test_subscriptions_are_bounded_by_what_may_be_received(tmp_path: Path) -> No
                    acl(RECEIVE, "b/secret", allow=False)],
         "narrow": [acl(SUBSCRIBE, "a/#"), acl(SUBSCRIBE, "b"), acl(RECEIVE, "a/1"), acl(RECEIVE, "a/+/x")],
     }  # fmt: skip
-    read = Read(tmp_path, document(client("ann", "reader"), roles=roles))
+    receiving = {"defaultACLAccess": {RECEIVE: True}}
+    read = Read(tmp_path, document(client("ann", "reader"), roles=roles, **receiving))
     wanted = ["a/#", "a/1", "b/#", "b/1", "b/secret", "c/x", "c/#"]
     assert [read.may("ann", "subscribe", each) for each in wanted] == [
         True, True, False, True, False, True, False
@@ -158,7 +181,8 @@ def test_what_the_broker_keeps_for_itself_is_said(tmp_path: Path) -> None:
     roles = {"admin": [acl(SEND, "$CONTROL/dynamic-security/#"), acl(SUBSCRIBE, "$CONTROL/#"),
                        acl(SEND, "$x/y"), acl(SUBSCRIBE, "$SYS/#"), acl("unsubscribePattern", "#"),
                        acl("unsubscribeLiteral", "#", allow=False), acl(SEND, "a/#/b")]}  # fmt: skip
-    read = Read(tmp_path, document(client("ann", "admin"), roles=roles))
+    receiving = {"defaultACLAccess": {RECEIVE: True}}
+    read = Read(tmp_path, document(client("ann", "admin"), roles=roles, **receiving))
     assert read.fates("$CONTROL") == {"changed"}
     assert read.fates("$x/y") == {"not taken"}
     assert read.fates("a/#/b") == {"not taken"}
@@ -176,7 +200,8 @@ def test_what_is_no_such_file_is_refused_without_its_content(text: str) -> None:
 
 def test_it_comes_in_by_the_plugin_of_a_configuration(tmp_path: Path) -> None:
     roles = {"r": [acl(SEND, "a/#"), acl(SUBSCRIBE, "a/#")]}
-    (tmp_path / "ds.json").write_text(json.dumps(document(client("ann", "r"), roles=roles)))
+    receiving = {"defaultACLAccess": {RECEIVE: True}}
+    (tmp_path / "ds.json").write_text(json.dumps(document(client("ann", "r"), roles=roles, **receiving)))
     conf = tmp_path / "mosquitto.conf"
     conf.write_text(
         "listener 1883\nallow_anonymous false\nplugin /usr/lib/mosquitto_dynamic_security.so\n"

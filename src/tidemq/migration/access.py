@@ -82,12 +82,13 @@ def _user_files(section: Section, output: Output, security: DynamicSecurity | No
     files: list[Path] = []
     if (line := section.get("password_file")) is not None:
         try:
+            content = read_file(line)
             read_password_file(Path(line.value))
         except ConfigError as error:
             section.refuse(line, f"nobody is let in: {error}")
             return None
         section.note(line)
-        files.append(output.keep("users", read_file(line)))
+        files.append(output.keep("users", content))
     if security is not None:
         files.append(output.keep("dynamic-security-users", security.users.encode()))
     return files
@@ -121,6 +122,7 @@ def _plan_rules(section: Section, security: DynamicSecurity | None) -> Rules:
     if line is None:
         return Rules()
     try:
+        content = read_file(line)
         rules = read_rules(Path(line.value), "mosquitto")
     except ConfigError as error:
         section.refuse(line, f"nothing is allowed: {error}")
@@ -130,7 +132,7 @@ def _plan_rules(section: Section, security: DynamicSecurity | None) -> Rules:
         place = f"{line.value}:{cut.allowed.line}"
         section.report.add("changed", place, cut.allowed.topic_filter, f"{cut}; Mosquitto leaves out such "
                            "messages at delivery")  # fmt: skip
-    return Rules(read_file(line))
+    return Rules(content)
 
 
 def plan_certificate_users(section: Section) -> dict[str, Any]:

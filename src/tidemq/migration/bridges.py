@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import socket
 from typing import Any
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from tidemq.bridge_config import Bridge, BridgeTopic
 from tidemq.config import refused
 from tidemq.migration.lines import Line
-from tidemq.migration.output import Output, absolute, join_certificates
+from tidemq.migration.output import Output, absolute, join_certificates, read_file
 from tidemq.migration.sections import Section
 
 _PORT = 1883
@@ -47,10 +48,10 @@ def plan_bridge(section: Section, output: Output, host_name: str | None = None) 
         why = "pre-shared keys" if psk else "it has no address" if not addresses else "it has no topic"
         section.refuse(connection, f"the bridge is left out: {why}")
         return None
-    bridge: dict[str, Any] = {"name": _name(section, connection), "addresses": addresses}
+    bridge: dict[str, Any] = {"name": _name(section, connection, output), "addresses": addresses}
     bridge["protocol_version"] = _VERSIONS[_version(section)]
     identifier = section.text("remote_clientid", "clientid")
-    bridge["client_id"] = identifier or f"{host_name or socket.gethostname()}.{connection.value}"
+    bridge["client_id"] = identifier or f"{host_name or socket.gethostname()}.{connection.word}"
     bridge |= _plan_login(section, output, bridge["name"])
     for option, (key, default) in _FLAGS.items():
         bridge[key] = section.flag(option, default)
@@ -59,7 +60,7 @@ def plan_bridge(section: Section, output: Output, host_name: str | None = None) 
     if (topic := section.text("notification_topic")) is not None:
         bridge["notification_topic"] = topic
     if (start := section.get("start_type")) is not None:
-        section.note(start, "as it is" if start.value == "automatic" else None)
+        section.note(start, "as it is" if start.word == "automatic" else None)
     if _has_tls(section):
         bridge["tls"] = _plan_tls(section, output)
     bridge["topics"] = topics
@@ -71,7 +72,7 @@ def plan_bridge(section: Section, output: Output, host_name: str | None = None) 
 
 def local_client_id(section: Section, host_name: str | None = None) -> str:
     """Of the session in which Mosquitto keeps what waits for the other side."""
-    name = section.peek("connection") or ""
+    name = (section.peek("connection") or "").partition(" ")[0]
     remote = section.peek("remote_clientid", "clientid") or f"{host_name or socket.gethostname()}.{name}"
     return section.peek("local_clientid") or f"local.{remote}"
 
@@ -88,10 +89,15 @@ def _problem(model: type[BaseModel], table: dict[str, Any]) -> str | None:
     return None
 
 
-def _name(section: Section, connection: Line) -> str:
-    """The bridge's, of the letters that a name of TideMQ's may have."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "-", connection.value)[:64]
-    if name == connection.value:
+def _name(section: Section, connection: Line, output: Output) -> str:
+    """The bridge's, of the letters that a name of TideMQ's may have, and no other bridge's."""
+    known = {each["name"] for each in output.config.get("bridges", [])}
+    name = stem = re.sub(r"[^A-Za-z0-9_-]", "-", connection.word)[:60]
+    number = 1
+    while name in known:
+        number += 1
+        name = f"{stem}-{number}"
+    if name == connection.word:
         section.note(connection)
     else:
         section.change(connection, f"a table `[[bridges]]` with the name {name!r}")
@@ -115,10 +121,10 @@ def _keep_alive(section: Section) -> int:
     line = section.get("keepalive_interval")
     if line is None:
         return 60  # Mosquitto's
-    if not line.value.isascii() or not line.value.isdigit():
-        raise refused(line.place, line.option, f"{line.value!r} is refused", ["seconds"])
-    seconds = min(max(int(line.value), _KEEP_ALIVE_S[0]), _KEEP_ALIVE_S[1])
-    if seconds == int(line.value):
+    if not line.word.isascii() or not line.word.isdigit():
+        raise refused(line.place, line.option, f"{line.word!r} is refused", ["seconds"])
+    seconds = min(max(int(line.word), _KEEP_ALIVE_S[0]), _KEEP_ALIVE_S[1])
+    if seconds == int(line.word):
         section.note(line)
     else:
         section.change(line, f"`keep_alive_s = {seconds}`: it is {_KEEP_ALIVE_S[0]} to {_KEEP_ALIVE_S[1]}")
@@ -127,7 +133,7 @@ def _keep_alive(section: Section) -> int:
 
 def _has_tls(section: Section) -> bool:
     return any(section.has(option) for option in _TLS) or any(
-        line.value in ("true", "1") for line in section.all("bridge_tls_use_os_certs")
+        line.word in ("true", "1") for line in section.all("bridge_tls_use_os_certs")
     )
 
 
@@ -137,7 +143,7 @@ def _addresses(section: Section, *, secure: bool) -> list[str]:
     for option in ("address", "addresses"):
         for line in section.all(option):
             section.note(line)
-            for each in line.value.split():
+            for each in _before_comment(line.value.split()):
                 host, colon, port = each.rpartition(":")
                 if not colon or host.endswith(":") or (":" in host and not host.startswith("[")):
                     host, port = each, str(_PORT)  # an address of IPv6 without a port, or a name
@@ -145,6 +151,11 @@ def _addresses(section: Section, *, secure: bool) -> list[str]:
                     host = f"[{host}]"
                 found.append(f"{scheme}://{host}:{port}")
     return found
+
+
+def _before_comment(words: list[str]) -> list[str]:
+    """Those before the first that begins with #."""
+    return list(itertools.takewhile(lambda word: not word.startswith("#"), words))
 
 
 def _version(section: Section) -> str:
@@ -177,7 +188,7 @@ def _reconnect(section: Section) -> tuple[float, float]:
     if line is None:
         return 5.0, 30.0  # Mosquitto's
     try:
-        numbers = [int(word) for word in line.value.split()]
+        numbers = [int(word) for word in _before_comment(line.value.split())]
     except ValueError:
         numbers = []
     if not 1 <= len(numbers) <= 2:
@@ -193,11 +204,13 @@ def _reconnect(section: Section) -> tuple[float, float]:
 def _plan_topic(line: Line) -> dict[str, Any]:
     """`pattern [[[out|in|both] qos] local-prefix remote-prefix]`."""
     words = line.value.split()
-    if not 1 <= len(words) <= 5:
+    words = words[:2] + _before_comment(words[2:5])  # Mosquitto reads no more
+    if not words:
         raise refused(
             line.place, "topic", f"{line.value!r} is refused", ["PATTERN DIRECTION QOS LOCAL REMOTE"]
         )
     pattern, direction, qos, local, remote = words + ["", "out", "0", "", ""][len(words) :]
+    direction = direction.lower()
     if direction not in ("in", "out", "both") or qos not in ("0", "1", "2"):
         accepted = ["PATTERN in|out|both 0|1|2 LOCAL REMOTE"]
         raise refused(line.place, "topic", f"{line.value!r} is refused", accepted)
@@ -219,7 +232,7 @@ def _plan_tls(section: Section, output: Output) -> dict[str, Any]:
     if folder is not None:
         content = join_certificates(folder)
         if authorities is not None:
-            content += absolute(authorities).read_bytes()
+            content += read_file(authorities)
         tls["ca"] = str(output.keep("bridges/authorities.pem", content))
         section.change(folder, f"its certificates are in {tls['ca']}: later changes of the directory have to "
                        "be made there")  # fmt: skip

@@ -52,7 +52,7 @@ def plan_broker(section: Section, output: Output, *, has_data: bool) -> None:
         _plan_limit(section, output, option, limit, without)
     if not section.flag("retain_available", True):
         output.config["retain_available"] = False
-    kept = section.flag("persistence", False)
+    kept = section.flag("persistence", section.flag("retained_persistence", False))
     output.config["store"] = "rocksdb" if kept or has_data else "memory"
     if kept or has_data:
         output.config["data"] = str(output.folder / "data")
@@ -74,9 +74,9 @@ def _plan_limit(section: Section, output: Output, option: str, limit: str, witho
         return
     low, high = LIMIT_RANGES[limit]
     try:
-        given = int(line.value)
+        given = int(line.word)
     except ValueError:
-        raise refused(line.place, option, f"{line.value!r} is refused", ["a whole number"]) from None
+        raise refused(line.place, option, f"{line.word!r} is refused", ["a whole number"]) from None
     value = without if given <= 0 or (option == "max_keepalive" and given >= _KEEP_ALIVE_ANY) else given
     taken = min(max(value, low), high)
     output.limit(limit, taken)
@@ -89,24 +89,24 @@ def _plan_limit(section: Section, output: Output, option: str, limit: str, witho
 
 
 def _seconds(line: Line) -> int:
-    found = re.fullmatch(r"([0-9]{1,9})([hdwmy])", line.value)
+    found = re.fullmatch(r"([0-9]{1,9})([hdwmy])", line.word)
     if found is None:
         accepted = ["a number and h, d, w, m or y"]
-        raise refused(line.place, line.option, f"{line.value!r} is refused", accepted)
+        raise refused(line.place, line.option, f"{line.word!r} is refused", accepted)
     return min(int(found[1]) * _SPAN_S[found[2]], LIMIT_RANGES["session_expiry_s_max"][1])
 
 
 def _plan_log(section: Section, output: Output) -> None:
     types = set()
     for line in section.all("log_type"):
-        types.add(line.value)
+        types.add(line.word)
         section.note(line)
     if types:
         output.config["log_level"] = next((level for level, names in _LEVELS if types & names), "error")
     for line in section.all("log_dest"):
-        if line.value in ("stderr", "syslog"):
+        if line.word in ("stderr", "syslog"):
             section.note(line, "standard error, which systemd gives to the journal")
-        elif line.value == "none":
+        elif line.word == "none":
             section.change(line, 'the log cannot be turned off: `log_level = "error"`')
             output.config["log_level"] = "error"
         else:

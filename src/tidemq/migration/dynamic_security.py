@@ -5,16 +5,17 @@
     groups       users and their roles                 -> the same
     defaults     what holds where no role speaks       -> rules behind the others
 
-Mosquitto asks the roles of a client, the higher priority first, then those of its groups; the first
-permission that speaks of a case decides it. So do rules in their order. But Mosquitto has permissions to
-subscribe and to receive: here a filter may be subscribed to if all of it may be received.
+Mosquitto asks the roles of a client, the higher priority first and of equal ones by name, then those of its
+groups; of a role the literal permissions to subscribe, then the others by priority. The first permission that
+speaks of a case decides it. So do rules in their order. But Mosquitto has permissions to subscribe and to
+receive: here a filter may be subscribed to if all of it may be received.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -36,7 +37,7 @@ Kind = Literal[
     "unsubscribePattern",
     "unsubscribeLiteral",
 ]
-_PRIORITY = -1  # where none is given
+_PRIORITY = -1  # of a role or group where none is given
 
 
 class _Model(BaseModel):
@@ -48,7 +49,7 @@ class Permission(_Model):
 
     acltype: Kind
     topic: str
-    priority: int = _PRIORITY
+    priority: int = 0
     allow: bool = False
 
 
@@ -92,7 +93,7 @@ class _Client(_Model):
 
 class _Defaults(_Model):
     send: Annotated[bool, Field(alias=SEND)] = False
-    receive: Annotated[bool, Field(alias=RECEIVE)] = True
+    receive: Annotated[bool, Field(alias=RECEIVE)] = False
     subscribe: bool = False
 
 
@@ -106,11 +107,10 @@ class _Document(_Model):
 
 @dataclass(frozen=True, slots=True)
 class DynamicSecurity:
-    """What the file says, as files of TideMQ. `anonymous`: clients without a user have rules, too."""
+    """What the file says, as files of TideMQ."""
 
     users: str
     rules: str
-    anonymous: bool
 
 
 def read_dynamic_security(text: bytes, file: str, report: Report) -> DynamicSecurity:
@@ -124,12 +124,14 @@ def read_dynamic_security(text: bytes, file: str, report: Report) -> DynamicSecu
     return _Reading(document, file, report).run()
 
 
-Priority = TypeVar("Priority", Permission, _OfRole, _OfGroup)
+def _roles_in_order(roles: Sequence[_OfRole]) -> list[_OfRole]:
+    """The higher priority first; among equals by name."""
+    return sorted(roles, key=lambda role: (-role.priority, role.rolename))
 
 
-def _in_order(items: Sequence[Priority]) -> list[Priority]:
-    """The higher priority first; among equals as they stand."""
-    return sorted(items, key=lambda item: -item.priority)
+def _permissions_in_order(permissions: Sequence[Permission]) -> list[Permission]:
+    """Literal ones first, whatever their priority; then the higher priority; among equals as they stand."""
+    return sorted(permissions, key=lambda each: (each.acltype != LITERAL, -each.priority))
 
 
 class _Reading:
@@ -155,16 +157,12 @@ class _Reading:
                            "connect by now, but neither publish nor subscribe")  # fmt: skip
             rules += self._rules_of(who, self._permissions(self._roles_of(client)))
         anonymous = self._groups.get(self._document.anonymous_group or "")
-        if anonymous is not None:
-            rules += self._rules_of("anonymous", self._permissions(_in_order(anonymous.roles)))
+        roles = _roles_in_order(anonymous.roles) if anonymous is not None else []
+        rules += self._rules_of("anonymous", self._permissions(roles))
         rules.append("deny all #")
         self._note("taken", "users", f"{len(users)} of {len(self._document.clients)}, with their hashes")
         self._note("taken", "roles", f"{len(rules) - 2} rules, each user's written out")
-        return DynamicSecurity(
-            "".join(f"{line}\n" for line in users),
-            "".join(f"{line}\n" for line in rules),
-            anonymous is not None,
-        )
+        return DynamicSecurity("".join(f"{line}\n" for line in users), "".join(f"{line}\n" for line in rules))
 
     def _note(self, fate: Literal["taken", "changed", "not taken"], what: str, text: str) -> None:
         """Once each."""
@@ -202,17 +200,17 @@ class _Reading:
                 for each in group.clients
                 if each.username == client.username and group.groupname not in known
             ]
-        roles = _in_order(client.roles)
-        for each in _in_order(groups):
+        roles = _roles_in_order(client.roles)
+        for each in sorted(groups, key=lambda group: (-group.priority, group.groupname)):
             if each.groupname in self._groups:
-                roles += _in_order(self._groups[each.groupname].roles)
+                roles += _roles_in_order(self._groups[each.groupname].roles)
         return roles
 
     def _permissions(self, roles: Sequence[_OfRole]) -> list[Permission]:
         found: list[Permission] = []
         for each in roles:
             if (role := self._roles.get(each.rolename)) is not None:
-                found += [each for each in _in_order(role.acls) if self._is_good(role, each)]
+                found += [each for each in _permissions_in_order(role.acls) if self._is_good(role, each)]
         return found
 
     def _is_good(self, role: _Role, permission: Permission) -> bool:
@@ -220,6 +218,9 @@ class _Reading:
         if topic_filter_fault(permission.topic) or any(c in permission.topic for c in "\r\n"):
             self._note("not taken", what, "it is no topic filter")
             return False
+        if "%c" in permission.topic or "%u" in permission.topic:
+            self._note("changed", what, "%c and %u stand for the client's identifier and user, as in "
+                       "Mosquitto 2.1; 2.0 took them as they are")  # fmt: skip
         if permission.topic.startswith("$CONTROL/"):
             self._note("changed", what, "there is no $CONTROL: users and rules are files, which are read "
                        "again when they change")  # fmt: skip
@@ -265,6 +266,10 @@ class _Reading:
             self._note("changed", what, "it holds for narrower filters, too")
         if not permission.allow:
             yield f"deny {who} subscribe {_quoted(topic)}"
+            first, slash, rest = topic.partition("/")
+            if first in ("#", "+"):  # which for Mosquitto are $SYS here, too
+                system = "$SYS/#" if first == "#" else f"$SYS{slash}{rest}"
+                yield f"deny {who} subscribe {_quoted(system)}"
             return
         allowed = [each.topic for each in received if each.allow]
         if self._document.defaults.receive or any(covers(wide, topic) for wide in allowed):

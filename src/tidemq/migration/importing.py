@@ -25,12 +25,13 @@ from tidemq.migration.access import (
 from tidemq.migration.bridges import local_client_id, plan_bridge
 from tidemq.migration.broker_options import plan_broker
 from tidemq.migration.lines import read_lines
-from tidemq.migration.listeners import is_local_only, plan_listener
+from tidemq.migration.listeners import plan_listener
 from tidemq.migration.output import Output
 from tidemq.migration.report import Report
 from tidemq.migration.sections import Section, Sections, part_lines
 from tidemq.migration.stored import leave_out_bridges, refused_subscriptions, report_state
 from tidemq.migration.toml_writer import write_toml
+from tidemq.store.directory import replace_file, sync_directory
 from tidemq.store.engines import open_empty
 from tidemq.store.mosquitto import MosquittoState, plan_rows
 from tidemq.store.portable import fill_store
@@ -38,6 +39,9 @@ from tidemq.store.portable import fill_store
 CONFIG = "tidemq.toml"
 REPORT = "report.txt"
 _RULES = "rules.acl"
+# without what these say more clients would be let in, or may do more; nobody is: at the listener, at any
+_CLOSING = ("psk_hint", "mount_point")
+_CLOSING_ALL = ("clientid_prefixes",)
 
 
 def plan_import(conf: Path, folder: Path, state: MosquittoState | None = None) -> Output:
@@ -53,9 +57,9 @@ def plan_import(conf: Path, folder: Path, state: MosquittoState | None = None) -
     if rules.content is not None:
         output.config["acl_file"] = str(output.keep(_RULES, rules.content))
         output.config["acl_format"] = rules.form
-    bridges = [plan_bridge(each, output) for each in sections.bridges]
-    if any(bridges):
-        output.config["bridges"] = [each for each in bridges if each is not None]
+    for each in sections.bridges:
+        if (bridge := plan_bridge(each, output)) is not None:
+            output.config.setdefault("bridges", []).append(bridge)
     for section in sections.all:
         section.rest()
     check_values({key: value for key, value in output.config.items() if key in Config.model_fields}, conf)
@@ -67,20 +71,22 @@ def plan_import(conf: Path, folder: Path, state: MosquittoState | None = None) -
 
 def _plan_listeners(sections: Sections, output: Output) -> Rules:
     """Fills `listeners`, and the authenticators; gives the rules that hold for all."""
-    local_only = all(is_local_only(each) for each in sections.listeners)
     common = None
     if not sections.per_listener:
-        common = plan_access(sections.broker, output, local_only=local_only)
+        common = plan_access(sections.broker, output, local_only=sections.local_only)
         output.config |= common.authenticator()
         if plan_client_ids(sections.broker):
             output.config["client_id_required"] = True
+    closed = any(each.has(option) for each in sections.all for option in _CLOSING_ALL)
     tables: list[dict[str, Any]] = []
     found = []
     for section in sections.listeners:
-        own = common or plan_access(section, output, local_only=local_only)
+        own = common or plan_access(section, output, local_only=sections.local_only)
         found.append((own.rules, next(iter(section.all("acl_file")), None)))
-        planned = plan_listener(section, output)
+        planned = plan_listener(section, output, local_only=sections.local_only)
         keys = _access_keys(section, own, planned[0], common)
+        if closed or any(section.has(option) for option in _CLOSING):
+            keys |= NOBODY
         tables += [each | keys for each in planned]
     output.config["plain"] = False
     output.config["listeners"] = tables
@@ -103,21 +109,24 @@ def _access_keys(
 
 
 def write_import(output: Output, state: MosquittoState | None = None) -> None:
-    """Writes the directory, whole or not at all; all that is in it only its owner may read. UsageError where
-    there is something already, OSError or StoreError where it cannot be written.
+    """Writes the directory, whole or not at all; all that is in it only its owner may read. The configuration
+    comes last: where there is none, an import was killed. UsageError where there is something already,
+    OSError or StoreError where it cannot be written.
     """
     folder = output.folder
     with _new_folder(folder):
         for name, content in output.files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            replace_file(path, content)
         if state is not None:
             _write_store(output, state)
-        (folder / CONFIG).write_text(write_toml(output.config), encoding="utf-8")
-        text = "".join(f"{line}\n" for line in output.report.lines())
-        (folder / REPORT).write_text(text, encoding="utf-8")
+        replace_file(folder / REPORT, "".join(f"{line}\n" for line in output.report.lines()).encode())
+        unfinished = folder / f"{CONFIG}.unfinished"
+        replace_file(unfinished, write_toml(output.config).encode())
         _give(folder, output.config.get("user", ""))
+        unfinished.rename(folder / CONFIG)
+        sync_directory(folder)
 
 
 def _give(folder: Path, user: str) -> None:
@@ -147,7 +156,10 @@ def _new_folder(folder: Path) -> Iterator[None]:
     """The directory, made, or empty as it is; as it was before if something goes wrong."""
     made = not folder.exists()
     if not made and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there already: name a directory that is empty or missing")
+        wanted = "name a directory that is empty or missing"
+        if folder.is_dir() and not (folder / CONFIG).exists():
+            wanted += f"; without a {CONFIG} it may be of an import that was killed: remove it then"
+        raise UsageError(f"{folder} is there already: {wanted}")
     before = os.umask(0o077)
     try:
         folder.mkdir(parents=True, exist_ok=True)

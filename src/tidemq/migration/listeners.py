@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tidemq.config import refused
 from tidemq.migration.lines import Line
-from tidemq.migration.output import Output, absolute, join_certificates
+from tidemq.migration.output import Output, absolute, join_certificates, read_file
 from tidemq.migration.sections import Section
 
 _VERSIONS = {"3": "3.1", "4": "3.1.1", "5": "5.0"}
@@ -15,21 +16,18 @@ _LOCAL = ("127.0.0.1", "::1")
 _ANY = {"ipv4": "0.0.0.0", "ipv6": "::"}
 
 
-def is_local_only(section: Section) -> bool:
-    """Whether no line says where to listen: then Mosquitto takes clients of this machine alone."""
-    return not any(section.has(option) for option in ("listener", "port", "bind_address"))
-
-
-def plan_listener(section: Section, output: Output) -> list[dict[str, Any]]:
-    """The tables: more than one where the address is several. Without the authenticator."""
+def plan_listener(section: Section, output: Output, *, local_only: bool = False) -> list[dict[str, Any]]:
+    """The tables: more than one where the address is several. Without the authenticator. `local_only`: it is
+    for clients of this machine.
+    """
     table: dict[str, Any] = {}
-    places = _places(section, output)
+    places = _places(section, output, "localhost" if local_only else "")
     if (versions := section.text("accept_protocol_versions")) is not None:
         words = versions.replace(",", " ").split()
-        table["protocol_versions"] = [_VERSIONS.get(word, word) for word in words]
+        table["protocol_versions"] = [_VERSIONS[word] for word in words if word in _VERSIONS]
     if (most := section.number("max_connections")) is not None and most > 0:
         table["connections_max"] = most
-    if (qos := section.number("max_qos")) is not None:
+    if (qos := section.number("max_qos", "maximum_qos")) is not None:
         table["qos_max"] = qos
     if section.text("enable_proxy_protocol") is not None:
         table["proxy_protocol"] = True
@@ -45,27 +43,28 @@ def plan_listener(section: Section, output: Output) -> list[dict[str, Any]]:
     return [place | table for place in places]
 
 
-def _places(section: Section, output: Output) -> list[dict[str, Any]]:
-    """Where it listens."""
-    domain = section.text("socket_domain")
+def _places(section: Section, output: Output, host: str) -> list[dict[str, Any]]:
+    """Where it listens; at this host if no line says it."""
+    domain = section.word("socket_domain")
     line = section.get("listener")
     bound = section.get("bind_address")
     place = line.place if line is not None else "port"
     if line is not None:
-        port, _, address = line.value.partition(" ")
-        address = address.strip()
+        port, *words = line.value.split() or [""]
+        address = "".join(word for word in words[:1] if not word.startswith("#"))
         section.note(line)
     else:
-        port, address = section.text("port") or str(_PORT), ""
+        port, address = section.word("port") or str(_PORT), ""
     if bound is not None:
         section.note(bound)
         address = address or bound.value
-    if address.startswith("/"):
-        return [{"path": address}]
-    if not port.isascii() or not port.isdigit():
-        raise refused(place, "listener", f"{port!r} is refused", ["a port, 0 to 65535"])
-    if is_local_only(section):
-        address = "localhost"
+    if address and (port == "0" or address.startswith("/")):
+        return [{"path": str(Path(address).absolute())}]
+    if section.has("bind_interface"):
+        address = address or _LOCAL[0]  # not on the others
+    if not port.isascii() or not port.isdigit() or not int(port):
+        raise refused(place, "listener", f"{port!r} is refused", ["a port, 1 to 65535"])
+    address = address or host
     if address == "localhost":
         hosts = _LOCAL if output.has_ipv6() else _LOCAL[:1]
         return [{"host": host, "port": int(port)} for host in hosts]
@@ -75,9 +74,9 @@ def _places(section: Section, output: Output) -> list[dict[str, Any]]:
 
 
 def _plan_protocol(section: Section, line: Line, table: dict[str, Any]) -> None:
-    if line.value == "mqtt":
+    if line.word == "mqtt":
         section.note(line, "as it is")
-    elif line.value == "websockets":
+    elif line.word == "websockets":
         web: dict[str, Any] = {"path": "*"}
         origins = section.all("websockets_origin")
         web["origins"] = [each.value for each in origins] or ["*"]
@@ -88,7 +87,7 @@ def _plan_protocol(section: Section, line: Line, table: dict[str, Any]) -> None:
                            "`websocket.origins`")  # fmt: skip
         table["websocket"] = web
     else:
-        section.refuse(line, f"TideMQ knows no protocol {line.value!r}")
+        section.refuse(line, f"TideMQ knows no protocol {line.word!r}")
 
 
 def _plan_tls(section: Section, output: Output) -> dict[str, Any]:
@@ -131,7 +130,7 @@ def _plan_client_certificates(section: Section, output: Output, tls: dict[str, A
     elif folder is not None:
         content = join_certificates(folder)
         if authorities is not None:
-            content += absolute(authorities).read_bytes()
+            content += read_file(authorities)
             section.note(authorities)
         tls["client_ca"] = str(output.keep("clients-ca.pem", content))
         section.change(folder, f"its certificates are in {tls['client_ca']}: later changes of the directory "

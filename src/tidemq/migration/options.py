@@ -53,6 +53,7 @@ _BROKER = {
         "persistence": "`true`: `store = \"rocksdb\"`, on disk before it is acknowledged; `false`: "
         "`store = \"memory\"`",
         "persistent_client_expiration": "`limits.session_expiry_s_max`",
+        "retained_persistence": "as `persistence`",
         "global_max_connections": "`limits.connections_max`",
         "global_max_clients": "`limits.sessions_max`",
         "retain_available": "`retain_available`; 5.0 clients are told, and who retains is disconnected",
@@ -130,6 +131,7 @@ _LISTENER = {
         "accept_protocol_versions": "`protocol_versions`",
         "max_connections": "`connections_max` of the listener",
         "max_qos": "`qos_max` of the listener; 5.0 clients are told",
+        "maximum_qos": "as `max_qos`",
         "enable_proxy_protocol": "`proxy_protocol`; both versions are taken",
         "websockets_origin": "`websocket.origins`",
         "listener_allow_anonymous": "as `allow_anonymous`, of the listener",
@@ -150,14 +152,17 @@ _LISTENER = {
         "listener_auto_id_prefix": "the identifier that the broker gives has a form of its own",
     }),
     **_group("listener", "not taken", {
-        "mount_point": "a listener has no prefix for its topics: put it into the clients' topics, or start a "
-        "broker for each, bridged",
-        "bind_interface": "a listener has an address: give the interface's as `host`",
+        "mount_point": "a listener has no prefix for its topics, and nobody is let in at it: put the prefix "
+        "into the clients' topics, or start a broker for each, bridged",
+        "bind_interface": "a listener has an address: give the interface's as `host`. Without one it is "
+        "127.0.0.1",
         "ciphers": "the ciphers are fixed: those of TLS 1.2 and 1.3 with forward secrecy",
         "ciphers_tls1.3": "the ciphers are fixed: those of TLS 1.2 and 1.3 with forward secrecy",
-        "clientid_prefixes": "give clients rules by their identifier: `allow client PREFIX* …`",
+        "clientid_prefixes": "nobody is let in: give clients rules by their identifier, "
+        "`allow client PREFIX* …`, and leave it out",
         "http_dir": "a broker serves no files: a web server does",
-        "psk_hint": "pre-shared keys are not supported: use certificates",
+        "psk_hint": "pre-shared keys are not supported, and nobody is let in at the listener: use "
+        "certificates",
         "tls_engine": "keys are files",
         "tls_engine_kpass_sha1": "keys are files",
         "use_username_as_clientid": "with passwords a client chooses its identifier; with certificates "

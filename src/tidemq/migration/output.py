@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from tidemq.migration.report import Report
 
 CERTIFICATES_MAX = 10_000  # files of a directory
 _FILE_BYTES_MAX = 256 << 20
+_HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 
 
 @dataclass
@@ -50,6 +52,8 @@ def read_file(line: Line) -> bytes:
     """The file that a line names; ConfigError."""
     try:
         path = Path(line.value)
+        if path.exists() and not path.is_file():
+            raise refused(line.place, line.option, f"{path} is no file", ["a file"])
         if path.stat().st_size > _FILE_BYTES_MAX:
             raise refused(line.place, line.option, f"{path} is too large", [f"{_FILE_BYTES_MAX} bytes"])
         return path.read_bytes()
@@ -59,14 +63,16 @@ def read_file(line: Line) -> bytes:
 
 
 def join_certificates(line: Line) -> bytes:
-    """The certificates in a directory, one after the other, each once; ConfigError."""
+    """The certificates in a directory, one after the other, each once; of the files alone that OpenSSL looks
+    at, which are named by a hash. ConfigError.
+    """
     begin, end = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
     found: dict[bytes, None] = {}
     try:
         for number, path in enumerate(sorted(Path(line.value).iterdir())):
             if number >= CERTIFICATES_MAX:
                 raise refused(line.place, line.option, "too many files", [f"{CERTIFICATES_MAX} at most"])
-            if not path.is_file():
+            if not _HASHED.fullmatch(path.name) or not path.is_file():
                 continue
             for part in path.read_bytes().split(begin)[1:]:
                 body, closed, _ = part.partition(end)
@@ -76,5 +82,6 @@ def join_certificates(line: Line) -> bytes:
         problem = f"{line.value}: {error.strerror}"
         raise refused(line.place, line.option, problem, ["a readable directory"]) from error
     if not found:
-        raise refused(line.place, line.option, f"{line.value} has no certificate", ["files in PEM"])
+        accepted = ["files in PEM, named by `openssl rehash`"]
+        raise refused(line.place, line.option, f"{line.value} has no certificate", accepted)
     return b"".join(found)

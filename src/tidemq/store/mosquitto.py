@@ -202,6 +202,7 @@ def _add_message(state: MosquittoState, chunk: bytes) -> None:
     numbers, rest = _unpack(_MESSAGE_HEAD, chunk)
     message, expires_at_s, payload_size, _, id_size, name_size, topic_size, _, qos, retain = numbers
     at = id_size + name_size
+    _need(rest, at + topic_size + payload_size)
     topic, payload = rest[at : at + topic_size], rest[at + topic_size : at + topic_size + payload_size]
     block = rest[at + topic_size + payload_size :]
     properties = block[_read_varint(block, 0)[1] :] if block else b""
@@ -211,6 +212,9 @@ def _add_message(state: MosquittoState, chunk: bytes) -> None:
 def _add_delivery(state: MosquittoState, chunk: bytes) -> None:
     numbers, rest = _unpack(_DELIVERY_HEAD, chunk)
     message, packet_id, id_size, qos, delivery_state, retain_dup, direction = numbers
+    _need(rest, id_size)
+    if delivery_state in _WAIT_STATES and not packet_id:
+        raise IndexError("a message in flight has no packet identifier")
     if direction != _OUT:
         state.left_out["QoS 2 messages that their publisher had not released"] += 1
     elif not qos:
@@ -228,6 +232,7 @@ def _add_retained(state: MosquittoState, chunk: bytes) -> None:
 
 def _add_subscription(state: MosquittoState, chunk: bytes) -> None:
     (subscription_id, id_size, filter_size, qos, options, _), rest = _unpack(_SUBSCRIPTION_HEAD, chunk)
+    _need(rest, id_size + filter_size)
     topic_filter = rest[id_size : id_size + filter_size]
     options = options & _OPTION_BITS | qos
     state.subscriptions.append((rest[:id_size], topic_filter, options, subscription_id))
@@ -235,6 +240,7 @@ def _add_subscription(state: MosquittoState, chunk: bytes) -> None:
 
 def _add_client(state: MosquittoState, chunk: bytes) -> None:
     (ends_at_s, expiry_s, _, id_size, _, name_size, _), rest = _unpack(_CLIENT_HEAD, chunk)
+    _need(rest, id_size)
     if expiry_s:  # else the session ended with its connection
         state.clients[rest[:id_size]] = (expiry_s, ends_at_s * 1000)
         # of clients without a user 2.0.11 writes what was in its memory
@@ -244,14 +250,22 @@ def _add_client(state: MosquittoState, chunk: bytes) -> None:
                 state.users[rest[:id_size]] = user
 
 
+def _need(rest: bytes, size: int) -> None:
+    """IndexError where a chunk has less than its head says: what is missing would be left out in silence."""
+    if len(rest) < size:
+        raise IndexError(f"{size} bytes are named, and {len(rest)} are there")
+
+
 def _drop_unknown(state: MosquittoState) -> None:
-    """Leaves out what belongs to clients whose sessions ended, and what has no message."""
+    """Leaves out what belongs to clients whose sessions ended, and what has no message, which is counted."""
     clients, messages = state.clients, state.messages
     state.subscriptions = [each for each in state.subscriptions if each[0] in clients]
-    state.retained = [message for message in state.retained if message in messages]
-    state.deliveries = [
-        each for each in state.deliveries if each.client_id in clients and each.message in messages
-    ]
+    deliveries = [each for each in state.deliveries if each.client_id in clients]
+    state.deliveries = [each for each in deliveries if each.message in messages]
+    retained, state.retained = state.retained, [each for each in state.retained if each in messages]
+    missing = len(deliveries) - len(state.deliveries) + len(retained) - len(state.retained)
+    if missing:
+        state.left_out["messages whose content the file does not have"] += missing
 
 
 def _read_subscription_ids(block: bytes) -> Iterator[int]:
