@@ -35,6 +35,7 @@ allow client own-* all own/%c/#
 allow network 127.0.0.0/8 publish here/#
 allow network 192.0.2.0/24 publish there/#
 allow subscribe $SYS/#
+allow client bridge-* publish $SYS/broker/connection/%c/state
 """
 
 
@@ -168,14 +169,42 @@ def iter_packets(client: Client) -> Iterator[Packet]:
 
 
 def test_a_will_with_a_dollar(broker: RunningBroker) -> None:
-    """5.0 is refused with a reason of its own; 3.x, as a bridge of Mosquitto, is let in without it."""
+    """5.0 is refused with a reason of its own; 3.x is let in without it."""
     client = Client(broker.port)
     client.send(connect(unique("c"), will=Will("$SYS/broker/connection/b/state", b"0", 1, True)))
     refused(client, 0x90)
     bridge = connected(broker, 4, will=Will("$SYS/broker/connection/b/state", b"0", 1, True))
     publishes(bridge, "$SYS/broker/connection/b/state", 1, 0x90, retain=True)
     watcher = connected(broker)
-    watcher.subscribe("$SYS/broker/connection/#")
+    watcher.subscribe("$SYS/broker/connection/b/#")
+    bridge.socket.close()
+    watcher.expect_nothing()
+
+
+@every_version
+def test_a_bridge_says_whether_it_is_connected(broker: RunningBroker, version: int) -> None:
+    """As Mosquitto's do: on the one topic with a $ that has their own identifier, if the rules allow it."""
+    name = unique("bridge-")
+    state = f"$SYS/broker/connection/{name}/state"
+    watcher = connected(broker)
+    watcher.subscribe(f"$SYS/broker/connection/{name}/#")
+    bridge = connected(broker, version, name, will=Will(state, b"0", 1, True))
+    publishes(bridge, state, 1, 0, retain=True)
+    watcher.expect_message(state, b"x", 0)
+    publishes(bridge, f"{state}/x", 1, 0x90, retain=True)
+    publishes(bridge, "$SYS/broker/connection/other/state", 1, 0x90, retain=True)
+    bridge.socket.close()
+    watcher.expect_message(state, b"0", 0)
+
+
+@every_version
+def test_a_bridge_whose_state_rules_do_not_allow_crosses_without(broker: RunningBroker, version: int) -> None:
+    name = unique("b")
+    state = f"$SYS/broker/connection/{name}/state"
+    watcher = connected(broker)
+    watcher.subscribe(f"$SYS/broker/connection/{name}/#")
+    bridge = connected(broker, version, name, will=Will(state, b"0", 1, True))
+    publishes(bridge, state, 1, 0x87, retain=True)
     bridge.socket.close()
     watcher.expect_nothing()
 

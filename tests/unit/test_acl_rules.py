@@ -266,6 +266,7 @@ def test_a_granted_qos_is_no_higher_than_the_rule_says(tmp_path: Path) -> None:
         ("allow all a/#/b", "'a/#/b' is no topic filter"),
         ("allow all $share/g/a", "'$share/g/a' has a group"),
         ("allow publish $SYS/x", "no client publishes to topics with a $"),
+        ("allow publish $SYS/broker/connections/x", "no client publishes to topics with a $"),
         ("allow all # qos 3", "'3' is no qos; accepted: 0, 1, 2"),
         ("deny all # qos 1", "a rule that refuses has no qos"),
         ("allow all # retain no", "retain is of messages that are published"),
@@ -326,6 +327,10 @@ def test_the_command_says_what_is_decided_and_by_which_line(tmp_path: Path) -> N
     code, said = run_check(*ann, "c", "publish", "$SYS/x")
     assert code == 3
     assert "begin with $" in str(said)
+    states = str(written(tmp_path, "allow publish $SYS/broker/connection/%c/state\n"))
+    for client_id, expected in (("c", 0), ("d", 3)):  # as a bridge of this identifier does
+        code, _ = run_check(states, "--client", client_id, "publish", "$SYS/broker/connection/c/state")
+        assert code == expected
     code, said = run_check(*ann, "c", "publish", "a/+")
     assert code == 1
     assert "'a/+'" in str(said)

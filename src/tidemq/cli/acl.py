@@ -48,7 +48,7 @@ def check(
     Without a question: list the filters that one line allows to subscribe to and another refuses in part, so
     that no such subscription is granted. Exits with 3 where there are any.
     """
-    from tidemq.broker.access.file_formats import read_rules
+    from tidemq.broker.access.file_formats import BRIDGE_STATES, read_rules
     from tidemq.broker.access.judging import Client, decide
 
     try:
@@ -61,7 +61,8 @@ def check(
             raise UsageError("the topic is missing")
         _check_topic(action, topic)
         client = Client(client_id, user, tuple(group or ()), ip_address(address) if address else None)
-        if action == "publish" and topic.startswith("$"):
+        own_state = f"{BRIDGE_STATES}{client_id}/state"  # as a bridge publishes it
+        if action == "publish" and topic.startswith("$") and topic != own_state:
             print("refused: no client publishes to topics that begin with $")
             raise typer.Exit(EXIT_REFUSED)
         decision = decide(

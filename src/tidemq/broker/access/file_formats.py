@@ -17,6 +17,7 @@ from tidemq.wire.topics import topic_filter_fault
 AclFormat = Literal["tidemq", "mosquitto"]
 
 _RULE = "allow|deny [user U] [group G] [client C] [network N] [anonymous] publish|subscribe|all FILTER"
+BRIDGE_STATES = "$SYS/broker/connection/"  # below it bridges say whether they are connected
 _MOSQUITTO_RULE = "topic|pattern [read|write|readwrite|deny] FILTER, or user NAME"
 _WORD = re.compile(r"[^ \t\r\n]+")
 _ACCESS: dict[str, Literal["publish", "subscribe", "all"]] = {
@@ -124,7 +125,7 @@ def _own_rule(line: _Line) -> AclRule:
     actions = ("publish", "subscribe", "all")
     action = line.take_one("action", actions)
     topic_filter = _checked_filter(line, line.take("the topic filter"))
-    if action == "publish" and topic_filter.startswith("$"):
+    if action == "publish" and topic_filter.startswith("$") and not topic_filter.startswith(BRIDGE_STATES):
         raise line.wrong(f"{topic_filter!r}: no client publishes to topics with a $", "subscribe")
     options = _options(line, allows, action)
     try:

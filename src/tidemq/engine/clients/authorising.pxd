@@ -15,6 +15,7 @@ cdef void free_identity(Reactor* r, Connection* c) noexcept nogil
 cdef void take_names(Reactor* r, Connection* c, Letter* letter) noexcept nogil
 cdef void keep_username(Reactor* r, Connection* c, const Connect* connect) noexcept nogil
 cdef void apply_rules(Reactor* r, Connection* c, const string* client_id) noexcept nogil
+cdef bint is_own_state(const string* client_id, Span topic) noexcept nogil
 cdef uint8_t judge_will(Connection* c, const string* client_id, const Connect* connect) noexcept nogil
 cdef uint8_t judge_filter(Connection* c, Span filter, uint8_t* options) noexcept nogil
 cdef string judge_filters(Connection* c, Span filters) noexcept nogil

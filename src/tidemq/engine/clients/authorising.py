@@ -6,8 +6,8 @@ stands what an authoriser has answered, by a number of the connection's own, for
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint8_t
-from cython.cimports.libc.string import memset
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
+from cython.cimports.libc.string import memcmp, memset
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
@@ -205,9 +205,21 @@ def remember(r, c, entry, message, allowed, ttl_ms):
     known.allowed = known.allowed | message if allowed else known.allowed & ~message
 
 
+def is_own_state(client_id, topic):
+    """Whether it is the topic on which a bridge with this identifier says whether it is connected, as
+    Mosquitto's do. Of those that begin with "$", clients may publish on no other.
+    """
+    size: uint32_t = cython.cast(uint32_t, client_id.size())
+    if topic.size != 23 + size + 6 or memcmp(topic.data, b"$SYS/broker/connection/", 23):
+        return False
+    if memcmp(topic.data + 23, client_id.data(), size):
+        return False
+    return memcmp(topic.data + 23 + size, b"/state", 6) == 0
+
+
 def judge_will(c, client_id, connect):
     """0, or the reason why the client may not have this will."""
-    if connect.will_topic.data[0] == 0x24:  # "$"
+    if connect.will_topic.data[0] == 0x24 and not is_own_state(client_id, connect.will_topic):  # "$"
         return RC_TOPIC_NAME_INVALID
     if c.rules == cython.NULL:
         return RC_SUCCESS

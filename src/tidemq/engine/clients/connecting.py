@@ -32,6 +32,7 @@ from cython.cimports.tidemq.engine.clients.authorising import (
     apply_rules,
     auth_method_of,
     identity_of,
+    is_own_state,
     judge_will,
     keep_username,
     review,
@@ -427,8 +428,11 @@ def admit(r, c, client_id, auth_data):
     refusal: uint8_t = RC_SUCCESS
     if connect.has_will:
         refusal = judge_will(c, cython.address(name), cython.address(connect))
-    if refusal == RC_TOPIC_NAME_INVALID and c.version < 5:
-        connect.has_will = False  # there is no reason to tell: it is left out, as such a message is dropped
+    if (refusal == RC_TOPIC_NAME_INVALID and c.version < 5) or (
+        refusal and is_own_state(cython.address(name), connect.will_topic)
+    ):
+        # there is no reason to tell, or nobody whom to tell it would help: a bridge is to cross all the same
+        connect.has_will = False
     elif refusal:
         _refuse(r, c, refusal, FAULT_NONE)
         return

@@ -18,6 +18,7 @@ from cython.cimports.tidemq.engine.base.message import Passage, close_passage, e
 from cython.cimports.tidemq.engine.base.system import RELAXED, load_int
 from cython.cimports.tidemq.engine.clients.authorising import (
     find_judgement,
+    is_own_state,
     judge_topic,
     message_bit,
     remember,
@@ -191,7 +192,9 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         _deny_publish(r, c, cython.address(publish), RC_QUOTA_EXCEEDED, C_DROPPED_PAYLOAD_TOO_LARGE)
         return
     entry: cython.pointer[CacheEntry] = cython.NULL
-    if publish.topic.data[0] == 0x24:  # "$": they are the server's own (4.7.2)
+    if publish.topic.data[0] == 0x24 and not is_own_state(  # "$": they are the server's own (4.7.2)
+        cython.address(c.session.client_id), publish.topic
+    ):
         _deny_publish(r, c, cython.address(publish), RC_TOPIC_NAME_INVALID, C_REFUSED_NOT_AUTHORISED)
         return
     if c.rules != cython.NULL:
