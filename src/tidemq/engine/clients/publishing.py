@@ -105,6 +105,7 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_NOT_AUTHORIZED,
     RC_PACKET_IDENTIFIER_NOT_FOUND,
     RC_QUOTA_EXCEEDED,
+    RC_PAYLOAD_FORMAT_INVALID,
     RC_SUCCESS,
     RC_TOPIC_NAME_INVALID,
     Fault,
@@ -189,7 +190,7 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         _refuse_publish(r, c, cython.address(publish), RC_QUOTA_EXCEEDED)
         return
     if r.common.limits.payload_bytes_max and publish.payload.size > r.common.limits.payload_bytes_max:
-        _deny_publish(r, c, cython.address(publish), RC_QUOTA_EXCEEDED, C_DROPPED_PAYLOAD_TOO_LARGE)
+        _deny_publish(r, c, cython.address(publish), RC_PAYLOAD_FORMAT_INVALID, C_DROPPED_PAYLOAD_TOO_LARGE)
         return
     entry: cython.pointer[CacheEntry] = cython.NULL
     if publish.topic.data[0] == 0x24 and not is_own_state(  # "$": they are the server's own (4.7.2)
