@@ -18,7 +18,7 @@ from tidemq.broker.access.decisions import Decisions
 from tidemq.broker.acl_rules import AclRule, rows_of
 from tidemq.broker.providers import NOT_AUTHORIZED, SUCCESS
 from tidemq.engine.door.events import ConnectRequest, PublishRequest, SubscribeRequest
-from tidemq.engine.door.listeners import LISTEN_BACKLOG, ListenerSettings
+from tidemq.engine.door.listeners import LISTEN_BACKLOG, ListenerRates, ListenerSettings
 
 if TYPE_CHECKING:
     from tidemq.engine import Engine
@@ -43,7 +43,9 @@ class BridgeDoor:
         listening.bind(self.path)
         listening.listen(LISTEN_BACKLOG)
         listening.setblocking(False)
-        self._engine.listen([listening], ListenerSettings(name=LISTENER, versions=(5,), asks=True))
+        unbounded = ListenerRates()  # what comes in here has waited at the other side
+        settings = ListenerSettings(name=LISTENER, versions=(5,), asks=True, rates=unbounded)
+        self._engine.listen([listening], settings)
 
     def expect(self, client_id: str, filters: Iterable[str]) -> None:
         """A bridge will come under this identifier, and subscribe to these."""

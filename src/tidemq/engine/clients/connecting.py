@@ -71,6 +71,7 @@ from cython.cimports.tidemq.engine.link.reports import (
 from cython.cimports.tidemq.engine.link.tracing import is_traced, look_for_trace, trace_in
 from cython.cimports.tidemq.engine.link.visits import (
     count_visit,
+    is_bridge,
     may_visit,
 )
 from cython.cimports.tidemq.engine.queues.backlogs import resume_backlog
@@ -373,7 +374,7 @@ def _may_be(c, client_id):
     nobody else there.
     """
     of_bridge: cython.bint = client_id.compare(0, 8, cython.cast(cython.p_char, b"$bridge/")) == 0
-    return of_bridge == (c.listener.name.compare(cython.cast(cython.p_char, b"$bridge")) == 0)
+    return of_bridge == is_bridge(c)
 
 
 def _needs_store(r, client_id, connect):

@@ -55,6 +55,7 @@ from cython.cimports.tidemq.engine.link.spans import (
     end_received,
     makes_spans,
 )
+from cython.cimports.tidemq.engine.link.visits import is_bridge
 from cython.cimports.tidemq.engine.queues.agreement import record_offers
 from cython.cimports.tidemq.engine.queues.cache import find_receivers, rename_topic
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
@@ -104,8 +105,8 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_NO_MATCHING_SUBSCRIBERS,
     RC_NOT_AUTHORIZED,
     RC_PACKET_IDENTIFIER_NOT_FOUND,
-    RC_QUOTA_EXCEEDED,
     RC_PAYLOAD_FORMAT_INVALID,
+    RC_QUOTA_EXCEEDED,
     RC_SUCCESS,
     RC_TOPIC_NAME_INVALID,
     Fault,
@@ -180,6 +181,7 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         and publish.qos == 2
         and c.version == 5
         and c.session.received_count + _held_count(c) >= r.common.limits.receive_max
+        and not is_bridge(c)  # a 3.1.1 broker behind it counts nothing
     ):
         fault = FAULT_RECEIVE_MAXIMUM  # [MQTT-3.3.4-7]
     if fault != FAULT_NONE:

@@ -34,6 +34,7 @@ from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.output import doom, touch
 from cython.cimports.tidemq.engine.link.replies import append_packet, encode_reasons, span_of
 from cython.cimports.tidemq.engine.link.reports import connection_event, drop_packet, keep_packet, post_event
+from cython.cimports.tidemq.engine.link.visits import is_bridge
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog, end_backlog
 from cython.cimports.tidemq.engine.queues.promises import promise_backlog, promise_packet
 from cython.cimports.tidemq.engine.queues.replayed import drop_replay, find_replay
@@ -161,7 +162,7 @@ def subscribe_at_connect(r, c):
     index: cython.size_t
     if r.topic_rules == cython.NULL or r.topic_rules.subscriptions.empty() or c.doomed:
         return
-    if c.listener.name.compare(cython.cast(cython.p_char, b"$bridge")) == 0:
+    if is_bridge(c):
         return  # its topics are those of the configuration alone
     append_u16(cython.address(body), 1)  # some identifier: nobody is answered
     if c.version == 5:

@@ -9,6 +9,7 @@ from cython.cimports.tidemq.engine.base.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.base.message import Passage, empty_passage, new_message
 from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.link.timers import time_connection
+from cython.cimports.tidemq.engine.link.visits import is_bridge
 from cython.cimports.tidemq.engine.state.client import FOR_EVER, Will
 from cython.cimports.tidemq.wire.packets import append_u8_property, append_u16_property, append_u32_property
 from cython.cimports.tidemq.wire.properties import copy_forwarded, has_property
@@ -42,8 +43,14 @@ def apply_wishes(r, c, s, connect, properties):
     keep_alive_s: uint32_t = connect.keep_alive_s
     wanted_s: uint32_t = wanted_expiry_s(connect)
     c.send_max = limits.inflight_max
-    s.expiry_s = wanted_s if wanted_s < limits.session_expiry_s_max else limits.session_expiry_s_max
-    if limits.keep_alive_s_max and (keep_alive_s == 0 or keep_alive_s > limits.keep_alive_s_max):
+    s.expiry_s = wanted_s
+    if wanted_s > limits.session_expiry_s_max and not is_bridge(c):
+        s.expiry_s = limits.session_expiry_s_max
+    if (
+        limits.keep_alive_s_max
+        and not is_bridge(c)
+        and (keep_alive_s == 0 or keep_alive_s > limits.keep_alive_s_max)
+    ):
         if c.version == 5:
             keep_alive_s = limits.keep_alive_s_max
             append_u16_property(PROP_SERVER_KEEP_ALIVE, cython.cast(uint16_t, keep_alive_s), properties)

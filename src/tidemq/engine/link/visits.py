@@ -10,13 +10,14 @@ from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.counters import C_CLIENTS_BANNED, C_REFUSED_FLAPPING
 from cython.cimports.tidemq.engine.base.engine_limits import EngineLimits
 from cython.cimports.tidemq.engine.base.guarding import address_of_socket, is_banned, note_visit, visitor_of
+from cython.cimports.tidemq.engine.link.visits import is_bridge
 
 
 def may_visit(r, c, client_id):
     """Whether the client is not banned. One that leaves the choice of its identifier to us never is; where an
-    authenticator chooses it, this is asked again.
+    authenticator chooses it, this is asked again. Bridges are not counted.
     """
-    if r.common.limits.flapping_connects_max == 0 or client_id.size == 0:
+    if r.common.limits.flapping_connects_max == 0 or client_id.size == 0 or is_bridge(c):
         return True
     address: uint64_t = c.address
     if address == 0 and not c.listener.proxied:
