@@ -27,6 +27,7 @@ TOPICS_MAX = 1000  # of one bridge
 ADDRESSES_MAX = 16
 _ADDRESS = re.compile(r"(mqtt|mqtts|ws|wss)://(\[[0-9A-Fa-f:.]+\]|[^\s/@:?#\[\]]+)(:\d{1,5})?(/[!-~]*)?")
 _DAY_S = 86_400.0
+_NOT_TOPICS = ("$share/", "$exclusive/", "$stream/", "$queue/")  # which filters begin with
 _NO_PSK = (
     "certificates (certificate, key): pre-shared keys are not taken, because Python's ssl has none for "
     "clients before 3.13"
@@ -107,8 +108,10 @@ class BridgeTopic(BaseModel):
         if not self.filter and not (self.local_prefix and self.remote_prefix):
             raise ValueError("an empty filter only where local_prefix and remote_prefix are topics")
         for each in (self.local_filter, self.remote_filter):
-            if each.startswith(("$share/", "$stream/")):
-                raise ValueError("a filter of topics, neither $share nor $stream")
+            if each.startswith(_NOT_TOPICS):
+                raise ValueError(
+                    f"a filter of topics; messages have none that begins with {', '.join(_NOT_TOPICS)}"
+                )
         if self.is_inward and self.local_filter.startswith("$"):
             raise ValueError("direction out, or a local topic without '$' first: nobody may publish there")
         return self
@@ -156,6 +159,8 @@ class Bridge(BaseModel):
     notifications_local_only: StrictBool = False
     outgoing_retain: StrictBool = True  # false: RETAIN is never set on messages to the other side
     inflight_max: Annotated[StrictInt, Field(ge=1, le=65_535)] = 1024  # QoS 1 and 2, each way, unacknowledged
+    packet_bytes_max: Annotated[StrictInt, Field(ge=0, le=268_435_455)] = 0  # to there; 0: as it says
+    refused_retry_s: Annotated[StrictFloat, Field(ge=0, le=_DAY_S)] = 0.0  # of one message; 0: for ever
     hops_max: Annotated[StrictInt, Field(ge=1, le=99)] = 8  # brokers that a message may cross to (5.0)
     tls: BridgeTls | None = None
     topics: Annotated[tuple[BridgeTopic, ...], Field(min_length=1, max_length=TOPICS_MAX)]

@@ -127,3 +127,28 @@ async def test_rules_and_clients_limits_do_not_bind_a_bridge(far: Server, place:
         async with broker.subscribe(f"{place}/#") as messages:
             await there.publish(f"{place}/x", b"1", qos=1)
             assert (await anext(messages)).payload == b"1"
+
+
+async def test_of_two_filters_that_overlap_the_higher_qos_counts(far: Server, place: str) -> None:
+    """Outwards a message crosses once. Mosquitto sends one for each filter."""
+    topics = [
+        {"filter": name, "direction": "both", "qos": qos}
+        for name, qos in ((f"{place}/#", 0), (f"{place}/+", 1))
+    ]
+    bridge = bridge_to(far.url, *topics, client_id=place)
+    async with broker_with(bridge) as broker, Client(url_of(broker)) as here, Client(far.url) as there:
+        await connected(broker)
+        await there.subscribe(f"{place}/#", qos=1)
+        await here.publish(f"{place}/out", b"1", qos=1)
+        await here.publish(f"{place}/out", b"2", qos=1)
+        found = [await anext(there.messages) for _ in range(2)]
+        assert [(each.payload, each.qos) for each in found] == [(b"1", 1), (b"2", 1)]
+        await here.subscribe(f"{place}/#", qos=1)
+        await there.publish(f"{place}/in", b"3", qos=1)
+        await there.publish(f"{place}/end", b"4", qos=1)
+        came = []
+        async for message in here.messages:
+            came.append((message.payload, message.qos))
+            if message.payload == b"4":
+                break
+        assert sorted(came[:2]) == [(b"3", 0), (b"3", 1)]

@@ -75,7 +75,10 @@ def test_an_empty_filter_is_a_topic_of_another_name() -> None:
         ("", 'local_prefix = "a#"', "bridges.0.topics.0.local_prefix", "without '+'"),
         ("", 'prefix = "a/"', "bridges.0.topics.0.prefix", "local_prefix"),
         ("", 'local_prefix = "$SYS/"\ndirection = "in"', "bridges.0.topics.0", "nobody may publish there"),
-        ("", 'remote_prefix = "$share/g/"', "bridges.0.topics.0", "neither $share nor $stream"),
+        ("", 'remote_prefix = "$share/g/"', "bridges.0.topics.0", "none that begins with $share/"),
+        ("", 'remote_prefix = "$exclusive/"\ndirection = "in"', "bridges.0.topics.0", "$exclusive/"),
+        ("packet_bytes_max = -1", "", "bridges.0.packet_bytes_max", "greater than or equal to 0"),
+        ("refused_retry_s = -1.0", "", "bridges.0.refused_retry_s", "greater than or equal to 0"),
     ],
 )
 def test_a_wrong_bridge_is_refused_by_its_key(

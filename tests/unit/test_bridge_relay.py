@@ -220,23 +220,11 @@ def test_qos_2_goes_as_1_to_a_side_that_takes_no_more(relay: Relay) -> None:
     assert said(relay.local) == [Puback(packet_id=5)]
 
 
-def test_qos_2_from_a_side_that_does_not_count_waits_for_room(relay: Relay) -> None:
-    relay.local.window = 2
-    messages = [Publish(topic="orders/1", qos=2, packet_id=each) for each in (1, 2, 3)]
-    relay.tell(relay.remote, *messages)
-    assert len(said(relay.local)) == 2
-    assert relay.remote.held
-    relay.tell(relay.local, Pubrec(packet_id=1))
-    assert relay.tell(relay.remote) == []
-    assert len(said(relay.local)) == 1
-    assert not relay.remote.held
-
-
 @pytest.mark.parametrize("reason", [ReasonCode.QUOTA_EXCEEDED, ReasonCode.UNSPECIFIED_ERROR])
 def test_a_refusal_that_may_pass_is_not_told_to_who_sent_the_message(relay: Relay, reason: int) -> None:
     with pytest.raises(PeerRefusedError) as refused:
-        relay.tell(relay.remote, Puback(packet_id=1, reason=reason))
-    assert refused.value.reason == reason
+        relay.tell(relay.remote, Puback(packet_id=7, reason=reason))
+    assert (refused.value.reason, refused.value.packet_id) == (reason, 7)
     assert said(relay.local) == []
 
 
@@ -248,6 +236,61 @@ def test_a_refusal_for_good_ends_the_message_and_is_counted(
     relay.tell(relay.remote, refusal)
     assert said(relay.local) == [refusal]
     assert relay.counts.dropped_refused == 1
+
+
+@pytest.mark.parametrize("kind", [0x40, 0x50])
+@pytest.mark.parametrize("reason", [0x95, 0x9A, 0x9B])
+def test_a_refusal_for_a_reason_of_other_packets_is_one_for_good(
+    relay: Relay, kind: int, reason: int
+) -> None:
+    """Mosquitto answers with 0x95 in PUBACK, which is none of its reasons (3.4.2.1)."""
+    relay.remote.feed(bytes([kind, 3, 0x12, 0x34, reason]))
+    assert relay.remote.parse() is None
+    answer = Puback if kind == 0x40 else Pubrec
+    assert said(relay.local) == [answer(packet_id=0x1234, reason=ReasonCode.PAYLOAD_FORMAT_INVALID)]
+    assert relay.counts.dropped_refused == 1
+
+
+def test_a_reason_that_nobody_knows_is_a_fault(relay: Relay) -> None:
+    relay.remote.feed(bytes([0x40, 3, 0, 1, 0xFE]))
+    with pytest.raises(ProtocolError):
+        relay.remote.parse()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_messages_go_one_at_a_time_where_care_is_needed(relay: Relay, qos: int) -> None:
+    answer = Puback if qos == 1 else Pubrec
+    relay.remote.careful = 2
+    messages = [Publish(topic="plant/a", qos=qos, packet_id=each) for each in (1, 2, 3, 4)]
+    relay.tell(relay.local, Publish(topic="plant/a"), *messages)
+    assert [each.packet_id for each in said(relay.remote) if isinstance(each, Publish)] == [0, 1]
+    assert relay.local.held
+    assert (relay.remote.under_way, relay.remote.last_id) == (1, 1)
+    relay.tell(relay.remote, answer(packet_id=1))
+    relay.tell(relay.local)
+    assert [each.packet_id for each in said(relay.remote) if isinstance(each, Publish)] == [2]
+    relay.tell(relay.remote, answer(packet_id=2))  # so many were to be
+    relay.tell(relay.local)
+    assert [each.packet_id for each in said(relay.remote) if isinstance(each, Publish)] == [3, 4]
+    assert not relay.local.held
+    assert relay.remote.answered == 2
+
+
+@pytest.mark.parametrize(("qos", "answer"), [(1, Puback(packet_id=5)), (2, Pubrec(packet_id=5))])
+def test_a_message_is_passed_by_once(relay: Relay, qos: int, answer: Packet) -> None:
+    relay.remote.skip = 5
+    relay.tell(relay.local, *(Publish(topic="plant/a", qos=qos, packet_id=each) for each in (4, 5)))
+    assert said(relay.local) == [answer]
+    relay.tell(relay.local, Publish(topic="plant/a", qos=qos, packet_id=5))
+    assert [each.packet_id for each in said(relay.remote) if isinstance(each, Publish)] == [4, 5]
+    assert relay.counts.dropped_refused == 1
+
+
+def test_answers_to_packets_of_its_own_are_told_nobody(relay: Relay) -> None:
+    relay.remote.releases = 2
+    relay.tell(relay.remote, *(Pubcomp(packet_id=each) for each in (1, 2, 3)))
+    assert said(relay.local) == [Pubcomp(packet_id=3)]
+    assert relay.remote.releases == 0
 
 
 @pytest.mark.parametrize("topic", ["$SYS/x", "", "a" * 101, "/" * 11])
@@ -266,16 +309,6 @@ def test_what_is_too_large_for_the_other_side_is_dropped(relay: Relay) -> None:
     relay.tell(relay.local, Publish(topic="plant/a", payload=bytes(40), qos=1, packet_id=1))
     assert said(relay.remote) == []
     assert said(relay.local) == [Puback(packet_id=1)]
-    assert relay.counts.dropped_unfit == 1
-
-
-def test_a_payload_that_the_own_broker_would_refuse_each_time_is_dropped(relay: Relay) -> None:
-    """It would say that there is no room (0x97), and the message would come again without end."""
-    relay.local.payload_bytes_max = 3
-    messages = [Publish(topic="orders/1", payload=bytes(size), qos=1, packet_id=size) for size in (3, 4)]
-    relay.tell(relay.remote, *messages)
-    assert [len(each.payload) for each in said(relay.local) if isinstance(each, Publish)] == [3]
-    assert said(relay.remote) == [Puback(packet_id=4)]
     assert relay.counts.dropped_unfit == 1
 
 

@@ -326,6 +326,7 @@ notifications false
 notification_topic n/t
 notifications_local_only true
 bridge_outgoing_retain false
+bridge_max_packet_size 100000
 bridge_cafile /ca
 bridge_certfile /cert
 bridge_keyfile /key
@@ -351,7 +352,7 @@ def test_a_bridge_has_all_that_it_had(conf: Path) -> None:
         "password_file": str(conf.parent / "out/bridges/to-the_cloud.password"),
         "keep_alive_s": 30, "reconnect_s": 10, "reconnect_max_s": 60, "round_robin": True,
         "try_private": False, "notifications": False, "notification_topic": "n/t",
-        "notifications_local_only": True, "outgoing_retain": False,
+        "notifications_local_only": True, "outgoing_retain": False, "packet_bytes_max": 100_000,
     }  # fmt: skip
     assert tls == {"ca": "/ca", "certificate": "/cert", "key": "/key", "insecure": True, "alpn": "mqtt"}
     names = ("filter", "direction", "qos", "local_prefix", "remote_prefix")

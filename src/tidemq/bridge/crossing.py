@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tidemq.bridge.far import Far
 from tidemq.bridge.relay import Counts, Half, PeerRefusedError
 from tidemq.bridge_config import Bridge
 from tidemq.client.address import parse_url
@@ -46,8 +47,11 @@ REMOTE_PACKET_BYTES_MIN = 16 << 20  # a packet of the other side may be so large
 OUTPUT_BYTES_MAX = 1 << 16  # that waits for a side that takes no more; then the other is not read from
 FILTERS_BYTES = 1 << 15  # of one SUBSCRIBE
 NEVER = 0xFFFFFFFF  # session expiry
+OTHER_OPTIONS = -1  # in place of a filter's QoS: it was subscribed to in another version of MQTT
 _REQUEST_ID = 0xFFFF  # of SUBSCRIBE and UNSUBSCRIBE, one at a time
 _FAILURE = 0x80  # reason codes from here on
+_PACKET_ID_MAX = 0xFFFF
+_PACKET_BYTES_MAX = 268_435_460  # of MQTT: the own broker's packets have been within its limits already
 
 P = TypeVar("P", bound=Packet)
 
@@ -72,18 +76,6 @@ class Home:
     client_id: str  # that no other client can have
     secret: bytes = field(repr=False)
     limits: Limits
-
-
-@dataclass(slots=True)
-class Far:
-    """The other side, as far as it is known from one time to the next."""
-
-    url: str
-    client_id: str
-    is_private: bool  # it is told that a bridge connects
-    is_notified: bool  # and keeps a message that says so
-    filters: set[str] = field(default_factory=set)  # its session has them, as far as we know
-    refused: dict[str, int] = field(default_factory=dict)  # reasons by filter
 
 
 def outward_filters(bridge: Bridge) -> dict[str, int]:
@@ -177,6 +169,7 @@ class Side:
             self._crossing.flush()
 
     def ended(self, error: Exception | None) -> None:
+        self._crossing.note_loss(self)
         text = "the connection was closed" if error is None else error_text(error)
         self._crossing.fail(BridgeError(f"{self.name}: {text}"))
 
@@ -191,14 +184,12 @@ class Crossing:
         self._on_connected = on_connected
         self._version = 5 if bridge.protocol_version == "5.0" else 4
         limits = home.limits
-        remote_bytes_max = max(REMOTE_PACKET_BYTES_MIN, limits.packet_bytes_max)
-        inner = Half(counts, is_local=True, packet_bytes_max=limits.packet_bytes_max)
+        remote_bytes_max = self._remote_bytes_max = max(REMOTE_PACKET_BYTES_MIN, limits.packet_bytes_max)
+        inner = Half(counts, is_local=True, packet_bytes_max=_PACKET_BYTES_MAX)
         outer = Half(counts, is_local=False, packet_bytes_max=remote_bytes_max)
         inner.join(outer)
         inner.peer_bytes_max = limits.packet_bytes_max
-        inner.payload_bytes_max = limits.payload_bytes_max or limits.packet_bytes_max
         inner.topic_bytes_max, inner.topic_levels_max = limits.topic_bytes_max, limits.topic_levels_max
-        inner.window = limits.receive_max
         outer.version = self._version
         inner.hops_max = outer.hops_max = bridge.hops_max
         for topic in bridge.topics:
@@ -213,6 +204,7 @@ class Crossing:
         self._ended = asyncio.Event()
         self._send_max = bridge.inflight_max  # QoS 1 and 2 to the other side, unacknowledged
         self._keep_alive_s = bridge.keep_alive_s
+        self.is_home_new = False  # the own broker had no session for the bridge
         self.is_connected = False
 
     async def run(
@@ -239,7 +231,8 @@ class Crossing:
         place of `run`. `stale`: filters that its session has from before, and that are no longer wanted.
         """
         try:
-            await enter(self._local, self._home, 1, clean=False)
+            connack = await enter(self._local, self._home, 1, clean=False)
+            self.is_home_new = not connack.session_present
             for filters in _pieces(stale):
                 packet = Unsubscribe(packet_id=_REQUEST_ID, filters=tuple(filters))
                 await self._local.ask(packet, Unsuback, 5)
@@ -260,6 +253,9 @@ class Crossing:
         except ProtocolError as error:
             self.fail(BridgeError(f"{side.name} broke MQTT: {error}"))
         except PeerRefusedError as error:
+            self.flush()  # what was acknowledged before need not come again
+            if side is self._remote:
+                self._far.note_refusal(error.packet_id, self._bridge.refused_retry_s)
             self.fail(BridgeError(f"{side.name} takes no messages now: {reason_text(error.reason)}"))
         else:
             self.flush()
@@ -288,6 +284,11 @@ class Crossing:
                 if not answer.done():
                     answer.set_exception(error)
 
+    def note_loss(self, side: Side) -> None:
+        """Called by a side whose connection has ended."""
+        if self._error is None and side is self._remote:
+            self._far.note_loss(side.half, self._send_max)
+
     def _other(self, side: Side) -> Side:
         return self._remote if side is self._local else self._local
 
@@ -300,6 +301,9 @@ class Crossing:
             if answer is not None and not answer.done():
                 answer.set_result(packet)
             elif isinstance(packet, Disconnect):
+                self.flush()  # what was acknowledged before need not come again
+                if side is self._remote:
+                    self._far.note_disconnect(side.half, packet.reason, self._send_max)
                 self.fail(BridgeError(f"{side.name} ended the connection: {reason_text(packet.reason)}"))
             elif not isinstance(packet, Pingresp):
                 self.fail(BridgeError(f"{side.name} sent {type(packet).__name__} at the wrong time"))
@@ -313,6 +317,7 @@ class Crossing:
             address=address,
             tls=tls if address.secure else None,
             tls_server_name=server_name or None if address.secure else None,
+            frame_bytes_max=self._remote_bytes_max,
         )
         side = self._remote
         try:
@@ -330,6 +335,7 @@ class Crossing:
             level = packet.index(b"\x00\x04MQTT") + 6
             packet = packet[:level] + bytes([packet[level] | 0x80]) + packet[level + 1 :]
         self._accept(await side.ask_encoded(packet, Connack))
+        self._far.prepare(side.half)
 
     def _make_connect(self, password: bytes | None) -> Connect:
         bridge, limits = self._bridge, self._home.limits
@@ -359,15 +365,20 @@ class Crossing:
             text = f"{self._far.url} refuses the connection: {reason_text(reason)}"
             if self._far.is_private and reason == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
                 raise PrivateRefusedError(text)
-            unfit = (ReasonCode.TOPIC_NAME_INVALID, ReasonCode.RETAIN_NOT_SUPPORTED)
+            unfit = (
+                ReasonCode.TOPIC_NAME_INVALID,
+                ReasonCode.RETAIN_NOT_SUPPORTED,
+                ReasonCode.QOS_NOT_SUPPORTED,
+            )
             if self._far.is_notified and reason in unfit:
                 raise NotificationsRefusedError(text)
             raise BridgeError(text)
         if not connack.session_present:
             self._far.filters.clear()
+            self._far.is_behind, self._far.is_ahead = not self._far.is_ahead, False
         half, properties = self._remote.half, connack.properties
-        if properties.maximum_packet_size is not None:
-            half.peer_bytes_max = properties.maximum_packet_size
+        limits = (half.peer_bytes_max, properties.maximum_packet_size, self._bridge.packet_bytes_max)
+        half.peer_bytes_max = min(each for each in limits if each)
         if properties.receive_maximum is not None:
             self._send_max = min(self._send_max, properties.receive_maximum)
         if properties.server_keep_alive_s:
@@ -382,12 +393,14 @@ class Crossing:
         come, so that no message has the packet identifier of these requests.
         """
         far, wanted = self._far, inward_filters(self._bridge)
-        for filters in _pieces(far.filters - wanted.keys()):
+        # Mosquitto has No Local of a filter only where it is new
+        gone = [each for each, qos in far.filters.items() if each not in wanted or qos == OTHER_OPTIONS]
+        for filters in _pieces(gone):
             packet = Unsubscribe(packet_id=_REQUEST_ID, filters=tuple(filters))
             await self._remote.ask(packet, Unsuback, self._version)
-        missing = {each: qos for each, qos in wanted.items() if each not in far.filters}
-        self._far.refused = await _subscribe(self._remote, missing, self._version)
-        far.filters = wanted.keys() - far.refused.keys()
+        missing = {each: qos for each, qos in wanted.items() if far.filters.get(each) != qos}
+        far.refused = await _subscribe(self._remote, missing, self._version)
+        far.filters = {each: qos for each, qos in wanted.items() if each not in far.refused}
 
     # --- to the own broker
 
@@ -395,12 +408,23 @@ class Crossing:
         clean = self._bridge.clean_session
         connack = await enter(self._local, self._home, self._send_max, clean=clean)
         if not connack.session_present:
+            self.is_home_new = True
+            self._far.is_ahead = not self._far.is_behind
+            self._remote.half.skip = 0
             await subscribe_home(self._local, self._bridge)
+        elif self._far.is_behind and 2 in inward_filters(self._bridge).values():
+            let_go(self._local)
+        self._far.is_behind = False
         self._local.is_open = True
         self.flush()
 
     def _begin(self) -> None:
-        self._remote.is_open = self.is_connected = True
+        self.is_connected = True
+        has_qos_2 = self._remote.half.qos_max == 2 and 2 in outward_filters(self._bridge).values()
+        if self._far.is_ahead and has_qos_2:
+            let_go(self._remote)
+        self._far.is_ahead = False
+        self._remote.is_open = True
         if self._far.is_notified:
             said = Publish(topic=state_topic(self._bridge, self._far.client_id), payload=b"1", retain=True)
             self._remote.half.write(encode(said, self._version))
@@ -408,7 +432,9 @@ class Crossing:
         self.flush()
 
     async def _keep_alive(self) -> None:
-        """Asks a side that says nothing whether it is there; raises what has ended the crossing."""
+        """Asks a side that says nothing whether it is there; raises what has ended the crossing. One that is
+        not listened to, because the own broker takes no more, is asked again.
+        """
         side, was_asked = self._remote, False
         while self._error is None:
             with suppress(TimeoutError):
@@ -416,7 +442,7 @@ class Crossing:
                     await self._ended.wait()
             if self._error is not None:
                 break
-            if was_asked and not side.was_heard:
+            if was_asked and not side.was_heard and (side.is_blocked or not side.is_paused):
                 raise BridgeError(f"{side.name} did not answer within {self._keep_alive_s / 2:g} s")
             was_asked = not side.was_heard or not side.was_told
             side.was_heard = side.was_told = False
@@ -469,6 +495,15 @@ async def enter(side: Side, home: Home, receive_maximum: int, *, clean: bool) ->
     if connack.reason:
         raise BridgeError(f"{side.name} refuses the bridge: {reason_text(connack.reason)}")
     return connack
+
+
+def let_go(side: Side) -> None:
+    """Has a session forget messages of QoS 2 that the other one has forgotten. It would take a new message
+    with the identifier of such a one for that, and drop it. No identifier is known, so all are released.
+    """
+    side.half.releases = _PACKET_ID_MAX
+    pubrel = b"\x62\x02"
+    side.send(b"".join(pubrel + each.to_bytes(2) for each in range(1, _PACKET_ID_MAX + 1)))
 
 
 async def subscribe_home(side: Side, bridge: Bridge) -> None:

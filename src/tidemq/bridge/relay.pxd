@@ -40,19 +40,24 @@ cdef class Half:
     cdef size_t wanted                    # of the packet of which a part is there
     cdef string output
     cdef vector[Mapping] mappings         # of what comes in
-    cdef readonly bint held               # what came last waits for room at the other side
+    cdef readonly bint held               # what came last waits until the other side has answered
     cdef uint8_t reason                   # with which the peer has refused a message
+    cdef uint16_t refused_id              # that message's packet identifier
     cdef Fault fault
     cdef uint32_t packet_bytes_max        # that may come in
     # what the peer takes
     cdef public uint32_t peer_bytes_max   # of a packet
-    cdef public uint32_t payload_bytes_max
     cdef public uint32_t topic_bytes_max
     cdef public uint32_t topic_levels_max
     cdef public uint8_t qos_max           # 1 or 2
     cdef public bint keeps_retain         # of messages to it; else RETAIN is cleared
-    cdef public uint32_t window           # QoS 2 messages whose PUBREC is awaited; 0: it counts by itself
-    cdef uint32_t under_way               # of these
+    # messages to the peer of QoS 1 and 2
+    cdef readonly uint32_t under_way      # whose PUBACK or PUBREC is awaited
+    cdef readonly int64_t answered        # for which it has come
+    cdef readonly uint16_t last_id        # packet identifier of the last
+    cdef public uint32_t careful          # so many go one at a time
+    cdef public uint16_t skip             # of one that is passed by when it comes; 0: none
+    cdef public uint32_t releases         # PUBREL packets of the bridge's own that are not answered yet
     cdef public uint32_t hops_max
     cdef uint8_t[8192] lowered            # a bit for each QoS 2 message that goes on at QoS 1
     cdef string topic                     # scratch: of the message that goes out, and its properties

@@ -11,7 +11,7 @@ half's output. One thread at a time; the GIL is let go while packets are passed 
 """
 
 import cython
-from cython.cimports.libc.stdint import uint8_t, uint32_t
+from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libc.string import memcmp, memcpy, memmove, memset
 from cython.cimports.tidemq.bridge.relay import FAULTY, HELD, OTHER, PASSED, REFUSED, Mapping
 from cython.cimports.tidemq.wire.cursor import Cursor, read_binary, read_varint
@@ -33,6 +33,7 @@ from cython.cimports.tidemq.wire.protocol import (
     FAULT_NEED_MORE,
     FAULT_NONE,
     FAULT_PACKET_TOO_LARGE,
+    FAULT_REASON_CODE,
     FAULT_TOPIC_ALIAS,
     PROP_MESSAGE_EXPIRY,
     PROP_TOPIC_ALIAS,
@@ -49,6 +50,7 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_RETAIN_NOT_SUPPORTED,
     RC_SUCCESS,
     RC_TOPIC_NAME_INVALID,
+    REMAINING_MAX,
     Span,
 )
 from cython.cimports.tidemq.wire.topics import check_topic_levels
@@ -75,11 +77,13 @@ _DOLLAR = cython.declare(uint8_t, 0x24)
 
 
 class PeerRefusedError(RefusedError):
-    """A side does not take a message now; it may later. Caught by who keeps the bridge up, who waits."""
+    """A side does not take a message now; it may later. Caught by who keeps the bridge up, who waits.
+    `packet_id` is the message's.
+    """
 
-    def __init__(self, reason: int) -> None:
+    def __init__(self, reason: int, packet_id: int) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.packet_id = reason, packet_id
 
 
 @cython.final
@@ -96,7 +100,7 @@ class Half:
         self.buffer = bytearray(_BUFFER_BYTES)
         self.version = 5
         self.packet_bytes_max = packet_bytes_max
-        self.peer_bytes_max = self.payload_bytes_max = 0xFFFFFFFF
+        self.peer_bytes_max = REMAINING_MAX
         self.topic_bytes_max = self.topic_levels_max = 0xFFFFFFFF
         self.qos_max, self.keeps_retain, self.hops_max = 2, True, 1
         memset(self.lowered, 0, cython.sizeof(self.lowered))
@@ -184,7 +188,7 @@ class Half:
         if outcome == FAULTY:
             raise protocol_error(self.fault)
         if outcome == REFUSED:
-            raise PeerRefusedError(self.reason)
+            raise PeerRefusedError(self.reason, self.refused_id)
         if outcome != OTHER:
             return None
         at: cython.size_t = self.start
@@ -232,7 +236,10 @@ class Half:
             self.fault = FAULT_TOPIC_ALIAS  # we have said that we take none
         if self.fault != FAULT_NONE:
             return FAULTY
-        if p.qos == 2 and self.other.window and self.other.under_way >= self.other.window:
+        if p.qos and p.packet_id == self.other.skip:
+            self.other.skip = 0
+            return self.drop(cython.address(p), cython.address(self.counts.dropped_refused))
+        if p.qos and self.other.careful and self.other.under_way:
             return HELD
         if not self.map_topic(p.topic):
             return self.drop(cython.address(p), cython.address(self.counts.dropped_unmatched))
@@ -335,7 +342,7 @@ class Half:
         at: uint32_t = 0
         head_size: cython.size_t = publish_head_size(cython.address(head), cython.address(at))
         size: cython.size_t = head_size + p.payload.size
-        if size > self.other.peer_bytes_max or p.payload.size > self.other.payload_bytes_max:
+        if size > self.other.peer_bytes_max:
             self.drop(p, cython.address(self.counts.dropped_unfit))
             return
         before: cython.size_t = self.other.output.size()
@@ -344,8 +351,10 @@ class Half:
         encode_publish_head(cython.address(head), out)
         if p.payload.size:
             memcpy(out + head_size, p.payload.data, p.payload.size)
-        if p.qos == 2:
+        if p.qos:
             self.other.under_way += 1
+            self.other.last_id = p.packet_id
+        if p.qos == 2:
             self.lower(p.packet_id, head.qos == 1)
         if self.is_local:
             self.counts.messages_out += 1
@@ -367,16 +376,25 @@ class Half:
         """
         ack = cython.declare(Ack)
         self.fault = parse_ack(first, body, size, self.version, cython.address(ack))
+        packet_type: uint8_t = first >> 4
+        if self.fault == FAULT_REASON_CODE and packet_type <= PUBREC and is_final(body[2]):
+            # against 3.4.2.1, as Mosquitto says of a payload that is too large (0x95)
+            self.fault = FAULT_NONE
+            ack.packet_id = cython.cast(uint16_t, (body[0] << 8) | body[1])
+            ack.reason = RC_PAYLOAD_FORMAT_INVALID
         if self.fault != FAULT_NONE:
             return FAULTY
-        packet_type: uint8_t = first >> 4
-        if packet_type <= PUBREC and ack.reason >= _FAILURE:
-            if not is_final(ack.reason):
-                self.reason = ack.reason
+        if packet_type == PUBCOMP and self.releases:
+            self.releases -= 1  # it answers to a PUBREL of the bridge's own
+            return PASSED
+        if packet_type <= PUBREC:
+            if ack.reason >= _FAILURE and not is_final(ack.reason):
+                self.reason, self.refused_id = ack.reason, ack.packet_id
                 return REFUSED
-            self.counts.dropped_refused += 1
-        if packet_type == PUBREC and self.under_way:
-            self.under_way -= 1
+            self.counts.dropped_refused += ack.reason >= _FAILURE
+            self.answered += 1
+            self.under_way -= self.under_way > 0
+            self.careful -= self.careful > 0
         if packet_type == PUBREL and self.other.qos_max < 2:
             self.send_ack(PUBCOMP, ack.packet_id, RC_SUCCESS)  # there it was QoS 1, and is done
             return PASSED

@@ -5,7 +5,8 @@ HOPS: str
 
 class PeerRefusedError(RefusedError):
     reason: int
-    def __init__(self, reason: int) -> None: ...
+    packet_id: int
+    def __init__(self, reason: int, packet_id: int) -> None: ...
 
 class Counts:
     messages_out: int
@@ -21,12 +22,16 @@ class Half:
     version: int
     held: bool
     peer_bytes_max: int
-    payload_bytes_max: int
     topic_bytes_max: int
     topic_levels_max: int
     qos_max: int
     keeps_retain: bool
-    window: int
+    under_way: int
+    answered: int
+    last_id: int
+    careful: int
+    skip: int
+    releases: int
     hops_max: int
 
     def __init__(self, counts: Counts, *, is_local: bool, packet_bytes_max: int) -> None: ...

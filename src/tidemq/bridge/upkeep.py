@@ -12,7 +12,8 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,12 +21,12 @@ from typing import Literal
 from tidemq.bridge.crossing import (
     BridgeError,
     Crossing,
-    Far,
     Home,
     NotificationsRefusedError,
     PrivateRefusedError,
     state_topic,
 )
+from tidemq.bridge.far import Far
 from tidemq.bridge.relay import Counts
 from tidemq.bridge_config import Bridge, BridgeTls
 from tidemq.errors import TideMQError
@@ -37,6 +38,8 @@ _log = logging.getLogger("tidemq.bridges")
 
 State = Literal["starting", "connecting", "connected", "waiting", "ended"]
 ReadPassword = Callable[[Path], str]
+# QoS by topic filter, by address
+KnownFilters = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(slots=True)
@@ -82,6 +85,11 @@ def make_tls(tls: BridgeTls | None) -> ssl.SSLContext:
     return context
 
 
+def _finish(future: concurrent.futures.Future[None]) -> None:
+    with suppress(concurrent.futures.InvalidStateError):  # who waited for it may have given up
+        future.set_result(None)
+
+
 def _no_password() -> str:
     raise ssl.SSLError("the key is encrypted")
 
@@ -95,10 +103,10 @@ class Upkeep:
         home: Home,
         read_password: ReadPassword,
         on_change: Callable[[Bridge, bool], None],
-        known_filters: Iterable[str] = (),
+        known_filters: KnownFilters | None = None,
     ) -> None:
         """`on_change` is told, on the bridges' thread, when the bridge is connected and when no longer;
-        `known_filters`: that an earlier bridge of the name has subscribed to at the other side.
+        `known_filters`: that an earlier bridge of the name and client identifier has subscribed to.
         """
         self.bridge = bridge
         self.status = BridgeStatus(since=time.time())
@@ -108,9 +116,11 @@ class Upkeep:
         self._on_change = on_change
         notified = bridge.notifications and not bridge.notifications_local_only
         private = bridge.try_private and bridge.protocol_version == "3.1.1"
-        filters = set(known_filters)
+        known = known_filters or {}
         client_id = client_id_of(bridge)
-        self._fars = [Far(url, client_id, private, notified, set(filters)) for url in bridge.addresses]
+        self._fars = [
+            Far(url, client_id, private, notified, dict(known.get(url, {}))) for url in bridge.addresses
+        ]
         self._logged_at = 0.0
         self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self.leaves = False  # for good: the other side need not keep anything for the bridge
@@ -120,21 +130,21 @@ class Upkeep:
         return state_topic(self.bridge, client_id_of(self.bridge))
 
     @property
-    def remote_filters(self) -> set[str]:
-        """That sessions at the other side may have."""
-        return set().union(*(far.filters for far in self._fars))
+    def remote_filters(self) -> KnownFilters:
+        """That sessions at the other side have."""
+        return {far.url: dict(far.filters) for far in self._fars}
 
     async def run(self, stale: Iterable[str], declared: concurrent.futures.Future[None]) -> None:
         """Until it is cancelled. `declared` is done when the own broker keeps what is to cross, and no longer
-        what is `stale`.
+        what is `stale`; or never will.
         """
         try:
             await self._declare(list(stale))
-            if not declared.done():
-                declared.set_result(None)
+            _finish(declared)
             await self._keep_up()
         finally:
             self._move("ended")
+            _finish(declared)
             self.ended.set_result(None)
 
     async def _declare(self, stale: list[str]) -> None:
@@ -144,11 +154,18 @@ class Upkeep:
             crossing = Crossing(self.bridge, self._home, self._fars[0], Counts(), lambda: None)
             try:
                 await crossing.declare(stale)
+                self._note_session(crossing, self._fars)
                 return
             except TideMQError as error:
                 self._failed(str(error), False)
                 attempt += 1
                 await asyncio.sleep(self._pause_s(attempt))
+
+    def _note_session(self, crossing: Crossing, fars: Iterable[Far]) -> None:
+        """Where the own session is a new one, those at the other side remember more than it does."""
+        if crossing.is_home_new:
+            for far in fars:
+                far.is_ahead = True
 
     async def _keep_up(self) -> None:
         place, attempt = 0, 0
@@ -190,6 +207,10 @@ class Upkeep:
             except Exception as error:  # noqa: BLE001 - a defect of ours must not end the bridge for good
                 _log.exception("bridge %s failed", self.bridge.name)
                 self._failed(f"it failed with {type(error).__name__}", crossing.is_connected)
+            if far.skip:
+                text = "bridge %s: %s does not take the message with packet identifier %d: it is dropped"
+                _log.warning(text, self.bridge.name, far.url, far.skip)
+            self._note_session(crossing, (each for each in self._fars if each is not far))
             return crossing.is_connected
 
     def _secrets(self, far: Far) -> tuple[bytes | None, ssl.SSLContext | None]:

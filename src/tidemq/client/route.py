@@ -14,6 +14,8 @@ from tidemq.client.link import Link, Owner
 from tidemq.client.tunnel import connect_through, parse_proxy
 from tidemq.errors import UsageError
 
+FRAME_BYTES_MAX = 268_435_460  # the largest packet of MQTT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
@@ -24,6 +26,7 @@ class Route:
     tls_server_name: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     proxy: str | None = field(default=None, repr=False)
+    frame_bytes_max: int = FRAME_BYTES_MAX  # of WebSocket: a frame is kept until it is whole
 
     def __post_init__(self) -> None:
         address = self.address
@@ -64,7 +67,7 @@ async def _open(route: Route, owner: Owner) -> Link:
         from tidemq.client.websocket_link import WebSocketLink
 
         _, socket_link = await loop.create_connection(
-            lambda: WebSocketLink(owner, address, route.headers), **where
+            lambda: WebSocketLink(owner, address, route.headers, route.frame_bytes_max), **where
         )
         try:
             await socket_link.open()

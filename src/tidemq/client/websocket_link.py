@@ -28,13 +28,15 @@ _DATA = (Opcode.BINARY, Opcode.CONT)
 
 
 class WebSocketLink(Link):
-    """A connection upgraded to WebSocket, over TCP or TLS."""
+    """A connection upgraded to WebSocket, over TCP or TLS. A frame of more than `frame_bytes_max` ends it."""
 
-    def __init__(self, owner: Owner, address: Address, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, owner: Owner, address: Address, headers: Mapping[str, str], frame_bytes_max: int
+    ) -> None:
         super().__init__(owner)
         self._headers = headers
         self._protocol = ClientProtocol(
-            parse_uri(address.resource), subprotocols=[Subprotocol("mqtt")], max_size=None
+            parse_uri(address.resource), subprotocols=[Subprotocol("mqtt")], max_size=frame_bytes_max
         )
         self._upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._buffer = bytearray(_READ_BYTES)

@@ -192,6 +192,7 @@ _BRIDGE = {
         "notification_topic": "`notification_topic`",
         "notifications_local_only": "`notifications_local_only`",
         "bridge_outgoing_retain": "`outgoing_retain`",
+        "bridge_max_packet_size": "`packet_bytes_max`",
         "bridge_cafile": "`tls.ca`",
         "bridge_capath": "its files are put together in one, `tls.ca`",
         "bridge_certfile": "`tls.certificate`",
@@ -222,7 +223,6 @@ _BRIDGE = {
     }),
     **_group("bridge", "not taken", {
         "bridge_bind_address": "the system chooses the address of the bridge's side",
-        "bridge_max_packet_size": "the other side's Maximum Packet Size holds (5.0)",
         "bridge_receive_maximum": "the other side's holds",
         "bridge_max_topic_alias": "a bridge uses none",
         "bridge_session_expiry_interval": "the other side keeps the session for ever, or as long as it likes",

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from tidemq.bridge.crossing import BridgeError, Home, inward_filters, outward_filters
+from tidemq.bridge.crossing import OTHER_OPTIONS, BridgeError, Home, inward_filters, outward_filters
 from tidemq.bridge.figures import BridgeFigures
-from tidemq.bridge.upkeep import Upkeep, make_tls
+from tidemq.bridge.upkeep import KnownFilters, Upkeep, client_id_of, make_tls
 from tidemq.bridge_config import Bridge
 from tidemq.broker.bridging.door import PREFIX, BridgeDoor
 from tidemq.broker.host.watched_files import read_secret
@@ -97,6 +97,7 @@ class Bridges:
         self._thread: LoopThread | None = None
         self._loop = asyncio.get_running_loop()
         self._gone: Counter[str] = Counter()  # counts of bridges that are no longer there
+        self._is_closed = False
 
     async def follow(self, bridges: Iterable[Bridge]) -> None:
         """Has these in place of those that are there; one that is the same goes on untouched. ConfigError
@@ -108,20 +109,23 @@ class Bridges:
         for each in changed:
             check_bridge(each, self._limits)
         for name in now.keys() - wanted.keys():
-            await self._end(name, removed=True)
+            if name in self._kept:  # else it was closed meanwhile
+                await self._end(name, removed=True)
             await self._end_session(PREFIX + name)
             _log.info("bridge %s was removed, with what waited for the other side", name)
         for each in changed:
-            known: Iterable[str] = ()
+            known: KnownFilters = {}
             if each.name in self._kept:
-                known = self._kept[each.name].upkeep.remote_filters
+                upkeep = self._kept[each.name].upkeep
                 await self._end(each.name, removed=False)
+                known = _known_filters(upkeep, each)
             await self._begin(each, known)
 
     async def close(self) -> None:
-        """Ends all of them; their queues stay."""
-        for name in list(self._kept):
-            await self._end(name, removed=False)
+        """Ends all of them; their queues stay. A `follow` that goes on meanwhile begins none."""
+        self._is_closed = True
+        while self._kept:
+            await self._end(next(iter(self._kept)), removed=False)
         if (thread := self._thread) is not None:
             self._thread = None
             await asyncio.to_thread(thread.stop)
@@ -172,7 +176,9 @@ class Bridges:
 
     # --- one bridge
 
-    async def _begin(self, bridge: Bridge, known: Iterable[str]) -> None:
+    async def _begin(self, bridge: Bridge, known: KnownFilters) -> None:
+        if self._is_closed:
+            raise UsageError("the broker stops")
         thread = self._thread
         if thread is None:
             thread = self._thread = LoopThread()
@@ -183,6 +189,8 @@ class Bridges:
         home = Home(self._door.path, client_id, self._door.secret, self._limits)
         upkeep = Upkeep(bridge, home, read_secret, self._on_change, known)
         stale = await self._stale(client_id, filters)
+        if self._is_closed:
+            raise UsageError("the broker stops")
         self._say(upkeep, b"0")
         declared: concurrent.futures.Future[None] = concurrent.futures.Future()
         work = thread.submit(upkeep.run(stale, declared))
@@ -242,6 +250,17 @@ class Bridges:
         if upkeep.bridge.notifications:
             with suppress(TideMQError):  # the broker stops, or the topic is beyond its limits
                 self._publish(upkeep.state_topic, state)
+
+
+def _known_filters(upkeep: Upkeep, bridge: Bridge) -> KnownFilters:
+    """What sessions at the other side have from a bridge before this one. In another version of MQTT they
+    were made with other options.
+    """
+    if client_id_of(upkeep.bridge) != client_id_of(bridge):
+        return {}
+    if upkeep.bridge.protocol_version == bridge.protocol_version:
+        return upkeep.remote_filters
+    return {url: dict.fromkeys(filters, OTHER_OPTIONS) for url, filters in upkeep.remote_filters.items()}
 
 
 def _counts_of(upkeep: Upkeep) -> dict[str, int]:
