@@ -21,6 +21,9 @@ cdef void _refuse_with(
 ) noexcept nogil
 cdef bint _may_come_in(Reactor* r, Connection* c, Span client_id) noexcept nogil
 cdef Fault _check_will(Reactor* r, Connection* c, const Connect* connect) noexcept nogil
+cdef bint _name_will(
+    Reactor* r, const Connect* connect, const uint8_t* body, uint32_t size, string* named,
+) noexcept nogil
 cdef void _let_in(Reactor* r, Connection* c, const string* client_id, const string* auth_data) noexcept nogil
 cdef void _send_elsewhere(
     Reactor* r, Connection* c, uint16_t target, const string* client_id, const string* auth_data,

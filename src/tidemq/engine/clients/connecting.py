@@ -7,6 +7,7 @@ moves for a client that comes back.
 import cython
 from cython.cimports.libc.stdint import (
     uint8_t,
+    uint16_t,
     uint32_t,
     uint64_t,
 )
@@ -20,6 +21,7 @@ from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_tou
 from cython.cimports.tidemq.engine.base.counters import (
     C_CONNECTIONS_MOVED,
     C_CONNECTIONS_REFUSED,
+    C_MESSAGES_REWRITTEN,
     C_REFUSED_NOT_AUTHORISED,
     C_REFUSED_STORE,
     C_SESSIONS_TAKEN_OVER,
@@ -44,7 +46,9 @@ from cython.cimports.tidemq.engine.clients.replaying import resume_replays
 from cython.cimports.tidemq.engine.clients.subscribing import subscribe_at_connect
 from cython.cimports.tidemq.engine.clients.wills import leave_will, publish_last_will
 from cython.cimports.tidemq.engine.clients.wishes import apply_wishes, keep_will, wanted_expiry_s
+from cython.cimports.tidemq.engine.index.topic_rules import REWRITES_PUBLISH, find_rewrite, rewrite
 from cython.cimports.tidemq.engine.journal.journal import store_fails
+from cython.cimports.tidemq.engine.journal.rows import append_u16
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.mail import (
     new_letter,
@@ -75,7 +79,6 @@ from cython.cimports.tidemq.engine.link.visits import (
     may_visit,
 )
 from cython.cimports.tidemq.engine.queues.backlogs import resume_backlog
-from cython.cimports.tidemq.engine.queues.cache import rename_topic
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
 from cython.cimports.tidemq.engine.queues.handbacks import keep_held
 from cython.cimports.tidemq.engine.queues.outbox import rewind_outbox
@@ -139,6 +142,7 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_TOPIC_NAME_INVALID,
     RC_UNSUPPORTED_PROTOCOL_VERSION,
     Fault,
+    Span,
     fault_reason,
 )
 from cython.cimports.tidemq.wire.topics import check_topic_name
@@ -202,9 +206,29 @@ def _check_will(r, c, connect):
     return fault
 
 
+def _name_will(r, connect, body, size, named):
+    """Whether the operator wants another topic for the will. ``named``: the same CONNECT with that, before
+    anybody is asked: so it is what authorisers and rules are asked about, whenever the rules change.
+    """
+    topic: Span = connect.will_topic
+    if topic.size > r.common.limits.topic_bytes_max:
+        return False
+    number: uint16_t = find_rewrite(r.topic_rules, topic, REWRITES_PUBLISH)
+    if number == 0 or not rewrite(r.topic_rules, number, topic, cython.address(r.rewritten)):
+        return False
+    at: uint32_t = cython.cast(uint32_t, topic.data - body)
+    named.assign(cython.cast(cython.p_char, body), at - 2)  # up to the topic's length
+    append_u16(named, cython.cast(uint16_t, r.rewritten.size()))
+    named.append(r.rewritten)
+    named.append(cython.cast(cython.p_char, topic.data + topic.size), size - at - topic.size)
+    r.tally[C_MESSAGES_REWRITTEN] += 1
+    return True
+
+
 def handle_connect(r, c, first, body, size):
     """A CONNECT as it comes from the socket."""
     connect: Connect
+    named: string
     if c.state != CONNECTING:
         doom(r, c, RC_PROTOCOL_ERROR, FAULT_SECOND_CONNECT)  # [MQTT-3.1.0-2]
         return
@@ -216,6 +240,11 @@ def handle_connect(r, c, first, body, size):
         trace_in(r, c, first, body, size)
     if fault == FAULT_NONE and connect.client_id.size == 0 and c.listener.client_id_required:
         fault = FAULT_CLIENT_ID
+    if fault == FAULT_NONE and connect.has_will and r.topic_rules != cython.NULL:
+        if _name_will(r, cython.address(connect), body, size, cython.address(named)):
+            body = span_of(cython.address(named)).data
+            size = span_of(cython.address(named)).size
+            fault = parse_connect(first, body, size, cython.address(connect))
     if fault == FAULT_NONE and connect.has_will:
         fault = _check_will(r, c, cython.address(connect))
     if fault != FAULT_NONE:
@@ -413,17 +442,6 @@ def admit(r, c, client_id, auth_data):
     if name.size() > r.common.limits.client_id_bytes_max or not _may_be(c, cython.address(name)):
         _refuse(r, c, RC_CLIENT_IDENTIFIER_NOT_VALID, FAULT_LIMIT)
         return
-    will_topic: string
-    if connect.has_will and r.topic_rules != cython.NULL:
-        rename_topic(r, cython.address(connect.will_topic))
-        will_topic.assign(cython.cast(cython.p_char, connect.will_topic.data), connect.will_topic.size)
-        connect.will_topic = span_of(cython.address(will_topic))
-        fault: Fault = check_topic_name(connect.will_topic, r.common.limits.topic_levels_max)
-        if fault == FAULT_NONE and will_topic.size() > r.common.limits.topic_bytes_max:
-            fault = FAULT_TOPIC_LEVELS
-        if fault != FAULT_NONE:
-            _refuse(r, c, fault_reason(fault) if c.version == 5 else 0, fault)
-            return
     keep_username(r, c, cython.address(connect))
     apply_rules(r, c, cython.address(name))
     refusal: uint8_t = RC_SUCCESS
