@@ -288,6 +288,54 @@ def test_large_messages_wait_earlier(start_engine: StartEngine) -> None:
     assert payloads(subscriber, 10) == [payload] * 10
 
 
+def test_what_an_alias_stands_for_counts(start_engine: StartEngine) -> None:
+    """Towards a client's bound, and as memory."""
+    engine = start_engine(1, topic_alias_max=1)
+    plugins = Plugins(engine, ["up/#"])
+    publisher, subscriber = pair(engine)
+    topic = "up/" + 3997 * "x"
+    publisher.publish("down", b"")
+    subscriber.expect(PUBLISH)
+    before = engine.count("memory_buffers")
+    publisher.send(publish(topic, b"0", topic_alias=1))
+    publisher.send(*(publish("", b"%d" % number, topic_alias=1) for number in range(1, 100)))
+    messages = plugins.take(262_144 // 4000 + 1)
+    assert engine.count("memory_buffers") - before > 1.5 * 4000 * len(messages)
+    count = 0
+    while count < 100:
+        plugins.answer(*messages)
+        count += len(messages)
+        messages = plugins.now()
+    assert payloads(subscriber, 100) == [b"%d" % number for number in range(100)]
+    wait_until(lambda: engine.count("memory_buffers") - before < 100_000, "the memory is free again")
+
+
+def test_the_time_with_plugins_is_taken_from_a_message_s_life(start_engine: StartEngine) -> None:
+    """[MQTT-3.3.2-5] [MQTT-3.3.2-6]"""
+    engine = start_engine()
+    plugins = Plugins(engine, ["up"])
+    publisher, subscriber = pair(engine)
+    publisher.send(
+        publish("up", b"long", 1, 1, message_expiry=100),
+        publish("up", b"short", 1, 2, message_expiry=1),
+        publish("up", b"short", 2, 3, message_expiry=1),
+        publish("up", b"other", 1, 4),
+    )
+    messages = plugins.take(4)
+    time.sleep(1.1)
+    changed = Publish(topic="up", payload=b"changed", qos=1, packet_id=1, properties=messages[1].properties)
+    plugins.answer(messages[2], messages[3])
+    plugins.answer(messages[1], packet=encode(changed, 5))
+    plugins.answer(messages[0])
+    for packet_id, kind in ((1, PUBACK), (2, PUBACK), (3, PUBREC), (4, PUBACK)):
+        publisher.expect(kind, packet_id=packet_id, reason=0)
+    publisher.send(acknowledge(PUBREL, 3))
+    publisher.expect(PUBCOMP, packet_id=3, reason=0)
+    assert 50 < subscriber.expect_message("up", b"long", 1).get("message_expiry") <= 99
+    subscriber.expect_message("up", b"other", 1)
+    assert engine.count("dropped_expired") == 2
+
+
 def test_rules_that_change_while_it_waits_count(start_engine: StartEngine) -> None:
     engine = start_engine()
     both = MAY_PUBLISH | MAY_SUBSCRIBE

@@ -36,22 +36,25 @@ from cython.cimports.tidemq.wire.protocol import RC_SUCCESS, Span
 
 _HELD_MAX = cython.declare(cython.size_t, 256)  # packets of one client
 _HELD_BYTES_MAX = cython.declare(uint64_t, 262144)  # of these; one may be larger
+_TOPIC_COPIES = cython.declare(int64_t, 2)  # ours, and the event's
 _HELD_IN_ALL = cython.declare(int64_t, 16384)  # packets; beyond, a client may have one
 
 
-def hold_publish(r, c, publish, first, body, size, asks):
+def hold_publish(r, c, publish, first, body, size, asks, came_ms):
     """Keeps a PUBLISH that is allowed, until it need not wait any more."""
     item: HeldPublish
     item.packet = keep_packet(r, first, body, size)
     item.changed = cython.NULL
     if publish.topic.data != body + 2:  # it has an alias, or topic rules say otherwise
         item.topic.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
+        r.tally[MEMORY_BUFFERS] += _TOPIC_COPIES * cython.cast(int64_t, item.topic.size())
     item.verdict = HELD_WAITS if asks else HELD_PASSES
     item.reason = RC_SUCCESS
     item.qos = publish.qos
     item.dup = publish.dup
     item.packet_id = publish.packet_id
     item.delay_s = r.delay_s
+    item.came_ms = came_ms
     _add(r, c, cython.address(item))
     if asks:
         _ask(r, c, publish)
@@ -67,7 +70,16 @@ def hold_verdict(r, c, publish, verdict, reason):
     item.dup = publish.dup
     item.packet_id = publish.packet_id
     item.delay_s = 0
+    item.came_ms = r.now_ms
     _add(r, c, cython.address(item))
+
+
+def _bytes(item):
+    """An alias is short, and what it stands for may be long."""
+    size: uint64_t = item.topic.size()
+    if item.packet != cython.NULL:
+        size += item.packet.size()
+    return size
 
 
 def _add(r, c, item):
@@ -76,7 +88,7 @@ def _add(r, c, item):
         c.held = owner.release()
         holds(item.verdict == HELD_WAITS, b"holding: the first that is held waits for plugins")
     c.held.messages.push_back(item[0])
-    c.held.bytes += item.packet.size() if item.packet != cython.NULL else 0
+    c.held.bytes += _bytes(item)
     c.held.owed += item.qos > 0
     add_i64(cython.address(r.common.held), 1, RELAXED)
     if _is_full(r, c.held):
@@ -138,7 +150,7 @@ def take_held(r, c):
     item: HeldPublish = held.messages.front()
     held.messages.pop_front()
     held.first += 1
-    held.bytes -= item.packet.size() if item.packet != cython.NULL else 0
+    held.bytes -= _bytes(cython.address(item))
     held.owed -= item.qos > 0
     add_i64(cython.address(r.common.held), -1, RELAXED)
     return item
@@ -148,6 +160,7 @@ def free_held(r, item):
     if item.changed != cython.NULL:
         r.tally[MEMORY_BUFFERS] -= cython.cast(int64_t, item.changed.size())
         del item.changed
+    r.tally[MEMORY_BUFFERS] -= _TOPIC_COPIES * cython.cast(int64_t, item.topic.size())
     drop_packet(r, item.packet)
 
 

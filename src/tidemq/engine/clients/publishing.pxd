@@ -1,4 +1,4 @@
-from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 
 from tidemq.engine.index.rules cimport Judgement
 from tidemq.engine.base.message cimport Passage
@@ -10,11 +10,17 @@ from tidemq.engine.state.routing cimport CacheEntry
 from tidemq.wire.packets cimport Ack, Publish
 from tidemq.wire.protocol cimport Fault
 
+cdef struct Meant:               # stands behind a PUBLISH that the control plane decides on, and its topic
+    uint32_t topic_size          # of the topic that is decided on; 0: the packet's own
+    uint32_t delay_s             # it is to wait for so long afterwards (`$delayed/`)
+    int64_t came_ms
+
 cdef void handle_publish(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size, const uint8_t* frame, uint32_t frame_size) noexcept nogil
 cdef void answer_publish(Reactor* r, Connection* c, uint8_t reason, uint64_t ttl_ms) noexcept nogil
 cdef void handle_ack(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil
 cdef void accept_publish(
     Reactor* r, Connection* c, Publish* publish, const uint8_t* frame, uint32_t frame_size, CacheEntry* entry,
+    int64_t came_ms,
 ) noexcept nogil
 cdef void write_denial(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
 cdef void write_refusal(Reactor* r, Connection* c, Publish* publish, uint8_t reason) noexcept nogil
@@ -29,8 +35,9 @@ cdef void _ask_publish(
 cdef uint32_t _held_count(const Connection* c) noexcept nogil
 cdef void _admit_publish(
     Reactor* r, Connection* c, Publish* publish, uint8_t first, const uint8_t* body, uint32_t size,
-    const uint8_t* frame, uint32_t frame_size, CacheEntry* entry,
+    const uint8_t* frame, uint32_t frame_size, CacheEntry* entry, int64_t came_ms,
 ) noexcept nogil
+cdef bint _is_over(const Reactor* r, const Publish* publish, int64_t came_ms) noexcept nogil
 cdef void _deny_publish(
     Reactor* r, Connection* c, Publish* publish, uint8_t reason, int counter,
 ) noexcept nogil

@@ -2,11 +2,13 @@
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.counters import (
+    C_DROPPED_EXPIRED,
     C_DROPPED_MEMORY,
     C_DROPPED_PAYLOAD_TOO_LARGE,
     C_MESSAGES_RECEIVED,
@@ -26,6 +28,7 @@ from cython.cimports.tidemq.engine.clients.authorising import (
 from cython.cimports.tidemq.engine.clients.commit_results import settle_published
 from cython.cimports.tidemq.engine.clients.holding import hold_publish, hold_verdict
 from cython.cimports.tidemq.engine.clients.placement import consider_moving
+from cython.cimports.tidemq.engine.clients.publishing import Meant
 from cython.cimports.tidemq.engine.clients.wills import delay, refused_delay, take_delay
 from cython.cimports.tidemq.engine.index.rules import Judgement
 from cython.cimports.tidemq.engine.journal.journal import (
@@ -216,9 +219,9 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
             _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED, C_REFUSED_NOT_AUTHORISED)
             return
     if r.common.plugins or c.held != cython.NULL:
-        _admit_publish(r, c, cython.address(publish), first, body, size, frame, frame_size, entry)
+        _admit_publish(r, c, cython.address(publish), first, body, size, frame, frame_size, entry, r.now_ms)
     else:
-        accept_publish(r, c, cython.address(publish), frame, frame_size, entry)
+        accept_publish(r, c, cython.address(publish), frame, frame_size, entry, r.now_ms)
 
 
 def _held_count(c):
@@ -226,17 +229,15 @@ def _held_count(c):
     return c.held.owed if c.held != cython.NULL else 0
 
 
-def _admit_publish(r, c, publish, first, body, size, frame, frame_size, entry):
+def _admit_publish(r, c, publish, first, body, size, frame, frame_size, entry, came_ms):
     """It is allowed, and goes on at once, or after plugins, or what waits for them."""
     if entry == cython.NULL:
         entry = find_receivers(r, cython.address(publish.topic))
     asks: cython.bint = entry.plugins & PLUGIN_PUBLISH
     if asks or c.held != cython.NULL:
-        hold_publish(r, c, publish, first, body, size, asks)
+        hold_publish(r, c, publish, first, body, size, asks, came_ms)
         return
-    if publish.retain:
-        entry = cython.NULL  # who subscribes before it is retained is to get it: looked up after that
-    accept_publish(r, c, publish, frame, frame_size, entry)
+    accept_publish(r, c, publish, frame, frame_size, entry, came_ms)
 
 
 def _answered(r, c, entry, publish):
@@ -254,7 +255,16 @@ def _ask_publish(r, c, publish, first, body, size):
     holds(c.pending_packet == cython.NULL, b"publishing: one message of a client waits for a decision")
     c.asked = True
     touch(r, c)
-    c.pending_packet = keep_packet(r, first, body, size)
+    # what is decided on is what is published, though rules or aliases change meanwhile
+    kept: string
+    meant: Meant = Meant(0, r.delay_s, r.now_ms)
+    kept.assign(cython.cast(cython.p_char, body), size)
+    if publish.topic.data != body + 2:
+        meant.topic_size = publish.topic.size
+        kept.append(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
+    kept.append(cython.cast(cython.p_char, cython.address(meant)), cython.sizeof(Meant))
+    whole: Span = span_of(cython.address(kept))
+    c.pending_packet = keep_packet(r, first, whole.data, whole.size)
     event: cython.pointer[Event] = connection_event(r, c, EVENT_PUBLISH)
     event.text.assign(cython.cast(cython.p_char, publish.topic.data), publish.topic.size)
     event.data.assign(cython.cast(cython.p_char, publish.payload.data), publish.payload.size)
@@ -341,10 +351,14 @@ def answer_publish(r, c, reason, ttl_ms):
     c.pending_packet = cython.NULL
     c.asked = False
     r.resumed.push_back(handle_of(r, c))
-    parse_publish(
-        packet[0], packet + 1, cython.cast(uint32_t, kept.size() - 1), c.version, cython.address(publish)
-    )
-    _check_publish(r, c, cython.address(publish))  # finds the topic of an alias again
+    meant: Meant
+    size: uint32_t = cython.cast(uint32_t, kept.size() - 1 - cython.sizeof(Meant))
+    memcpy(cython.address(meant), packet + 1 + size, cython.sizeof(Meant))
+    size -= meant.topic_size
+    parse_publish(packet[0], packet + 1, size, c.version, cython.address(publish))
+    if meant.topic_size:
+        publish.topic = Span(packet + 1 + size, meant.topic_size)
+    r.delay_s = meant.delay_s
     entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(publish.topic))
     message: uint8_t = message_bit(publish.qos, publish.retain)
     if ttl_ms:
@@ -352,8 +366,9 @@ def answer_publish(r, c, reason, ttl_ms):
     if c.rules != cython.NULL and not judge_topic(c, entry) & message:
         reason = RC_NOT_AUTHORIZED  # the rules have changed while it waited
     if reason == RC_SUCCESS:
-        size: uint32_t = cython.cast(uint32_t, kept.size() - 1)
-        _admit_publish(r, c, cython.address(publish), packet[0], packet + 1, size, cython.NULL, 0, entry)
+        _admit_publish(
+            r, c, cython.address(publish), packet[0], packet + 1, size, cython.NULL, 0, entry, meant.came_ms
+        )
     else:
         _deny_publish(r, c, cython.address(publish), reason, C_REFUSED_NOT_AUTHORISED)
     drop_packet(r, kept)
@@ -394,8 +409,21 @@ def _report_span(r, c, span, p):
         begin_commit(r, span, p, c.session.last_owed)
 
 
-def accept_publish(r, c, publish, frame, frame_size, entry):
-    """Routes a message that is allowed, and acknowledges it. ``entry``: of its topic, or NULL."""
+def _is_over(r, publish, came_ms):
+    """Whether a message has expired while somebody decided on it [MQTT-3.3.2-5]. One that is delayed lasts
+    from when it is due.
+    """
+    if r.delay_s or not publish.properties.present:
+        return False
+    if not has_property(cython.address(publish.properties), PROP_MESSAGE_EXPIRY):
+        return False
+    return came_ms + cython.cast(int64_t, publish.properties.message_expiry_s) * 1000 <= r.now_ms
+
+
+def accept_publish(r, c, publish, frame, frame_size, entry, came_ms):
+    """Routes a message that is allowed, and acknowledges it. ``entry``: of its topic, or NULL; ``came_ms``:
+    when it came.
+    """
     passage: Passage
     forwarded: string
     span: Received
@@ -404,6 +432,10 @@ def accept_publish(r, c, publish, frame, frame_size, entry):
         return
     if r.delay_s and refused_delay(r, publish):
         write_refusal(r, c, publish, RC_QUOTA_EXCEEDED)
+        return
+    if came_ms != r.now_ms and _is_over(r, publish, came_ms):
+        note_drop(r, c.session, C_DROPPED_EXPIRED, 1)
+        write_denial(r, c, publish, RC_SUCCESS)
         return
     empty_passage(cython.address(passage))
     passage.topic = publish.topic
@@ -420,7 +452,8 @@ def accept_publish(r, c, publish, frame, frame_size, entry):
             begin_received(r, cython.address(span), cython.address(forwarded))
         passage.properties = span_of(cython.address(forwarded))
         if has_property(cython.address(publish.properties), PROP_MESSAGE_EXPIRY):
-            passage.expires_ms = r.now_ms + cython.cast(int64_t, publish.properties.message_expiry_s) * 1000
+            since_ms: int64_t = r.now_ms if r.delay_s else came_ms
+            passage.expires_ms = since_ms + cython.cast(int64_t, publish.properties.message_expiry_s) * 1000
             if passage.expires_ms == r.now_ms:
                 passage.expires_ms = 1  # already over; 0 would mean never
     elif publish.qos == 0:
@@ -436,7 +469,8 @@ def accept_publish(r, c, publish, frame, frame_size, entry):
         if r.common.durable:
             # only a client whose session is stored can send it again after a crash
             passage.offered = publish.qos == 2 and c.session.stored != cython.NULL
-    passage.entry = entry
+    if not publish.retain:  # else who subscribes before it is retained is to get it: looked up after that
+        passage.entry = entry
     r.tally[C_MESSAGES_RECEIVED] += 1
     r.unasked += publish.qos == 0 and c.session.subscriptions == cython.NULL
     if r.delay_s:

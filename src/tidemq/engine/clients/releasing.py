@@ -81,7 +81,7 @@ def _settle_held(r, c, item):
         write_denial(r, c, cython.address(publish), reason)
     else:
         r.delay_s = item.delay_s
-        accept_publish(r, c, cython.address(publish), cython.NULL, 0, cython.NULL)
+        accept_publish(r, c, cython.address(publish), cython.NULL, 0, cython.NULL, item.came_ms)
 
 
 def _change(publish, item):

@@ -187,11 +187,12 @@ cdef cppclass HeldPublish:
     bool dup
     uint16_t packet_id
     uint32_t delay_s             # it is to wait for so long afterwards (`$delayed/`)
+    int64_t came_ms
 
 cdef cppclass Held:              # of one connection, at least one, in the order in which they came; see holding
     deque[HeldPublish] messages
     uint64_t first               # number of the first of these
-    uint64_t bytes               # of their packets
+    uint64_t bytes               # of their packets and topics
     uint32_t owed                # of QoS 1 and 2
     bool paused                  # one of Connection.pause_count
     bool behind                  # what is no PUBLISH has come after them, and waits until they have gone
@@ -267,7 +268,7 @@ cdef cppclass Connection:
     uint64_t address             # as a number, see guarding; 0: not known
     uint64_t visitor             # in Guard.clients; 0: it is not counted
     string* connect_packet       # first byte and body, kept while the CONNECT is decided
-    string* pending_packet       # the SUBSCRIBE or PUBLISH that waits for authorisation: first byte and body
+    string* pending_packet       # the SUBSCRIBE or PUBLISH that waits for authorisation: first byte and body; see publishing.Meant
     Held* held                   # PUBLISH packets that wait for plugins; NULL: none
     Identity* identity           # NULL: nothing of it is known, or nobody asks
     RuleSet* rules               # that are about it, held; NULL: there are no rules
