@@ -48,6 +48,22 @@ async def test_messages_cross_both_ways_with_other_prefixes(
         assert (counts["messages_out"], counts["messages_in"]) == (2, 1)
 
 
+async def test_a_bridge_s_filters_keep_their_names(far: Server, place: str, tmp_path: Path) -> None:
+    """Whatever topic rules say: by another name it would not know what to pass on."""
+    rules = tmp_path / "topics.toml"
+    rules.write_text(f'[[rewrite]]\nfilter = "{place}/#"\nto = "other/$1"\naction = "subscribe"\n')
+    bridge = bridge_to(far.url, {"filter": f"{place}/#", "direction": "out", "qos": 1}, client_id=place)
+    async with (
+        broker_with(bridge, topic_rules_file=rules) as broker,
+        Client(url_of(broker)) as here,
+        Client(far.url) as there,
+    ):
+        await connected(broker)
+        await there.subscribe(f"{place}/#", qos=1)
+        await here.publish(f"{place}/x", b"1", qos=1)
+        assert await take(there, 1) == [(f"{place}/x", b"1")]
+
+
 async def test_many_messages_come_in_order_and_once(far: Server, place: str) -> None:
     bridge = bridge_to(far.url, {"filter": f"{place}/#", "qos": 2}, client_id=place)
     async with broker_with(bridge) as broker, Client(url_of(broker)) as here, Client(far.url) as there:

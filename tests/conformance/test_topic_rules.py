@@ -184,6 +184,20 @@ def test_what_comes_with_a_filter_stays_with_it(broker: RunningBroker) -> None:
     assert (message.topic, message.get("subscription_id")) == ("plant/p", 300)
 
 
+def test_very_many_filters_of_one_packet(broker: RunningBroker) -> None:
+    """What is more than a client may have is refused; the others have the names that are meant."""
+    client, sender, most = connected(broker), connected(broker), 9_999  # and one that is made at CONNECT
+    wanted = 1 | 2 << 4  # nothing that is retained
+    client.send(subscribe(5, *((f"old/{number}/m", wanted) for number in range(17_000))))
+    assert client.expect(SUBACK, packet_id=5).reasons == [1] * most + [0x97] * (17_000 - most)
+    for number in (0, most - 1):
+        sender.publish(f"plant/rest/{number}/m", b"x", 1)
+        client.expect_message(f"plant/rest/{number}/m", b"x", 1)
+    client.send(unsubscribe(6, *(f"old/{number}/m" for number in range(17_000))))
+    reasons = client.expect(UNSUBACK, packet_id=6).reasons
+    assert reasons == [0] * most + [0x11] * (17_000 - most)
+
+
 def test_access_rules_are_about_the_topic_that_is_meant(broker: RunningBroker) -> None:
     """Also where they refuse the name that the client has used."""
     client = connected(broker)
@@ -294,6 +308,21 @@ def test_a_session_that_comes_back_has_what_it_has(broker: RunningBroker) -> Non
     client = connected(broker, client_id=name, **kept(5))
     client.expect_message(topic, b"kept", 1, retain=True)
     client.disconnect(session_expiry=0)
+
+
+def test_a_session_with_less_than_was_wanted_has_it_all_the_same(
+    start_broker: StartBroker, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """It may not have more: so what is retained does not come again at each CONNECT."""
+    file = tmp_path_factory.mktemp("rules") / "topics.toml"
+    file.write_text('[[subscribe]]\nfilter = "news/%c"\nqos = 2\n')
+    broker = start_broker(f'topic_rules_file = "{file}"\nqos_max = 1\n')
+    name = unique("d")
+    connected(broker).publish(f"news/{name}", b"kept", 1, retain=True)
+    client = connected(broker, client_id=name, **kept(5))
+    client.expect_message(f"news/{name}", b"kept", 1, retain=True)
+    client.disconnect()
+    connected(broker, client_id=name, **kept(5)).expect_nothing()
 
 
 def test_a_client_that_begins_anew_gets_its_connack_first(broker: RunningBroker) -> None:

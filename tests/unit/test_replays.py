@@ -321,6 +321,16 @@ async def test_emqx_s_form_begins_where_the_user_property_says_under_the_topics_
         assert [int(each.payload) for each in await received(client, 1)] == [4]
 
 
+async def test_topic_rules_leave_the_user_property_where_it_is(tmp_path: Path) -> None:
+    rules = tmp_path / "topics.toml"
+    rules.write_text('[[rewrite]]\nfilter = "old/#"\nto = "new/$1"\n')
+    settings = config(tmp_path / "data", topic_rules_file=rules)
+    async with Broker(settings) as broker, connected(broker) as client:
+        await fill(broker, 3)
+        await client.subscribe("$stream/plant", properties=Properties(user_properties=(begins("earliest"),)))
+        assert [int(each.payload) for each in await received(client, 3)] == [0, 1, 2]
+
+
 async def test_emqx_s_form_without_the_property_begins_with_the_next_message(broker: Broker) -> None:
     await fill(broker, 3)
     async with connected(broker, version=4) as client:

@@ -16,10 +16,14 @@ cdef void answer_subscribe(Reactor* r, Connection* c, const Letter* answer) noex
 # of this module alone
 cdef void _subscribe(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil
 cdef bint _is_refused(Reactor* r, Span filter) noexcept nogil
-cdef bint _rename(Reactor* r, Connection* c, const Subscribe* packet, bint with_options, string* body) noexcept nogil
+cdef bint _renames(const Reactor* r, const Connection* c) noexcept nogil
+cdef void _rename(
+    Reactor* r, const uint8_t* body, const Subscribe* packet, bint with_options, string* renamed,
+) noexcept nogil
+cdef uint32_t _filters_max(const Reactor* r) noexcept nogil
 cdef void _append_renamed(Reactor* r, Span filter, string* body) noexcept nogil
 cdef bint _fill_in(Connection* c, const ConnectSubscription* wanted, string* filter) noexcept nogil
-cdef bint _has(const Connection* c, const string* filter, uint8_t options) noexcept nogil
+cdef bint _has(Connection* c, const string* filter, uint8_t options) noexcept nogil
 cdef uint8_t _apply_one(
     Reactor* r, Connection* c, Span filter, uint8_t options, uint32_t subscription_id, bint fails, bint* wants_retained,
 ) noexcept nogil

@@ -42,7 +42,6 @@ from cython.cimports.tidemq.engine.queues.sessions import add_subscription, drop
 from cython.cimports.tidemq.engine.state.handles import handle_of
 from cython.cimports.tidemq.wire.packets import (
     Subscribe,
-    append_varint_property,
     next_filter,
     parse_subscribe,
     parse_unsubscribe,
@@ -74,15 +73,23 @@ def handle_subscribe(r, c, first, body, size):
     packet: Subscribe
     renamed: string
     fault: Fault = FAULT_NONE
-    if r.topic_rules != cython.NULL:
+    renames: cython.bint = _renames(r, c)
+    if renames:
         fault = parse_subscribe(
             first, body, size, c.version, r.common.limits.topic_levels_max, cython.address(packet)
         )
-    if r.topic_rules != cython.NULL and fault == FAULT_NONE:
-        if _rename(r, c, cython.address(packet), True, cython.address(renamed)):
-            body = span_of(cython.address(renamed)).data
-            size = span_of(cython.address(renamed)).size
+    if renames and fault == FAULT_NONE:
+        _rename(r, body, cython.address(packet), True, cython.address(renamed))
+        body = span_of(cython.address(renamed)).data
+        size = span_of(cython.address(renamed)).size
     _subscribe(r, c, first, body, size)
+
+
+def _renames(r, c):
+    """Whether filters get other names. Those of a bridge do not: it would not know by what name to pass on
+    what comes.
+    """
+    return r.topic_rules != cython.NULL and not (r.topic_rules.rewrites.empty() or is_bridge(c))
 
 
 def _append_renamed(r, filter, body):
@@ -98,30 +105,30 @@ def _append_renamed(r, filter, body):
     body.append(cython.cast(cython.p_char, topics.data), topics.size)
 
 
-def _rename(r, c, packet, with_options, body):
-    """The same SUBSCRIBE or UNSUBSCRIBE with the names that the operator wants; false: there are no rules for
-    any.
+def _rename(r, body, packet, with_options, renamed):
+    """The same SUBSCRIBE or UNSUBSCRIBE with the names that the operator wants. More filters than a client
+    may have keep their names, so that one packet does not take long: they are refused, or there are none.
+    Steps are counted where each filter is applied.
     """
     filter: Span
     options: uint8_t
-    if r.topic_rules.rewrites.empty():
-        return False
     rest: Span = packet.filters
-    append_u16(body, packet.packet_id)
-    if c.version == 5:
-        properties: string
-        if with_options and has_property(cython.address(packet.properties), PROP_SUBSCRIPTION_ID):
-            append_varint_property(
-                PROP_SUBSCRIPTION_ID, packet.properties.subscription_id, cython.address(properties)
-            )
-        body.push_back(cython.cast(cython.char, properties.size()))
-        body.append(properties)
-    while next_filter(cython.address(rest), with_options, cython.address(filter), cython.address(options)):
-        count_steps(1)
-        _append_renamed(r, filter, body)
+    left: uint32_t = min(packet.count, _filters_max(r))
+    # packet identifier and properties
+    renamed.assign(cython.cast(cython.p_char, body), cython.cast(cython.size_t, rest.data - body))
+    while left and next_filter(
+        cython.address(rest), with_options, cython.address(filter), cython.address(options)
+    ):
+        left -= 1
+        _append_renamed(r, filter, renamed)
         if with_options:
-            body.push_back(cython.cast(cython.char, options))
-    return True
+            renamed.push_back(cython.cast(cython.char, options))
+    renamed.append(cython.cast(cython.p_char, rest.data), rest.size)
+
+
+def _filters_max(r):
+    """Of one packet."""
+    return max(r.common.limits.subscriptions_max, _FILTERS_MAX)
 
 
 def _fill_in(c, wanted, filter):
@@ -147,9 +154,12 @@ def _fill_in(c, wanted, filter):
 
 
 def _has(c, filter, options):
-    """Whether the session, which has come back, is subscribed so already."""
+    """Whether the session, which has come back, is subscribed so already, or as far as it may be."""
     if c.session.subscriptions == cython.NULL or not c.session.subscriptions.count(filter[0]):
         return False
+    judge_filter(c, span_of(filter), cython.address(options))
+    if options & 3 > c.qos_max:
+        options = options & 0xFC | c.qos_max
     return c.session.subscriptions[0][filter[0]].options & _KEPT == options & _KEPT
 
 
@@ -317,7 +327,7 @@ def _apply_subscribe(r, c, packet, answer):
             options = options & 0xFC | c.qos_max
         if reason >= 0x80:
             note_drop(r, c.session, C_REFUSED_NOT_AUTHORISED, 1)
-        elif index >= max(r.common.limits.subscriptions_max, _FILTERS_MAX):
+        elif index >= _filters_max(r):
             reason = RC_QUOTA_EXCEEDED
             r.tally[C_REFUSED_SUBSCRIPTIONS] += 1
             if names_stream(filter):
@@ -373,16 +383,16 @@ def handle_unsubscribe(r, c, first, body, size):
         first, body, size, c.version, r.common.limits.topic_levels_max, cython.address(packet)
     )
     renamed: string
-    if r.topic_rules != cython.NULL and fault == FAULT_NONE:
-        if _rename(r, c, cython.address(packet), False, cython.address(renamed)):
-            fault = parse_unsubscribe(
-                first,
-                span_of(cython.address(renamed)).data,
-                cython.cast(uint32_t, renamed.size()),
-                c.version,
-                r.common.limits.topic_levels_max,
-                cython.address(packet),
-            )
+    if fault == FAULT_NONE and _renames(r, c):
+        _rename(r, body, cython.address(packet), False, cython.address(renamed))
+        fault = parse_unsubscribe(
+            first,
+            span_of(cython.address(renamed)).data,
+            cython.cast(uint32_t, renamed.size()),
+            c.version,
+            r.common.limits.topic_levels_max,
+            cython.address(packet),
+        )
     if fault != FAULT_NONE:
         doom(r, c, fault_reason(fault), fault)
         return
@@ -395,4 +405,5 @@ def handle_unsubscribe(r, c, first, body, size):
     rest: Span = packet.filters
     while next_filter(cython.address(rest), False, cython.address(filter), cython.address(options)):
         reasons.push_back(_drop_one(r, c, filter, fails))
+        count_steps(1)
     _answer(r, c, UNSUBACK, packet.packet_id, cython.address(reasons), cython.NULL, stored and not fails)

@@ -10,6 +10,7 @@ from cython.cimports.tidemq.engine.index.topic_rules import (
     Rewrite,
     TopicRules,
     close_topic_rules,
+    fixed_bytes,
     new_topic_rules,
     release_topic_rules,
 )
@@ -34,12 +35,14 @@ def _fill(rules, rows):
     for topic_filter, to, actions in rows.rewrites:
         rewrite: Rewrite
         rewrite.filter = topic_filter
+        rewrite.fixed = fixed_bytes(cython.address(rewrite.filter))
         rewrite.to = to
         rewrite.actions = actions
         rules.rewrites.push_back(rewrite)
     for topic_filter, ttl_ms in rows.lifetimes:
         lifetime: Lifetime
         lifetime.filter = topic_filter
+        lifetime.fixed = fixed_bytes(cython.address(lifetime.filter))
         lifetime.ttl_ms = ttl_ms
         rules.lifetimes.push_back(lifetime)
     for topic_filter, options in rows.subscriptions:

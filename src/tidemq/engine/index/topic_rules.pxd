@@ -13,11 +13,13 @@ cdef enum:
 
 cdef cppclass Rewrite:
     string filter
+    uint32_t fixed               # bytes that topics begin with, see `fixed_bytes`
     string to                    # a level `$1` to `$9` stands for what that wildcard of `filter` stands for
     uint8_t actions
 
 cdef cppclass Lifetime:          # of what is retained
     string filter
+    uint32_t fixed               # as above
     int64_t ttl_ms
 
 cdef cppclass ConnectSubscription:
@@ -39,6 +41,7 @@ cdef cppclass TopicRules:
 cdef TopicRules* new_topic_rules() noexcept nogil
 cdef void close_topic_rules(TopicRules* rules, int64_t* tally) noexcept nogil
 cdef void release_topic_rules(TopicRules* rules, int64_t* tally) noexcept nogil
+cdef uint32_t fixed_bytes(const string* filter) noexcept nogil
 cdef uint16_t find_rewrite(const TopicRules* rules, Span topic, uint8_t action) noexcept nogil
 cdef uint16_t find_lifetime(const TopicRules* rules, Span topic) noexcept nogil
 cdef bint rewrite(const TopicRules* rules, uint16_t number, Span topic, string* out) noexcept nogil
@@ -48,6 +51,7 @@ cdef inline void hold_topic_rules(TopicRules* rules) noexcept nogil:
 
 # of this module alone
 cdef int64_t _bytes(const TopicRules* rules) noexcept nogil
+cdef bint _begins_otherwise(const string* filter, uint32_t fixed, Span topic) noexcept nogil
 cdef uint32_t _level_end(Span text, uint32_t at) noexcept nogil
 cdef bint _same_level(Span pattern, uint32_t i, Span text, uint32_t j) noexcept nogil
 cdef void _note(Span* captures, int number, Span found) noexcept nogil

@@ -7,11 +7,11 @@ they are gone through once for a topic, not for a message.
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint16_t, uint32_t
-from cython.cimports.libc.string import memcmp
+from cython.cimports.libc.string import memchr, memcmp
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.base.counters import LIVE_RULES, MEMORY_RULES
 from cython.cimports.tidemq.engine.base.system import ACQ_REL, add_int
-from cython.cimports.tidemq.engine.index.topic_rules import TopicRules
+from cython.cimports.tidemq.engine.index.topic_rules import Lifetime, Rewrite, TopicRules
 from cython.cimports.tidemq.wire.protocol import Span
 from cython.cimports.tidemq.wire.topics import HASH, PLUS, SLASH
 
@@ -55,14 +55,27 @@ def release_topic_rules(rules, tally):
         del rules
 
 
+def fixed_bytes(filter):
+    """How many bytes every topic begins with that a filter matches: all before its first wildcard but the
+    slash, for a `/#` stands for the parent too.
+    """
+    size: cython.size_t = filter.find_first_of(cython.cast(cython.p_char, b"+#"))
+    if size > filter.size():
+        size = filter.size()
+    elif size:
+        size -= 1
+    return cython.cast(uint32_t, size)
+
+
 def find_rewrite(rules, topic, action):
     """1 + the number of the rule that gives a topic, or a filter, another name; 0: none does."""
     captures: Span[9]
     index: cython.size_t
     for index in range(rules.rewrites.size()):
-        if not rules.rewrites[index].actions & action:
+        rule: cython.pointer[cython.const[Rewrite]] = cython.address(rules.rewrites[index])
+        if not rule.actions & action or _begins_otherwise(cython.address(rule.filter), rule.fixed, topic):
             continue
-        if _capture(cython.address(rules.rewrites[index].filter), topic, captures):
+        if _capture(cython.address(rule.filter), topic, captures):
             return cython.cast(uint16_t, index + 1)
     return 0
 
@@ -72,7 +85,10 @@ def find_lifetime(rules, topic):
     captures: Span[9]
     index: cython.size_t
     for index in range(rules.lifetimes.size()):
-        if _capture(cython.address(rules.lifetimes[index].filter), topic, captures):
+        rule: cython.pointer[cython.const[Lifetime]] = cython.address(rules.lifetimes[index])
+        if _begins_otherwise(cython.address(rule.filter), rule.fixed, topic):
+            continue
+        if _capture(cython.address(rule.filter), topic, captures):
             return cython.cast(uint16_t, index + 1)
     return 0
 
@@ -88,16 +104,36 @@ def rewrite(rules, number, topic, out):
     return not out.empty() and out[0][0] != _DOLLAR and out.size() <= _TOPIC_BYTES_MAX
 
 
+def _begins_otherwise(filter, fixed, topic):
+    """Whether a rule cannot match because of the beginning, which is so of most rules. The last byte of that
+    is looked at first: there rules with a common beginning differ.
+    """
+    if topic.size < fixed:
+        return True
+    if fixed == 0:
+        return False
+    return topic.data[fixed - 1] != cython.cast(uint8_t, filter[0][fixed - 1]) or (
+        memcmp(topic.data, filter.data(), fixed) != 0
+    )
+
+
 def _level_end(text, at):
-    while at < text.size and text.data[at] != SLASH:
-        at += 1
-    return at
+    if at >= text.size:
+        return text.size
+    found: cython.pointer[cython.const[uint8_t]] = cython.cast(
+        cython.pointer[cython.const[uint8_t]], memchr(text.data + at, SLASH, text.size - at)
+    )
+    return text.size if found == cython.NULL else cython.cast(uint32_t, found - text.data)
 
 
 def _same_level(pattern, i, text, j):
-    """Whether the levels that begin there are the same."""
+    """Whether the levels that begin there are the same. The text's may be very long: its end is not looked
+    for.
+    """
     size: uint32_t = _level_end(pattern, i) - i
-    return size == _level_end(text, j) - j and memcmp(pattern.data + i, text.data + j, size) == 0
+    if text.size - j < size or memcmp(pattern.data + i, text.data + j, size):
+        return False
+    return j + size == text.size or text.data[j + size] == SLASH
 
 
 def _note(captures, number, found):
@@ -119,19 +155,18 @@ def _capture(filter, topic, captures):
     if topic.size == 0 or topic.data[0] == _DOLLAR:
         return False  # a rule's filter never begins with a `$`, and a wildcard is none [MQTT-4.7.2-1]
     while True:
-        end: uint32_t = _level_end(topic, j)
         if i < pattern.size and pattern.data[i] == HASH:
             _note(captures, count, Span(topic.data + j, topic.size - j))
             return True
         if i < pattern.size and pattern.data[i] == PLUS:
             if j < topic.size and topic.data[j] == HASH:
                 return False
-            _note(captures, count, Span(topic.data + j, end - j))
+            _note(captures, count, Span(topic.data + j, _level_end(topic, j) - j))
             count += 1
         elif not _same_level(pattern, i, topic, j):
             return False
         i = _level_end(pattern, i)
-        j = end
+        j = _level_end(topic, j)
         if i == pattern.size:
             return j == topic.size
         if j == topic.size:
