@@ -483,6 +483,8 @@ async def test_what_is_with_a_plugin_that_goes_is_decided_by_it(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        (PluginConfig(name="sparkplug", filters=("spBv1.0/" + "+/" * 64 + "#",)), "topic_levels_max"),
+        (PluginConfig(name="sparkplug", filters=(5000 * "x",)), "topic_bytes_max"),
         (PluginConfig(name="sparkplog"), "plugins.1.name"),
         (PluginConfig(name="sparkplug", options={"death": 1}), "options of sparkplug.death"),
         (PluginConfig(name="sparkplug", filters=("a/#/b",)), "filters"),

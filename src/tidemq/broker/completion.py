@@ -1,4 +1,4 @@
-"""Work that is done to its end, whoever stops waiting for it."""
+"""Work that is done to its end, whoever stops waiting for it; and who it is that was cancelled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def is_wanted() -> bool:
+    """Of a CancelledError that has come up in this task: whether the task itself is cancelled. Else what it
+    waited for has been, or somebody has raised one: a failure as any other.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def complete(work: Coroutine[Any, Any, T]) -> T:

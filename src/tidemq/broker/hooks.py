@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 
 import pluggy
 
+from tidemq.broker.completion import is_wanted
 from tidemq.broker.fault_log import Lines
 from tidemq.broker.plugins.calling import Hook
 from tidemq.broker.plugins.messages import Decision, Route
@@ -127,7 +128,9 @@ class Hooks:
     async def _tell(self, hook: pluggy.HookImpl, argument: object) -> None:
         try:
             await _call(hook, argument)
-        except Exception:  # noqa: BLE001 - a plugin may raise anything
+        except (Exception, asyncio.CancelledError) as error:  # a plugin may raise anything
+            if isinstance(error, asyncio.CancelledError) and is_wanted():
+                raise
             if self._failures.take():  # strangers can cause it
                 _log.exception("hook %s of plugin %s failed", hook.function.__name__, hook.plugin_name)
 

@@ -18,6 +18,7 @@ from tidemq.broker.providers import Reloadable, close_provider, counts_of, find_
 from tidemq.config import Config, refused
 from tidemq.engine.door.events import Acknowledged, HeldMessage
 from tidemq.errors import UsageError
+from tidemq.limits import Limits
 from tidemq.wire import Publish, encode, encode_properties, forwarded_properties
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class OwnPlugins:
 
     def load(self) -> None:
         """Makes those that the configuration names. ConfigError, with the key, where one is wrong."""
-        self._own = self._make(self._config, [])
+        self._own = self._make(self._config, [], [])
         self.hooks.replace(self._checked(self._own))
 
     def start(self, engine: Engine, access: PluginAccess) -> None:
@@ -127,8 +128,10 @@ class OwnPlugins:
         assert self._batches is not None
         self._batches.on_acknowledged(event)
 
-    def _make(self, config: Config, known: Sequence[Plugin]) -> list[Plugin]:
-        """The plugins that it names: those that are known with the same settings, or new ones."""
+    def _make(self, config: Config, known: Sequence[Plugin], new: list[Plugin]) -> list[Plugin]:
+        """The plugins that it names: those that are known with the same settings, or new ones, which are
+        added to `new` at once.
+        """
         left = list(known)
         made: list[Plugin] = []
         for number, each in enumerate(config.plugins):
@@ -138,37 +141,65 @@ class OwnPlugins:
             else:
                 provider = find_provider("plugin", each.name, each.options, config, f"plugins.{number}.name")
                 same = Plugin(provider, **each.model_dump())
+                new.append(same)
             made.append(same)
         return made
 
     def _checked(self, own: Sequence[Plugin]) -> Hooks:
         """Those and the program's. ConfigError where a setting does not fit a plugin."""
         try:
-            return Hooks([*self._given, *own], self._config.fault_lines_max)
+            hooks = Hooks([*self._given, *own], self._config.fault_lines_max)
+            for plugin in own:
+                for text in (*plugin.filters, *plugin.delivered_filters):
+                    _check_length(plugin, text, self._config.limits)
         except UsageError as error:
             raise refused("configuration", "plugins", str(error), ["what docs/plugins.md says"]) from error
+        return hooks
 
-    async def _change(self, found: Config) -> None:
-        own = self._make(found, self._own)
+    def _change_to(self, own: Sequence[Plugin]) -> Hooks:
+        """ConfigError where they cannot take the place of those of now."""
         hooks = self._checked(own)
         for name in LIFECYCLE:
             if hooks.has(name) != self.hooks.has(name):
                 problem = f"the first plugin with the hook {name} comes, or the last goes"
                 raise refused("configuration", "plugins", problem, ["a restart"])
+        return hooks
+
+    async def _change(self, found: Config) -> None:
+        new: list[Plugin] = []
+        try:
+            own = self._make(found, self._own, new)
+            hooks = self._change_to(own)
+        except BaseException:
+            for plugin in new:  # nobody else has them
+                await close_provider(plugin.implementation)
+            raise
         gone = [plugin for plugin in self._own if plugin not in own]
         before = self._batches
         self.hooks.replace(hooks)
         self._own, self._config = own, found
         if before is not None and self._begin is not None:
             self._batches = self._begin()
-            task = asyncio.create_task(_end(before, gone))
+            task = asyncio.create_task(_end(before, gone, tuple(self._ending)))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
 
-async def _end(batches: Batches, gone: Sequence[Plugin]) -> None:
-    """Once what was with plugins has gone on, those that are not wanted any more are closed."""
-    await batches.drain()
-    await batches.close()
-    for plugin in gone:
-        await close_provider(plugin.implementation)
+def _check_length(plugin: Plugin, topic_filter: str, limits: Limits) -> None:
+    levels, size = topic_filter.count("/") + 1, len(topic_filter.encode())
+    if levels > limits.topic_levels_max or size > limits.topic_bytes_max:
+        beyond = "is beyond topic_levels_max or topic_bytes_max"
+        raise UsageError(f"plugin {plugin.name}: the filter {topic_filter[:40]!r} {beyond}")
+
+
+async def _end(batches: Batches, gone: Sequence[Plugin], earlier: Sequence[asyncio.Task[None]]) -> None:
+    """Once what was with plugins has gone on, those that are not wanted any more are closed; what went before
+    may still be with them.
+    """
+    try:
+        await batches.drain()
+        await asyncio.gather(*earlier, return_exceptions=True)
+    finally:
+        await batches.close()
+        for plugin in gone:
+            await close_provider(plugin.implementation)

@@ -23,6 +23,7 @@ from tidemq.broker.access.connected_clients import Clients
 from tidemq.broker.access.failed_logins import FailedLogins
 from tidemq.broker.access.remembered import Remembered
 from tidemq.broker.acl_rules import rows_of
+from tidemq.broker.completion import is_wanted
 from tidemq.broker.fault_log import Lines
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.providers import (
@@ -307,7 +308,9 @@ class Decisions:
         except TimeoutError:
             self.counts["decisions_late"] += 1
             refuse(late)
-        except Exception:  # noqa: BLE001 - an authenticator may raise anything
+        except (Exception, asyncio.CancelledError) as error:  # an authenticator may raise anything
+            if isinstance(error, asyncio.CancelledError) and is_wanted():
+                raise
             self.counts["decisions_failed"] += 1
             if self._failures.take():  # strangers can cause it
                 _log.exception("a decision failed, the client is refused")

@@ -68,6 +68,12 @@ class Waiting(Generic[Item]):
         self._queue.append(item)
         self._wake.set()
 
+    def forget(self) -> int:
+        """Nothing waits any more; how much did."""
+        count = len(self._queue)
+        self._queue.clear()
+        return count
+
     async def take(self) -> list[Item]:
         """The next batch; waits until there is something."""
         while not self._queue:
@@ -134,6 +140,8 @@ class Batches:
         """Waits until no message is under way; none is to come any more. Ticks and reports end."""
         for task in self._tasks[len(self._stations) :]:
             task.cancel()
+        for each in self._reports:
+            self.counts["plugin_acknowledgements_dropped"] += each.forget()
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -199,7 +207,7 @@ class Batches:
             if decision is not None:
                 try:
                     self._apply(passing, decision)
-                except (UsageError, TypeError, ValueError, AttributeError) as error:
+                except Exception as error:  # noqa: BLE001 - it is made of whatever the plugin has put there
                     self.counts["plugin_messages_undecided"] += 1
                     if self._lines.take():
                         _log.error("a decision of plugin %s: %s", station.caller.plugin.name, error)
@@ -243,7 +251,7 @@ class Batches:
     def _try_to_publish(self, route: Route) -> bool:
         try:
             self._publish(route)
-        except (UsageError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001 - as above
             if self._lines.take():
                 _log.error("a plugin's message cannot be published: %s", error)
             return False
@@ -266,8 +274,12 @@ class Batches:
     async def _report(self, waiting: Waiting[Acknowledged]) -> None:
         while True:
             batch = await waiting.take()
-            if await waiting.caller.call(batch) is FAILURE:
-                self.counts["plugin_acknowledgements_dropped"] += len(batch)
+            told = False
+            try:
+                told = await waiting.caller.call(batch) is not FAILURE
+            finally:  # also where it is cancelled
+                if not told:
+                    self.counts["plugin_acknowledgements_dropped"] += len(batch)
             await asyncio.sleep(0)
 
     async def _tick(self, caller: Caller) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from tidemq.broker.circuit_breaker import CircuitBreaker
+from tidemq.broker.completion import is_wanted
 from tidemq.broker.fault_log import Lines
 from tidemq.broker.plugins.plugin import Plugin
 
@@ -40,6 +41,10 @@ class Caller:
 
     async def call(self, argument: object) -> object:
         """Its answer, or FAILURE: it has raised, it is late, or it is not called now."""
+        async with self.plugin.turn(self._name):
+            return await self._call(argument)
+
+    async def _call(self, argument: object) -> object:
         permit = self._breaker.enter()
         if permit is None:
             return FAILURE
@@ -52,7 +57,9 @@ class Caller:
                 answer = await found if inspect.isawaitable(found) else found
         except TimeoutError:
             late = True
-        except Exception:  # noqa: BLE001 - a plugin may raise anything
+        except (Exception, asyncio.CancelledError) as error:  # a plugin may raise anything
+            if isinstance(error, asyncio.CancelledError) and is_wanted():
+                raise
             self._counts["plugin_calls_failed"] += 1
             if self._lines.take():  # strangers can cause it
                 _log.exception("hook %s of plugin %s failed", self._name, self.plugin.name)

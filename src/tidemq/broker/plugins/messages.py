@@ -63,7 +63,7 @@ def change(message: HeldMessage, decision: Decision, limits: Limits) -> bytes:
     """
     properties = message.properties if decision.properties is None else decision.properties
     topic = message.topic if decision.topic is None else decision.topic
-    payload = message.payload if decision.payload is None else bytes(decision.payload)
+    payload = message.payload if decision.payload is None else memoryview(decision.payload).tobytes()
     retain = message.retain if decision.retain is None else decision.retain
     packet = encode(
         Publish(
@@ -77,7 +77,9 @@ def change(message: HeldMessage, decision: Decision, limits: Limits) -> bytes:
         5,
     )
     fault = topic_name_fault(topic, limits.topic_levels_max)
-    if fault or len(topic.encode()) > limits.topic_bytes_max or len(packet) > limits.packet_bytes_max:
+    large = limits.payload_bytes_max and len(payload) > limits.payload_bytes_max
+    large = large or len(topic.encode()) > limits.topic_bytes_max or len(packet) > limits.packet_bytes_max
+    if fault or large:
         raise UsageError(f"{topic[:40]!r}: topic or message is beyond the limits")
     message.topic, message.payload, message.retain = topic, payload, retain
     if decision.properties is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ class Plugin:
 
     def __init__(self, implementation: object, **settings: Any) -> None:
         self.implementation = implementation
+        self._turns: dict[str, asyncio.Lock] = {}
         try:
             self.config = PluginConfig.model_validate({"name": type(implementation).__name__, **settings})
         except ValidationError as error:
@@ -30,6 +32,10 @@ class Plugin:
     def name(self) -> str:
         """For logs and errors."""
         return self.config.name
+
+    def turn(self, hook: str) -> asyncio.Lock:
+        """One call of a hook at a time: also while others come and go, and what is under way is drained."""
+        return self._turns.setdefault(hook, asyncio.Lock())
 
     @property
     def filters(self) -> tuple[str, ...]:
