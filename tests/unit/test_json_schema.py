@@ -60,6 +60,13 @@ async def play(config: Config, act: Callable[[Broker], None]) -> dict[str, int]:
         return broker.counters()
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig", "utf-8"])
+def test_json_is_utf_8(schema: Path, encoding: str) -> None:
+    """RFC 8259 section 8.1: nobody who reads it expects anything else."""
+    decision = decide(plugin(schema), GOOD.decode().encode(encoding))
+    assert (decision is None) == (encoding == "utf-8")
+
+
 @pytest.mark.parametrize(("action", "reason"), [("refuse", 0x99), ("drop", 0x10), ("pass", 0)])
 async def test_what_does_not_fit_goes_to_the_topic_for_rejects(
     schema: Path, action: str, reason: int

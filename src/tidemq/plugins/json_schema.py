@@ -24,6 +24,7 @@ from tidemq.wire.filters import matches
 
 PAYLOAD_FORMAT_INVALID = 0x99
 REASON_CHARACTERS_MAX = 200  # of the user property
+TOPICS_MAX = 10_000  # whose rules are remembered
 SCHEMA_COUNTERS = ("schema_messages_valid", "schema_messages_invalid")
 
 _LEVELS_MAX = 65_535
@@ -65,12 +66,14 @@ class JsonSchema:
     def __init__(self, options: SchemaOptions) -> None:
         self._options = options
         self._rules = _load(options)
+        self._known: dict[str, tuple[_Checked, ...]] = {}  # by topic
         self.filters = tuple(dict.fromkeys(rule.filter for rule in options.rules))
         self.counts: Counter[str] = Counter()
 
     def reload(self) -> None:
         """Reads the schemas again; where one is wrong, raises ConfigError, and the old ones stay."""
         self._rules = _load(self._options)
+        self._known.clear()
 
     @hookimpl
     def publish(self, messages: list[HeldMessage]) -> list[Decision | None]:
@@ -78,21 +81,31 @@ class JsonSchema:
         return [self._decide(message) for message in messages]
 
     def _decide(self, message: HeldMessage) -> Decision | None:
-        for checked in self._rules:
-            if matches(checked.rule.filter, message.topic):
-                problem = self._problem(checked, message.payload)
-                if problem:
-                    self.counts["schema_messages_invalid"] += 1
-                    return _reject(checked.rule, message, problem)
+        for checked in self._about(message.topic):
+            problem = self._problem(checked, message.payload)
+            if problem:
+                self.counts["schema_messages_invalid"] += 1
+                return _reject(checked.rule, message, problem)
         self.counts["schema_messages_valid"] += 1
         return None
+
+    def _about(self, topic: str) -> tuple[_Checked, ...]:
+        """The rules that are about a topic: to go through all takes longer than to look at the message."""
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= TOPICS_MAX:
+                self._known.clear()
+            known = tuple(each for each in self._rules if matches(each.rule.filter, topic))
+            self._known[topic] = known
+        return known
 
     def _problem(self, checked: _Checked, payload: bytes) -> str:
         """Why it does not fit; empty: it does."""
         if len(payload) > self._options.payload_bytes_max:
             return f"{len(payload)} bytes are more than payload_bytes_max"
         try:
-            checked.validate(json.loads(payload, parse_constant=_refuse_constant))
+            # decoded here: json takes UTF-16 and UTF-32 as well, which who reads the message does not expect
+            checked.validate(json.loads(payload.decode(), parse_constant=_refuse_constant))
         except jsonschema_rs.ValidationError as error:
             path = "/".join(str(part) for part in error.instance_path)
             return f"/{path}: {error.message}" if path else error.message
