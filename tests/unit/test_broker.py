@@ -359,6 +359,6 @@ def test_fault_lines_are_bounded_a_second_and_the_rest_counted(caplog: pytest.Lo
 
 def test_every_name_of_the_package_is_there() -> None:
     """All that a plugin or a provider has to name, too."""
-    assert {"Access", "AclRule", "ConnectRequest", "PublishRequest", "Verdict"} < set(tidemq.__all__)
+    assert {"Access", "AclRule", "ConnectRequest", "HeldMessage", "Verdict"} < set(tidemq.__all__)
     for name in tidemq.__all__:
         assert getattr(tidemq, name) is not None

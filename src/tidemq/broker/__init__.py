@@ -21,7 +21,6 @@ from tidemq.engine.door.events import (
     ConnectRequest,
     Disconnected,
     HeldMessage,
-    PublishRequest,
     SubscribeRequest,
 )
 
@@ -42,7 +41,6 @@ __all__ = [
     "HeldMessage",
     "Message",
     "Plugin",
-    "PublishRequest",
     "Route",
     "SubscribeRequest",
     "Subscription",
