@@ -81,6 +81,8 @@ async def test_a_wrong_one_and_too_many_are_refused(config: Config, monkeypatch:
     def act() -> None:
         for body in ({}, {"topic_filter": ""}, {"topic_filter": "a#"}, {"filter": "a"}):
             assert asked(broker, "POST", body)[0] == 400
+        for topic_filter in ("$share/group/a", "$exclusive/a"):  # which would take from others
+            assert asked(broker, "POST", {"topic_filter": topic_filter})[0] == 400
         for topic_filter, status in (("a", 201), ("b", 201), ("c", 409), ("a", 201)):
             assert asked(broker, "POST", {"topic_filter": topic_filter})[0] == status
 
@@ -122,7 +124,7 @@ async def test_those_of_the_configuration_are_metrics_by_the_filter_that_was_nam
         await asyncio.to_thread(act)
 
 
-@pytest.mark.parametrize("topic_filter", ["", "a#", "a/#/b"])
+@pytest.mark.parametrize("topic_filter", ["", "a#", "a/#/b", "$share/group/a"])
 async def test_a_wrong_one_of_the_configuration_is_refused(config: Config, topic_filter: str) -> None:
     with pytest.raises(ConfigError, match=r"configuration: watched_topics: .*accepted: topic filters"):
         await Broker(config.model_copy(update={"watched_topics": (topic_filter,)})).start()

@@ -194,6 +194,8 @@ class EngineView:
         """
         self.engine._check_open()
         self.engine._check_topic(topic_filter, 0, topic_filter_fault)
+        if topic_filter.startswith(("$share/", "$exclusive/")):  # to count would be to take from somebody
+            raise UsageError(f"{topic_filter!r}: accepted is the filter of topics that is behind that")
         if not 0 <= place < WATCHES_MAX:
             raise UsageError(f"there is no place {place} to count at")
         counted: cython.pointer[WatchCount] = cython.address(self.engine.common.watched[place])
