@@ -354,8 +354,9 @@ def write_dynamic_security(chance: random.Random, folder: Path) -> list[int]:
     (folder / "ds.json").write_text(json.dumps(document))
     port = free_port()
     user = "user root\n" if os.geteuid() == 0 else ""
+    anonymous = chance.choice(["true", "false"])
     (folder / "mosquitto.conf").write_text(
-        f"{user}set_tcp_nodelay true\nlistener {port} 127.0.0.1\nallow_anonymous {chance.choice(['true', 'false'])}\n"
+        f"{user}set_tcp_nodelay true\nlistener {port} 127.0.0.1\nallow_anonymous {anonymous}\n"
         f"plugin {PLUGIN}\nplugin_opt_config_file {folder}/ds.json\n"
     )
     return [port]

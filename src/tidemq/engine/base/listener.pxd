@@ -1,4 +1,4 @@
-"""A listener as the reactors see it."""
+"""A listener as the reactors see it. Layout only; no code."""
 from libc.stdint cimport int64_t, uint8_t
 from libcpp cimport bool
 from libcpp.string cimport string

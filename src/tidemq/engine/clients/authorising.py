@@ -17,7 +17,7 @@ from cython.cimports.tidemq.engine.base.counters import C_REFUSED_NOT_AUTHORISED
 from cython.cimports.tidemq.engine.base.event import EVENT_JUDGED, EVENT_REVOKED, Event
 from cython.cimports.tidemq.engine.base.message import topic_of
 from cython.cimports.tidemq.engine.base.steps import count_steps
-from cython.cimports.tidemq.engine.base.system import AF_INET, AF_INET6, RELAXED, add_i64, inet_pton
+from cython.cimports.tidemq.engine.base.system import AF_INET, AF_INET6, RELAXED, add_i64, inet_pton, load_u8
 from cython.cimports.tidemq.engine.clients.authorising import find_judgement, message_bit
 from cython.cimports.tidemq.engine.clients.replaying import names_stream
 from cython.cimports.tidemq.engine.clients.wills import discard_will
@@ -135,7 +135,12 @@ def take_names(r, c, letter):
 def keep_username(r, c, connect):
     """For who decides on what the client does, and, where somebody has let it in as that user, for lists."""
     wanted: cython.bint = r.common.ask_subscribe or r.common.ask_publish or r.policy != cython.NULL
-    wanted = wanted or r.common.plugins or r.common.ask_connect or c.listener.asks
+    wanted = (
+        wanted
+        or load_u8(cython.address(r.common.plugins), RELAXED)
+        or r.common.ask_connect
+        or c.listener.asks
+    )
     wanted = wanted or r.topic_rules != cython.NULL
     wanted = wanted or auth_method_of(c) != cython.NULL  # who may authenticate again, as the same user
     if wanted and connect.has_username:

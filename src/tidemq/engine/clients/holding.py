@@ -12,7 +12,7 @@ from cython.cimports.tidemq.engine.base.counters import C_DROPPED_HELD, MEMORY_B
 from cython.cimports.tidemq.engine.base.event import EVENT_HELD, Event
 from cython.cimports.tidemq.engine.base.message import hold_message, topic_of
 from cython.cimports.tidemq.engine.base.steps import count_steps
-from cython.cimports.tidemq.engine.base.system import RELAXED, add_i64, load_i64
+from cython.cimports.tidemq.engine.base.system import RELAXED, add_i64, load_i64, load_u8
 from cython.cimports.tidemq.engine.link.backpressure import pause_held
 from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.reports import (
@@ -200,7 +200,10 @@ def hand_over_will(r, s):
     if s.delayed_bytes:
         return False
     topic: Span = topic_of(s.will.message)
-    if not r.common.plugins or not find_receivers(r, cython.address(topic)).plugins & PLUGIN_PUBLISH:
+    if (
+        not load_u8(cython.address(r.common.plugins), RELAXED)
+        or not find_receivers(r, cython.address(topic)).plugins & PLUGIN_PUBLISH
+    ):
         return False
     event: cython.pointer[Event] = new_event(EVENT_HELD, 0)
     event.client_id = s.client_id

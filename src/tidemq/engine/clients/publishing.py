@@ -17,7 +17,7 @@ from cython.cimports.tidemq.engine.base.counters import (
 )
 from cython.cimports.tidemq.engine.base.event import EVENT_PUBLISH, Event
 from cython.cimports.tidemq.engine.base.message import Passage, close_passage, empty_passage, passage_message
-from cython.cimports.tidemq.engine.base.system import RELAXED, load_int
+from cython.cimports.tidemq.engine.base.system import RELAXED, load_int, load_u8
 from cython.cimports.tidemq.engine.clients.authorising import (
     find_judgement,
     is_own_state,
@@ -218,7 +218,7 @@ def handle_publish(r, c, first, body, size, frame, frame_size):
         if not known.allowed & message_bit(publish.qos, publish.retain):
             _deny_publish(r, c, cython.address(publish), RC_NOT_AUTHORIZED, C_REFUSED_NOT_AUTHORISED)
             return
-    if r.common.plugins or c.held != cython.NULL:
+    if load_u8(cython.address(r.common.plugins), RELAXED) or c.held != cython.NULL:
         _admit_publish(r, c, cython.address(publish), first, body, size, frame, frame_size, entry, r.now_ms)
     else:
         accept_publish(r, c, cython.address(publish), frame, frame_size, entry, r.now_ms)

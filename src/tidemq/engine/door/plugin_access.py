@@ -4,6 +4,7 @@ import cython
 from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.asserting import holds
+from cython.cimports.tidemq.engine.base.system import RELAXED, store_u8
 from cython.cimports.tidemq.engine.door.conversion import string_of
 from cython.cimports.tidemq.engine.door.engine import Engine
 from cython.cimports.tidemq.engine.index.subscribers import PLAIN, PLUGIN_REACTOR, Subscription
@@ -63,7 +64,7 @@ class PluginAccess:
         unlock_exclusive(common.subscriptions)
         holds(removed, b"plugin access: a filter that plugins want no more was in the index")
         self.filters = wanted
-        common.plugins = len(wanted) > 0
+        store_u8(cython.address(common.plugins), len(wanted) > 0, RELAXED)
 
     def answer(self, answers) -> None:
         """Answers HeldMessages: connection, number, reason and packet of each. Reason 0: the message goes on,

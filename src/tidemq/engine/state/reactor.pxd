@@ -150,7 +150,7 @@ cdef struct WatchCount:          # of one such filter
 cdef cppclass Common:
     EngineLimits limits
     bool ask_connect, ask_subscribe, ask_publish, report_connections
-    bool plugins                 # they want some messages: the index has their filters
+    uint8_t plugins              # atomic; 1: they want some messages: the index has their filters
     int64_t held                 # atomic: PUBLISH packets that wait for them
     int64_t judged               # atomic: the last number of a set of rules, or of whom an authoriser was asked about
     vector[Reactor*] reactors
