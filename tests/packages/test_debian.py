@@ -44,6 +44,7 @@ def test_it_needs_what_its_unit_calls() -> None:
 def test_its_configuration_is_accepted_and_lets_in_nobody_from_elsewhere() -> None:
     config = load_config(DEBIAN / "tidemq.toml", {})
     assert (config.port, config.admin_port, config.admin_host) == (1883, 18083, "127.0.0.1")
+    assert config.admin_token_file == "/etc/tidemq/admin-token"
     assert (config.authenticator, config.authenticator_options) == ("anonymous", {})
 
 
@@ -126,6 +127,10 @@ def test_it_is_installed_upgraded_with_its_data_and_purged(
     container.run("apt-get", "-q", "install", "--yes", "/first.deb")
     assert (container.root / "var/lib/tidemq").stat().st_mode & 0o777 == 0o700
     assert (container.root / "etc/tidemq").stat().st_mode & 0o777 == 0o750
+    token = container.root / "etc/tidemq/admin-token"
+    drawn = token.read_text()
+    assert re.fullmatch(r"[0-9a-f]{64}", drawn)
+    assert (token.stat().st_mode & 0o777, token.stat().st_uid) == (0o640, 0)
     installed = files_of(container, "usr/lib/tidemq")
     with service(container, tmp_path / "first.log") as broker:
         container.run("tidemq", "sub", *METER, "-E", network_of=broker)
@@ -133,11 +138,16 @@ def test_it_is_installed_upgraded_with_its_data_and_purged(
             run = ["tidemq", "pub", *HERE, "-t", topic, "-m", "kept", "-q", "1", *more]
             container.run(*run, network_of=broker)
         assert "ok" in container.run("tidemq", "admin", "health", network_of=broker)
+        asked = ["tidemq", "admin", "--token-file", "/etc/tidemq/admin-token", "alarms"]
+        container.run(*asked, network_of=broker)
+        with pytest.raises(AssertionError, match="the admin token is missing"):
+            container.run("tidemq", "admin", "alarms", network_of=broker)
     configuration = container.root / "etc/tidemq/tidemq.toml"
     configuration.write_text(configuration.read_text() + "\n[limits]\nqueued_messages_max = 77\n")
     container.run("apt-get", "-q", "install", "--yes", "/second.deb")
     assert container.run("dpkg-query", "-W", "-f", "${Version}", "tidemq").endswith("+later")
     assert "queued_messages_max = 77" in configuration.read_text()
+    assert token.read_text() == drawn
     with service(container, tmp_path / "second.log") as broker:
         run = ["tidemq", "sub", *METER, "-C", "3", "-W", "60", "-v"]
         said = container.run(*run, network_of=broker).splitlines()
