@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -264,6 +266,12 @@ def test_every_cut_and_what_is_no_file_of_mosquitto_s_is_refused(mosquitto: Mosq
         except StoreError:
             continue
         assert parse_mosquitto(text[:end]) != whole
+    chance = random.Random(1)
+    for _ in range(500):
+        damaged = bytearray(text)
+        damaged[chance.randrange(23, len(text))] = chance.choice([0, 1, 0x7F, 0xFF])
+        with contextlib.suppress(StoreError):  # other bytes of a name or a payload cannot be told
+            assert list(plan_rows(parse_mosquitto(bytes(damaged))))
     with pytest.raises(StoreError, match="no file of Mosquitto's"):
         parse_mosquitto(b"SQLite format 3")
     with pytest.raises(StoreError, match="version 5"):

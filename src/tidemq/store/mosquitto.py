@@ -206,7 +206,7 @@ def _add_message(state: MosquittoState, chunk: bytes) -> None:
     topic, payload = rest[at : at + topic_size], rest[at + topic_size : at + topic_size + payload_size]
     block = rest[at + topic_size + payload_size :]
     properties = block[_read_varint(block, 0)[1] :] if block else b""
-    state.messages[message] = _Message(topic, payload, properties, qos, retain & 1, expires_at_s * 1000)
+    state.messages[message] = _Message(topic, payload, properties, qos, retain & 1, _ms(expires_at_s))
 
 
 def _add_delivery(state: MosquittoState, chunk: bytes) -> None:
@@ -242,12 +242,19 @@ def _add_client(state: MosquittoState, chunk: bytes) -> None:
     (ends_at_s, expiry_s, _, id_size, _, name_size, _), rest = _unpack(_CLIENT_HEAD, chunk)
     _need(rest, id_size)
     if expiry_s:  # else the session ended with its connection
-        state.clients[rest[:id_size]] = (expiry_s, ends_at_s * 1000)
+        state.clients[rest[:id_size]] = (expiry_s, _ms(ends_at_s))
         # of clients without a user 2.0.11 writes what was in its memory
         with suppress(UnicodeDecodeError):
             user = rest[id_size : id_size + name_size].decode()
             if user.isprintable() and user:
                 state.users[rest[:id_size]] = user
+
+
+def _ms(seconds: int) -> int:
+    """A time in milliseconds. IndexError for one that no clock has had: a row cannot hold it."""
+    if not 0 <= seconds < 1 << 48:
+        raise IndexError(f"{seconds} is no time")
+    return seconds * 1000
 
 
 def _need(rest: bytes, size: int) -> None:
