@@ -4,6 +4,7 @@ include files; and what would open something if it were left out.
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from unit.test_migration import HASH, fates, imported
 
 from tidemq.broker.access.cuts import find_cuts
 from tidemq.broker.access.file_formats import read_rules
-from tidemq.errors import ConfigError, UsageError
-from tidemq.migration.importing import CONFIG, write_import
+from tidemq.errors import ConfigError, TideMQError, UsageError
+from tidemq.migration.importing import CONFIG, plan_import, write_import
+from tidemq.migration.lines import read_lines
+from tidemq.migration.options import OPTIONS
 from tidemq.migration.stored import refused_subscriptions
 from tidemq.store.mosquitto import MosquittoState
 
@@ -64,6 +67,32 @@ def test_behind_what_a_bridge_says_too(conf: Path) -> None:
         ("in", 1, ""), ("both", 0, ""), ("out", 2, "l/")
     ]  # fmt: skip
     assert [each["client_id"].partition(".")[2] for each in bridges] == ["up", "u.p", "u-p"]
+
+
+ODD = [
+    "true", "false", "0", "-1", "1 # x", "99999999999999999999", "", "x", "a b c d e f", "HERE/users", "HERE",
+    "mosquitto_dynamic_security.so", "websockets", "mqttv50", "1883", "1883 ::1", "0 s", "2d", "#", "tlsv1.3",
+    "\u2028", "$SYS/#", 'a/# both 1 "" ""', "ipv6", "4,9",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_any_lines_each_is_in_the_report_or_one_is_refused_by_name(conf: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    names = [name.replace("*", "x") for name in OPTIONS]
+    refused: list[str] = []
+    for _ in range(100):
+        lines = [f"{chance.choice(names)} {chance.choice(ODD)}" for _ in range(chance.randrange(1, 10))]
+        conf.write_text("\n".join(["connection c", *lines]).replace("HERE", str(conf.parent)))
+        try:
+            output = plan_import(conf, conf.parent / "out")
+        except TideMQError as error:
+            refused.append(str(error))
+            continue
+        said = {each.place for each in output.report.findings}
+        assert not [line.place for line in read_lines(conf) if line.place not in said]
+    assert refused
+    assert all(str(conf) in text for text in refused)
 
 
 def test_a_port_is_of_the_listener_that_no_line_begins_wherever_it_stands(conf: Path) -> None:

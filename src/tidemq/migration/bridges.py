@@ -134,9 +134,8 @@ def _keep_alive(section: Section) -> int:
 
 
 def _has_tls(section: Section) -> bool:
-    return any(section.has(option) for option in _TLS) or any(
-        line.word in ("true", "1") for line in section.all("bridge_tls_use_os_certs")
-    )
+    by_system = (section.peek("bridge_tls_use_os_certs") or "").partition(" ")[0] in ("true", "1")
+    return by_system or any(map(section.has, _TLS))
 
 
 def _addresses(section: Section, *, secure: bool) -> list[str]:

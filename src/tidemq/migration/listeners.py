@@ -46,15 +46,16 @@ def plan_listener(section: Section, output: Output, *, local_only: bool = False)
 def _places(section: Section, output: Output, host: str) -> list[dict[str, Any]]:
     """Where it listens; at this host if no line says it."""
     domain = section.word("socket_domain")
-    line = section.get("listener")
+    line, alone = section.get("listener"), section.get("port")
     bound = section.get("bind_address")
-    place = line.place if line is not None else "port"
     if line is not None:
         port, *words = line.value.split() or [""]
         address = "".join(word for word in words[:1] if not word.startswith("#"))
         section.note(line)
     else:
-        port, address = section.word("port") or str(_PORT), ""
+        port, address = alone.word if alone is not None else str(_PORT), ""
+        if alone is not None:
+            section.note(alone)
     if bound is not None:
         section.note(bound)
         address = address or bound.value
@@ -63,6 +64,8 @@ def _places(section: Section, output: Output, host: str) -> list[dict[str, Any]]
     if section.has("bind_interface"):
         address = address or _LOCAL[0]  # not on the others
     if not port.isascii() or not port.isdigit() or not int(port):
+        said = line or alone
+        place = said.place if said is not None else ""
         raise refused(place, "listener", f"{port!r} is refused", ["a port, 1 to 65535"])
     address = address or host
     if address == "localhost":
