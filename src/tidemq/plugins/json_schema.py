@@ -158,9 +158,10 @@ def _fetch_nothing(uri: str) -> None:
 def _reject(rule: SchemaRule, message: HeldMessage, problem: str) -> Decision:
     routes: tuple[Route, ...] = ()
     if rule.reject_topic:
-        shown = "".join(character if character.isprintable() else "?" for character in problem)
+        told = problem[:REASON_CHARACTERS_MAX]  # of a large payload it may be as large
+        shown = "".join(character if character.isprintable() else "?" for character in told)
         about = (
-            ("reason", shown[:REASON_CHARACTERS_MAX]),
+            ("reason", shown),
             ("topic", message.topic),
             ("client_id", message.client_id),
         )
