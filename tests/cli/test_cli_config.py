@@ -74,6 +74,14 @@ def test_it_refuses_what_serve_refuses_in_the_same_words(folder: Path, settings:
     assert last.startswith("tidemq: ")
 
 
+def test_it_refuses_to_watch_what_a_group_takes(folder: Path) -> None:
+    path = folder / "tidemq.toml"
+    path.write_text("port = 0\nwatched_topics = ['$share/g/a']\n")
+    done = check(path)
+    assert done.returncode == 1
+    assert "watched_topics: '$share/g/a': accepted is the filter" in done.stderr
+
+
 def test_it_refuses_a_streams_filter_that_is_none(folder: Path) -> None:
     path = folder / "tidemq.toml"
     path.write_text("port = 0\n[[streams]]\nname = 'a'\nfilters = ['a/#/b']\n")

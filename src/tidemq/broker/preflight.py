@@ -55,10 +55,13 @@ def _check_filters(config: Config) -> None:
     named = {"watched_topics": config.watched_topics}
     named |= {f"streams.{each.name}.filters": each.filters for each in config.streams}
     for key, filters in named.items():
+        taking = ("$share/", "$exclusive/") if key == "watched_topics" else ("$share/",)
         for topic_filter in filters:
             fault = topic_filter_fault(topic_filter, config.limits.topic_levels_max)
-            if fault:
-                problem = f"{topic_filter!r}: {fault_text(fault)}"
+            problem = f"{topic_filter!r}: {fault_text(fault)}" if fault else ""
+            if not fault and topic_filter.startswith(taking):
+                problem = f"{topic_filter!r}: accepted is the filter of topics that is behind that"
+            if problem:
                 raise refused("configuration", key, problem, ["topic filters, as plant/+/state"])
 
 
