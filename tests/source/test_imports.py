@@ -71,7 +71,7 @@ ROOMS = {
         "replays": "fault_log providers replay_pieces stream_filters",
         "listeners": "host",
         "durability": "completion providers",
-        "access": "acl_rules completion fault_log hooks host providers replay_pieces replays stream_filters",
+        "access": "acl_rules fault_log hooks host providers replay_pieces replays stream_filters",
         "authenticators": "access acl_rules circuit_breaker host providers",
         "monitoring": "durability",
         "own_files": "access monitoring providers reload topic_rules",

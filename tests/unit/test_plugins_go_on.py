@@ -11,9 +11,9 @@ from unit.conftest import BrokerOnFake
 from unit.test_plugins import QUIET, Decides, answers, held
 from waiting import until
 
-from tidemq import Decision, HeldMessage, Properties, hookimpl
+from tidemq import Access, Decision, HeldMessage, Properties, hookimpl
 from tidemq.config import PluginConfig
-from tidemq.engine.door.events import Acknowledged
+from tidemq.engine.door.events import Acknowledged, PublishRequest
 
 
 class Strange:
@@ -66,6 +66,18 @@ async def test_who_gives_up_what_it_waits_for_has_failed_and_is_asked_again(
         broker.engine.say(held("a", 1))
         assert await answers(broker, 1) == [(7, 1, 0, None)]
         assert broker.counters()["plugin_calls_failed"] == 1
+
+
+async def test_who_gives_up_a_question_has_answered_it(broker_on_fake: type[BrokerOnFake]) -> None:
+    class GivesUp:
+        @hookimpl
+        async def authorise(self, access: Access) -> bool:
+            raise asyncio.CancelledError
+
+    async with broker_on_fake(QUIET, plugins=[GivesUp()]) as broker:
+        broker.engine.say(PublishRequest(1, "c1", "ann", "a", b"x", 1, False))
+        await until(lambda: broker.engine.answers == [("publish", 1, 0x83)])
+        assert broker.counters()["decisions_failed"] == 1
 
 
 async def test_a_changed_message_is_within_the_limits(broker_on_fake: type[BrokerOnFake]) -> None:

@@ -128,9 +128,7 @@ class Hooks:
     async def _tell(self, hook: pluggy.HookImpl, argument: object) -> None:
         try:
             await _call(hook, argument)
-        except (Exception, asyncio.CancelledError) as error:  # a plugin may raise anything
-            if isinstance(error, asyncio.CancelledError) and is_wanted():
-                raise
+        except Exception:  # noqa: BLE001 - a plugin may raise anything
             if self._failures.take():  # strangers can cause it
                 _log.exception("hook %s of plugin %s failed", hook.function.__name__, hook.plugin_name)
 
@@ -178,5 +176,10 @@ def _taking_one(hook: pluggy.HookImpl) -> Hook:
 
 async def _call(hook: pluggy.HookImpl, argument: object) -> object:
     """One plugin's: pluggy would ask no other after one that fails."""
-    result = _taking_one(hook)(argument)
-    return await result if inspect.isawaitable(result) else result
+    try:
+        result = _taking_one(hook)(argument)
+        return await result if inspect.isawaitable(result) else result
+    except asyncio.CancelledError as error:
+        if is_wanted():
+            raise
+        raise UsageError(f"{hook.plugin_name}.{hook.function.__name__} was cancelled") from error

@@ -23,7 +23,6 @@ from tidemq.broker.access.connected_clients import Clients
 from tidemq.broker.access.failed_logins import FailedLogins
 from tidemq.broker.access.remembered import Remembered
 from tidemq.broker.acl_rules import rows_of
-from tidemq.broker.completion import is_wanted
 from tidemq.broker.fault_log import Lines
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.providers import (
@@ -308,9 +307,7 @@ class Decisions:
         except TimeoutError:
             self.counts["decisions_late"] += 1
             refuse(late)
-        except (Exception, asyncio.CancelledError) as error:  # an authenticator may raise anything
-            if isinstance(error, asyncio.CancelledError) and is_wanted():
-                raise
+        except Exception:  # noqa: BLE001 - an authenticator may raise anything
             self.counts["decisions_failed"] += 1
             if self._failures.take():  # strangers can cause it
                 _log.exception("a decision failed, the client is refused")
