@@ -106,7 +106,8 @@ def delay(r, p):
     if p.expires_ms:
         s.will.expiry_s = max(p.expires_ms - r.now_ms, 0) // 1000
     s.expiry_s = r.delay_s
-    s.will_ms = s.ends_ms = r.now_ms + cython.cast(int64_t, r.delay_s) * 1000
+    # a part of this millisecond is over: without the next one it would be due too early
+    s.will_ms = s.ends_ms = r.now_ms + 1 + cython.cast(int64_t, r.delay_s) * 1000
     count_delayed(r, s)
     if r.common.durable:
         make_stored(r, s)
