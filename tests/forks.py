@@ -29,12 +29,16 @@ class Tidemq(subprocess.Popen[Any]):
     def _execute_child(self, args: Any, *others: Any) -> None:
         """In place of Popen's own, with what this one is given."""
         cwd, env = others[4], others[5]
-        pipes = others[9:15]  # for each standard file the child's end and ours, -1: it has this process's
-        ends = (pipes[0], pipes[3], pipes[5])
-        files = [number if end == -1 else end for number, end in enumerate(ends)]
+        pipes = others[9:15]  # for each standard file the child's end and ours, -1: none is wanted
+        written = [1 if pipes[3] == -1 else pipes[3], 2 if pipes[5] == -1 else pipes[5]]
+        # Where none is wanted it reads nothing. This process's own may be closed: then a pipe has its number,
+        # and a child that held both ends of its output would not see that the reader has gone.
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        files = [nothing if pipes[0] == -1 else pipes[0], *written]
         asked = {"words": [os.fspath(word) for word in args], "environment": dict(env or os.environ)}
         asked["folder"] = os.fspath(cwd or os.getcwd())
         self.pid = _origin().fork(asked, files)
+        os.close(nothing)
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -57,7 +61,7 @@ class Origin:
         self._asking, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             command = [sys.executable, "-P", __file__, str(its.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[its.fileno()])
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()])
         self._lock = threading.Lock()
         self._prctl = ctypes.CDLL(None).prctl
 
