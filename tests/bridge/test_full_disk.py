@@ -84,6 +84,8 @@ async def test_messages_wait_for_a_tidemq_that_is_killed_with_its_disk_full(
             await connected(broker)
             await here.publish_many([("a", each) for each in PAYLOADS], qos=qos)
             await until(lambda: "implementation specific" in figures(broker).status.last_error, "it refuses")
+            # the figure is as of the last second: 0 before messages were seen to wait means nothing
+            await until(lambda: figures(broker).queued_messages > 0, "they wait")
             far.kill()
             ballast.unlink()
             far.start()
@@ -107,6 +109,7 @@ async def test_a_mosquitto_with_a_full_disk_takes_messages_and_has_them_later(
         async with broker_with(bridge) as broker, Client(url_of(broker)) as here:
             await connected(broker)
             await here.publish_many([("a", each) for each in PAYLOADS], qos=1)
+            await until(lambda: figures(broker).counts["messages_out"] >= len(PAYLOADS), "all go out")
             await until(lambda: figures(broker).queued_messages == 0, "all have crossed")
             log = tmp_path / "mosquitto.log"
             await until(lambda: "No space left" in log.read_text(), "it has no room for them")
