@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -63,24 +62,6 @@ def test_the_commands_of_the_readme(tmp_path: Path, read: Read) -> None:
     os.utime(tmp_path / "pyproject.toml", (0, 0))  # the environment is not made again, whoever made it
     page = tmp_path / "page.md"
     page.write_text(readme_page())
-    read(page, tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(2 * INSTALL_S)
-def test_the_commands_of_the_readme_as_a_stranger_types_them(tmp_path: Path, read: Read) -> None:
-    """In a clone, with nothing set up: no environment, no home, no compiled module, a short PATH. What `make
-    serve` does first, `make setup`, needs the network of this machine; the broker has one of its own.
-    """
-    known = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
-    for name in filter(None, known.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tmp_path / name, follow_symlinks=False)
-    assert not list(tmp_path.rglob("*.so"))
-    page = tmp_path / "page.md"
-    page.write_text('```console title="install"\n$ make setup\n```\n' + readme_page())
-    read(page, tmp_path, part="install", wait_s=INSTALL_S)
     read(page, tmp_path)
 
 
