@@ -20,7 +20,7 @@ from tidemq.bridge_config import Bridge
 from tidemq.client.address import parse_url
 from tidemq.client.errors import ConnectError, connect_reason, reason_text
 from tidemq.client.link import Link
-from tidemq.client.route import Route, error_text, open_link
+from tidemq.client.route import FRAME_BYTES_MAX, Route, error_text, open_link
 from tidemq.errors import ProtocolError, TideMQError
 from tidemq.limits import Limits
 from tidemq.wire import (
@@ -51,7 +51,6 @@ OTHER_OPTIONS = -1  # in place of a filter's QoS: it was subscribed to in anothe
 _REQUEST_ID = 0xFFFF  # of SUBSCRIBE and UNSUBSCRIBE, one at a time
 _FAILURE = 0x80  # reason codes from here on
 _PACKET_ID_MAX = 0xFFFF
-_PACKET_BYTES_MAX = 268_435_460  # of MQTT: the own broker's packets have been within its limits already
 
 P = TypeVar("P", bound=Packet)
 
@@ -185,7 +184,8 @@ class Crossing:
         self._version = 5 if bridge.protocol_version == "5.0" else 4
         limits = home.limits
         remote_bytes_max = self._remote_bytes_max = max(REMOTE_PACKET_BYTES_MIN, limits.packet_bytes_max)
-        inner = Half(counts, is_local=True, packet_bytes_max=_PACKET_BYTES_MAX)
+        # what the own broker sends has been within its limits already
+        inner = Half(counts, is_local=True, packet_bytes_max=FRAME_BYTES_MAX)
         outer = Half(counts, is_local=False, packet_bytes_max=remote_bytes_max)
         inner.join(outer)
         inner.peer_bytes_max = limits.packet_bytes_max

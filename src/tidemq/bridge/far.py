@@ -34,9 +34,8 @@ class Far:
     client_id: str
     is_private: bool  # it is told that a bridge connects
     is_notified: bool  # and keeps a message that says so
-    filters: dict[str, int] = field(
-        default_factory=dict
-    )  # QoS of those that its session has, as far as we know
+    # QoS of those that its session has, as far as we know
+    filters: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)  # reasons by filter
     # which of both sessions may remember messages of QoS 2 that the other has forgotten: that there, or here
     is_ahead: bool = False
