@@ -356,6 +356,28 @@ def test_sqlite_puts_no_old_pages_in_the_place_of_newer_ones(tmp_path: Path) -> 
     store.close()
 
 
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_log_of_sqlite_that_was_being_begun_anew_has_lost_nothing(tmp_path: Path, in_file: bool) -> None:
+    """Its new header is torn, and the note is from before its pages went to the file."""
+    store = SQLiteStore(tmp_path / "data")
+    store.open()
+    store._database.execute("PRAGMA wal_autocheckpoint=0")  # type: ignore[union-attr]
+    for index in range(30):
+        put(store, index, sync=True)
+    note = store._note._path.read_bytes()
+    if in_file:
+        store._database.execute("PRAGMA wal_checkpoint(PASSIVE)")  # type: ignore[union-attr]
+    data = crash(store, tmp_path / "data", tmp_path / "copy")
+    (data / "sqlite" / store._note._path.name).write_bytes(note)
+    change(log_of(data), lambda text: text.__setitem__(slice(19, 24), bytes([text[19] + 1 & 0xFF]) + b"torn"))
+    store = SQLiteStore(data)
+    lines = store.open()
+    assert (lines == []) is in_file
+    assert (store.counts["store_log_lost"] == 0) is in_file
+    assert (len(list(store.scan("retained"))) == 30 * BATCH) is in_file
+    store.close()
+
+
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """Of a log that was never synced as a whole, all is in the file; and then it was killed."""

@@ -77,6 +77,36 @@ def read_log(path: Path) -> Frames:
     return found
 
 
+def _begun_after(salts: int, others: int) -> bool:
+    """Whether the log with these salts was begun after the other, whose pages are then all in the file."""
+    return 0 < (salts >> 32) - (others >> 32) & 0xFFFFFFFF < 1 << 31
+
+
+def _all_in_file(log: Path, salts: int, frames: int) -> bool:
+    """Whether the file has each page as the log wrote it last, where it is the one with these salts and at
+    least so many frames, or a later one.
+    """
+    pages: dict[int, bytes] = {}
+    try:
+        with log.open("rb") as written, log.with_name(log.name.removesuffix("-wal")).open("rb") as file:
+            page_bytes = _HEADER.unpack(written.read(_HEADER.size).ljust(_HEADER.size, b"\0"))[2]
+            head = written.read(_FRAME.size)
+            count, its_salts = 0, head[8:16]
+            while len(head) == _FRAME.size and head[8:16] == its_salts and page_bytes >= 512:
+                pages[int.from_bytes(head[:4])] = written.read(page_bytes)
+                count += 1
+                head = written.read(_FRAME.size)
+            found = int.from_bytes(its_salts)
+            if not _begun_after(found, salts) and (found != salts or count < frames):
+                return False
+            return bool(pages) and all(
+                number and os.pread(file.fileno(), page_bytes, (number - 1) * page_bytes) == page
+                for number, page in pages.items()
+            )
+    except FileNotFoundError:
+        return False
+
+
 @dataclass
 class LogVerdict:
     """What is wrong with a log at a start."""
@@ -92,7 +122,9 @@ def judge_log(path: Path, synced: Synced) -> LogVerdict:
     """
     found = read_log(path)
     salts, frames = next(iter(synced.lengths.items()), (0, 0))
-    if found.salts and 0 < (found.salts >> 32) - (salts >> 32) & 0xFFFFFFFF < 1 << 31:
+    if not found.salts and _all_in_file(path, salts, frames):
+        return LogVerdict()  # a power failure tore the header of a log that was being begun anew
+    if found.salts and _begun_after(found.salts, salts):
         frames = 0  # it was begun anew since, so all of the old one is in the file
     same = found.salts == salts
     readable, copied = found.count if same else 0, synced.position
