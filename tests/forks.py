@@ -61,7 +61,11 @@ class Origin:
         self._asking, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             command = [sys.executable, "-P", __file__, str(its.fileno())]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()])
+            # as users have it: what is printed is gathered
+            environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], env=environment
+            )
         self._lock = threading.Lock()
         self._prctl = ctypes.CDLL(None).prctl
 

@@ -188,7 +188,7 @@ class Client:
         while (packet := self.receive()).kind == PUBLISH:
             before.append(packet)
         assert packet.kind == SUBACK, f"expected SUBACK, got {packet}"
-        assert (packet.packet_id, packet.reasons) == (packet_id, [qos])
+        assert (packet.packet_id, packet.reasons) == (packet_id, [qos]), str(packet)
         self.set_aside = before + self.set_aside
 
     def unsubscribe(self, *names: str) -> Packet:

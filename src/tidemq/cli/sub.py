@@ -287,6 +287,8 @@ def _print_messages(
                 packet = connection.receive(until_s=0.0)
                 if packet is None:
                     printer.flush()
+                    if printer.done:  # nobody reads it any more
+                        break
                     packet = connection.receive(until_s)
             if packet is None:
                 print("Timed out", file=sys.stderr)
