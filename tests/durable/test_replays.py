@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 from client.servers import Server
 from conformance.kit import Client, kept, unique
-from conformance.packets import DISCONNECT, PUBACK, PUBLISH, SUBACK, Packet, acknowledge, publish, subscribe
+from conformance.packets import (
+    CONNACK,
+    DISCONNECT,
+    PUBACK,
+    PUBLISH,
+    SUBACK,
+    Packet,
+    acknowledge,
+    connect,
+    publish,
+    subscribe,
+)
 from waiting import wait_until
 
 SETTINGS = """\
@@ -145,6 +156,21 @@ def test_a_client_that_subscribes_again_goes_on_and_one_that_unsubscribed_begins
     client.expect_nothing()
     client.replay(topics.filter)
     assert numbers(messages(client, 5)) == list(range(5))
+
+
+def test_a_client_may_subscribe_in_one_piece_with_connect(server: Server, topics: Topics) -> None:
+    """The broker then asks about the replay that goes on and about the one that is asked for at once."""
+    topics.fill(1)
+    name = unique("reader")
+    reader(server, name).replay(topics.filter)
+    for _ in range(20):
+        client = Client(server.port, 5)
+        client.send(connect(name, 5, **kept(5)), subscribe(1, (topics.filter, 1)))
+        packets = [client.receive() for _ in range(3)]
+        assert sorted(packet.kind for packet in packets) == sorted([CONNACK, PUBLISH, SUBACK])
+        (suback,) = (packet for packet in packets if packet.kind == SUBACK)
+        assert suback.reasons == [1], str(suback)
+        client.drop()
 
 
 def test_no_more_is_under_way_than_receive_maximum(server: Server, topics: Topics) -> None:

@@ -19,6 +19,7 @@ from tidemq import Broker, Config
 from tidemq.broker import replays
 from tidemq.broker.providers import Access
 from tidemq.broker.replay_pieces import Replay
+from tidemq.broker.stream_filters import parse_wanted
 from tidemq.client import Client, Message, Properties, SubscribeError
 from tidemq.config import StreamConfig
 
@@ -487,3 +488,21 @@ async def until_granted(client: Client, topic_filter: str) -> None:
                 return
             except SubscribeError:
                 await asyncio.sleep(0.01)
+
+
+async def test_two_judgements_of_one_client_at_once_are_both_answered(broker: Broker) -> None:
+    """What goes on when a client is back, and what it subscribes to at the same time."""
+    async with connected(broker) as client:
+        await client.subscribe("$stream/plant/first/#", qos=0)
+        judging = broker._replays
+        assert judging is not None
+        (connection,) = judging._clients
+        asked = [
+            replays.Asked(parse_wanted(f"$stream/plant/first/{each}", ()), stream, (each,))
+            for each in ("plant/a", "plant/b")
+            for stream in [broker._streams.all["plant"]]  # type: ignore[union-attr]
+        ]
+        async with asyncio.timeout(WAIT_S):
+            answers = await asyncio.gather(*(judging.judge(connection, [each]) for each in asked))
+        assert answers == [{"plant/a": 2}, {"plant/b": 2}]
+        assert not judging._judging

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import struct
 import time
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -81,7 +81,8 @@ class Replays:
         self._delayed: dict[tuple[int, str], _Client] = {}  # replays that wait for one
         self._gaps = Lines(config.fault_lines_max, "gaps in replays", logging.WARNING)
         self._clients: dict[int, _Client] = {}
-        self._judging: dict[int, asyncio.Future[bytes]] = {}  # by connection
+        # by connection: each is answered, in order; a client that is back may ask while it goes on
+        self._judging: defaultdict[int, deque[asyncio.Future[bytes]]] = defaultdict(deque)
         self._tasks: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter(dict.fromkeys(REPLAY_COUNTERS, 0))
 
@@ -116,19 +117,19 @@ class Replays:
         reasons = bytearray()
         while len(reasons) < len(topics):
             part = topics[len(reasons) : len(reasons) + JUDGED_AT_ONCE]
-            self._judging[connection] = asyncio.get_running_loop().create_future()
-            try:
-                self._engine.judge(connection, part)
-                reasons += await self._judging[connection] or bytes([NOT_AUTHORIZED] * len(part))
-            finally:
-                del self._judging[connection]
+            answer = asyncio.get_running_loop().create_future()
+            self._engine.judge(connection, part)
+            self._judging[connection].append(answer)
+            reasons += await answer or bytes([NOT_AUTHORIZED] * len(part))
         return dict(zip(topics, reasons, strict=True))
 
     def on_judged(self, event: Judged) -> None:
-        """What `judge` waits for."""
-        waiting = self._judging.get(event.connection)
-        if waiting and not waiting.done():
-            waiting.set_result(event.reasons)
+        """What `judge` waits for, unless its time is over."""
+        answer = self._judging[event.connection].popleft()
+        if not self._judging[event.connection]:
+            del self._judging[event.connection]
+        if not answer.done():
+            answer.set_result(event.reasons)
 
     def open(self, request: SubscribeRequest, topic_filter: str, qos: int, asked: Asked) -> Replay:
         """What one filter of a SUBSCRIBE asks for and is allowed: its place is taken, until it ends or is
