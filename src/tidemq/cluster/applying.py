@@ -1,0 +1,251 @@
+"""A record's operations, done to what this node keeps.
+
+Records are applied in causal order: when all that their node had applied is applied here. So what an
+operation is about is there, and two operations that come in different orders on two nodes were done by nodes
+that did not know of each other. For these the rules below give the same outcome in either order:
+
+- An entry is one, whoever added it, by its owner and id. Its removal removes it, and is remembered
+  (`removed`) as long as another node may have added it too.
+- Of a session's rows that with the highest epoch counts, whole, with what it has received and in flight.
+  What another one had in flight waits again.
+- The end of a session hides what its node knew of the session's rows, and they are deleted when all nodes
+  know of the end (`stability.py`). It is void where a CONNECT with a higher epoch did not know of it: the
+  session went on there.
+- Of a subscription and of what is retained the last change counts, by time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tidemq.cluster import operations as ops
+from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp
+from tidemq.cluster.records import Record
+from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
+from tidemq.cluster.vectors import Dot, Vector, has_seen
+from tidemq.errors import ClusterError
+
+
+class Applier:
+    """Applies records to rows. `counts`: what was met, by name."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.counts: Counter[str] = Counter()
+        self._messages: dict[Stamp, bytes] = {}
+        self._dot = Dot(0, 0)
+        self._seen: Vector = {}
+        self._acts: dict[type[Any], Callable[[Any], None]] = {
+            ops.Payload: self._payload,
+            ops.Add: self._add,
+            ops.Remove: self._remove,
+            ops.Send: self._send,
+            ops.Release: self._release,
+            ops.Return: self._return,
+            ops.PutSession: self._put_session,
+            ops.EndSession: self._end_session,
+            ops.Receive: self._receive,
+            ops.Forget: self._forget,
+            ops.Subscribe: self._subscribe,
+            ops.Unsubscribe: self._unsubscribe,
+            ops.Retain: self._retain,
+            ops.Clear: self._clear,
+        }
+
+    def apply(self, record: Record) -> None:
+        """All of it; it must be the next of its node, and what it has seen must be applied."""
+        self._dot, self._seen = record.dot, record.seen
+        self._messages.clear()
+        for operation in record.operations:
+            self._acts[type(operation)](operation)
+        self._rows.applied.put(record.dot.incarnation, None, (record.dot.number, record.digest))
+
+    # --- queues ------------------------------------------------------------------------------------
+
+    def _payload(self, op: ops.Payload) -> None:
+        self._messages[op.id] = op.message
+
+    def _add(self, op: ops.Add) -> None:
+        rows, dot = self._rows, self._dot
+        gone = rows.removed.get(op.owner, op.id) or ()
+        if not all(has_seen(self._seen, removal) for removal in gone):
+            self.counts["cluster_added_after_removal"] += 1
+            return
+        shared = op.shared or op.owner.kind == GROUP
+        added = Added(dot, op.flags, op.qos, op.message_bytes, op.expires_at_ms, op.subscription_ids)
+        entry = rows.entries.get(op.owner, op.id)
+        if entry is None:
+            self._hold_payload(op.id)
+            entry = Entry((), shared)
+        else:
+            self.counts["cluster_added_twice"] += 1
+        adds = tuple(sorted((*entry.adds, added)))
+        rows.entries.put(op.owner, op.id, replace(entry, adds=adds, shared=entry.shared or shared))
+
+    def _hold_payload(self, message_id: Stamp) -> None:
+        payload = self._rows.payloads.get(message_id, None)
+        if payload is None:
+            if message_id not in self._messages:
+                raise ClusterError(f"record {self._dot} adds {message_id} without its payload")
+            payload = Payload(self._messages[message_id], 0)
+        self._rows.payloads.put(message_id, None, replace(payload, references=payload.references + 1))
+
+    def drop_entry(self, owner: Owner, message_id: Stamp) -> None:
+        """Deletes a row of a queue, and its payload with the last one."""
+        self._rows.entries.put(owner, message_id, None)
+        payload = self._rows.payloads.get(message_id, None)
+        if payload is not None:
+            left = replace(payload, references=payload.references - 1)
+            self._rows.payloads.put(message_id, None, left if left.references else None)
+
+    def _remove(self, op: ops.Remove) -> None:
+        entry = self._rows.entries.get(op.owner, op.id)
+        gone = self._rows.removed.get(op.owner, op.id)
+        if entry is not None:
+            self.drop_entry(op.owner, op.id)
+        if gone or (entry is not None and entry.shared):
+            self._rows.removed.put(op.owner, op.id, (*(gone or ()), self._dot))
+
+    def _in_flight(self, op: ops.Send | ops.Release | ops.Return) -> Entry | None:
+        """The entry, where the operation is of the session's newest epoch, or of the group's for it."""
+        entry = self._rows.entries.get(op.owner, op.id)
+        if op.owner.kind == GROUP:
+            newest = entry is None or op.epoch >= entry.epoch
+        else:
+            session = self._rows.sessions.get(op.owner.name, None)
+            newest = session is not None and op.epoch == session.row.epoch
+        if not newest:
+            self.counts["cluster_older_epoch"] += 1
+        return entry if newest else None
+
+    def _send(self, op: ops.Send) -> None:
+        entry = self._in_flight(op)
+        session = self._rows.sessions.get(op.owner.name, None) if op.owner.kind == SESSION else None
+        if session is not None and op.epoch == session.row.epoch:
+            row = replace(session.row, next_sequence=max(session.row.next_sequence, op.sequence + 1))
+            self._rows.sessions.put(op.owner.name, None, replace(session, row=row))
+        if entry is not None:
+            sent = replace(entry, sequence=op.sequence, sent=True, released=False, epoch=op.epoch)
+            self._rows.entries.put(op.owner, op.id, sent)
+
+    def _release(self, op: ops.Release) -> None:
+        entry = self._in_flight(op)
+        if entry is not None:
+            self._rows.entries.put(op.owner, op.id, replace(entry, released=True))
+
+    def _return(self, op: ops.Return) -> None:
+        entry = self._in_flight(op)
+        if entry is not None:
+            self._rows.entries.put(
+                op.owner, op.id, replace(entry, sequence=-1, released=False, epoch=op.epoch)
+            )
+
+    # --- sessions ----------------------------------------------------------------------------------
+
+    def _put_session(self, op: ops.PutSession) -> None:
+        rows = self._rows
+        if op.begins and self._has_rows(op.client):
+            self._end(op.client, op.epoch)
+        if self._is_ended(op):
+            self.counts["cluster_older_epoch"] += 1
+            return
+        before = rows.sessions.get(op.client, None)
+        if before is not None and before.row.epoch > op.epoch:
+            self.counts["session_forked"] += 1
+            return
+        if before is not None and not has_seen(self._seen, before.dot):
+            self.counts["session_forked"] += 1
+        if before is None or before.row.epoch != op.epoch:
+            self._set_flights(op)
+        rows.sessions.put(op.client, None, Session(replace(op, flights=()), self._dot))
+
+    def _is_ended(self, op: ops.PutSession) -> bool:
+        """Whether a later end did not know of this CONNECT. Earlier ends are void: the session went on."""
+        ended = False
+        for dot, end in self._rows.ends.of(op.client):
+            if has_seen(self._seen, dot):
+                continue
+            if end.epoch < op.epoch:
+                self.counts["cluster_end_void"] += 1
+                self._rows.ends.put(op.client, dot, None)
+                continue
+            ended = True
+            if end.over is None or end.over[0] < op.epoch:
+                self._rows.ends.put(op.client, dot, replace(end, over=(op.epoch, self._dot)))
+        return ended
+
+    def _set_flights(self, op: ops.PutSession) -> None:
+        """Under a new epoch just this is in flight; what any other one had so waits again."""
+        owner = Owner(SESSION, op.client)
+        flights = {flight.id: flight for flight in op.flights}
+        for message_id, entry in self._rows.entries.of(owner):
+            flight = flights.get(message_id)
+            if flight is not None or entry.sequence >= 0:
+                sequence, released = (flight.sequence, flight.released) if flight else (-1, False)
+                changed = replace(entry, sequence=sequence, released=released, sent=True)
+                self._rows.entries.put(owner, message_id, changed)
+
+    def _has_rows(self, client: str) -> bool:
+        rows = self._rows
+        return bool(rows.entries.of(Owner(SESSION, client)) or rows.subscriptions.of(client))
+
+    def _end_session(self, op: ops.EndSession) -> None:
+        self._end(op.client, op.epoch)
+
+    def _end(self, client: str, epoch: Stamp) -> None:
+        rows = self._rows
+        session = rows.sessions.get(client, None)
+        ended = [end.over for _, end in rows.ends.of(client) if end.over is not None]
+        known = [*ended, *([(session.row.epoch, session.dot)] if session else [])]
+        if any(each > epoch and not has_seen(self._seen, dot) for each, dot in known):
+            self.counts["cluster_end_void"] += 1
+            return
+        rows.ends.put(client, self._dot, End(epoch, self._seen, max(known, default=None)))
+        rows.sessions.put(client, None, None)
+
+    def _receive(self, op: ops.Receive) -> None:
+        self._change_received(op, frozenset({op.packet_id}), frozenset())
+
+    def _forget(self, op: ops.Forget) -> None:
+        self._change_received(op, frozenset(), frozenset({op.packet_id}))
+
+    def _change_received(
+        self, op: ops.Receive | ops.Forget, more: frozenset[int], less: frozenset[int]
+    ) -> None:
+        session = self._rows.sessions.get(op.client, None)
+        if session is None or op.epoch != session.row.epoch:
+            self.counts["cluster_older_epoch"] += 1
+            return
+        received = tuple(sorted((set(session.row.received) | more) - less))
+        row = replace(session.row, received=received)
+        self._rows.sessions.put(op.client, None, replace(session, row=row))
+
+    # --- what the last change of counts ------------------------------------------------------------
+
+    def _subscribe(self, op: ops.Subscribe) -> None:
+        self._change_subscription(op, op.options, op.subscription_id)
+
+    def _unsubscribe(self, op: ops.Unsubscribe) -> None:
+        self._change_subscription(op, None, 0)
+
+    def _change_subscription(
+        self, op: ops.Subscribe | ops.Unsubscribe, options: int | None, subscription_id: int
+    ) -> None:
+        before = self._rows.subscriptions.get(op.client, op.topic_filter)
+        if before is None or before.stamp < op.stamp:
+            row = Subscription(op.stamp, self._dot, options, subscription_id)
+            self._rows.subscriptions.put(op.client, op.topic_filter, row)
+
+    def _retain(self, op: ops.Retain) -> None:
+        self._change_retained(op, op.message)
+
+    def _clear(self, op: ops.Clear) -> None:
+        self._change_retained(op, None)
+
+    def _change_retained(self, op: ops.Retain | ops.Clear, message: bytes | None) -> None:
+        before = self._rows.retained.get(op.topic, None)
+        if before is None or before.id < op.id:
+            self._rows.retained.put(op.topic, None, Retained(op.id, self._dot, message))

@@ -1,0 +1,113 @@
+"""Records of other nodes on their way into this one: checked, put in order, missed where they are missing.
+
+A record comes from wherever there is a copy. It is taken when it is the next of its node, the digest in it is
+that of the one before, and all that its node had applied is applied here. What cannot be read, or does not
+follow, is set aside and asked for again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tidemq.cluster.records import NO_DIGEST, Record, parse_record
+from tidemq.cluster.rows import Rows
+from tidemq.cluster.vectors import Vector, covers
+from tidemq.errors import ClusterError
+
+WAITING_MAX = 1024  # records of one node that came before those they follow
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records that are missing here, the first to the last, of one node."""
+
+    incarnation: int
+    first: int
+    last: int
+
+
+class Incoming:
+    """What has come and is not applied yet. `own`: the incarnation whose records are made here.
+
+    `counts`: `cluster_records_damaged` (could not be read, or did not follow), `cluster_records_again` (were
+    applied already), `cluster_records_held` (came too early, and too many of them did).
+    """
+
+    def __init__(self, rows: Rows, own: int) -> None:
+        self._rows = rows
+        self._own = own
+        self._waiting: dict[int, dict[int, Record]] = {}
+        self._highest: dict[int, int] = {}  # that exist, as somebody says
+        self.counts: Counter[str] = Counter()
+        self.aside: list[
+            tuple[bytes, str]
+        ] = []  # records that are never applied, and why; the caller keeps them
+
+    def hear_of(self, vector: Vector) -> None:
+        """There are records up to these."""
+        for incarnation, number in vector.items():
+            if incarnation != self._own:
+                self._highest[incarnation] = max(self._highest.get(incarnation, 0), number)
+
+    def receive(self, text: bytes) -> None:
+        """A record as it came; what is wrong with it is counted, and it is not applied.
+
+        ClusterError where it shows that two nodes have one incarnation: nothing of it can be trusted then.
+        """
+        try:
+            record = parse_record(text)
+        except ClusterError as error:
+            self._set_aside(text, str(error))
+            return
+        incarnation, number = record.dot
+        applied, digest = self._rows.applied.get(incarnation, None) or (0, NO_DIGEST)
+        if number == applied and record.digest != digest:
+            raise ClusterError(
+                f"node {incarnation:016x} has made two different records {number}: was its store copied?"
+            )
+        if number <= applied or incarnation == self._own:
+            self.counts["cluster_records_again"] += 1
+            return
+        self.hear_of({incarnation: number})
+        waiting = self._waiting.setdefault(incarnation, {})
+        if number not in waiting and len(waiting) >= WAITING_MAX and number != applied + 1:
+            self.counts["cluster_records_held"] += 1  # it is asked for again when those before it are here
+            return
+        waiting[number] = record
+
+    def take(self) -> Record | None:
+        """The next that can be applied; None: there is none."""
+        vector = self._rows.vector
+        for incarnation, waiting in self._waiting.items():
+            applied, digest = self._rows.applied.get(incarnation, None) or (0, NO_DIGEST)
+            record = waiting.get(applied + 1)
+            if record is None:
+                continue
+            if record.previous != digest:
+                del waiting[applied + 1]
+                self._set_aside(record.encoded, f"record {record.dot} does not follow the one before it")
+            elif covers(vector, record.vector):
+                del waiting[applied + 1]
+                return record
+            else:
+                self.hear_of(record.vector)
+        return None
+
+    def gaps(self) -> list[Gap]:
+        """What is missing now; the caller asks one holder after the other."""
+        found = []
+        for incarnation, highest in sorted(self._highest.items()):
+            applied, _ = self._rows.applied.get(incarnation, None) or (0, NO_DIGEST)
+            waiting = self._waiting.get(incarnation, {})
+            first = applied + 1
+            while first in waiting:
+                first += 1
+            if first <= highest:
+                last = min((each for each in waiting if each > first), default=highest + 1) - 1
+                found.append(Gap(incarnation, first, min(last, first + WAITING_MAX - 1)))
+        return found
+
+    def _set_aside(self, text: bytes, why: str) -> None:
+        self.counts["cluster_records_damaged"] += 1
+        self.aside.append((text, why))

@@ -1,0 +1,147 @@
+"""Who belongs to the cluster, and who of them is there, as their heartbeats say."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from tidemq.cluster.hybrid_clock import HybridClock
+from tidemq.cluster.records import FORMAT
+from tidemq.cluster.vectors import Vector
+from tidemq.errors import ClusterError
+
+BEAT_S = 0.3
+SUSPECT_S = 1.5  # without a heartbeat
+MEMBERS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a node says of itself.
+
+    `boot`: how often it has been started, which with `nonce`, drawn at the start, tells two processes of one
+    incarnation apart. `number`: its
+    last record. `applied`: records of others that it has, durably, and whose consequences all others may take
+    for known to it. `peers`: the members that it knows, with
+    their boots, and which of them it hears now.
+    """
+
+    cluster: str
+    format: int
+    name: str
+    incarnation: int
+    boot: int
+    nonce: int
+    address: str
+    wall_ns: int
+    hybrid_ns: int
+    number: int
+    applied: Vector
+    peers: dict[int, tuple[int, bool]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Member:
+    """A node of the cluster, as of its last heartbeat, which came at `heard_at`. Of this process of its the
+    first came at `since`.
+    """
+
+    beat: Heartbeat
+    heard_at: float
+    since: float
+
+
+class Members:
+    """The members as this node knows them. Times are seconds of a monotonic clock."""
+
+    def __init__(self, own: Heartbeat, clock: HybridClock, before: Iterable[int] = ()) -> None:
+        """`before`: the members of before a restart, which have not been heard since."""
+        self._own = own
+        self._clock = clock
+        self._before = set(before)
+        self._members: dict[int, Member] = {}
+
+    @property
+    def incarnations(self) -> list[int]:
+        """All members, this node included, whether they are there or not."""
+        return sorted({self._own.incarnation, *self._before, *self._members})
+
+    def known(self) -> list[Member]:
+        """The other members."""
+        return list(self._members.values())
+
+    def hear(self, beat: Heartbeat, now: float) -> None:
+        """A heartbeat. ClusterError says what was expected and what came, where its node is refused."""
+        self._check(beat)
+        before = self._members.get(beat.incarnation)
+        if len({*self.incarnations, beat.incarnation}) > MEMBERS_MAX:
+            raise ClusterError(f"{beat.name} would be one more than {MEMBERS_MAX} members of the cluster")
+        if before is not None and self._is_older(beat, before, now):
+            return
+        self._clock.raise_to(beat.hybrid_ns)
+        since = before.since if before is not None and before.beat.boot == beat.boot else now
+        self._members[beat.incarnation] = Member(beat, now, since)
+
+    def _is_older(self, beat: Heartbeat, before: Member, now: float) -> bool:
+        """Whether it is one that comes late. ClusterError where it is of a second process."""
+        last = before.beat
+        late = beat.boot < last.boot and now - before.since < SUSPECT_S
+        if (beat.boot == last.boot and beat.nonce != last.nonce) or (beat.boot < last.boot and not late):
+            raise ClusterError(
+                f"two nodes have the incarnation {beat.incarnation:016x}, {beat.name} at {beat.address} and"
+                f" {last.name} at {last.address}: was the data directory copied?"
+            )
+        return late
+
+    def _check(self, beat: Heartbeat) -> None:
+        if beat.cluster != self._own.cluster:
+            raise ClusterError(
+                f"{beat.name} belongs to the cluster {beat.cluster!r}, this node to {self._own.cluster!r}"
+            )
+        if beat.format != FORMAT:
+            raise ClusterError(f"{beat.name} writes records of format {beat.format}, this node {FORMAT}")
+        self._check_own(beat)
+        self._clock.check(beat.wall_ns, beat.name)
+
+    def _check_own(self, beat: Heartbeat) -> None:
+        """Whether another process says that it is this node, or a member hears one that began later."""
+        own = self._own
+        boot, heard = beat.peers.get(own.incarnation, (0, False))
+        same = beat.incarnation == own.incarnation
+        if (same and beat.nonce != own.nonce) or (not same and heard and boot > own.boot):
+            raise ClusterError(
+                f"another node has this one's incarnation {own.incarnation:016x}, as {beat.name} at"
+                f" {beat.address} says: was the data directory copied?"
+            )
+
+    def is_live(self, incarnation: int, now: float) -> bool:
+        """Whether its last heartbeat is not long ago; this node is always there."""
+        member = self._members.get(incarnation)
+        return incarnation == self._own.incarnation or (
+            member is not None and now - member.heard_at < SUSPECT_S
+        )
+
+    def live(self, now: float) -> list[int]:
+        """The members that are there, this node included, in the order of the ring."""
+        return [each for each in self.incarnations if self.is_live(each, now)]
+
+    def replica(self, now: float) -> int | None:
+        """The member that gets this node's copies: the next in the ring; None: nobody is there."""
+        others = [each for each in self.live(now) if each != self._own.incarnation]
+        return next_in_ring(others, self._own.incarnation) if others else None
+
+    def peers(self, now: float) -> dict[int, tuple[int, bool]]:
+        """As a heartbeat tells of them."""
+        return {each: (member.beat.boot, self.is_live(each, now)) for each, member in self._members.items()}
+
+    def forget(self, incarnation: int) -> None:
+        """It is a member no more, until it is heard again."""
+        self._members.pop(incarnation, None)
+        self._before.discard(incarnation)
+
+
+def next_in_ring(incarnations: Collection[int], after: int) -> int:
+    """The next one in the order of numbers, which begins anew at its end."""
+    ring = sorted(incarnations)
+    return ring[bisect_right(ring, after) % len(ring)]

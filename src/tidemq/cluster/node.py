@@ -1,0 +1,109 @@
+"""One node's decisions, without any I/O: what comes in changes rows, and says what is to go out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tidemq.cluster.applying import Applier
+from tidemq.cluster.hybrid_clock import HybridClock
+from tidemq.cluster.incoming import Incoming
+from tidemq.cluster.members import Heartbeat, Members
+from tidemq.cluster.operations import Operation, Stamp
+from tidemq.cluster.records import NO_DIGEST, Record
+from tidemq.cluster.rows import Rows
+from tidemq.cluster.stability import Stability
+from tidemq.cluster.vectors import Dot, Vector
+
+
+class Node:
+    """A member of a cluster over its rows. After each call that changes rows the caller writes what
+    `Rows.take_changes` gives as one batch, and when that is durable, says so by `synced`.
+    """
+
+    def __init__(self, rows: Rows, own: Heartbeat, clock: HybridClock) -> None:
+        self.rows = rows
+        self.own = own
+        self.clock = clock
+        self.applier = Applier(rows)
+        self.incoming = Incoming(rows, own.incarnation)
+        self.members = Members(own, clock, (member for member, _, _ in rows.members.all()))
+        self.stability = Stability(rows, self.applier, own.incarnation)
+        self._synced: dict[int, int] = rows.vector
+        # What had been applied when each message was sent to another node that has not answered. Until then
+        # this node may add it to queues itself, as if it knew of nothing since: so none of that is forgotten.
+        self.unanswered: dict[int, Vector] = {}
+
+    @property
+    def incarnation(self) -> int:
+        return self.own.incarnation
+
+    def stamp(self) -> Stamp:
+        """A new id, epoch or time of a change."""
+        return Stamp(self.clock.next_ns(), self.incarnation)
+
+    def write(self, operations: Sequence[Operation]) -> Record:
+        """Does this to the rows, and logs it with them. The record goes out when it is durable."""
+        vector = self.rows.vector
+        number, digest = self.rows.applied.get(self.incarnation, None) or (0, NO_DIGEST)
+        vector.pop(self.incarnation, None)
+        dot = Dot(self.incarnation, number + 1)
+        record = Record(dot, digest, self.clock.next_ns(), vector, tuple(operations))
+        self.applier.apply(record)
+        self.rows.log.put(self.incarnation, dot.number, record.encoded)
+        self.rows.clock.put(None, None, self.clock.last_ns)
+        return record
+
+    def receive(self, text: bytes) -> list[Record]:
+        """A record of another node; gives those that could be applied now. ClusterError as `Incoming`."""
+        self.incoming.receive(text)
+        applied = []
+        while (record := self.incoming.take()) is not None:
+            self.clock.raise_to(record.clock)
+            self.applier.apply(record)
+            applied.append(record)
+        if applied:
+            self.rows.clock.put(None, None, self.clock.last_ns)
+        return applied
+
+    def synced(self, vector: Vector) -> None:
+        """All that had been applied at this vector is durable."""
+        self._synced = dict(vector)
+
+    @property
+    def durable(self) -> int:
+        """The last of its own records that may go out."""
+        return self._synced.get(self.incarnation, 0)
+
+    def beat(self, now: float, wall_ns: int) -> Heartbeat:
+        """The heartbeat of this moment."""
+        known = [self._synced, *self.unanswered.values()]
+        return replace(
+            self.own,
+            wall_ns=wall_ns,
+            hybrid_ns=self.clock.last_ns,
+            number=self.durable,
+            applied={each: min(vector.get(each, 0) for vector in known) for each in self._synced},
+            peers=self.members.peers(now),
+        )
+
+    def hear(self, beat: Heartbeat, now: float) -> None:
+        """Another node's. ClusterError where it is refused."""
+        self.members.hear(beat, now)
+        if self.rows.members.get(beat.incarnation, None) != beat.name:
+            self.rows.members.put(beat.incarnation, None, beat.name)
+        self.incoming.hear_of({**beat.applied, beat.incarnation: beat.number})
+        self.stability.hear(beat.incarnation, beat.number, beat.applied)
+
+    def tidy(self) -> None:
+        """Deletes what need not be remembered any more."""
+        members = self.members.incarnations
+        if self.stability.advance(members):
+            stable = self.stability.stable(members)
+            for vector in self.unanswered.values():
+                stable = {each: min(number, vector.get(each, 0)) for each, number in stable.items()}
+            self.stability.collect(stable)
+
+    def record(self, incarnation: int, number: int) -> bytes | None:
+        """A record of its own log, for a node that lacks it."""
+        return self.rows.log.get(incarnation, number)

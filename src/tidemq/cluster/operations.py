@@ -1,0 +1,205 @@
+"""What a node did to what all nodes keep, one operation after the other.
+
+Owners are named, for the numbers of queues are each node's own. An epoch is the time of a CONNECT: of two
+rows of one session that with the higher epoch is the newer. `Stamp` is the layout of message ids, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Stamp(NamedTuple):
+    """A time that no other node gives, in the order of time: nanoseconds, and whose."""
+
+    clock: int
+    incarnation: int
+
+
+class Owner(NamedTuple):
+    """Whose queue: a client's (`SESSION`, its identifier) or a group's (`GROUP`, `$share/group/filter`)."""
+
+    kind: int
+    name: str
+
+
+SESSION, GROUP = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The message (layout of the family `payload`) of the `Add`s in the same record."""
+
+    id: Stamp
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A message in a queue. `shared`: another node may add it as well, as it has not answered, or as the
+    session was moving.
+    """
+
+    owner: Owner
+    id: Stamp
+    flags: int
+    qos: int
+    message_bytes: int
+    expires_at_ms: int
+    shared: bool = False
+    subscription_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Delivered, expired or dropped."""
+
+    owner: Owner
+    id: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """In flight from now on, in this place of the outbox.
+
+    `epoch`, here and below: of a session that of its row; of a group's entry the time at which it was given
+    to a member, by whose node alone it is changed under it.
+    """
+
+    owner: Owner
+    epoch: Stamp
+    id: Stamp
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """PUBREC has come: only PUBREL and PUBCOMP are left."""
+
+    owner: Owner
+    epoch: Stamp
+    id: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """In flight no more: it waits again."""
+
+    owner: Owner
+    epoch: Stamp
+    id: Stamp
+
+
+class Flight(NamedTuple):
+    """A message in flight: its place in the outbox, and whether PUBREC has come."""
+
+    id: Stamp
+    sequence: int
+    released: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PutSession:
+    """A session as it is from now on; under a new epoch at CONNECT, under its own when it changes.
+
+    `home`: the incarnation of the node that has it. `begins`: it is a new session, and whatever is known of
+    an earlier one has ended. `next_sequence`: the next place in its outbox, which never goes back, or a
+    packet identifier could mean two messages. `received`: packet identifiers that wait for PUBREL.
+    `flights`: what is in flight under a new epoch; empty under its own, where `Send` and its like say it.
+    """
+
+    client: str
+    epoch: Stamp
+    home: int
+    begins: bool
+    next_sequence: int
+    expiry_s: int
+    ends_at_ms: int
+    will_due_at_ms: int
+    will_delay_s: int
+    will_expiry_s: int
+    will: bytes = b""
+    received: tuple[int, ...] = ()
+    flights: tuple[Flight, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession:
+    """The session up to this epoch, with its subscriptions and queue, as far as this node knows them."""
+
+    client: str
+    epoch: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """A QoS 2 message with this packet identifier waits for PUBREL."""
+
+    client: str
+    epoch: Stamp
+    packet_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """PUBREL has come: the packet identifier is free again."""
+
+    client: str
+    epoch: Stamp
+    packet_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """SUBSCRIBE, at the time of `stamp`; options as in the family `subscription`."""
+
+    client: str
+    topic_filter: str
+    stamp: Stamp
+    options: int
+    subscription_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """UNSUBSCRIBE, at the time of `stamp`."""
+
+    client: str
+    topic_filter: str
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """The retained message of a topic from this id on."""
+
+    topic: str
+    id: Stamp
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Nothing is retained for the topic from this id on."""
+
+    topic: str
+    id: Stamp
+
+
+Operation = (
+    Payload
+    | Add
+    | Remove
+    | Send
+    | Release
+    | Return
+    | PutSession
+    | EndSession
+    | Receive
+    | Forget
+    | Subscribe
+    | Unsubscribe
+    | Retain
+    | Clear
+)

@@ -1,0 +1,80 @@
+"""When what is owed for a batch may be said: it is durable here, and somebody else has a copy.
+
+Batches are under way together; their promises are kept in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+Acks = Literal["one", "two"]
+Degraded = Literal["acknowledge", "refuse"]
+
+UNDER_WAY_MAX = 64
+DEGRADED_S = 1.5  # without a copy
+
+
+@dataclass(slots=True)
+class _Batch:
+    number: int
+    begun_at: float
+    durable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A batch whose promises are settled. `copied`: there are two copies. `refused`: its publishers must be
+    told that it is not known whether their messages are kept.
+    """
+
+    number: int
+    copied: bool
+    refused: bool
+
+
+class Promises:
+    """`acks`: how many copies it takes. `degraded`: what becomes of a batch of which there is no second copy
+    after `DEGRADED_S`. Times are seconds of a monotonic clock.
+    """
+
+    def __init__(self, acks: Acks, degraded: Degraded) -> None:
+        self._two = acks == "two"
+        self._degraded = degraded
+        self._batches: deque[_Batch] = deque()
+        self._copied = 0
+        self.is_degraded = False
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether one more batch may be under way."""
+        return len(self._batches) < UNDER_WAY_MAX
+
+    def begin(self, number: int, now: float) -> None:
+        """A batch is written."""
+        self._batches.append(_Batch(number, now))
+
+    def durable(self, number: int) -> None:
+        """All up to this one are on the disk here."""
+        for batch in self._batches:
+            batch.durable = batch.durable or batch.number <= number
+
+    def copied(self, number: int) -> None:
+        """The replica has all up to this one."""
+        self._copied = max(self._copied, number)
+
+    def take(self, now: float) -> list[Kept]:
+        """Those that are settled now, in order."""
+        kept = []
+        while self._batches and (first := self._batches[0]).durable:
+            copied = first.number <= self._copied
+            late = now - first.begun_at >= DEGRADED_S
+            if self._two and not copied and not late and not self.is_degraded:
+                break
+            if self._two:
+                self.is_degraded = not copied
+            self._batches.popleft()
+            refused = self._two and not copied and self._degraded == "refuse"
+            kept.append(Kept(first.number, copied, refused))
+        return kept

@@ -1,0 +1,195 @@
+"""A record: what one batch of a node's store did, as other nodes get it.
+
+Layout, big-endian: CRC-32C of the rest (4), format (2), incarnation (8), number (8), digest of the record
+before it (16), hybrid time (8), how many pairs (2) of the vector, each incarnation (8) and number (8), how
+many operations (4), and these. An operation is its kind (1) and the fields of its class, in the order and by
+the forms of `_FORMS`. A text is its size (4) and UTF-8; bytes likewise; a list is how many (4) and each.
+
+The chain of digests tells a record that was replaced from one that was lost: a checksum alone cannot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from tidemq.cluster.operations import (
+    Add,
+    Clear,
+    EndSession,
+    Flight,
+    Forget,
+    Operation,
+    Owner,
+    Payload,
+    PutSession,
+    Receive,
+    Release,
+    Remove,
+    Retain,
+    Return,
+    Send,
+    Stamp,
+    Subscribe,
+    Unsubscribe,
+)
+from tidemq.cluster.vectors import Dot, Vector
+from tidemq.errors import ClusterError
+from tidemq.store.checksums import crc32c
+
+FORMAT = 1
+DIGEST_BYTES = 16
+NO_DIGEST = bytes(DIGEST_BYTES)  # before the first record
+
+_CRC = struct.Struct(">I")
+_HEAD = struct.Struct(">HQQ16sQ")
+_PAIR = struct.Struct(">QQ")
+_COUNT = struct.Struct(">I")
+_STAMP = struct.Struct(">QQ")
+_FLIGHT = struct.Struct(">QQQ?")
+
+# kind, and how each field is written: a letter of `struct`, or a list of it, or by name
+_FORMS: dict[type[Any], tuple[int, str]] = {
+    Payload: (1, "stamp bytes"),
+    Add: (2, "owner stamp B B I q ? I*"),
+    Remove: (3, "owner stamp"),
+    Send: (4, "owner stamp stamp Q"),
+    Release: (5, "owner stamp stamp"),
+    Return: (6, "owner stamp stamp"),
+    PutSession: (7, "text stamp Q ? Q I q q I q bytes H* flights"),
+    EndSession: (8, "text stamp"),
+    Receive: (9, "text stamp H"),
+    Forget: (10, "text stamp H"),
+    Subscribe: (11, "text text stamp B I"),
+    Unsubscribe: (12, "text text stamp"),
+    Retain: (13, "text stamp bytes"),
+    Clear: (14, "text stamp"),
+}
+_WRITTEN = {
+    each: (kind, [*zip((field.name for field in fields(each)), form.split(), strict=True)])
+    for each, (kind, form) in _FORMS.items()
+}
+_READ = {kind: (each, form.split()) for each, (kind, form) in _FORMS.items()}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One batch of one node, with what that node had applied before it."""
+
+    dot: Dot
+    previous: bytes  # digest of the record before
+    clock: int  # hybrid time, nanoseconds
+    vector: Vector
+    operations: tuple[Operation, ...]
+    format: int = FORMAT
+
+    @cached_property
+    def encoded(self) -> bytes:
+        text = bytearray(_HEAD.pack(self.format, *self.dot, self.previous, self.clock))
+        text += struct.pack(">H", len(self.vector))
+        for pair in sorted(self.vector.items()):
+            text += _PAIR.pack(*pair)
+        text += _COUNT.pack(len(self.operations))
+        for operation in self.operations:
+            kind, forms = _WRITTEN[type(operation)]
+            text.append(kind)
+            for name, form in forms:
+                _write(text, form, getattr(operation, name))
+        return _CRC.pack(crc32c(bytes(text))) + bytes(text)
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.blake2b(self.encoded, digest_size=DIGEST_BYTES).digest()
+
+    @property
+    def seen(self) -> dict[int, int]:
+        """What its node had applied when it was done, itself included."""
+        return {**self.vector, self.dot.incarnation: self.dot.number}
+
+
+def _write(text: bytearray, form: str, value: Any) -> None:
+    if form == "stamp":
+        text += _STAMP.pack(*value)
+    elif form == "owner":
+        text.append(value.kind)
+        _write(text, "text", value.name)
+    elif form == "text":
+        _write(text, "bytes", value.encode())
+    elif form == "bytes":
+        text += _COUNT.pack(len(value)) + value
+    elif form == "flights":
+        text += _COUNT.pack(len(value))
+        for flight in value:
+            text += _FLIGHT.pack(*flight.id, flight.sequence, flight.released)
+    elif form.endswith("*"):
+        text += _COUNT.pack(len(value)) + struct.pack(f">{len(value)}{form[0]}", *value)
+    else:
+        text += struct.pack(f">{form}", value)
+
+
+class _Reader:
+    """Takes values off a text, in order; ClusterError where it ends too early."""
+
+    def __init__(self, text: bytes, at: int) -> None:
+        self._text = text
+        self.at = at
+
+    def take(self, size: int) -> bytes:
+        end = self.at + size
+        if end > len(self._text):
+            raise ClusterError(f"a record ends after {len(self._text)} bytes, within a value of {size}")
+        taken, self.at = self._text[self.at : end], end
+        return taken
+
+    def count(self) -> int:
+        return int(_COUNT.unpack(self.take(4))[0])
+
+    def read(self, form: str) -> Any:
+        if form == "stamp":
+            return Stamp(*_STAMP.unpack(self.take(16)))
+        if form == "owner":
+            return Owner(self.take(1)[0], self.read("text"))
+        if form == "text":
+            try:
+                return self.read("bytes").decode()
+            except UnicodeDecodeError as error:
+                raise ClusterError(f"a record has a text that is no UTF-8: {error}") from error
+        if form == "bytes":
+            return self.take(self.count())
+        if form == "flights":
+            flights = (_FLIGHT.unpack(self.take(_FLIGHT.size)) for _ in range(self.count()))
+            return tuple(Flight(Stamp(*each[:2]), each[2], each[3]) for each in flights)
+        if form.endswith("*"):
+            count = self.count()
+            return struct.unpack(f">{count}{form[0]}", self.take(count * struct.calcsize(form[0])))
+        return struct.unpack(f">{form}", self.take(struct.calcsize(f">{form}")))[0]
+
+
+def parse_record(text: bytes) -> Record:
+    """The record; ClusterError says what is wrong with the bytes."""
+    if len(text) < _CRC.size + _HEAD.size + 6:
+        raise ClusterError(f"a record has at least {_CRC.size + _HEAD.size + 6} bytes, this one {len(text)}")
+    if _CRC.unpack_from(text)[0] != crc32c(text[_CRC.size :]):
+        raise ClusterError("a record's checksum is wrong")
+    version, incarnation, number, previous, clock = _HEAD.unpack_from(text, _CRC.size)
+    if version != FORMAT:
+        raise ClusterError(f"a record has format {version}; this version reads {FORMAT}")
+    reader = _Reader(text, _CRC.size + _HEAD.size)
+    pairs = reader.read("H")
+    vector = dict(_PAIR.unpack(reader.take(_PAIR.size)) for _ in range(pairs))
+    operations = tuple(_read_operation(reader) for _ in range(reader.count()))
+    if reader.at != len(text):
+        raise ClusterError(f"a record has {len(text) - reader.at} bytes behind its last operation")
+    return Record(Dot(incarnation, number), previous, clock, vector, operations, version)
+
+
+def _read_operation(reader: _Reader) -> Operation:
+    kind = reader.take(1)[0]
+    if kind not in _READ:
+        raise ClusterError(f"a record has an operation of kind {kind}; 1 to {len(_READ)} are known")
+    made, forms = _READ[kind]
+    operation: Operation = made(*(reader.read(form) for form in forms))
+    return operation

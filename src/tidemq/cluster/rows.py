@@ -1,0 +1,225 @@
+"""What every node keeps: sessions, queues, subscriptions, retained messages, and the logs that bring them.
+
+`Rows` has them in memory, in the order and with the bounds of a store: what is put is seen at once, and
+`take_changes` gives what one batch has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Stamp
+from tidemq.cluster.vectors import Dot, Vector, has_seen
+
+A = TypeVar("A")
+B = TypeVar("B")
+V = TypeVar("V")
+
+
+NEVER = Stamp(0, 0)
+
+
+class Added(NamedTuple):
+    """An entry as one record added it."""
+
+    dot: Dot
+    flags: int
+    qos: int
+    message_bytes: int
+    expires_at_ms: int
+    subscription_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message in a queue. `adds`: mostly one; the first of them that counts is what the entry is."""
+
+    adds: tuple[Added, ...]
+    shared: bool  # another node may add it as well
+    sequence: int = -1  # in flight: its place in the outbox
+    released: bool = False
+    sent: bool = False  # it may have gone out before
+    epoch: Stamp = NEVER  # of a group's entry: when it was last given to a member
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The newest row of a client's session, and the record that has it."""
+
+    row: PutSession
+    dot: Dot
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """`options` is None where it has ended: the row stays until nobody can bring an older one."""
+
+    stamp: Stamp
+    dot: Dot
+    options: int | None
+    subscription_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """`message` is None where nothing is retained any more: the row stays as that of a subscription does."""
+
+    id: Stamp
+    dot: Dot
+    message: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A session has ended at this epoch: with what `seen` covers of its rows, unless a CONNECT that does not
+    know of it has a higher epoch. `over`: the newest CONNECT that it ended, with its record.
+    """
+
+    epoch: Stamp
+    seen: Vector
+    over: tuple[Stamp, Dot] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A message, once for all queues that have it."""
+
+    message: bytes
+    references: int
+
+
+class Change(NamedTuple):
+    """What a row was, and is; None: no row."""
+
+    table: Table[Any, Any, Any]
+    first: Any
+    second: Any
+    old: Any
+    new: Any
+
+
+class Table(Generic[A, B, V]):
+    """Rows by two keys; all with one first key can be had together."""
+
+    def __init__(self, name: str, changes: list[Change]) -> None:
+        self.name = name
+        self._rows: dict[A, dict[B, V]] = {}
+        self._changes = changes
+
+    def get(self, first: A, second: B) -> V | None:
+        return self._rows.get(first, {}).get(second)
+
+    def put(self, first: A, second: B, new: V | None) -> None:
+        """Replaces a row; None removes it."""
+        self._changes.append(Change(self, first, second, self.get(first, second), new))
+        self.restore(first, second, new)
+
+    def restore(self, first: A, second: B, value: V | None) -> None:
+        """The same, but not as a change of a batch."""
+        if value is not None:
+            self._rows.setdefault(first, {})[second] = value
+        elif first in self._rows:
+            self._rows[first].pop(second, None)
+            if not self._rows[first]:
+                del self._rows[first]
+
+    def of(self, first: A) -> list[tuple[B, V]]:
+        """All with this first key, as they are now."""
+        return list(self._rows.get(first, {}).items())
+
+    def all(self) -> Iterator[tuple[A, B, V]]:
+        for first, rows in list(self._rows.items()):
+            for second, value in list(rows.items()):
+                yield first, second, value
+
+
+class Rows:
+    """All tables of one node."""
+
+    def __init__(self) -> None:
+        self._changes: list[Change] = []
+        made = self._changes
+        self.sessions: Table[str, None, Session] = Table("sessions", made)
+        self.ends: Table[str, Dot, End] = Table("ends", made)
+        self.entries: Table[Owner, Stamp, Entry] = Table("entries", made)
+        self.removed: Table[Owner, Stamp, tuple[Dot, ...]] = Table("removed", made)
+        self.payloads: Table[Stamp, None, Payload] = Table("payloads", made)
+        self.subscriptions: Table[str, str, Subscription] = Table("subscriptions", made)
+        self.retained: Table[str, None, Retained] = Table("retained", made)
+        self.log: Table[int, int, bytes] = Table("log", made)  # incarnation, number: records
+        self.applied: Table[int, None, tuple[int, bytes]] = Table("applied", made)  # number, its digest
+        self.members: Table[int, None, str] = Table("members", made)  # their names
+        self.boots: Table[None, None, int] = Table("boots", made)  # how often the node was started
+        self.clock: Table[None, None, int] = Table("clock", made)
+
+    def take_changes(self) -> list[Change]:
+        """What was changed since the last time: one batch."""
+        taken = self._changes[:]
+        self._changes.clear()
+        return taken
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether `take_changes` would give any."""
+        return bool(self._changes)
+
+    @property
+    def vector(self) -> dict[int, int]:
+        return {incarnation: number for incarnation, _, (number, _) in self.applied.all()}
+
+    def is_hidden(self, client: str, dot: Dot) -> bool:
+        """Whether a row that this record made went with the end of a session."""
+        return any(has_seen(end.seen, dot) for _, end in self.ends.of(client))
+
+    def shown(self, owner: Owner, entry: Entry) -> tuple[Added, ...]:
+        """What of an entry is there."""
+        if owner.kind == GROUP or not self.ends.of(owner.name):
+            return entry.adds
+        return tuple(each for each in entry.adds if not self.is_hidden(owner.name, each.dot))
+
+    def queue(self, owner: Owner) -> list[tuple[Stamp, Entry]]:
+        """What waits or is in flight, in the order of ids; nothing where the session has ended."""
+        if owner.kind == SESSION and self.sessions.get(owner.name, None) is None:
+            return []
+        every = sorted(self.entries.of(owner), key=lambda each: each[0])
+        return [(id_, entry) for id_, entry in every if self.shown(owner, entry)]
+
+    def filters(self, client: str) -> list[tuple[str, Subscription]]:
+        """The subscriptions that a client has."""
+        if self.sessions.get(client, None) is None:
+            return []
+        every = sorted(self.subscriptions.of(client))
+        return [
+            (topic_filter, each)
+            for topic_filter, each in every
+            if each.options is not None and not self.is_hidden(client, each.dot)
+        ]
+
+    def digest(self) -> str:
+        """Equal on nodes that have applied the same records, whatever of them can be forgotten already."""
+        text = hashlib.blake2b(digest_size=16)
+        for line in self.lines():
+            text.update(line.encode() + b"\n")
+        return text.hexdigest()
+
+    def lines(self) -> Iterator[str]:
+        """What `digest` is about, in order."""
+        for client, _, session in sorted(self.sessions.all(), key=lambda each: each[0]):
+            yield f"session {client} {session.row}"
+            for topic_filter, each in self.filters(client):
+                yield (
+                    f"subscription {client} {topic_filter} {each.stamp} {each.options} {each.subscription_id}"
+                )
+        for owner in sorted({owner for owner, _, _ in self.entries.all()}):
+            for id_, entry in self.queue(owner):
+                payload = self.payloads.get(id_, None)
+                yield (
+                    f"entry {owner} {id_} {self.shown(owner, entry)} {entry.sequence} {entry.released}"
+                    f" {payload and payload.message!r}"
+                )
+        for topic, _, retained in sorted(self.retained.all(), key=lambda each: each[0]):
+            if retained.message is not None:
+                yield f"retained {topic} {retained.id} {retained.message!r}"

@@ -1,0 +1,34 @@
+"""What CONNECT does to a client's session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemq.cluster.operations import SESSION, Flight, Owner, PutSession
+from tidemq.cluster.rows import Rows
+
+FURTHER = 32_768  # places of an outbox, half of the packet identifiers
+
+
+def connect(rows: Rows, wish: PutSession, *, clean: bool, asked: bool) -> PutSession:
+    """The client's session as it goes on here, or a new one, as `wish` says under its new epoch.
+
+    `asked`: the node that had it has closed it and handed it over. Otherwise it may have sent messages that
+    are unknown here, so that the places in the outbox begin far beyond those that it may have used.
+    """
+    before = rows.sessions.get(wish.client, None)
+    if before is None or clean:
+        return replace(wish, begins=True, next_sequence=0)
+    flights = tuple(
+        Flight(message_id, entry.sequence, entry.released)
+        for message_id, entry in rows.queue(Owner(SESSION, wish.client))
+        if entry.sequence >= 0
+    )
+    further = 0 if asked or before.row.home == wish.home else FURTHER
+    return replace(
+        wish,
+        begins=False,
+        next_sequence=before.row.next_sequence + further,
+        received=before.row.received,
+        flights=flights,
+    )

@@ -1,0 +1,97 @@
+"""What nobody can contradict any more: then what has been removed need not be remembered, and logs end.
+
+A record is stable when every member has said, in order with its own records, that it has applied it, and all
+that the member had done before saying so is applied here. What comes of it from then on knows of the record.
+Only a member's own word counts, which comes on one connection after its messages; a record that somebody else
+brought may have overtaken these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tidemq.cluster.applying import Applier
+from tidemq.cluster.operations import SESSION, Owner
+from tidemq.cluster.rows import Rows
+from tidemq.cluster.vectors import Dot, Vector, has_seen, raised
+
+
+class Stability:
+    """What each member is known to have applied. `own`: this node, which is no member for itself."""
+
+    def __init__(self, rows: Rows, applier: Applier, own: int) -> None:
+        self._rows = rows
+        self._applier = applier
+        self._own = own
+        self._known: dict[int, dict[int, int]] = {}
+        self._said: dict[int, tuple[int, Vector]] = {}  # waits until the member's own records are here
+        self._collected: dict[int, int] = {}
+
+    def hear(self, member: int, number: int, vector: Vector) -> None:
+        """A member has made records up to this number, and applied these."""
+        if member != self._own:
+            self._said.setdefault(member, (number, dict(vector)))
+
+    def advance(self, members: Iterable[int]) -> bool:
+        """Takes in what members have said; says whether more is stable than the last time."""
+        for member, (number, vector) in list(self._said.items()):
+            if has_seen(self._rows.vector, Dot(member, number)):
+                known = {**raised(self._known.get(member, {}), vector), member: number}
+                self._known[member] = known
+                del self._said[member]
+        stable = self.stable(members)
+        grown = stable != self._collected
+        self._collected = stable
+        return grown
+
+    def stable(self, members: Iterable[int]) -> dict[int, int]:
+        """The last stable record of each node."""
+        vectors = [self._known.get(each, {}) for each in members if each != self._own]
+        return {
+            incarnation: min([number, *(each.get(incarnation, 0) for each in vectors)])
+            for incarnation, number in self._rows.vector.items()
+        }
+
+    def collect(self, stable: Vector) -> None:
+        """Deletes what is remembered of stable removals, and the stable part of this node's log."""
+        rows = self._rows
+        for owner, message_id, removals in rows.removed.all():
+            if all(has_seen(stable, dot) for dot in removals):
+                rows.removed.put(owner, message_id, None)
+        for topic, _, retained in rows.retained.all():
+            if retained.message is None and has_seen(stable, retained.dot):
+                rows.retained.put(topic, None, None)
+        for client, topic_filter, each in rows.subscriptions.all():
+            if each.options is None and has_seen(stable, each.dot):
+                rows.subscriptions.put(client, topic_filter, None)
+        for client in {client for client, _, _ in rows.ends.all()}:
+            self._collect_client(client, stable)
+        for number, _ in rows.log.of(self._own):
+            if number <= stable.get(self._own, 0):
+                rows.log.put(self._own, number, None)
+
+    def _collect_client(self, client: str, stable: Vector) -> None:
+        """Of a client whose session ended: what went with it; and all of it where no session came after."""
+        rows, owner = self._rows, Owner(SESSION, client)
+        if not all(has_seen(stable, dot) for dot, _ in rows.ends.of(client)):
+            return
+        none = rows.sessions.get(client, None) is None
+        left = False
+        for message_id, entry in rows.entries.of(owner):
+            known = none and all(has_seen(stable, each.dot) for each in entry.adds)
+            shown = rows.shown(owner, entry)
+            if known or not shown:
+                self._applier.drop_entry(owner, message_id)
+                continue
+            left = left or none
+            if shown != entry.adds:
+                rows.entries.put(owner, message_id, replace(entry, adds=shown))
+        for topic_filter, each in rows.subscriptions.of(client):
+            if rows.is_hidden(client, each.dot) or (none and has_seen(stable, each.dot)):
+                rows.subscriptions.put(client, topic_filter, None)
+            else:
+                left = left or none
+        if not left:
+            for dot, _ in rows.ends.of(client):
+                rows.ends.put(client, dot, None)

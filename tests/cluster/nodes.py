@@ -1,0 +1,148 @@
+"""Nodes over rows alone, which do at random what brokers do with their rows."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from tidemq.cluster import operations as ops
+from tidemq.cluster.hybrid_clock import HybridClock
+from tidemq.cluster.members import Heartbeat
+from tidemq.cluster.node import Node
+from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, PutSession, Stamp
+from tidemq.cluster.records import FORMAT, Record
+from tidemq.cluster.rows import Entry, Rows
+from tidemq.cluster.sessions import connect
+
+CLIENTS = ("ann", "bob", "cem")
+FILTERS = ("a/+", "b/#")
+TOPICS = ("a/1", "b/1")
+GROUPS = (Owner(GROUP, "$share/g/a/#"),)
+START_NS = 1_800_000_000_000_000_000
+
+
+def make_node(index: int, count: int, rows: Rows | None = None, skew_ns: int = 0) -> Node:
+    """A node of a cluster of so many, with the incarnations 1, 2, 3..."""
+    rows = rows or Rows()
+    for each in range(count):
+        rows.members.put(each + 1, None, f"n{each + 1}")
+    clock = HybridClock(lambda: START_NS + skew_ns, skew_s_max=5, last_ns=rows.clock.get(None, None) or 0)
+    own = Heartbeat("c", FORMAT, f"n{index + 1}", index + 1, 1, index, "here", 0, 0, 0, {})
+    return Node(rows, own, clock)
+
+
+class Actor:
+    """A broker without clients: each act is one batch. `published`: ids and messages that any node has given,
+    of which others may add one again, in doubt whether it was.
+    """
+
+    def __init__(self, node: Node, choose: random.Random, published: list[tuple[Owner, Stamp]]) -> None:
+        self.node = node
+        self._choose = choose
+        self._published = published
+
+    def act(self) -> Record | None:
+        """Does something, if it finds something to do."""
+        acts = [self._connect] * 2 + [self._end, self._subscribe, self._retain, self._receive]
+        acts += [self._add] * 4 + [self._take] * 4
+        operations = self._choose.choice(acts)()
+        record = self.node.write(operations) if operations else None
+        self.node.rows.take_changes()
+        self.node.synced(self.node.rows.vector)
+        return record
+
+    def _mine(self) -> PutSession | None:
+        """A session that is here."""
+        rows = [session.row for _, _, session in self.node.rows.sessions.all()]
+        mine = [row for row in rows if row.home == self.node.incarnation]
+        return self._choose.choice(mine) if mine else None
+
+    def _connect(self) -> list[Operation]:
+        wish = PutSession(
+            self._choose.choice(CLIENTS), self.node.stamp(), self.node.incarnation, False, 0, 60, 0, 0, 0, -1
+        )
+        clean = self._choose.random() < 0.3
+        return [connect(self.node.rows, wish, clean=clean, asked=self._choose.random() < 0.5)]
+
+    def _end(self) -> list[Operation]:
+        row = self._mine()
+        return [ops.EndSession(row.client, row.epoch)] if row else []
+
+    def _subscribe(self) -> list[Operation]:
+        row = self._mine()
+        if row is None:
+            return []
+        topic_filter = self._choose.choice(FILTERS)
+        if self._choose.random() < 0.4:
+            return [ops.Unsubscribe(row.client, topic_filter, self.node.stamp())]
+        return [ops.Subscribe(row.client, topic_filter, self.node.stamp(), self._choose.randint(0, 2), 0)]
+
+    def _retain(self) -> list[Operation]:
+        topic, stamp = self._choose.choice(TOPICS), self.node.stamp()
+        return [ops.Clear(topic, stamp) if self._choose.random() < 0.4 else ops.Retain(topic, stamp, b"r")]
+
+    def _receive(self) -> list[Operation]:
+        row = self._mine()
+        if row is None:
+            return []
+        if row.received and self._choose.random() < 0.5:
+            return [ops.Forget(row.client, row.epoch, row.received[0])]
+        return [ops.Receive(row.client, row.epoch, self._choose.randint(1, 5))]
+
+    def _add(self) -> list[Operation]:
+        """A message that was published here for a queue that is here; or one on its way between nodes, which
+        the node that has the queue adds, and perhaps another in its place that does not know.
+        """
+        sessions = [Owner(SESSION, client) for client, _, _ in self.node.rows.sessions.all()]
+        owner = self._choose.choice([*sessions, *GROUPS])
+        message_id = self.node.stamp()
+        shared = False
+        if self._choose.random() < 0.3:
+            self._published.append((owner, message_id))
+            return []
+        if self._published and self._choose.random() < 0.5:
+            owner, message_id = self._choose.choice(self._published)
+            shared = True
+            if owner not in {*sessions, *GROUPS} or self._knows(owner, message_id):
+                return []
+        payload = ops.Payload(message_id, b"m%d" % message_id.clock)
+        return [payload, ops.Add(owner, message_id, 0, 1, 9, 0, shared)]
+
+    def _knows(self, owner: Owner, message_id: Stamp) -> bool:
+        rows = self.node.rows
+        return bool(rows.entries.get(owner, message_id) or rows.removed.get(owner, message_id))
+
+    def _take(self) -> list[Operation]:
+        """Sends a message on, or ends one."""
+        row = self._mine()
+        queues = [*GROUPS, *([Owner(SESSION, row.client)] if row else [])]
+        owner = self._choose.choice(queues)
+        queue = self.node.rows.queue(owner)
+        if not queue:
+            return []
+        message_id, entry = self._choose.choice(queue)
+        epoch = entry.epoch if owner.kind == GROUP else row.epoch if row else None
+        assert epoch is not None
+        return [self._step(owner, message_id, entry, epoch)]
+
+    def _step(self, owner: Owner, message_id: Stamp, entry: Entry, epoch: Stamp) -> Operation:
+        chance = self._choose.random()
+        if chance < 0.4:
+            return ops.Remove(owner, message_id)
+        if owner.kind == GROUP and entry.sequence >= 0 and epoch.incarnation != self.node.incarnation:
+            return ops.Return(owner, self.node.stamp(), message_id)  # its node is thought to be dead
+        if entry.sequence < 0:
+            epoch = self.node.stamp() if owner.kind == GROUP else epoch
+            return ops.Send(owner, epoch, message_id, self._choose.randint(0, 9))
+        if chance < 0.7:
+            return ops.Release(owner, epoch, message_id)
+        return ops.Return(owner, epoch, message_id)
+
+
+def say(node: Node, others: list[Node]) -> None:
+    """A node's heartbeat reaches the others, who tidy up."""
+    beat = node.beat(0.0, START_NS)
+    for other in others:
+        other.hear(replace(beat, wall_ns=START_NS), 0.0)
+        other.tidy()
+        other.rows.take_changes()
