@@ -159,9 +159,9 @@ class Broker:
                     self._send(each, "record", text)
         self._sent = self.node.durable
         self._send_copies()
-        for each in [each for each in self._yields if each[0] <= self.node.durable]:
-            self._yields.remove(each)
-            self._send(each[1], "yield", each[2], each[0])
+        for owed in [each for each in self._yields if each[0] <= self.node.durable]:
+            self._yields.remove(owed)
+            self._send(owed[1], "yield", owed[2], owed[0])
         self.settle()
         if self.rows.has_changes:
             self._commit()
@@ -321,6 +321,8 @@ class Broker:
         begun = connect(self.rows, wish, clean=connection.clean, asked=asked)
         if before is not None and before.row.home != self.own and not asked:
             self.world.history.forked.add(client.name)
+        parent = before.row.epoch if before is not None and not begun.begins else None
+        self.world.history.parents[epoch] = parent
         connection.epoch, connection.next_sequence = epoch, begun.next_sequence
 
         def connack(kept: bool) -> None:
@@ -422,6 +424,7 @@ class Broker:
 
     def _on_mail(self, source: int, number: int, mail: Mail) -> None:
         """Before what its sender knew is known here, it cannot be said whom it is for."""
+        self.node.clock.raise_to(mail.id.clock)
         self._received.append((mail, partial(self._send, source + 1, "kept", number)))
         self._advance()
 

@@ -7,6 +7,7 @@ from cluster.simulation.history import Published
 from cluster.simulation.world import World
 
 from tidemq.cluster import operations as ops
+from tidemq.cluster.operations import Stamp
 
 TOPICS = ("a", "b")
 ANSWER_S = (0.0005, 0.03)
@@ -25,6 +26,7 @@ class Subscriber:
         self._broker: Broker | None = None
         self._subscribed = False
         self._unreleased: dict[int, tuple[str, int]] = {}
+        self._epoch: Stamp | None = None  # of the session that it was served with last
         self._turn = 0  # so that nothing happens on a connection that has ended
 
     def connect(self, *, clean: bool = False) -> None:
@@ -61,13 +63,17 @@ class Subscriber:
     def on_connack(self, connection: Connection, *, present: bool) -> None:
         if connection is not self._connection or self._broker is None:
             return
+        history = self._world.history
         if not present:
             if self._subscribed:
-                self._world.history.reset.add(self.name)
-                if not self._world.history.split:
-                    self._world.history.wrong("session lost", self.name)
+                history.reset.add(self.name)
+                if not history.split:
+                    history.wrong("session lost", self.name)
             self._subscribed = False
             self._unreleased.clear()
+        if present and connection.epoch and not history.goes_on(connection.epoch, self._epoch):
+            history.forked.add(self.name)
+        self._epoch = connection.epoch
         if not self._subscribed:
             self._broker.subscribe(connection, self._topic, self._qos)
 
@@ -92,7 +98,7 @@ class Subscriber:
             history.once[self.name].append(key)
             self._unreleased[packet] = key
         elif self._unreleased[packet] != key:
-            history.wrong("swallowed", f"{key} for {self.name}, as {self._unreleased[packet]}")
+            history.swallow(self.name, key, self._unreleased[packet])
         self._answer(connection, lambda broker: broker.receive(connection, packet))
 
     def on_pubrel(self, connection: Connection, packet: int) -> None:
@@ -131,6 +137,7 @@ class Publisher:
         self._number += 1
         message = history.messages[key] = Published(self.name, key[1], topic, qos)
         message.after = self._acknowledged
+        message.sent_at, message.node = self._world.now, broker.own
 
         def done() -> None:
             message.acknowledged = True

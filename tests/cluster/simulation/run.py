@@ -126,6 +126,7 @@ class Run:
 
     def _set_clock(self) -> None:
         machine = self.world.choose.choice(self.world.machines)
+        self.world.history.clocks_set = True
         machine.skew_ns = self.world.choose.randint(-2_000_000_000, 2_000_000_000)
 
     def _renew(self) -> None:
