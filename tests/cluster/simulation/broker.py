@@ -320,7 +320,7 @@ class Broker:
         wish = PutSession(client.name, epoch, self.own, False, 0, 3600, 0, 0, 0, -1)
         begun = connect(self.rows, wish, clean=connection.clean, asked=asked)
         if before is not None and before.row.home != self.own and not asked:
-            self.world.history.forked.add(client.name)
+            self.world.history.unasked.add(client.name)
         parent = before.row.epoch if before is not None and not begun.begins else None
         self.world.history.parents[epoch] = parent
         connection.epoch, connection.next_sequence = epoch, begun.next_sequence
@@ -336,7 +336,7 @@ class Broker:
     def _look_after(self, connection: Connection) -> None:
         session = self.rows.sessions.get(connection.client.name, None)
         if session is None or session.row.epoch != connection.epoch:
-            self.world.history.forked.add(connection.client.name)
+            self.world.history.unasked.add(connection.client.name)
             self._close(connection)
         else:
             self.pump(connection)

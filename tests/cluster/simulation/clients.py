@@ -24,7 +24,7 @@ class Subscriber:
         self._qos = world.choose.choice((1, 2))
         self._connection: Connection | None = None
         self._broker: Broker | None = None
-        self._subscribed = False
+        self.subscribed = False
         self._unreleased: dict[int, tuple[str, int]] = {}
         self._epoch: Stamp | None = None  # of the session that it was served with last
         self._turn = 0  # so that nothing happens on a connection that has ended
@@ -38,7 +38,7 @@ class Subscriber:
             return
         self._turn += 1
         if clean:
-            self._subscribed = False
+            self.subscribed = False
             self._world.history.reset.add(self.name)
         broker = self._broker = self._world.choose.choice(running)
         self._connection = broker.connect(self, clean=clean)
@@ -65,21 +65,21 @@ class Subscriber:
             return
         history = self._world.history
         if not present:
-            if self._subscribed:
+            if self.subscribed:
                 history.reset.add(self.name)
                 if not history.split:
                     history.wrong("session lost", self.name)
-            self._subscribed = False
+            self.subscribed = False
             self._unreleased.clear()
         if present and connection.epoch and not history.goes_on(connection.epoch, self._epoch):
             history.forked.add(self.name)
         self._epoch = connection.epoch
-        if not self._subscribed:
+        if not self.subscribed:
             self._broker.subscribe(connection, self._topic, self._qos)
 
     def on_suback(self, connection: Connection) -> None:
         if connection is self._connection:
-            self._subscribed = True
+            self.subscribed = True
 
     def on_publish(self, connection: Connection, packet: int, message: bytes, qos: int) -> None:
         if connection is not self._connection:
@@ -124,6 +124,11 @@ class Publisher:
         self._world = world
         self._number = 0
         self._acknowledged = 0
+
+    @property
+    def last_acknowledged(self) -> bool:
+        """Whether its last message was."""
+        return self._world.history.messages[self.name, self._number - 1].acknowledged
 
     def publish(self) -> None:
         """The next message."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from tidemq.cluster.members import BEAT_S
 from tidemq.cluster.operations import Stamp
 
-
 QUICK_S = BEAT_S + 0.1
 
 
@@ -29,8 +28,9 @@ class Published:
 
 @dataclass(slots=True)
 class History:
-    """All of a run. `forked`: clients that were taken over from a node that could not be asked, or served by
-    two at once; `renewed`: that began a new session, and when.
+    """All of a run. Of clients: `unasked`, whose session was taken over from a node that could not be asked,
+    or closed because another node had it; `forked`, that were served by nodes that did not know of each
+    other; `reset`, that began a new session.
     """
 
     messages: dict[tuple[str, int], Published] = field(default_factory=dict)
@@ -38,6 +38,7 @@ class History:
     once: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))  # at QoS 2
     clocks_set: bool = False
     split: bool = False  # nodes could not hear each other for a while, or one was not there
+    unasked: set[str] = field(default_factory=set)
     forked: set[str] = field(default_factory=set)
     swallowed: set[tuple[str, tuple[str, int]]] = field(default_factory=set)  # of clients that forked
     parents: dict[Stamp, Stamp | None] = field(default_factory=dict)  # of epochs: which it went on from
@@ -80,7 +81,7 @@ class History:
                 if not excused and key not in self.taken[client]:
                     found.append(f"lost: {key} for {client}")
         for client, taken in self.taken.items():
-            if client not in self.forked | self.reset:
+            if client not in self.unasked | self.forked | self.reset:
                 once = self.once[client]
                 found += [f"repeated: {key} for {client}" for key in sorted(set(once)) if once.count(key) > 1]
             if not self.split:  # a message may come from the other side when a later one has come
@@ -96,7 +97,7 @@ class History:
             publisher, _ = key
             for number in range(self.messages[key].after):
                 before = (publisher, number)
-                if places.get(before, -1) <= places[key] or client in self.forked:
+                if places.get(before, -1) <= places[key] or client in self.unasked | self.forked:
                     continue
                 if not self._is_too_quick(self.messages[before], self.messages[key]):
                     found.append(f"out of order: {before} after {key} for {client}")

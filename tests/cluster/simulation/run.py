@@ -10,7 +10,8 @@ from cluster.simulation.clients import Publisher, Subscriber
 from cluster.simulation.world import Machine, World
 
 WORK_S = 8.0
-REST_S = 12.0
+REST_S = 16.0  # at most, until all has come
+QUIET_S = 4.0  # at least
 PUBLISH_S = (0.02, 0.25)
 MISHAP_S = (0.2, 1.5)
 
@@ -52,8 +53,10 @@ class Run:
             self._again(lambda: world.choose.choice(self._mishaps)(), MISHAP_S)
         world.run(WORK_S)
         self._heal()
-        world.run(WORK_S + REST_S)
-        return self._verdict()
+        world.run(WORK_S + QUIET_S)
+        while (found := self._verdict()) and world.now < WORK_S + REST_S:
+            world.run(world.now + 1.0)
+        return found
 
     def _again(self, act: Callable[[], None], every: tuple[float, float]) -> None:
         if self.world.now < WORK_S:
@@ -142,9 +145,17 @@ class Run:
             self._start(machine)
         for subscriber in self.subscribers:
             self.world.at(1.0, subscriber.connect)
+        for publisher in self.publishers:
+            self.world.at(2.0, publisher.publish)
 
     def _verdict(self) -> list[str]:
         found = self.world.history.verdict()
+        for publisher in self.publishers:
+            if not publisher.last_acknowledged:
+                found.append(f"stuck: the last message of {publisher.name} is not acknowledged")
+        for subscriber in self.subscribers:
+            if not subscriber.subscribed:
+                found.append(f"stuck: {subscriber.name} has no subscription")
         rows = [machine.rows for machine in self.world.machines]
         if len({each.digest() for each in rows}) > 1:
             found.append("digests differ")
