@@ -21,7 +21,7 @@ from tidemq.cluster.operations import SESSION, Operation, Owner, PutSession, Sta
 from tidemq.cluster.promises import Acks, Degraded, Promises
 from tidemq.cluster.records import FORMAT, Record, parse_record
 from tidemq.cluster.sessions import connect
-from tidemq.cluster.vectors import Dot, Vector, covers, has_seen
+from tidemq.cluster.vectors import Vector, covers, has_seen
 from tidemq.errors import ClusterError
 from tidemq.wire.filters import matches
 
@@ -53,7 +53,7 @@ class Connection:
     client: Subscriber
     clean: bool
     asked: int = 0  # the node that was asked for the session
-    yielded: int = -1  # the last record of it, when it has answered
+    yielded: Vector | None = None  # what it had applied when it handed the session over
     epoch: Stamp | None = None
     ready: bool = False
     next_sequence: int = 0
@@ -161,7 +161,7 @@ class Broker:
         self._send_copies()
         for owed in [each for each in self._yields if each[0] <= self.node.durable]:
             self._yields.remove(owed)
-            self._send(owed[1], "yield", owed[2], owed[0])
+            self._send(owed[1], "yield", owed[2], self.rows.vector)
         self.settle()
         if self.rows.has_changes:
             self._commit()
@@ -201,6 +201,9 @@ class Broker:
         for each in self._others():
             self._send(each, "beat", self.node.beat(self.world.now, self.machine.wall_ns))
         self._send_copies()
+        for connection in self.connections.values():  # the question or the answer may have been lost
+            if connection.epoch is None and connection.asked and connection.yielded is None:
+                self._send(connection.asked, "ask", connection.client.name)
         self._fetch()
         self._do_unanswered()
         self.node.tidy()
@@ -277,10 +280,6 @@ class Broker:
         if before is not None:
             self._close(before)
         connection = self.connections[client.name] = Connection(client, clean)
-        session = self.rows.sessions.get(client.name, None)
-        if session is not None and session.row.home != self.own:
-            connection.asked = session.row.home
-            self._send(session.row.home, "ask", client.name)
         self._try_to_begin(connection)
         return connection
 
@@ -301,22 +300,25 @@ class Broker:
         self._yields.append((number, source + 1, client))
         self._commit()
 
-    def _on_yield(self, source: int, client: str, number: int) -> None:
+    def _on_yield(self, source: int, client: str, vector: Vector) -> None:
         connection = self.connections.get(client)
         if connection is not None and connection.asked == source + 1:
-            connection.yielded = number
-            self._try_to_begin(connection)
+            connection.yielded = vector
+            self._advance()
 
     def _try_to_begin(self, connection: Connection) -> None:
         """As soon as the node that has the session has handed it over, or is not there."""
-        home = connection.asked
-        asked = connection.yielded >= 0
-        if home and not asked and self.node.members.is_live(home, self.world.now):
+        before = self.rows.sessions.get(connection.client.name, None)
+        home = before.row.home if before is not None else self.own
+        if home != self.own and connection.asked != home:
+            connection.asked, connection.yielded = home, None
+            self._send(home, "ask", connection.client.name)
+        asked = connection.yielded is not None
+        if home != self.own and not asked and self.node.members.is_live(home, self.world.now):
             return
-        if asked and not has_seen(self.rows.vector, Dot(home, connection.yielded)):
+        if home != self.own and connection.yielded and not covers(self.rows.vector, connection.yielded):
             return
         client, epoch = connection.client, self.node.stamp()
-        before = self.rows.sessions.get(client.name, None)
         wish = PutSession(client.name, epoch, self.own, False, 0, 3600, 0, 0, 0, -1)
         begun = connect(self.rows, wish, clean=connection.clean, asked=asked)
         if before is not None and before.row.home != self.own and not asked:
@@ -449,6 +451,9 @@ class Broker:
         if not connection.ready or connection.epoch is None:
             return
         owner = Owner(SESSION, connection.client.name)
+        for packet, message_id in list(connection.flights.items()):
+            if self.rows.entries.get(owner, message_id) is None:  # another node had it, and was answered
+                del connection.flights[packet]
         for message_id, entry in self.rows.queue(owner):
             if len(connection.flights) >= WINDOW:
                 return

@@ -65,7 +65,7 @@ class Subscriber:
             return
         history = self._world.history
         if not present:
-            if self.subscribed:
+            if self._epoch is not None:
                 history.reset.add(self.name)
                 if not history.split:
                     history.wrong("session lost", self.name)
