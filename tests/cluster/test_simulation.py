@@ -10,7 +10,6 @@ from cluster.simulation.broker import Broker, Connection
 from cluster.simulation.run import run
 
 from tidemq.cluster import operations as ops
-from tidemq.cluster import sessions
 from tidemq.cluster.applying import Applier
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.incoming import Incoming
@@ -52,11 +51,6 @@ def removals_are_not_remembered(patch: pytest.MonkeyPatch) -> None:
         self._rows.removed.put(op.owner, op.id, None)
 
     patch.setattr(Applier, "_remove", forget)
-
-
-def identifiers_go_on(patch: pytest.MonkeyPatch) -> None:
-    """Where a session is taken over from a node that could not be asked."""
-    patch.setattr(sessions, "FURTHER", 0)
 
 
 def identifiers_go_back(patch: pytest.MonkeyPatch) -> None:
@@ -124,31 +118,32 @@ def _collect_all_that_others_know(collect: Callable[[Stability, Vector], None]) 
     return collect_more
 
 
-PLANTED: dict[Callable[[pytest.MonkeyPatch], None], str] = {
-    acknowledged_too_soon: "lost",
-    removals_are_not_remembered: "repeated",
-    identifiers_go_on: "swallowed",
-    identifiers_go_back: "swallowed",
-    clocks_are_not_raised: "out of order",
-    all_is_stable: "stuck",
-    gaps_are_not_asked_for: "stuck",
-    causes_are_not_waited_for: "digests differ",
-    mail_overtakes_records: "lost",
-    topics_do_not_matter: "phantom",
-    flights_are_not_handed_over: "repeated",
-    nothing_is_settled: "stuck",
-    unanswered_is_forgotten: "repeated",
+# what it leads to, and the one thing that goes wrong then: only once in hundreds of histories of all kinds
+PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, str]] = {
+    acknowledged_too_soon: ("lost", "_kill"),
+    removals_are_not_remembered: ("repeated", "_cut"),
+    identifiers_go_back: ("swallowed", "_kill"),
+    clocks_are_not_raised: ("out of order", "_set_clock"),
+    all_is_stable: ("resurrected", ""),
+    gaps_are_not_asked_for: ("stuck", ""),
+    causes_are_not_waited_for: ("digests differ", "_cut"),
+    mail_overtakes_records: ("lost", "_cut"),
+    topics_do_not_matter: ("phantom", ""),
+    flights_are_not_handed_over: ("repeated", "_cut"),
+    nothing_is_settled: ("stuck", ""),
+    unanswered_is_forgotten: ("repeated", "_cut"),
 }
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_broken_rule_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     """One that is left in each kind of thing that can go wrong."""
+    kind, only = PLANTED[plant]
     kinds: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         for seed in range(PLANTED_SEEDS):
-            kinds |= {line.partition(":")[0] for line in run(seed)}
-            if PLANTED[plant] in kinds:
+            kinds |= {line.partition(":")[0] for line in run(seed, only)}
+            if kind in kinds:
                 return
-    pytest.fail(f"{PLANTED[plant]!r} was not found in {PLANTED_SEEDS} histories, only {kinds}")
+    pytest.fail(f"{kind!r} was not found in {PLANTED_SEEDS} histories, only {kinds}")

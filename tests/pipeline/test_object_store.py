@@ -243,7 +243,7 @@ def test_all_that_works_on_tables_works_in_s3(
     }
 
 
-@pytest.mark.parametrize("table", ["bronze", "silver/climate"])
+@pytest.mark.parametrize("table", ["bronze", pytest.param("silver/climate", marks=pytest.mark.long)])
 def test_a_driver_that_is_killed_between_writing_and_committing_leaves_nothing_twice(
     spark: SparkSession,
     streaming: Streaming,

@@ -25,6 +25,7 @@ BELOW = {
     "client": "limits errors wire",
     "bridge": "limits errors bridge_config wire client",
     "broker": "limits errors bridge_config config wire net engine store stream client bridge",
+    "cluster": "limits errors config wire engine store broker",
     "origins": "config",
     "plugins": "errors config wire broker",
     "migration": "errors bridge_config config wire store broker",

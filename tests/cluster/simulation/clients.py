@@ -38,7 +38,7 @@ class Subscriber:
             return
         self._turn += 1
         if clean:
-            self.subscribed = False
+            self.subscribed, self._epoch = False, None
             self._world.history.reset.add(self.name)
         broker = self._broker = self._world.choose.choice(running)
         self._connection = broker.connect(self, clean=clean)

@@ -1,0 +1,320 @@
+"""What nodes tell each other and decide, piece by piece."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cluster.nodes import START_NS, Actor, make_node
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemq.cluster import operations as ops
+from tidemq.cluster.hybrid_clock import HybridClock
+from tidemq.cluster.incoming import Gap, Incoming
+from tidemq.cluster.members import MEMBERS_MAX, SUSPECT_S, Heartbeat, Members
+from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
+from tidemq.cluster.promises import DEGRADED_S, UNDER_WAY_MAX, Kept, Promises
+from tidemq.cluster.records import FORMAT, NO_DIGEST, Record, parse_record
+from tidemq.cluster.rows import Rows
+from tidemq.cluster.sessions import FURTHER, connect
+from tidemq.cluster.vectors import Dot, covers, has_seen, raised
+from tidemq.errors import ClusterError
+from tidemq.store.checksums import crc32c
+
+U16, U32, U64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+I64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(max_size=8)
+STAMP = st.builds(Stamp, U64, U64)
+OWNER = st.builds(Owner, st.integers(1, 2), TEXT)
+BYTE = st.integers(0, 255)
+FLIGHT = st.builds(ops.Flight, STAMP, U64, st.booleans())
+OPERATION = st.one_of(
+    st.builds(ops.Payload, STAMP, st.binary(max_size=8)),
+    st.builds(
+        ops.Add, OWNER, STAMP, BYTE, BYTE, U32, I64, st.booleans(), st.lists(U32, max_size=3).map(tuple)
+    ),
+    st.builds(ops.Remove, OWNER, STAMP),
+    st.builds(ops.Send, OWNER, STAMP, STAMP, U64),
+    st.builds(ops.Release, OWNER, STAMP, STAMP),
+    st.builds(ops.Return, OWNER, STAMP, STAMP),
+    st.builds(
+        PutSession,
+        *(TEXT, STAMP, U64, st.booleans(), U64, U32, I64, I64, U32, I64, st.binary(max_size=8)),
+        st.lists(U16, max_size=3).map(tuple),
+        st.lists(FLIGHT, max_size=3).map(tuple),
+    ),
+    st.builds(ops.EndSession, TEXT, STAMP),
+    st.builds(ops.Receive, TEXT, STAMP, U16),
+    st.builds(ops.Forget, TEXT, STAMP, U16),
+    st.builds(ops.Subscribe, TEXT, TEXT, STAMP, BYTE, U32),
+    st.builds(ops.Unsubscribe, TEXT, TEXT, STAMP),
+    st.builds(ops.Retain, TEXT, STAMP, st.binary(max_size=8)),
+    st.builds(ops.Clear, TEXT, STAMP),
+)
+RECORD = st.builds(
+    Record,
+    st.builds(Dot, U64, U64),
+    st.binary(min_size=16, max_size=16),
+    U64,
+    st.dictionaries(U64, U64, max_size=4),
+    st.lists(OPERATION, max_size=6).map(tuple),
+)
+
+
+@given(RECORD)
+def test_a_record_is_read_as_it_was_written(record: Record) -> None:
+    again = parse_record(record.encoded)
+    assert again == record
+    assert again.digest == record.digest
+
+
+@given(RECORD, st.data())
+def test_a_damaged_record_is_refused(record: Record, data: st.DataObject) -> None:
+    text = bytearray(record.encoded)
+    text[data.draw(st.integers(0, len(text) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(ClusterError):
+        parse_record(bytes(text))
+    with pytest.raises(ClusterError):
+        parse_record(record.encoded[: data.draw(st.integers(0, len(text) - 1))])
+
+
+@given(st.binary(max_size=80), RECORD)
+def test_no_bytes_do_more_than_be_refused(garbage: bytes, record: Record) -> None:
+    """With a right checksum, as somebody who means harm would have it."""
+    for text in (garbage, record.encoded[4:46] + garbage):
+        try:
+            parse_record(crc32c(text).to_bytes(4) + text)
+        except ClusterError as error:
+            assert str(error)  # noqa: PT017 - it may also be a record
+
+
+def sealed(text: bytes) -> bytes:
+    return crc32c(text).to_bytes(4) + text
+
+
+def test_what_is_wrong_with_a_record_is_said() -> None:
+    record = Record(Dot(1, 1), NO_DIGEST, 5, {}, (ops.Clear("t", Stamp(1, 1)),))
+    body = record.encoded[4:]
+    for text, said in (
+        (b"short", "at least"),
+        (b"\0\0\0\0" + body, "checksum"),
+        (replace(record, format=9).encoded, "format 9; this version reads 1"),
+        (sealed(body + b"x"), "1 bytes behind"),
+        (sealed(body[:-3]), "ends after"),
+        (sealed(body.replace(b"\x0e\0\0\0\x01t", b"\x63\0\0\0\x01t")), "kind 99"),
+        (sealed(body.replace(b"\x01t", b"\x01\xff")), "no UTF-8"),
+    ):
+        with pytest.raises(ClusterError, match=said):
+            parse_record(text)
+
+
+# --- clocks, vectors ---------------------------------------------------------------------------
+
+
+def test_a_clock_never_goes_back_and_keeps_up_with_others() -> None:
+    wall = [1_000_000_000]
+    clock = HybridClock(lambda: wall[0], skew_s_max=5, last_ns=64)
+    first = clock.next_ns()
+    wall[0] -= 500_000_000
+    assert clock.next_ns() > first
+    clock.raise_to(3_000_000_000)  # 2.5 s ahead
+    assert clock.next_ns() > 3_000_000_000
+    wall[0] += 400_000_000
+    assert clock.next_ns() >= 3_400_000_000  # and so it stays
+    assert HybridClock(lambda: 0, skew_s_max=5, last_ns=clock.last_ns).next_ns() > clock.last_ns
+
+
+def test_a_node_whose_clock_is_far_off_is_refused() -> None:
+    clock = HybridClock(lambda: START_NS, skew_s_max=5)
+    clock.check(START_NS + 4_999_000_000, "n2")
+    for skew_ns in (5_001_000_000, -5_001_000_000):
+        with pytest.raises(ClusterError, match=r"the clock of n2 says 2027.* and ours 2027.*at most 5 s"):
+            clock.check(START_NS + skew_ns, "n2")
+
+
+def test_vectors() -> None:
+    assert has_seen({1: 2}, Dot(1, 2))
+    assert not has_seen({1: 2}, Dot(1, 3))
+    assert not has_seen({}, Dot(1, 1))
+    assert covers({1: 2, 2: 1}, {1: 2})
+    assert not covers({1: 2}, {1: 2, 2: 1})
+    assert raised({1: 2, 2: 3}, {2: 1, 3: 4}) == {1: 2, 2: 3, 3: 4}
+
+
+# --- members -----------------------------------------------------------------------------------
+
+
+def beat(incarnation: int, **changes: Any) -> Heartbeat:
+    made = Heartbeat("c", FORMAT, f"n{incarnation}", incarnation, 1, incarnation, "there", START_NS, 0, 0, {})
+    return replace(made, **changes)
+
+
+@pytest.fixture
+def members() -> Members:
+    return Members(beat(1), HybridClock(lambda: START_NS, skew_s_max=5))
+
+
+def test_members_are_heard_suspected_and_heard_again(members: Members) -> None:
+    members.hear(beat(2), 0.0)
+    members.hear(beat(3), 1.0)
+    assert members.live(1.0) == [1, 2, 3]
+    assert (members.replica(1.0), members.replica(SUSPECT_S)) == (2, 3)
+    assert members.live(SUSPECT_S) == [1, 3]
+    assert members.incarnations == [1, 2, 3]
+    assert members.replica(9.0) is None
+    members.hear(beat(2, hybrid_ns=5), 9.0)
+    assert members.live(9.0) == [1, 2]
+    members.forget(3)
+    assert members.incarnations == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"cluster": "d"}, "belongs to the cluster 'd', this node to 'c'"),
+        ({"format": 7}, "writes records of format 7, this node 1"),
+        ({"wall_ns": START_NS + 6_000_000_000}, "the clock of n2"),
+        ({"incarnation": 1}, "another node has this one's incarnation"),
+        ({"peers": {1: (2, True)}}, "another node has this one's incarnation"),
+    ],
+)
+def test_who_does_not_belong_is_refused(members: Members, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ClusterError, match=said):
+        members.hear(replace(beat(2), **wrong), 0.0)
+    assert members.live(0.0) == [1]
+
+
+def test_a_second_process_of_a_node_is_refused_and_a_restart_is_not(members: Members) -> None:
+    members.hear(beat(2, boot=4), 0.0)
+    members.hear(beat(2, boot=5, nonce=9), 0.1)  # it was started again
+    members.hear(beat(2, boot=4), 0.2)  # an old one that comes late
+    assert members.known()[0].beat.boot == 5
+    with pytest.raises(ClusterError, match="was the data directory copied"):
+        members.hear(beat(2, boot=5, nonce=8), 0.3)
+    with pytest.raises(ClusterError, match="was the data directory copied"):
+        members.hear(beat(2, boot=4), 0.1 + SUSPECT_S)
+
+
+def test_there_are_at_most_so_many_members(members: Members) -> None:
+    for incarnation in range(2, MEMBERS_MAX + 1):
+        members.hear(beat(incarnation), 0.0)
+    with pytest.raises(ClusterError, match=f"one more than {MEMBERS_MAX} members"):
+        members.hear(beat(MEMBERS_MAX + 1), 0.0)
+
+
+# --- promises ----------------------------------------------------------------------------------
+
+
+def test_promises_wait_for_the_disk_and_a_copy_and_are_kept_in_order() -> None:
+    promises = Promises("two", "acknowledge")
+    for number in (1, 2, 3):
+        promises.begin(number, 0.0)
+    promises.copied(2)
+    assert promises.take(0.1) == []
+    promises.durable(3)
+    assert promises.take(0.1) == [Kept(1, True, False), Kept(2, True, False)]
+    assert promises.take(DEGRADED_S - 0.1) == []
+    promises.copied(3)
+    assert promises.take(0.2) == [Kept(3, True, False)]
+
+
+@pytest.mark.parametrize(("degraded", "refused"), [("acknowledge", False), ("refuse", True)])
+def test_without_a_copy_it_is_said_after_a_while(degraded: Any, refused: bool) -> None:
+    promises = Promises("two", degraded)
+    promises.begin(1, 0.0)
+    promises.durable(1)
+    assert promises.take(DEGRADED_S) == [Kept(1, False, refused)]
+    assert promises.is_degraded
+    promises.begin(2, DEGRADED_S)
+    promises.durable(2)
+    assert promises.take(DEGRADED_S) == [Kept(2, False, refused)]  # at once: nobody waits again and again
+    promises.begin(3, DEGRADED_S)
+    promises.durable(3)
+    promises.copied(3)
+    assert promises.take(DEGRADED_S) == [Kept(3, True, False)]
+    assert not promises.is_degraded
+
+
+def test_one_copy_is_enough_where_it_was_said_so_and_only_so_many_are_under_way() -> None:
+    promises = Promises("one", "refuse")
+    for number in range(UNDER_WAY_MAX):
+        assert promises.may_begin
+        promises.begin(number + 1, 0.0)
+    assert not promises.may_begin
+    promises.durable(1)
+    assert promises.take(0.0) == [Kept(1, False, False)]
+    assert promises.may_begin
+
+
+# --- records on their way ----------------------------------------------------------------------
+
+
+def test_records_are_put_in_order_and_missed() -> None:
+    actor = Actor(make_node(0, 2), random.Random(1), [])
+    texts = [record.encoded for _ in range(40) if (record := actor.act())]
+    node = make_node(1, 2)
+    node.receive(texts[3])
+    assert node.incoming.gaps() == [Gap(1, 1, 3)]
+    node.receive(texts[0])
+    assert node.incoming.gaps() == [Gap(1, 2, 3)]
+    node.receive(texts[0])
+    assert node.incoming.counts["cluster_records_again"] == 1
+    assert len(node.receive(texts[2]) + node.receive(texts[1])) == 3
+    assert node.incoming.gaps() == []
+    node.incoming.hear_of({1: len(texts)})
+    assert node.incoming.gaps() == [Gap(1, 5, len(texts))]
+
+
+def test_a_record_that_does_not_follow_is_set_aside_and_asked_for_again() -> None:
+    actor = Actor(make_node(0, 2), random.Random(1), [])
+    texts = [record.encoded for _ in range(9) if (record := actor.act())]
+    node = make_node(1, 2)
+    node.receive(texts[0])
+    node.receive(replace(parse_record(texts[1]), previous=bytes(16)).encoded)
+    node.receive(texts[1][:-1])
+    assert node.incoming.counts["cluster_records_damaged"] == 2
+    assert [why for _, why in node.incoming.aside] == [
+        "record Dot(incarnation=1, number=2) does not follow the one before it",
+        "a record's checksum is wrong",
+    ]
+    assert node.incoming.gaps() == [Gap(1, 2, 2)]
+    assert len(node.receive(texts[1])) == 1
+
+
+def test_two_nodes_of_one_incarnation_are_noticed_by_their_records() -> None:
+    first = make_node(0, 2).write([ops.Clear("t", Stamp(1, 1))])
+    second = make_node(0, 2).write([ops.Clear("u", Stamp(1, 1))])
+    incoming = Incoming(Rows(), 2)
+    incoming._rows.applied.put(1, None, (1, first.digest))
+    with pytest.raises(ClusterError, match="two different records 1: was its store copied"):
+        incoming.receive(second.encoded)
+
+
+# --- sessions ----------------------------------------------------------------------------------
+
+
+def test_a_session_goes_on_with_what_it_has_and_far_beyond_where_its_node_was_not_asked() -> None:
+    node = make_node(0, 2)
+    owner, message_id = Owner(SESSION, "ann"), Stamp(7, 1)
+    wish = PutSession("ann", Stamp(1, 2), 2, False, 0, 60, 0, 0, 0, -1)
+    begun = connect(node.rows, wish, clean=False, asked=False)
+    assert (begun.begins, begun.next_sequence, begun.flights) == (True, 0, ())
+    node.write([begun, ops.Receive("ann", wish.epoch, 3)])
+    node.write([ops.Payload(message_id, b"m"), ops.Add(owner, message_id, 0, 2, 1, 0)])
+    node.write([ops.Send(owner, wish.epoch, message_id, 4), ops.Release(owner, wish.epoch, message_id)])
+    again = replace(wish, epoch=Stamp(9, 1), home=1)
+    for asked, next_sequence in ((True, 5), (False, 5 + FURTHER)):
+        went_on = connect(node.rows, again, clean=False, asked=asked)
+        assert (went_on.begins, went_on.received) == (False, (3,))
+        assert went_on.flights == (ops.Flight(message_id, 4, True),)
+        assert went_on.next_sequence == next_sequence
+    assert connect(node.rows, replace(again, home=2), clean=False, asked=False).next_sequence == 5
+    assert connect(node.rows, again, clean=True, asked=True).begins
+
+
+def test_what_is_added_needs_its_payload() -> None:
+    with pytest.raises(ClusterError, match="without its payload"):
+        make_node(0, 2).write([ops.Add(Owner(SESSION, "ann"), Stamp(7, 1), 0, 2, 1, 0)])
