@@ -93,7 +93,7 @@ def find_offset(stream: Stream, start: str) -> int:
         at = _time(start)
         assert at is not None
         number = int(at.timestamp() * 1_000_000)
-    return stream.log.offset_at(number)
+    return stream.log.offset_at(number - number % 1000)  # dates of messages are kept in milliseconds
 
 
 def _number(text: str) -> int | None:
