@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bridge.kit import bridge_to, broker_with, config_with, connected, figures, mosquitto, take_until, url_of
 from client.servers import Server
+from small_disk import small_disk
 from waiting import WAIT_S, until
 
 from tidemq import Broker
@@ -23,13 +23,8 @@ PAYLOADS = [b"%d " % number + os.urandom(50_000) for number in range(60)]  # thr
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small disk of its own."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(path)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("only root can mount a small file system, and not in every container")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+    with small_disk(tmp_path / "disk", DISK_MIB) as path:
+        yield path
 
 
 def fill(disk: Path, free_bytes: int) -> Path:

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from conformance.kit import Client, connected, kept, unique
 from conformance.packets import PUBACK, publish
+from small_disk import small_disk
 from waiting import WAIT_S, wait_until
 
 from tidemq import Broker, Config, Limits
@@ -28,13 +28,8 @@ ACL = "deny publish plant/secret\nallow all #\n"
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small disk of its own."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(path)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("only root can mount a small file system, and not in every container")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+    with small_disk(tmp_path / "disk", DISK_MIB) as path:
+        yield path
 
 
 def looked_at(broker: Broker, path: str) -> tuple[int, Any]:

@@ -23,6 +23,7 @@ import pytest
 from deltalake import DeltaTable
 from pipeline.streaming import TIDEMQ, Streaming
 from pyspark.sql import SparkSession
+from small_disk import small_disk
 
 from tidemq.client.errors import ConnectError
 from tidemq.client.streams import StreamError, StreamReader, UnknownStreamError
@@ -221,13 +222,8 @@ def test_who_asks_for_credentials_ends_the_job_at_once(
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, with little room."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(path)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("only root can mount a small file system, and not in every container")
-    yield path
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with small_disk(tmp_path / "disk", DISK_MIB) as path:
+        yield path
 
 
 def test_a_full_disk_is_said_and_overcome(

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from small_disk import small_disk
 
 from tidemq.config import Config
 from tidemq.errors import StoreError, StoreFullError
@@ -31,13 +32,8 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Store]:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, with little room."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_MIB}m", "tmpfs", str(path)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("only root can mount a small file system, and not in every container")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
+    with small_disk(tmp_path / "disk", SMALL_MIB) as path:
+        yield path
 
 
 BATCH = 100
