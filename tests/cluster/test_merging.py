@@ -58,6 +58,7 @@ def test_nodes_agree_whatever_the_order(seed: int) -> None:
         rows = node.rows
         assert not list(rows.removed.all())
         assert not list(rows.ends.all())
+        assert not list(rows.gone.all())
         assert not list(rows.log.all())
         references = sum(payload.references for _, _, payload in rows.payloads.all())
         assert references == len(list(rows.entries.all()))

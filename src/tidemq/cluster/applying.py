@@ -179,18 +179,17 @@ class Applier:
 
     def _set_flights(self, op: ops.PutSession) -> None:
         """Under a new epoch just this is in flight; what any other one had so waits again."""
-        owner = Owner(SESSION, op.client)
-        flights = {flight.id: flight for flight in op.flights}
-        for message_id, entry in self._rows.entries.of(owner):
-            flight = flights.get(message_id)
-            if flight is not None or entry.sequence >= 0:
-                sequence, released = (flight.sequence, flight.released) if flight else (-1, False)
-                changed = replace(entry, sequence=sequence, released=released, sent=True)
-                self._rows.entries.put(owner, message_id, changed)
+        entries, owner = self._rows.entries, Owner(SESSION, op.client)
+        for message_id, entry in self._rows.in_flight(op.client):
+            entries.put(owner, message_id, replace(entry, sequence=-1, released=False))
+        for message_id, sequence, released in op.flights:
+            waiting = entries.get(owner, message_id)
+            if waiting is not None:  # else another node has had the answer
+                flying = replace(waiting, sequence=sequence, released=released, sent=True)
+                entries.put(owner, message_id, flying)
 
     def _has_rows(self, client: str) -> bool:
-        rows = self._rows
-        return bool(rows.entries.of(Owner(SESSION, client)) or rows.subscriptions.of(client))
+        return self._rows.entries.has(Owner(SESSION, client)) or self._rows.subscriptions.has(client)
 
     def _end_session(self, op: ops.EndSession) -> None:
         self._end(op.client, op.epoch)
@@ -238,6 +237,7 @@ class Applier:
         if before is None or before.stamp < op.stamp:
             row = Subscription(op.stamp, self._dot, options, subscription_id)
             self._rows.subscriptions.put(op.client, op.topic_filter, row)
+            self._rows.gone.put(op.client, op.topic_filter, self._dot if options is None else None)
 
     def _retain(self, op: ops.Retain) -> None:
         self._change_retained(op, op.message)
@@ -249,3 +249,4 @@ class Applier:
         before = self._rows.retained.get(op.topic, None)
         if before is None or before.id < op.id:
             self._rows.retained.put(op.topic, None, Retained(op.id, self._dot, message))
+            self._rows.gone.put(op.topic, None, self._dot if message is None else None)

@@ -114,8 +114,10 @@ class Table(Generic[A, B, V]):
 
     def put(self, first: A, second: B, new: V | None) -> None:
         """Replaces a row; None removes it."""
-        self._changes.append(Change(self, first, second, self.get(first, second), new))
-        self.restore(first, second, new)
+        old = self.get(first, second)
+        if old is not None or new is not None:
+            self._changes.append(Change(self, first, second, old, new))
+            self.restore(first, second, new)
 
     def restore(self, first: A, second: B, value: V | None) -> None:
         """The same, but not as a change of a batch."""
@@ -129,6 +131,10 @@ class Table(Generic[A, B, V]):
     def of(self, first: A) -> list[tuple[B, V]]:
         """All with this first key, as they are now."""
         return list(self._rows.get(first, {}).items())
+
+    def has(self, first: A) -> bool:
+        """Whether there is any with this first key."""
+        return first in self._rows
 
     def all(self) -> Iterator[tuple[A, B, V]]:
         for first, rows in list(self._rows.items()):
@@ -149,6 +155,8 @@ class Rows:
         self.payloads: Table[Stamp, None, Payload] = Table("payloads", made)
         self.subscriptions: Table[str, str, Subscription] = Table("subscriptions", made)
         self.retained: Table[str, None, Retained] = Table("retained", made)
+        # which subscriptions and retained messages are only remembered as gone: client or topic, and filter
+        self.gone: Table[str, str | None, Dot] = Table("gone", made)
         self.log: Table[int, int, bytes] = Table("log", made)  # incarnation, number: records
         self.applied: Table[int, None, tuple[int, bytes]] = Table("applied", made)  # number, its digest
         self.members: Table[int, None, str] = Table("members", made)  # their names
@@ -186,6 +194,10 @@ class Rows:
             return []
         every = sorted(self.entries.of(owner), key=lambda each: each[0])
         return [(id_, entry) for id_, entry in every if self.shown(owner, entry)]
+
+    def in_flight(self, client: str) -> list[tuple[Stamp, Entry]]:
+        """What is in flight to a client."""
+        return [each for each in self.entries.of(Owner(SESSION, client)) if each[1].sequence >= 0]
 
     def filters(self, client: str) -> list[tuple[str, Subscription]]:
         """The subscriptions that a client has."""

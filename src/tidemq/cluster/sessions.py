@@ -21,8 +21,8 @@ def connect(rows: Rows, wish: PutSession, *, clean: bool, asked: bool) -> PutSes
         return replace(wish, begins=True, next_sequence=0)
     flights = tuple(
         Flight(message_id, entry.sequence, entry.released)
-        for message_id, entry in rows.queue(Owner(SESSION, wish.client))
-        if entry.sequence >= 0
+        for message_id, entry in rows.in_flight(wish.client)
+        if rows.shown(Owner(SESSION, wish.client), entry)
     )
     further = 0 if asked or before.row.home == wish.home else FURTHER
     return replace(

@@ -27,6 +27,8 @@ class Stability:
         self._known: dict[int, dict[int, int]] = {}
         self._said: dict[int, tuple[int, Vector]] = {}  # waits until the member's own records are here
         self._collected: dict[int, int] = {}
+        applied, _ = rows.applied.get(own, None) or (0, b"")
+        self._first = min((number for number, _ in rows.log.of(own)), default=applied + 1)  # of the log
 
     def hear(self, member: int, number: int, vector: Vector) -> None:
         """A member has made records up to this number, and applied these."""
@@ -59,17 +61,21 @@ class Stability:
         for owner, message_id, removals in rows.removed.all():
             if all(has_seen(stable, dot) for dot in removals):
                 rows.removed.put(owner, message_id, None)
-        for topic, _, retained in rows.retained.all():
-            if retained.message is None and has_seen(stable, retained.dot):
-                rows.retained.put(topic, None, None)
-        for client, topic_filter, each in rows.subscriptions.all():
-            if each.options is None and has_seen(stable, each.dot):
-                rows.subscriptions.put(client, topic_filter, None)
+        for name, topic_filter, dot in rows.gone.all():
+            if has_seen(stable, dot) and topic_filter is None:
+                rows.retained.put(name, None, None)
+                rows.gone.put(name, None, None)
+            elif has_seen(stable, dot) and topic_filter is not None:
+                self._drop_subscription(name, topic_filter)
         for client in {client for client, _, _ in rows.ends.all()}:
             self._collect_client(client, stable)
-        for number, _ in rows.log.of(self._own):
-            if number <= stable.get(self._own, 0):
-                rows.log.put(self._own, number, None)
+        while self._first <= stable.get(self._own, 0):
+            rows.log.put(self._own, self._first, None)
+            self._first += 1
+
+    def _drop_subscription(self, client: str, topic_filter: str) -> None:
+        self._rows.subscriptions.put(client, topic_filter, None)
+        self._rows.gone.put(client, topic_filter, None)
 
     def _collect_client(self, client: str, stable: Vector) -> None:
         """Of a client whose session ended: what went with it; and all of it where no session came after."""
@@ -89,7 +95,7 @@ class Stability:
                 rows.entries.put(owner, message_id, replace(entry, adds=shown))
         for topic_filter, each in rows.subscriptions.of(client):
             if rows.is_hidden(client, each.dot) or (none and has_seen(stable, each.dot)):
-                rows.subscriptions.put(client, topic_filter, None)
+                self._drop_subscription(client, topic_filter)
             else:
                 left = left or none
         if not left:

@@ -166,17 +166,15 @@ class Run:
         if len({each.digest() for each in rows}) > 1:
             found.append("digests differ")
         for machine in self.world.machines:
-            left = [
-                table.name
-                for table in (machine.rows.log, machine.rows.ends, machine.rows.removed, machine.rows.entries)
-                if list(table.all())
-            ]
+            kept = machine.rows
+            tables = (kept.log, kept.ends, kept.removed, kept.gone, kept.entries, kept.payloads)
+            left = [table.name for table in tables if any(table.all())]
             if left:
                 found.append(f"stuck: n{machine.index + 1} has {', '.join(left)}")
         for topic in self.world.history.retained:
             for each in rows:
-                kept = each.retained.get(topic, None)
-                if (kept.message if kept else None) not in self.world.history.may_be_retained(topic):
+                last = each.retained.get(topic, None)
+                if (last.message if last else None) not in self.world.history.may_be_retained(topic):
                     found.append(f"resurrected: what is retained for {topic}")
         return found
 
