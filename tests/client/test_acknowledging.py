@@ -455,5 +455,6 @@ async def test_threads_acknowledge_when_they_ask_for_their_next() -> None:
     async with asyncio.timeout(WAIT_S), ScriptedServer(sent) as server:
         steps = await asyncio.to_thread(work)
     # what the thread that has ended had taken is done with, sooner or later
-    assert steps[:3] == [[], [], [1]]
+    assert steps[:2] == [[], []]
+    assert sorted(steps[2]) in ([1], [1, 2])
     assert sorted(steps[3]) == [1, 3, 4] or sorted(steps[3]) == [1, 2, 3, 4]

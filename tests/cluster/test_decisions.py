@@ -54,13 +54,20 @@ OPERATION = st.one_of(
     st.builds(ops.Retain, TEXT, STAMP, st.binary(max_size=8)),
     st.builds(ops.Clear, TEXT, STAMP),
 )
+
+
+def with_payloads(operations: list[ops.Operation]) -> tuple[ops.Operation, ...]:
+    """Each message that is added comes first."""
+    return (*(ops.Payload(each.id, b"m") for each in operations if isinstance(each, ops.Add)), *operations)
+
+
 RECORD = st.builds(
     Record,
     st.builds(Dot, U64, U64),
     st.binary(min_size=16, max_size=16),
     U64,
     st.dictionaries(U64, U64, max_size=4),
-    st.lists(OPERATION, max_size=6).map(tuple),
+    st.lists(OPERATION, max_size=6).map(with_payloads),
 )
 
 
@@ -98,12 +105,15 @@ def sealed(text: bytes) -> bytes:
 def test_what_is_wrong_with_a_record_is_said() -> None:
     record = Record(Dot(1, 1), NO_DIGEST, 5, {}, (ops.Clear("t", Stamp(1, 1)),))
     body = record.encoded[4:]
+    remove = ops.Remove(Owner(SESSION, "ann"), Stamp(1, 1))
+    owned = Record(Dot(1, 1), NO_DIGEST, 5, {}, (remove,)).encoded[4:]
     for text, said in (
         (b"short", "at least"),
         (b"\0\0\0\0" + body, "checksum"),
         (replace(record, format=9).encoded, "format 9; this version reads 1"),
         (sealed(body + b"x"), "1 bytes behind"),
         (sealed(body[:-3]), "ends after"),
+        (sealed(owned.replace(b"\x03\x01\0", b"\x03\x05\0")), "owner of kind 5; 1 and 2"),
         (sealed(body.replace(b"\x0e\0\0\0\x01t", b"\x63\0\0\0\x01t")), "kind 99"),
         (sealed(body.replace(b"\x01t", b"\x01\xff")), "no UTF-8"),
     ):
@@ -316,5 +326,22 @@ def test_a_session_goes_on_with_what_it_has_and_far_beyond_where_its_node_was_no
 
 
 def test_what_is_added_needs_its_payload() -> None:
+    node, add = make_node(0, 2), ops.Add(Owner(SESSION, "ann"), Stamp(7, 1), 0, 2, 1, 0)
     with pytest.raises(ClusterError, match="without its payload"):
-        make_node(0, 2).write([ops.Add(Owner(SESSION, "ann"), Stamp(7, 1), 0, 2, 1, 0)])
+        node.write([ops.Clear("t", Stamp(1, 1)), add])
+    assert node.rows.vector == {}
+    with pytest.raises(ClusterError, match="without its payload"):
+        parse_record(Record(Dot(1, 1), NO_DIGEST, 5, {}, (add,)).encoded)
+
+
+def test_what_nobody_asks_about_any_more_is_forgotten_though_nothing_else_happens() -> None:
+    node = make_node(0, 1)
+    node.unanswered[1] = {}
+    node.write([ops.Retain("t", node.stamp(), b"r")])
+    node.write([ops.Clear("t", node.stamp())])
+    node.tidy()
+    assert list(node.rows.gone.all())
+    del node.unanswered[1]
+    node.tidy()
+    assert not list(node.rows.gone.all())
+    assert not list(node.rows.log.all())

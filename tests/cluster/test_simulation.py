@@ -15,7 +15,6 @@ from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.incoming import Incoming
 from tidemq.cluster.promises import Promises
 from tidemq.cluster.stability import Stability
-from tidemq.cluster.vectors import Vector
 
 SEEDS_AT_ONCE = 100
 PLANTED_SEEDS = 400
@@ -70,7 +69,7 @@ def clocks_are_not_raised(patch: pytest.MonkeyPatch) -> None:
 
 def all_is_stable(patch: pytest.MonkeyPatch) -> None:
     """As if every node had heard of everything."""
-    patch.setattr(Stability, "stable", lambda self, members: self._rows.vector)
+    patch.setattr(Stability, "stable", lambda self, members, unanswered: self._rows.vector)
 
 
 def gaps_are_not_asked_for(patch: pytest.MonkeyPatch) -> None:
@@ -108,14 +107,8 @@ def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
 
 def unanswered_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Removals are forgotten while this node may still add the message itself."""
-    patch.setattr(Stability, "collect", _collect_all_that_others_know(Stability.collect))
-
-
-def _collect_all_that_others_know(collect: Callable[[Stability, Vector], None]) -> Callable[..., None]:
-    def collect_more(self: Stability, stable: Vector) -> None:
-        collect(self, self._collected)
-
-    return collect_more
+    stable = Stability.stable
+    patch.setattr(Stability, "stable", lambda self, members, unanswered: stable(self, members, ()))
 
 
 # what it leads to, and the one thing that goes wrong then: only once in hundreds of histories of all kinds

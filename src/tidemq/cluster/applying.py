@@ -26,7 +26,6 @@ from tidemq.cluster.operations import GROUP, SESSION, Owner, Stamp
 from tidemq.cluster.records import Record
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
 from tidemq.cluster.vectors import Dot, Vector, has_seen
-from tidemq.errors import ClusterError
 
 
 class Applier:
@@ -56,7 +55,7 @@ class Applier:
         }
 
     def apply(self, record: Record) -> None:
-        """All of it; it must be the next of its node, and what it has seen must be applied."""
+        """All of it: the next of its node, whose `check_payloads` has passed, and whose vector is applied."""
         self._dot, self._seen = record.dot, record.seen
         self._messages.clear()
         for operation in record.operations:
@@ -88,8 +87,6 @@ class Applier:
     def _hold_payload(self, message_id: Stamp) -> None:
         payload = self._rows.payloads.get(message_id, None)
         if payload is None:
-            if message_id not in self._messages:
-                raise ClusterError(f"record {self._dot} adds {message_id} without its payload")
             payload = Payload(self._messages[message_id], 0)
         self._rows.payloads.put(message_id, None, replace(payload, references=payload.references + 1))
 

@@ -10,7 +10,7 @@ from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.incoming import Incoming
 from tidemq.cluster.members import Heartbeat, Members
 from tidemq.cluster.operations import Operation, Stamp
-from tidemq.cluster.records import NO_DIGEST, Record
+from tidemq.cluster.records import NO_DIGEST, Record, check_payloads
 from tidemq.cluster.rows import Rows
 from tidemq.cluster.stability import Stability
 from tidemq.cluster.vectors import Dot, Vector
@@ -33,6 +33,7 @@ class Node:
         # What had been applied when each message was sent to another node that has not answered. Until then
         # this node may add it to queues itself, as if it knew of nothing since: so none of that is forgotten.
         self.unanswered: dict[int, Vector] = {}
+        self._collected: dict[int, int] = {}  # up to where `tidy` has deleted
 
     @property
     def incarnation(self) -> int:
@@ -43,7 +44,11 @@ class Node:
         return Stamp(self.clock.next_ns(), self.incarnation)
 
     def write(self, operations: Sequence[Operation]) -> Record:
-        """Does this to the rows, and logs it with them. The record goes out when it is durable."""
+        """Does this to the rows, and logs it with them. The record goes out when it is durable.
+
+        ClusterError where it adds a message whose payload it does not bring; nothing is changed then.
+        """
+        check_payloads(operations)
         vector = self.rows.vector
         number, digest = self.rows.applied.get(self.incarnation, None) or (0, NO_DIGEST)
         vector.pop(self.incarnation, None)
@@ -97,11 +102,10 @@ class Node:
 
     def tidy(self) -> None:
         """Deletes what need not be remembered any more."""
-        members = self.members.incarnations
-        if self.stability.advance(members):
-            stable = self.stability.stable(members)
-            for vector in self.unanswered.values():
-                stable = {each: min(number, vector.get(each, 0)) for each, number in stable.items()}
+        self.stability.take_in()
+        stable = self.stability.stable(self.members.incarnations, self.unanswered.values())
+        if stable != self._collected:
+            self._collected = stable
             self.stability.collect(stable)
 
     def record(self, incarnation: int, number: int) -> bytes | None:

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 from tidemq.cluster.operations import (
+    GROUP,
+    SESSION,
     Add,
     Clear,
     EndSession,
@@ -151,7 +154,10 @@ class _Reader:
         if form == "stamp":
             return Stamp(*_STAMP.unpack(self.take(16)))
         if form == "owner":
-            return Owner(self.take(1)[0], self.read("text"))
+            kind = self.take(1)[0]
+            if kind not in (SESSION, GROUP):
+                raise ClusterError(f"a record has an owner of kind {kind}; 1 and 2 are known")
+            return Owner(kind, self.read("text"))
         if form == "text":
             try:
                 return self.read("bytes").decode()
@@ -181,9 +187,12 @@ def parse_record(text: bytes) -> Record:
     pairs = reader.read("H")
     vector = dict(_PAIR.unpack(reader.take(_PAIR.size)) for _ in range(pairs))
     operations = tuple(_read_operation(reader) for _ in range(reader.count()))
+    check_payloads(operations)
     if reader.at != len(text):
         raise ClusterError(f"a record has {len(text) - reader.at} bytes behind its last operation")
-    return Record(Dot(incarnation, number), previous, clock, vector, operations, version)
+    record = Record(Dot(incarnation, number), previous, clock, vector, operations, version)
+    vars(record)["encoded"] = text  # as it came: it is passed on, and its digest is of this
+    return record
 
 
 def _read_operation(reader: _Reader) -> Operation:
@@ -193,3 +202,13 @@ def _read_operation(reader: _Reader) -> Operation:
     made, forms = _READ[kind]
     operation: Operation = made(*(reader.read(form) for form in forms))
     return operation
+
+
+def check_payloads(operations: Iterable[Operation]) -> None:
+    """ClusterError unless each message comes before it is added to a queue: a record is applied whole."""
+    brought: set[Stamp] = set()
+    for operation in operations:
+        if isinstance(operation, Payload):
+            brought.add(operation.id)
+        elif isinstance(operation, Add) and operation.id not in brought:
+            raise ClusterError(f"a record adds {operation.id} without its payload")

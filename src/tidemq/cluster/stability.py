@@ -26,7 +26,6 @@ class Stability:
         self._own = own
         self._known: dict[int, dict[int, int]] = {}
         self._said: dict[int, tuple[int, Vector]] = {}  # waits until the member's own records are here
-        self._collected: dict[int, int] = {}
         applied, _ = rows.applied.get(own, None) or (0, b"")
         self._first = min((number for number, _ in rows.log.of(own)), default=applied + 1)  # of the log
 
@@ -35,21 +34,18 @@ class Stability:
         if member != self._own:
             self._said.setdefault(member, (number, dict(vector)))
 
-    def advance(self, members: Iterable[int]) -> bool:
-        """Takes in what members have said; says whether more is stable than the last time."""
+    def take_in(self) -> None:
+        """Believes what members have said, as soon as their own records are here."""
         for member, (number, vector) in list(self._said.items()):
             if has_seen(self._rows.vector, Dot(member, number)):
                 known = {**raised(self._known.get(member, {}), vector), member: number}
                 self._known[member] = known
                 del self._said[member]
-        stable = self.stable(members)
-        grown = stable != self._collected
-        self._collected = stable
-        return grown
 
-    def stable(self, members: Iterable[int]) -> dict[int, int]:
-        """The last stable record of each node."""
-        vectors = [self._known.get(each, {}) for each in members if each != self._own]
+    def stable(self, members: Iterable[int], unanswered: Iterable[Vector]) -> dict[int, int]:
+        """The last stable record of each node; `unanswered` as in `Node`."""
+        known = (self._known.get(each, {}) for each in members if each != self._own)
+        vectors: list[Vector] = [*known, *unanswered]
         return {
             incarnation: min([number, *(each.get(incarnation, 0) for each in vectors)])
             for incarnation, number in self._rows.vector.items()
