@@ -6,7 +6,7 @@ vector lacks an incarnation, nothing of it has been applied: number 0, and the f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 Vector = Mapping[int, int]
@@ -26,13 +26,6 @@ def has_seen(vector: Vector, dot: Dot) -> bool:
 def covers(vector: Vector, other: Vector) -> bool:
     """Whether all that `other` has applied is applied in `vector`."""
     return all(vector.get(incarnation, 0) >= number for incarnation, number in other.items())
-
-
-def least(vectors: Iterable[Vector]) -> dict[int, int]:
-    """What all of them have applied; nothing where there are none."""
-    every = list(vectors)
-    common = set.intersection(*(set(each) for each in every)) if every else set()
-    return {incarnation: min(each[incarnation] for each in every) for incarnation in common}
 
 
 def raised(vector: Vector, other: Vector) -> dict[int, int]:
