@@ -112,16 +112,20 @@ class Applier:
         if op.owner.kind == GROUP:
             newest = entry is None or op.epoch >= entry.epoch
         else:
-            session = self._rows.sessions.get(op.owner.name, None)
-            newest = session is not None and op.epoch == session.row.epoch
+            newest = self._session_under(op.owner.name, op.epoch) is not None
         if not newest:
             self.counts["cluster_older_epoch"] += 1
         return entry if newest else None
 
+    def _session_under(self, client: str, epoch: Stamp) -> Session | None:
+        """The client's session, where this is its newest epoch."""
+        session = self._rows.sessions.get(client, None)
+        return session if session is not None and epoch == session.row.epoch else None
+
     def _send(self, op: ops.Send) -> None:
         entry = self._in_flight(op)
-        session = self._rows.sessions.get(op.owner.name, None) if op.owner.kind == SESSION else None
-        if session is not None and op.epoch == session.row.epoch:
+        session = self._session_under(op.owner.name, op.epoch) if op.owner.kind == SESSION else None
+        if session is not None:
             row = replace(session.row, next_sequence=max(session.row.next_sequence, op.sequence + 1))
             self._rows.sessions.put(op.owner.name, None, replace(session, row=row))
         if entry is not None:
@@ -203,20 +207,19 @@ class Applier:
         rows.sessions.put(client, None, None)
 
     def _receive(self, op: ops.Receive) -> None:
-        self._change_received(op, frozenset({op.packet_id}), frozenset())
+        self._change_received(op, {op.packet_id}.union)
 
     def _forget(self, op: ops.Forget) -> None:
-        self._change_received(op, frozenset(), frozenset({op.packet_id}))
+        self._change_received(op, lambda received: set(received) - {op.packet_id})
 
     def _change_received(
-        self, op: ops.Receive | ops.Forget, more: frozenset[int], less: frozenset[int]
+        self, op: ops.Receive | ops.Forget, change: Callable[[tuple[int, ...]], set[int]]
     ) -> None:
-        session = self._rows.sessions.get(op.client, None)
-        if session is None or op.epoch != session.row.epoch:
+        session = self._session_under(op.client, op.epoch)
+        if session is None:
             self.counts["cluster_older_epoch"] += 1
             return
-        received = tuple(sorted((set(session.row.received) | more) - less))
-        row = replace(session.row, received=received)
+        row = replace(session.row, received=tuple(sorted(change(session.row.received))))
         self._rows.sessions.put(op.client, None, replace(session, row=row))
 
     # --- what the last change of counts ------------------------------------------------------------
