@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import struct
 from dataclasses import replace
 
 from tidemq.cluster import operations as ops
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.members import Heartbeat
+from tidemq.cluster.memory_rows import MemoryRows
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, PutSession, Stamp
 from tidemq.cluster.records import FORMAT, Record
 from tidemq.cluster.rows import Entry, Rows
 from tidemq.cluster.sessions import connect
+from tidemq.cluster.stored_rows import StoredRows
+from tidemq.store import Write
+from tidemq.store.memory import MemoryStore
 
 CLIENTS = ("ann", "bob", "cem")
 FILTERS = ("a/+", "b/#")
@@ -23,12 +29,31 @@ START_NS = 1_800_000_000_000_000_000
 
 def make_node(index: int, count: int, rows: Rows | None = None, skew_ns: int = 0) -> Node:
     """A node of a cluster of so many, with the incarnations 1, 2, 3..."""
-    rows = rows or Rows()
+    rows = rows or MemoryRows()
     for each in range(count):
         rows.members.put(each + 1, None, f"n{each + 1}")
     clock = HybridClock(lambda: START_NS + skew_ns, skew_s_max=5, last_ns=rows.clock.get(None, None) or 0)
     own = Heartbeat("c", FORMAT, f"n{index + 1}", index + 1, 1, index, "here", 0, 0, 0, {})
     return Node(rows, own, clock)
+
+
+def make_message(topic: str, payload: bytes) -> bytes:
+    """A message as the store has it."""
+    return struct.pack(">BBqIII", 1, 0, 0, len(topic), 0, len(payload)) + topic.encode() + payload
+
+
+class WrittenRows(StoredRows):
+    """Rows in a store, where each batch is written at once."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        numbers = itertools.count(1)
+        super().__init__(self.store, lambda: next(numbers))
+
+    def take_changes(self) -> list[Write]:
+        writes = super().take_changes()
+        self.store.write(writes, sync=True)
+        return writes
 
 
 class Actor:
@@ -79,7 +104,11 @@ class Actor:
 
     def _retain(self) -> list[Operation]:
         topic, stamp = self._choose.choice(TOPICS), self.node.stamp()
-        return [ops.Clear(topic, stamp) if self._choose.random() < 0.4 else ops.Retain(topic, stamp, b"r")]
+        return [
+            ops.Clear(topic, stamp)
+            if self._choose.random() < 0.4
+            else ops.Retain(topic, stamp, make_message(topic, b"r"))
+        ]
 
     def _receive(self) -> list[Operation]:
         row = self._mine()
@@ -105,7 +134,7 @@ class Actor:
             shared = True
             if owner not in {*sessions, *GROUPS} or self._knows(owner, message_id):
                 return []
-        payload = ops.Payload(message_id, b"m%d" % message_id.clock)
+        payload = ops.Payload(message_id, make_message("a/1", b"m%d" % message_id.clock))
         return [payload, ops.Add(owner, message_id, 0, 1, 9, 0, shared)]
 
     def _knows(self, owner: Owner, message_id: Stamp) -> bool:

@@ -15,10 +15,10 @@ from tidemq.cluster import operations as ops
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.incoming import Gap, Incoming
 from tidemq.cluster.members import MEMBERS_MAX, SUSPECT_S, Heartbeat, Members
+from tidemq.cluster.memory_rows import MemoryRows
 from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
 from tidemq.cluster.promises import DEGRADED_S, UNDER_WAY_MAX, Kept, Promises
 from tidemq.cluster.records import FORMAT, NO_DIGEST, Record, parse_record
-from tidemq.cluster.rows import Rows
 from tidemq.cluster.sessions import FURTHER, connect
 from tidemq.cluster.vectors import Dot, covers, has_seen, raised
 from tidemq.errors import ClusterError
@@ -297,7 +297,7 @@ def test_a_record_that_does_not_follow_is_set_aside_and_asked_for_again() -> Non
 def test_two_nodes_of_one_incarnation_are_noticed_by_their_records() -> None:
     first = make_node(0, 2).write([ops.Clear("t", Stamp(1, 1))])
     second = make_node(0, 2).write([ops.Clear("u", Stamp(1, 1))])
-    incoming = Incoming(Rows(), 2)
+    incoming = Incoming(MemoryRows(), 2)
     incoming._rows.applied.put(1, None, (1, first.digest))
     with pytest.raises(ClusterError, match="two different records 1: was its store copied"):
         incoming.receive(second.encoded)

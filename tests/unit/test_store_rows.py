@@ -52,6 +52,8 @@ ROWS = [
     ("meta", b"format", b"2", b"2"),
     ("meta", b"clock", bytes(8), bytes(8)),
     ("stream", b"s", b"anything", b"anything"),
+    ("log", bytes(16), b"anything", b"anything"),
+    ("cluster", b"a", b"anything", b"anything"),
 ]  # fmt: skip
 
 WRONG = [

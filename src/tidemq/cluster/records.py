@@ -3,7 +3,7 @@
 Layout, big-endian: CRC-32C of the rest (4), format (2), incarnation (8), number (8), digest of the record
 before it (16), hybrid time (8), how many pairs (2) of the vector, each incarnation (8) and number (8), how
 many operations (4), and these. An operation is its kind (1) and the fields of its class, in the order and by
-the forms of `_FORMS`. A text is its size (4) and UTF-8; bytes likewise; a list is how many (4) and each.
+the forms (`forms.py`) of `_FORMS`.
 
 The chain of digests tells a record that was replaced from one that was lost: a checksum alone cannot.
 """
@@ -17,16 +17,13 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from tidemq.cluster.forms import DIGEST_BYTES, Reader, write
 from tidemq.cluster.operations import (
-    GROUP,
-    SESSION,
     Add,
     Clear,
     EndSession,
-    Flight,
     Forget,
     Operation,
-    Owner,
     Payload,
     PutSession,
     Receive,
@@ -44,17 +41,14 @@ from tidemq.errors import ClusterError
 from tidemq.store.checksums import crc32c
 
 FORMAT = 1
-DIGEST_BYTES = 16
 NO_DIGEST = bytes(DIGEST_BYTES)  # before the first record
 
 _CRC = struct.Struct(">I")
 _HEAD = struct.Struct(">HQQ16sQ")
 _PAIR = struct.Struct(">QQ")
 _COUNT = struct.Struct(">I")
-_STAMP = struct.Struct(">QQ")
-_FLIGHT = struct.Struct(">QQQ?")
 
-# kind, and how each field is written: a letter of `struct`, or a list of it, or by name
+# kind, and the form of each field
 _FORMS: dict[type[Any], tuple[int, str]] = {
     Payload: (1, "stamp bytes"),
     Add: (2, "owner stamp B B I q ? I*"),
@@ -100,7 +94,7 @@ class Record:
             kind, forms = _WRITTEN[type(operation)]
             text.append(kind)
             for name, form in forms:
-                _write(text, form, getattr(operation, name))
+                write(text, form, getattr(operation, name))
         return _CRC.pack(crc32c(bytes(text))) + bytes(text)
 
     @cached_property
@@ -113,67 +107,6 @@ class Record:
         return {**self.vector, self.dot.incarnation: self.dot.number}
 
 
-def _write(text: bytearray, form: str, value: Any) -> None:
-    if form == "stamp":
-        text += _STAMP.pack(*value)
-    elif form == "owner":
-        text.append(value.kind)
-        _write(text, "text", value.name)
-    elif form == "text":
-        _write(text, "bytes", value.encode())
-    elif form == "bytes":
-        text += _COUNT.pack(len(value)) + value
-    elif form == "flights":
-        text += _COUNT.pack(len(value))
-        for flight in value:
-            text += _FLIGHT.pack(*flight.id, flight.sequence, flight.released)
-    elif form.endswith("*"):
-        text += _COUNT.pack(len(value)) + struct.pack(f">{len(value)}{form[0]}", *value)
-    else:
-        text += struct.pack(f">{form}", value)
-
-
-class _Reader:
-    """Takes values off a text, in order; ClusterError where it ends too early."""
-
-    def __init__(self, text: bytes, at: int) -> None:
-        self._text = text
-        self.at = at
-
-    def take(self, size: int) -> bytes:
-        end = self.at + size
-        if end > len(self._text):
-            raise ClusterError(f"a record ends after {len(self._text)} bytes, within a value of {size}")
-        taken, self.at = self._text[self.at : end], end
-        return taken
-
-    def count(self) -> int:
-        return int(_COUNT.unpack(self.take(4))[0])
-
-    def read(self, form: str) -> Any:
-        if form == "stamp":
-            return Stamp(*_STAMP.unpack(self.take(16)))
-        if form == "owner":
-            kind = self.take(1)[0]
-            if kind not in (SESSION, GROUP):
-                raise ClusterError(f"a record has an owner of kind {kind}; 1 and 2 are known")
-            return Owner(kind, self.read("text"))
-        if form == "text":
-            try:
-                return self.read("bytes").decode()
-            except UnicodeDecodeError as error:
-                raise ClusterError(f"a record has a text that is no UTF-8: {error}") from error
-        if form == "bytes":
-            return self.take(self.count())
-        if form == "flights":
-            flights = (_FLIGHT.unpack(self.take(_FLIGHT.size)) for _ in range(self.count()))
-            return tuple(Flight(Stamp(*each[:2]), each[2], each[3]) for each in flights)
-        if form.endswith("*"):
-            count = self.count()
-            return struct.unpack(f">{count}{form[0]}", self.take(count * struct.calcsize(form[0])))
-        return struct.unpack(f">{form}", self.take(struct.calcsize(f">{form}")))[0]
-
-
 def parse_record(text: bytes) -> Record:
     """The record; ClusterError says what is wrong with the bytes."""
     if len(text) < _CRC.size + _HEAD.size + 6:
@@ -183,19 +116,18 @@ def parse_record(text: bytes) -> Record:
     version, incarnation, number, previous, clock = _HEAD.unpack_from(text, _CRC.size)
     if version != FORMAT:
         raise ClusterError(f"a record has format {version}; this version reads {FORMAT}")
-    reader = _Reader(text, _CRC.size + _HEAD.size)
+    reader = Reader(text, _CRC.size + _HEAD.size, "a record")
     pairs = reader.read("H")
     vector = dict(_PAIR.unpack(reader.take(_PAIR.size)) for _ in range(pairs))
     operations = tuple(_read_operation(reader) for _ in range(reader.count()))
     check_payloads(operations)
-    if reader.at != len(text):
-        raise ClusterError(f"a record has {len(text) - reader.at} bytes behind its last operation")
+    reader.end()
     record = Record(Dot(incarnation, number), previous, clock, vector, operations, version)
     vars(record)["encoded"] = text  # as it came: it is passed on, and its digest is of this
     return record
 
 
-def _read_operation(reader: _Reader) -> Operation:
+def _read_operation(reader: Reader) -> Operation:
     kind = reader.take(1)[0]
     if kind not in _READ:
         raise ClusterError(f"a record has an operation of kind {kind}; 1 to {len(_READ)} are known")

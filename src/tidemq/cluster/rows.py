@@ -1,15 +1,15 @@
 """What every node keeps: sessions, queues, subscriptions, retained messages, and the logs that bring them.
 
-`Rows` has them in memory, in the order and with the bounds of a store: what is put is seen at once, and
-`take_changes` gives what one batch has changed.
+`memory_rows.py` has the rows in memory, `stored_rows.py` in a store.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Stamp
 from tidemq.cluster.vectors import Dot, Vector, has_seen
@@ -17,7 +17,6 @@ from tidemq.cluster.vectors import Dot, Vector, has_seen
 A = TypeVar("A")
 B = TypeVar("B")
 V = TypeVar("V")
-
 
 NEVER = Stamp(0, 0)
 
@@ -91,88 +90,52 @@ class Payload:
     references: int
 
 
-class Change(NamedTuple):
-    """What a row was, and is; None: no row."""
-
-    table: Table[Any, Any, Any]
-    first: Any
-    second: Any
-    old: Any
-    new: Any
-
-
-class Table(Generic[A, B, V]):
-    """Rows by two keys; all with one first key can be had together."""
-
-    def __init__(self, name: str, changes: list[Change]) -> None:
-        self.name = name
-        self._rows: dict[A, dict[B, V]] = {}
-        self._changes = changes
+class Table(Protocol[A, B, V]):
+    """Rows by two keys; all with one first key can be had together. What is put is seen at once."""
 
     def get(self, first: A, second: B) -> V | None:
-        return self._rows.get(first, {}).get(second)
+        """A row; None: there is none."""
 
     def put(self, first: A, second: B, new: V | None) -> None:
         """Replaces a row; None removes it."""
-        old = self.get(first, second)
-        if old is not None or new is not None:
-            self._changes.append(Change(self, first, second, old, new))
-            self.restore(first, second, new)
-
-    def restore(self, first: A, second: B, value: V | None) -> None:
-        """The same, but not as a change of a batch."""
-        if value is not None:
-            self._rows.setdefault(first, {})[second] = value
-        elif first in self._rows:
-            self._rows[first].pop(second, None)
-            if not self._rows[first]:
-                del self._rows[first]
 
     def of(self, first: A) -> list[tuple[B, V]]:
         """All with this first key, as they are now."""
-        return list(self._rows.get(first, {}).items())
 
     def has(self, first: A) -> bool:
         """Whether there is any with this first key."""
-        return first in self._rows
 
     def all(self) -> Iterator[tuple[A, B, V]]:
-        for first, rows in list(self._rows.items()):
-            for second, value in list(rows.items()):
-                yield first, second, value
+        """Every row, as of the call."""
 
 
-class Rows:
-    """All tables of one node."""
+@dataclass
+class Rows(ABC):
+    """All tables of one node, and what they say together."""
 
-    def __init__(self) -> None:
-        self._changes: list[Change] = []
-        made = self._changes
-        self.sessions: Table[str, None, Session] = Table("sessions", made)
-        self.ends: Table[str, Dot, End] = Table("ends", made)
-        self.entries: Table[Owner, Stamp, Entry] = Table("entries", made)
-        self.removed: Table[Owner, Stamp, tuple[Dot, ...]] = Table("removed", made)
-        self.payloads: Table[Stamp, None, Payload] = Table("payloads", made)
-        self.subscriptions: Table[str, str, Subscription] = Table("subscriptions", made)
-        self.retained: Table[str, None, Retained] = Table("retained", made)
-        # which subscriptions and retained messages are only remembered as gone: client or topic, and filter
-        self.gone: Table[str, str | None, Dot] = Table("gone", made)
-        self.log: Table[int, int, bytes] = Table("log", made)  # incarnation, number: records
-        self.applied: Table[int, None, tuple[int, bytes]] = Table("applied", made)  # number, its digest
-        self.members: Table[int, None, str] = Table("members", made)  # their names
-        self.boots: Table[None, None, int] = Table("boots", made)  # how often the node was started
-        self.clock: Table[None, None, int] = Table("clock", made)
+    sessions: Table[str, None, Session]
+    ends: Table[str, Dot, End]
+    entries: Table[Owner, Stamp, Entry]
+    removed: Table[Owner, Stamp, tuple[Dot, ...]]
+    payloads: Table[Stamp, None, Payload]
+    subscriptions: Table[str, str, Subscription]
+    retained: Table[str, None, Retained]
+    # which subscriptions and retained messages are only remembered as gone: client or topic, and filter
+    gone: Table[str, str | None, Dot]
+    log: Table[int, int, bytes]  # incarnation, number: records
+    applied: Table[int, None, tuple[int, bytes]]  # number, its digest
+    members: Table[int, None, str]  # their names
+    boots: Table[None, None, int]  # how often the node was started
+    clock: Table[None, None, int]
 
-    def take_changes(self) -> list[Change]:
+    @abstractmethod
+    def take_changes(self) -> Sequence[object]:
         """What was changed since the last time: one batch."""
-        taken = self._changes[:]
-        self._changes.clear()
-        return taken
 
     @property
+    @abstractmethod
     def has_changes(self) -> bool:
         """Whether `take_changes` would give any."""
-        return bool(self._changes)
 
     @property
     def vector(self) -> dict[int, int]:

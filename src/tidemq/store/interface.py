@@ -24,6 +24,8 @@ FAMILIES = (
     "shared",
     "retained",
     "stream",
+    "log",
+    "cluster",
     "meta",
 )
 

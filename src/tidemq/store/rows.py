@@ -246,6 +246,11 @@ def parse_stream(_key: bytes, value: bytes) -> bytes:
     return value
 
 
+def parse_cluster(_key: bytes, value: bytes) -> bytes:
+    """What a cluster's node knows of rows besides; `tidemq/cluster` has the layouts. The value as it is."""
+    return value
+
+
 PARSERS: Mapping[str, Callable[[bytes, bytes], object]] = {
     "payload": parse_payload,
     "reference": parse_reference,
@@ -257,6 +262,8 @@ PARSERS: Mapping[str, Callable[[bytes, bytes], object]] = {
     "shared": parse_shared,
     "retained": parse_retained,
     "stream": parse_stream,
+    "log": parse_cluster,
+    "cluster": parse_cluster,
     "meta": parse_meta,
 }
 

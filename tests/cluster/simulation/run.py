@@ -167,8 +167,8 @@ class Run:
             found.append("digests differ")
         for machine in self.world.machines:
             kept = machine.rows
-            tables = (kept.log, kept.ends, kept.removed, kept.gone, kept.entries, kept.payloads)
-            left = [table.name for table in tables if any(table.all())]
+            names = ("log", "ends", "removed", "gone", "entries", "payloads")
+            left = [name for name in names if any(getattr(kept, name).all())]
             if left:
                 found.append(f"stuck: n{machine.index + 1} has {', '.join(left)}")
         for topic in self.world.history.retained:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cluster.nodes import START_NS
 from cluster.simulation.history import History
 
-from tidemq.cluster.rows import Change, Rows
+from tidemq.cluster.memory_rows import Change, MemoryRows
 
 if TYPE_CHECKING:
     from cluster.simulation.broker import Broker
@@ -72,7 +72,7 @@ class Machine:
         self.world = world
         self.index = index
         self.count = count
-        self.rows = Rows()
+        self.rows = MemoryRows()
         self.skew_ns = 0
         self.copies: dict[int, dict[int, bytes]] = {}  # of the `nats-server`, by incarnation and number
         self.copying = True  # the `nats-server` runs

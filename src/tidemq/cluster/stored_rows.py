@@ -1,0 +1,423 @@
+"""Rows in a store: in the layouts that the engine reads (`store/rows.py`), and beside them, in the family
+`cluster`, what only a cluster must know of them.
+
+So a session that has lived elsewhere can go on here from the rows that are there. What is left of one that
+has ended is under a queue of its own (`owners.py`), where the engine does not look.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tidemq.cluster.forms import Reader, decode, encode
+from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
+from tidemq.cluster.owners import Owners
+from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
+from tidemq.cluster.stored_tables import FAMILY, KeptLayout, PlainLayout, StoredTable
+from tidemq.cluster.vectors import Dot
+from tidemq.store import Store, Write
+from tidemq.store.rows import (
+    COUNTED,
+    IDLE,
+    IN_FLIGHT,
+    RELEASED,
+    RETAIN,
+    SENT,
+    parse_queue,
+    parse_session,
+    parse_subscription,
+)
+
+_QUEUE_KEY = struct.Struct(">QB16s")
+_QUEUE = struct.Struct(">BBIqQ")
+_EXPIRY_KEY = struct.Struct(">qQ16s")
+_SESSION_ROW = struct.Struct(">QIqqIqI")
+_ADDED = "dot B B I q I*"
+
+
+def id_bytes(stamp: Stamp) -> bytes:
+    """A message id as keys have it."""
+    return encode("stamp", stamp)
+
+
+class SessionLayout:
+    """`session` and `received`; `s` client -> epoch, home, whether it began, next place, record."""
+
+    def __init__(self, store: Store, owners: Owners) -> None:
+        self._store = store
+        self._owners = owners
+        self._beside: PlainLayout[str, None, Any] = PlainLayout(
+            store,
+            b"s",
+            ("text", "", "stamp Q ? Q dot"),
+            part=lambda value: value,
+            join=lambda *values: values,
+        )
+
+    def load(self, client: str, _: None) -> Session | None:
+        """As in `Layout`."""
+        key = client.encode()
+        beside, text = self._beside.load(client, None), self._store.get("session", key)
+        if beside is None or text is None:
+            return None
+        epoch, home, begins, next_sequence, dot = beside
+        row = parse_session(key, text)
+        received = tuple(int.from_bytes(key[8:]) for key in self._received(row.queue))
+        timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
+        will = text[_SESSION_ROW.size :]
+        return Session(PutSession(client, epoch, home, begins, next_sequence, *timed, will, received), dot)
+
+    def _received(self, number: int) -> list[bytes]:
+        return [key for key, _ in self._store.scan("received", number.to_bytes(8))]
+
+    def load_each(self, client: str) -> Iterator[tuple[None, Session]]:
+        """As in `Layout`."""
+        session = self.load(client, None)
+        if session is not None:
+            yield None, session
+
+    def load_all(self) -> Iterator[tuple[str, None, Session]]:
+        """As in `Layout`."""
+        for client, _, _ in self._beside.load_all():
+            for _, session in self.load_each(client):
+                yield client, None, session
+
+    def writes(self, client: str, _: None, value: Session | None) -> Iterator[Write]:
+        """As in `Layout`. A session that begins gets a queue of its own."""
+        key, owner = client.encode(), Owner(SESSION, client)
+        beside, text = self._beside.load(client, None), self._store.get("session", key)
+        number = int.from_bytes(text[:8]) if text is not None else 0
+        if value is None:
+            yield from self._beside.writes(client, None, None)
+            yield "session", key, None
+            yield from self._write_received(number, ())
+            return
+        row = value.row
+        if not number or beside is None or (row.begins and beside[0] != row.epoch):
+            yield from self._write_received(number, ())
+            number = self._owners.begin(owner)
+        yield from self._beside.writes(
+            client, None, (row.epoch, row.home, row.begins, row.next_sequence, value.dot)
+        )
+        timed = (row.expiry_s, row.ends_at_ms, row.will_due_at_ms, row.will_delay_s, row.will_expiry_s)
+        yield "session", key, _SESSION_ROW.pack(number, *timed, len(row.will)) + row.will
+        yield from self._write_received(number, row.received)
+
+    def _write_received(self, number: int, received: tuple[int, ...]) -> Iterator[Write]:
+        wanted = {struct.pack(">QH", number, packet_id) for packet_id in received}
+        there = set(self._received(number)) if number else set()
+        for key in there - wanted:
+            yield "received", key, None
+        for key in wanted - there:
+            yield "received", key, b""
+
+
+class EntryLayout:
+    """`queue` and `expiry`; `q` owner, message id -> queue, whether another node may add it, a group's epoch,
+    how many records have added it, and what each said. `is_shown`: whether an entry is there for its owner.
+    """
+
+    def __init__(self, store: Store, owners: Owners, is_shown: Callable[[Owner, Entry], bool]) -> None:
+        self._store = store
+        self._owners = owners
+        self._is_shown = is_shown
+
+    def load(self, owner: Owner, message_id: Stamp) -> Entry | None:
+        """As in `Layout`."""
+        text = self._store.get(FAMILY, self._key(owner, message_id))
+        return None if text is None else self._join(message_id, text)
+
+    def load_each(self, owner: Owner) -> Iterator[tuple[Stamp, Entry]]:
+        """As in `Layout`."""
+        for _, message_id, entry in self._scan(b"q" + encode("owner", owner)):
+            yield message_id, entry
+
+    def load_all(self) -> Iterator[tuple[Owner, Stamp, Entry]]:
+        """As in `Layout`."""
+        return self._scan(b"q")
+
+    def queue_of(self, owner: Owner, message_id: Stamp) -> int:
+        """The number of the queue that has it; 0: it is not there."""
+        text = self._store.get(FAMILY, self._key(owner, message_id))
+        return int.from_bytes(text[:8]) if text is not None else 0
+
+    def _key(self, owner: Owner, message_id: Stamp) -> bytes:
+        return b"q" + encode("owner stamp", owner, message_id)
+
+    def _scan(self, prefix: bytes) -> Iterator[tuple[Owner, Stamp, Entry]]:
+        for key, text in self._store.scan(FAMILY, prefix):
+            owner, message_id = decode("owner stamp", key[1:])
+            yield owner, message_id, self._join(message_id, text)
+
+    def _join(self, message_id: Stamp, text: bytes) -> Entry:
+        """What lies beside a row, and the row itself."""
+        reader = Reader(text)
+        number, shared, epoch = (reader.read(form) for form in ("Q", "?", "stamp"))
+        adds = tuple(Added(*(reader.read(form) for form in _ADDED.split())) for _ in range(reader.count()))
+        reader.end()
+        keys = [_QUEUE_KEY.pack(number, status, id_bytes(message_id)) for status in (IN_FLIGHT, IDLE)]
+        for key, value in zip(keys, self._store.get_many("queue", keys), strict=True):
+            if value is not None:
+                row = parse_queue(key, value)
+                sequence = row.sequence if row.status == IN_FLIGHT else -1
+                released, sent = bool(row.flags & RELEASED), bool(row.flags & SENT)
+                return Entry(adds, shared, sequence, released, sent, epoch)
+        return Entry(adds, shared, epoch=epoch)
+
+    def writes(self, owner: Owner, message_id: Stamp, value: Entry | None) -> Iterator[Write]:
+        """As in `Layout`. Into the owner's current queue, but for what an ended session has left."""
+        before = self._store.get(FAMILY, self._key(owner, message_id))
+        if before is not None:
+            yield from self._remove(before, message_id)
+        if value is None:
+            yield FAMILY, self._key(owner, message_id), None
+            return
+        if before is None or self._is_shown(owner, value):
+            number = self._owners.current(owner)
+        else:
+            number = int.from_bytes(before[:8])
+        text = bytearray(encode("Q ? stamp I", number, value.shared, value.epoch, len(value.adds)))
+        for added in value.adds:
+            text += encode(_ADDED, *added)
+        yield FAMILY, self._key(owner, message_id), bytes(text)
+        yield from self._write_row(number, message_id, value)
+
+    def _remove(self, before: bytes, message_id: Stamp) -> Iterator[Write]:
+        """The row as it was, under either status, and that it expires."""
+        number = int.from_bytes(before[:8])
+        for status in (IDLE, IN_FLIGHT):
+            yield "queue", _QUEUE_KEY.pack(number, status, id_bytes(message_id)), None
+        expires = {added.expires_at_ms for added in self._join(message_id, before).adds}
+        for expires_at_ms in expires - {0}:
+            yield "expiry", _EXPIRY_KEY.pack(expires_at_ms, number, id_bytes(message_id)), None
+
+    def _write_row(self, number: int, message_id: Stamp, entry: Entry) -> Iterator[Write]:
+        added, key = entry.adds[0], id_bytes(message_id)
+        status = IN_FLIGHT if entry.sequence >= 0 else IDLE
+        flags = added.flags & RETAIN | COUNTED
+        flags |= RELEASED * (entry.released and status == IN_FLIGHT) | SENT * entry.sent
+        text = _QUEUE.pack(flags, added.qos, added.message_bytes, added.expires_at_ms, max(entry.sequence, 0))
+        ids = struct.pack(f">{len(added.subscription_ids)}I", *added.subscription_ids)
+        yield "queue", _QUEUE_KEY.pack(number, status, key), text + ids
+        if added.expires_at_ms:
+            yield "expiry", _EXPIRY_KEY.pack(added.expires_at_ms, number, key), b""
+
+
+class PayloadLayout:
+    """`payload` and `reference`. All payloads are counted, whether one or many refer to them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def load(self, message_id: Stamp, _: None) -> Payload | None:
+        """As in `Layout`."""
+        key = id_bytes(message_id)
+        message = self._store.get("payload", key)
+        return None if message is None else Payload(message, self._count(key))
+
+    def _count(self, key: bytes) -> int:
+        return int.from_bytes(self._store.get("reference", key) or b"\1")
+
+    def load_each(self, message_id: Stamp) -> Iterator[tuple[None, Payload]]:
+        """As in `Layout`."""
+        payload = self.load(message_id, None)
+        if payload is not None:
+            yield None, payload
+
+    def load_all(self) -> Iterator[tuple[Stamp, None, Payload]]:
+        """As in `Layout`."""
+        for key, message in self._store.scan("payload"):
+            yield decode("stamp", key)[0], None, Payload(message, self._count(key))
+
+    def writes(self, message_id: Stamp, _: None, value: Payload | None) -> Iterator[Write]:
+        """As in `Layout`. A message does not change."""
+        key = id_bytes(message_id)
+        yield "reference", key, None if value is None else struct.pack(">I", value.references)
+        if value is None:
+            yield "payload", key, None
+        elif self._store.get("reference", key) is None:
+            yield "payload", key, value.message
+
+
+class SubscriptionLayout:
+    """`subscription`; `u` client, filter -> time of the change, record, whether it is there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._beside: PlainLayout[str, str, Any] = PlainLayout(
+            store,
+            b"u",
+            ("text", "text", "stamp dot ?"),
+            part=lambda value: value,
+            join=lambda *values: values,
+        )
+
+    def load(self, client: str, topic_filter: str) -> Subscription | None:
+        """As in `Layout`."""
+        beside = self._beside.load(client, topic_filter)
+        return None if beside is None else self._join(client, topic_filter, *beside)
+
+    def _join(self, client: str, topic_filter: str, stamp: Stamp, dot: Dot, there: bool) -> Subscription:
+        key = self._key(client, topic_filter)
+        text = self._store.get("subscription", key) if there else None
+        if text is None:
+            return Subscription(stamp, dot, None, 0)
+        row = parse_subscription(key, text)
+        return Subscription(stamp, dot, row.options, row.subscription_id)
+
+    def load_each(self, client: str) -> Iterator[tuple[str, Subscription]]:
+        """As in `Layout`."""
+        for topic_filter, beside in self._beside.load_each(client):
+            yield topic_filter, self._join(client, topic_filter, *beside)
+
+    def load_all(self) -> Iterator[tuple[str, str, Subscription]]:
+        """As in `Layout`."""
+        for client, topic_filter, beside in self._beside.load_all():
+            yield client, topic_filter, self._join(client, topic_filter, *beside)
+
+    def _key(self, client: str, topic_filter: str) -> bytes:
+        name = client.encode()
+        return len(name).to_bytes(2) + name + topic_filter.encode()
+
+    def writes(self, client: str, topic_filter: str, value: Subscription | None) -> Iterator[Write]:
+        """As in `Layout`."""
+        there = value is not None and value.options is not None
+        beside = None if value is None else (value.stamp, value.dot, there)
+        yield from self._beside.writes(client, topic_filter, beside)
+        text = None
+        if value is not None and value.options is not None:
+            text = struct.pack(">BI", value.options, value.subscription_id)
+        yield "subscription", self._key(client, topic_filter), text
+
+
+class RetainedLayout:
+    """`retained`; `t` topic -> message id or time of the change, record, whether there is a message."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._beside: PlainLayout[str, None, Any] = PlainLayout(
+            store, b"t", ("text", "", "stamp dot ?"), part=lambda value: value, join=lambda *values: values
+        )
+
+    def load(self, topic: str, _: None) -> Retained | None:
+        """As in `Layout`."""
+        beside = self._beside.load(topic, None)
+        return None if beside is None else self._join(topic, *beside)
+
+    def _join(self, topic: str, stamp: Stamp, dot: Dot, there: bool) -> Retained:
+        text = self._store.get("retained", topic.encode()) if there else None
+        return Retained(stamp, dot, None if text is None else text[16:])
+
+    def load_each(self, topic: str) -> Iterator[tuple[None, Retained]]:
+        """As in `Layout`."""
+        retained = self.load(topic, None)
+        if retained is not None:
+            yield None, retained
+
+    def load_all(self) -> Iterator[tuple[str, None, Retained]]:
+        """As in `Layout`."""
+        for topic, _, beside in self._beside.load_all():
+            yield topic, None, self._join(topic, *beside)
+
+    def writes(self, topic: str, _: None, value: Retained | None) -> Iterator[Write]:
+        """As in `Layout`."""
+        there = value is not None and value.message is not None
+        beside = None if value is None else (value.id, value.dot, there)
+        yield from self._beside.writes(topic, None, beside)
+        text = None
+        if value is not None and value.message is not None:
+            text = id_bytes(value.id) + value.message
+        yield "retained", topic.encode(), text
+
+
+def _part_end(end: End) -> tuple[Any, ...]:
+    return (end.epoch, end.seen, *(end.over or (None, None)))
+
+
+def _join_end(epoch: Stamp, seen: dict[int, int], over: Stamp | None, by: Dot | None) -> End:
+    return End(epoch, seen, (over, by) if over is not None and by is not None else None)
+
+
+class StoredRows(Rows):
+    """The rows of one node in its store; `new_number` gives the number of a queue that never was.
+
+    What `take_changes` gives is to be written before anything is read again.
+    """
+
+    def __init__(self, store: Store, new_number: Callable[[], int]) -> None:
+        self.owners = Owners(store, new_number)
+        self._entries = EntryLayout(store, self.owners, lambda *entry: bool(self.shown(*entry)))
+        pair = {"part": lambda value: value, "join": lambda *values: values}
+        self._tables: list[StoredTable[Any, Any, Any]] = []
+
+        def table(layout: Any) -> StoredTable[Any, Any, Any]:
+            made: StoredTable[Any, Any, Any] = StoredTable(layout)
+            self._tables.append(made)
+            return made
+
+        def kept(layout: Any) -> StoredTable[Any, Any, Any]:
+            return table(KeptLayout(layout))
+
+        super().__init__(
+            sessions=table(SessionLayout(store, self.owners)),
+            ends=table(
+                PlainLayout(
+                    store, b"e", ("text", "dot", "stamp vector stamp? dot?"), part=_part_end, join=_join_end
+                )
+            ),
+            removed=table(PlainLayout(store, b"r", ("owner", "stamp", "dots"))),
+            payloads=table(PayloadLayout(store)),
+            subscriptions=table(SubscriptionLayout(store)),
+            retained=table(RetainedLayout(store)),
+            gone=table(PlainLayout(store, b"g", ("text", "text?", "dot"))),
+            log=table(PlainLayout(store, b"", ("Q", "Q", "bytes"), family="log")),
+            applied=kept(PlainLayout(store, b"a", ("Q", "", "Q digest"), **pair)),  # type: ignore[arg-type]
+            members=kept(PlainLayout(store, b"m", ("Q", "", "text"))),
+            boots=kept(PlainLayout(store, b"b", ("", "", "Q"))),
+            clock=kept(PlainLayout(store, b"c", ("", "", "Q"))),
+            entries=table(self._entries),  # after the sessions, which say what the current queue is
+        )
+
+    @property
+    def has_changes(self) -> bool:
+        return any(table.changed for table in self._tables)
+
+    def take_changes(self) -> list[Write]:
+        clients = {*self._changed(self.sessions), *self._changed(self.ends)}
+        writes: list[Write] = []
+        for each in self._tables:
+            if each is self.entries:
+                for client in clients:
+                    self._gather(Owner(SESSION, client))
+            writes += each.writes()
+        writes += self.owners.writes()
+        self.discard()
+        return writes
+
+    def discard(self) -> None:
+        """What has been changed since the last time is not."""
+        for each in self._tables:
+            each.forget_changes()
+        self.owners.forget_changes()
+
+    def _changed(self, table: Any) -> list[str]:
+        changed: list[str] = table.changed
+        return changed
+
+    def _gather(self, owner: Owner) -> None:
+        """Brings into a session's queue what waits for it in an earlier one, as when the end of that proves
+        void; and forgets the earlier ones of which nothing is left.
+        """
+        numbers = self.owners.numbers(owner)
+        if len(numbers) < 2:
+            return
+        left = {numbers[-1]}
+        for message_id, entry in self.entries.of(owner):
+            number = self._entries.queue_of(owner, message_id)
+            if number not in (0, numbers[-1]) and self.shown(owner, entry):
+                self.entries.put(owner, message_id, entry)
+            elif number:
+                left.add(number)
+        self.owners.set(owner, [each for each in numbers if each in left])

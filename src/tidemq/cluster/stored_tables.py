@@ -1,0 +1,176 @@
+"""Tables over a store: what a batch has changed lies before what the store has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from tidemq.cluster.forms import Reader, decode, encode, write
+from tidemq.store import Store, Write
+
+A = TypeVar("A")
+B = TypeVar("B")
+V = TypeVar("V")
+
+FAMILY = "cluster"
+
+
+class Layout(Protocol[A, B, V]):
+    """Where the rows of a table are in the store."""
+
+    def load(self, first: A, second: B) -> V | None:
+        """A row; None: there is none."""
+
+    def load_each(self, first: A) -> Iterator[tuple[B, V]]:
+        """All with this first key."""
+
+    def load_all(self) -> Iterator[tuple[A, B, V]]:
+        """Every row."""
+
+    def writes(self, first: A, second: B, value: V | None) -> Iterator[Write]:
+        """What makes a row this, whatever it was."""
+
+
+class StoredTable(Generic[A, B, V]):
+    """A table of `rows.py`. Holds what has been changed until `forget_changes`."""
+
+    def __init__(self, layout: Layout[A, B, V]) -> None:
+        self._layout = layout
+        self._changed: dict[A, dict[B, V | None]] = {}
+
+    def get(self, first: A, second: B) -> V | None:
+        """As in `Table`."""
+        changed = self._changed.get(first)
+        if changed is not None and second in changed:
+            return changed[second]
+        return self._layout.load(first, second)
+
+    def put(self, first: A, second: B, new: V | None) -> None:
+        """As in `Table`."""
+        self._changed.setdefault(first, {})[second] = new
+
+    def of(self, first: A) -> list[tuple[B, V]]:
+        """As in `Table`."""
+        rows: dict[B, V | None] = dict(self._layout.load_each(first))
+        rows.update(self._changed.get(first, {}))
+        return [(second, value) for second, value in rows.items() if value is not None]
+
+    def has(self, first: A) -> bool:
+        """As in `Table`."""
+        changed = self._changed.get(first, {})
+        if any(value is not None for value in changed.values()):
+            return True
+        return any(second not in changed for second, _ in self._layout.load_each(first))
+
+    def all(self) -> Iterator[tuple[A, B, V]]:
+        """As in `Table`."""
+        changed = {first: dict(rows) for first, rows in self._changed.items()}
+        for first, second, value in self._layout.load_all():
+            if second not in changed.get(first, {}):
+                yield first, second, value
+        for first, rows in changed.items():
+            for second, new in rows.items():
+                if new is not None:
+                    yield first, second, new
+
+    @property
+    def changed(self) -> list[A]:
+        """First keys of rows that have been changed."""
+        return list(self._changed)
+
+    def writes(self) -> Iterator[Write]:
+        """Those of what has been changed."""
+        for first, rows in self._changed.items():
+            for second, value in rows.items():
+                yield from self._layout.writes(first, second, value)
+
+    def forget_changes(self) -> None:
+        """They are in the store now, or are not to be."""
+        self._changed.clear()
+
+
+class PlainLayout(Generic[A, B, V]):
+    """Rows of one family: a letter, the first key and the second -> the value. `forms` (`forms.py`) are of
+    these three; empty, a key is None. `part` and `join` are between a value and what its forms write.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        letter: bytes,
+        forms: tuple[str, str, str],
+        *,
+        part: Callable[[V], Sequence[Any]] = lambda value: [value],
+        join: Callable[..., V] = lambda value: value,
+        family: str = FAMILY,
+    ) -> None:
+        self._store = store
+        self._letter = letter
+        self._first, self._second, self._value = forms
+        self._part, self._join = part, join
+        self._family = family
+
+    def _key(self, first: A, *second: B) -> bytes:
+        text = bytearray(self._letter)
+        if self._first:
+            write(text, self._first, first)
+        if self._second and second:
+            write(text, self._second, second[0])
+        return bytes(text)
+
+    def _decode(self, text: bytes) -> V:
+        return self._join(*decode(self._value, text))
+
+    def load(self, first: A, second: B) -> V | None:
+        """As in `Layout`."""
+        text = self._store.get(self._family, self._key(first, second))
+        return None if text is None else self._decode(text)
+
+    def load_each(self, first: A) -> Iterator[tuple[B, V]]:
+        """As in `Layout`."""
+        for _, second, value in self._scan(self._key(first)):
+            yield second, value
+
+    def load_all(self) -> Iterator[tuple[A, B, V]]:
+        """As in `Layout`."""
+        return self._scan(self._letter)
+
+    def _scan(self, prefix: bytes) -> Iterator[tuple[A, B, V]]:
+        for key, text in self._store.scan(self._family, prefix):
+            reader = Reader(key, len(self._letter))
+            first = reader.read(self._first) if self._first else None
+            second = reader.read(self._second) if self._second else None
+            yield first, second, self._decode(text)  # type: ignore[misc]  # as the forms say
+
+    def writes(self, first: A, second: B, value: V | None) -> Iterator[Write]:
+        """As in `Layout`."""
+        text = None if value is None else encode(self._value, *self._part(value))
+        yield self._family, self._key(first, second), text
+
+
+class KeptLayout(Generic[A, B, V]):
+    """Rows of a small table, in memory too: they are read once."""
+
+    def __init__(self, layout: Layout[A, B, V]) -> None:
+        self._layout = layout
+        self._rows = {(first, second): value for first, second, value in layout.load_all()}
+
+    def load(self, first: A, second: B) -> V | None:
+        """As in `Layout`."""
+        return self._rows.get((first, second))
+
+    def load_each(self, first: A) -> Iterator[tuple[B, V]]:
+        """As in `Layout`."""
+        return ((second, value) for each, second, value in self.load_all() if each == first)
+
+    def load_all(self) -> Iterator[tuple[A, B, V]]:
+        """As in `Layout`."""
+        return iter([(first, second, value) for (first, second), value in self._rows.items()])
+
+    def writes(self, first: A, second: B, value: V | None) -> Iterator[Write]:
+        """As in `Layout`. What is written counts from now on."""
+        if value is None:
+            self._rows.pop((first, second), None)
+        else:
+            self._rows[first, second] = value
+        return self._layout.writes(first, second, value)
