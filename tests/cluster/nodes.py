@@ -53,6 +53,7 @@ class WrittenRows(StoredRows):
     def take_changes(self) -> list[Write]:
         writes = super().take_changes()
         self.store.write(writes, sync=True)
+        self.confirm()
         return writes
 
 

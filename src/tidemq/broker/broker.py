@@ -24,6 +24,7 @@ from tidemq.broker.authenticators.builtin import LocalOnly
 from tidemq.broker.bridging.bridges import Bridges, check_bridge
 from tidemq.broker.bridging.door import BridgeDoor
 from tidemq.broker.completion import complete
+from tidemq.broker.durability.keeper import Keeper
 from tidemq.broker.durability.storage import Storage
 from tidemq.broker.event_handlers import EventHandlers
 from tidemq.broker.fault_log import ClientLog
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from aiohttp.web import RouteDef
 
     from tidemq.broker.admin.server import AdminServer
-    from tidemq.broker.durability.keeper import Keeper
     from tidemq.broker.monitoring.monitor import Monitor
     from tidemq.engine import Engine
     from tidemq.engine.door.plugin_access import PluginAccess
@@ -100,9 +100,11 @@ class Broker:
         sockets: Mapping[str, list[socket.socket]] | None = None,
         reread: Callable[[], Config] | None = None,
         any_admin_port: bool = False,
+        make_keeper: Callable[..., Keeper] | None = None,
     ) -> None:
         """`sockets`: that listen already, by listener; `reread`: reads the configuration, for `reload`;
-        `any_admin_port`: another one will do where somebody has `admin_port`.
+        `any_admin_port`: another one will do where somebody has `admin_port`; `make_keeper`: as `Keeper`, of
+        a cluster's node.
         """
         self.config = config or Config()
         self._sockets = sockets or {}
@@ -121,6 +123,7 @@ class Broker:
         self._providers = OwnProviders(self.config, self._reloads)
         self._reread = reread
         self._any_admin_port = any_admin_port
+        self._make_keeper = make_keeper
         self._settings: Settings | None = None
         self._files: OwnFiles | None = None
         self._door: BridgeDoor | None = None  # of bridges; None: there will be none
@@ -198,7 +201,9 @@ class Broker:
             authoriser = self._providers.make("authoriser", config.authoriser, config.authoriser_options)
         if store is None:
             store = find_provider("store", config.store, config.store_options, config)
-        storage = self._storage = None if store is None else Storage(store, config)
+        storage = self._storage = (
+            None if store is None else Storage(store, config, self._make_keeper or Keeper)
+        )
         engine = self._engine = self._make_engine()
         for bridge in config.bridges:
             check_bridge(bridge, config.limits)

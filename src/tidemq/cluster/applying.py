@@ -159,9 +159,14 @@ class Applier:
             return
         if before is not None and not has_seen(self._seen, before.dot):
             self.counts["session_forked"] += 1
+        row = replace(op, flights=())
         if before is None or before.row.epoch != op.epoch:
             self._set_flights(op)
-        rows.sessions.put(op.client, None, Session(replace(op, flights=()), self._dot))
+        else:
+            same = before.row
+            last = max(same.next_sequence, op.next_sequence)
+            row = replace(row, begins=same.begins, next_sequence=last, received=same.received)
+        rows.sessions.put(op.client, None, Session(row, self._dot))
 
     def _is_ended(self, op: ops.PutSession) -> bool:
         """Whether a later end did not know of this CONNECT. Earlier ends are void: the session went on."""

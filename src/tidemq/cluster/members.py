@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tidemq.cluster.forms import decode, encode
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.records import FORMAT
 from tidemq.cluster.vectors import Vector
@@ -145,3 +146,25 @@ def next_in_ring(incarnations: Collection[int], after: int) -> int:
     """The next one in the order of numbers, which begins anew at its end."""
     ring = sorted(incarnations)
     return ring[bisect_right(ring, after) % len(ring)]
+
+
+_FORMS = "text H text Q Q Q text q Q Q vector Q* Q* B*"
+
+
+def encode_heartbeat(beat: Heartbeat) -> bytes:
+    """As it goes to others."""
+    peers = sorted(beat.peers)
+    boots, there = [beat.peers[each][0] for each in peers], [beat.peers[each][1] for each in peers]
+    said = (beat.cluster, beat.format, beat.name, beat.incarnation, beat.boot, beat.nonce, beat.address)
+    return encode(_FORMS, *said, beat.wall_ns, beat.hybrid_ns, beat.number, beat.applied, peers, boots, there)
+
+
+def parse_heartbeat(text: bytes) -> Heartbeat:
+    """ClusterError where it is none."""
+    *said, peers, boots, there = decode(_FORMS, text)
+    if not len(peers) == len(boots) == len(there) <= MEMBERS_MAX:
+        raise ClusterError(
+            f"a heartbeat has {len(peers)} peers, {len(boots)} boots, {len(there)} words of them"
+        )
+    known = {each: (boot, bool(is_there)) for each, boot, is_there in zip(peers, boots, there, strict=True)}
+    return replace(Heartbeat(*said), peers=known)

@@ -106,7 +106,8 @@ class PutSession:
     `home`: the incarnation of the node that has it. `begins`: it is a new session, and whatever is known of
     an earlier one has ended. `next_sequence`: the next place in its outbox, which never goes back, or a
     packet identifier could mean two messages. `received`: packet identifiers that wait for PUBREL.
-    `flights`: what is in flight under a new epoch; empty under its own, where `Send` and its like say it.
+    `flights`: what is in flight. The last two, and `begins`, count under a new epoch; under its own
+    `Receive`, `Send` and their like say it.
     """
 
     client: str

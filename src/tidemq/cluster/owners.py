@@ -27,6 +27,7 @@ class Owners:
         self._new_number = new_number
         self._numbers: OrderedDict[Owner, tuple[int, ...]] = OrderedDict()
         self._changed: dict[Owner, tuple[int, ...]] = {}
+        self._expected: dict[Owner, int] = {}
 
     def numbers(self, owner: Owner) -> tuple[int, ...]:
         """All of an owner's; empty: it has none."""
@@ -48,9 +49,13 @@ class Owners:
 
     def begin(self, owner: Owner) -> int:
         """A new one, which is the current one from now on."""
-        number = self._new_number()
+        number = self._expected.pop(owner, 0) or self._new_number()
         self.add(owner, number)
         return number
+
+    def expect(self, owner: Owner, number: int) -> None:
+        """What begins next for this owner has a number already."""
+        self._expected[owner] = number
 
     def add(self, owner: Owner, number: int) -> None:
         """One that somebody else has made, which is the current one from now on."""
@@ -71,6 +76,7 @@ class Owners:
         for owner in self._changed:
             self._numbers.pop(owner, None)
         self._changed.clear()
+        self._expected.clear()
 
     def _remember(self, owner: Owner, numbers: tuple[int, ...]) -> None:
         self._numbers[owner] = numbers

@@ -43,7 +43,7 @@ class Promises:
         self._two = acks == "two"
         self._degraded = degraded
         self._batches: deque[_Batch] = deque()
-        self._copied = 0
+        self._copied = self._taken = 0  # the last of which there are copies; whose promises are settled
         self.is_degraded = False
 
     @property
@@ -63,6 +63,8 @@ class Promises:
     def copied(self, number: int) -> None:
         """The replica has all up to this one."""
         self._copied = max(self._copied, number)
+        if self._copied >= self._taken:
+            self.is_degraded = False
 
     def take(self, now: float) -> list[Kept]:
         """Those that are settled now, in order."""
@@ -75,6 +77,7 @@ class Promises:
             if self._two:
                 self.is_degraded = not copied
             self._batches.popleft()
+            self._taken = first.number
             refused = self._two and not copied and self._degraded == "refuse"
             kept.append(Kept(first.number, copied, refused))
         return kept

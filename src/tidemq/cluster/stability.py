@@ -27,7 +27,7 @@ class Stability:
         self._known: dict[int, dict[int, int]] = {}
         self._said: dict[int, tuple[int, Vector]] = {}  # waits until the member's own records are here
         applied, _ = rows.applied.get(own, None) or (0, b"")
-        self._first = min((number for number, _ in rows.log.of(own)), default=applied + 1)  # of the log
+        self.first = min((number for number, _ in rows.log.of(own)), default=applied + 1)  # of the own log
 
     def hear(self, member: int, number: int, vector: Vector) -> None:
         """A member has made records up to this number, and applied these."""
@@ -65,9 +65,9 @@ class Stability:
                 self._drop_subscription(name, topic_filter)
         for client in {client for client, _, _ in rows.ends.all()}:
             self._collect_client(client, stable)
-        while self._first <= stable.get(self._own, 0):
-            rows.log.put(self._own, self._first, None)
-            self._first += 1
+        while self.first <= stable.get(self._own, 0):
+            rows.log.put(self._own, self.first, None)
+            self.first += 1
 
     def _drop_subscription(self, client: str, topic_filter: str) -> None:
         self._rows.subscriptions.put(client, topic_filter, None)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tidemq.cluster.forms import Reader, decode, encode
-from tidemq.cluster.operations import SESSION, Owner, PutSession, Stamp
+from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Stamp
 from tidemq.cluster.owners import Owners
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
-from tidemq.cluster.stored_tables import FAMILY, KeptLayout, PlainLayout, StoredTable
+from tidemq.cluster.stored_tables import FAMILY, KeptTable, PlainLayout, StoredTable
 from tidemq.cluster.vectors import Dot
 from tidemq.store import Store, Write
 from tidemq.store.rows import (
@@ -123,6 +123,7 @@ class EntryLayout:
         self._store = store
         self._owners = owners
         self._is_shown = is_shown
+        self.places: dict[tuple[Owner, Stamp], int] = {}
 
     def load(self, owner: Owner, message_id: Stamp) -> Entry | None:
         """As in `Layout`."""
@@ -174,7 +175,12 @@ class EntryLayout:
         if value is None:
             yield FAMILY, self._key(owner, message_id), None
             return
-        if before is None or self._is_shown(owner, value):
+        place = self.places.pop((owner, message_id), 0)
+        if place:
+            number = place
+        elif before is not None and owner.kind == GROUP:
+            number = int.from_bytes(before[:8])
+        elif before is None or self._is_shown(owner, value):
             number = self._owners.current(owner)
         else:
             number = int.from_bytes(before[:8])
@@ -343,7 +349,7 @@ def _join_end(epoch: Stamp, seen: dict[int, int], over: Stamp | None, by: Dot | 
 class StoredRows(Rows):
     """The rows of one node in its store; `new_number` gives the number of a queue that never was.
 
-    What `take_changes` gives is to be written before anything is read again.
+    What `take_changes` gives is to be written, and then `confirm`ed, or `discard`ed.
     """
 
     def __init__(self, store: Store, new_number: Callable[[], int]) -> None:
@@ -358,7 +364,9 @@ class StoredRows(Rows):
             return made
 
         def kept(layout: Any) -> StoredTable[Any, Any, Any]:
-            return table(KeptLayout(layout))
+            made: KeptTable[Any, Any, Any] = KeptTable(layout)
+            self._tables.append(made)
+            return made
 
         super().__init__(
             sessions=table(SessionLayout(store, self.owners)),
@@ -384,6 +392,10 @@ class StoredRows(Rows):
     def has_changes(self) -> bool:
         return any(table.changed for table in self._tables)
 
+    def place(self, owner: Owner, message_id: Stamp, number: int) -> None:
+        """An entry of a group that is about to be added goes into this queue of the group's."""
+        self._entries.places[owner, message_id] = number
+
     def take_changes(self) -> list[Write]:
         clients = {*self._changed(self.sessions), *self._changed(self.ends)}
         writes: list[Write] = []
@@ -393,13 +405,18 @@ class StoredRows(Rows):
                     self._gather(Owner(SESSION, client))
             writes += each.writes()
         writes += self.owners.writes()
-        self.discard()
         return writes
 
-    def discard(self) -> None:
-        """What has been changed since the last time is not."""
+    def confirm(self) -> None:
+        """The store has what `take_changes` gave."""
         for each in self._tables:
-            each.forget_changes()
+            each.confirm()
+        self.owners.forget_changes()
+
+    def discard(self) -> None:
+        """What has been changed since the last `confirm` is not."""
+        for each in self._tables:
+            each.discard()
         self.owners.forget_changes()
 
     def _changed(self, table: Any) -> list[str]:

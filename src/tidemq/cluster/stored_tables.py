@@ -32,7 +32,7 @@ class Layout(Protocol[A, B, V]):
 
 
 class StoredTable(Generic[A, B, V]):
-    """A table of `rows.py`. Holds what has been changed until `forget_changes`."""
+    """A table of `rows.py`. Holds what has been changed until `confirm` or `discard`."""
 
     def __init__(self, layout: Layout[A, B, V]) -> None:
         self._layout = layout
@@ -84,9 +84,34 @@ class StoredTable(Generic[A, B, V]):
             for second, value in rows.items():
                 yield from self._layout.writes(first, second, value)
 
-    def forget_changes(self) -> None:
-        """They are in the store now, or are not to be."""
+    def confirm(self) -> None:
+        """The store has what has been changed."""
         self._changed.clear()
+
+    def discard(self) -> None:
+        """What has been changed is not."""
+        self._changed.clear()
+
+
+class KeptTable(StoredTable[A, B, V]):
+    """A small table, in memory too: it is read once."""
+
+    def __init__(self, layout: Layout[A, B, V]) -> None:
+        self._kept: dict[A, dict[B, V]] = {}
+        for first, second, value in layout.load_all():
+            self._kept.setdefault(first, {})[second] = value
+        super().__init__(KeptLayout(layout, self._kept))
+
+    def confirm(self) -> None:
+        """As in `StoredTable`."""
+        for first, rows in self._changed.items():
+            for second, value in rows.items():
+                kept = self._kept.setdefault(first, {})
+                if value is None:
+                    kept.pop(second, None)
+                else:
+                    kept[second] = value
+        super().confirm()
 
 
 class PlainLayout(Generic[A, B, V]):
@@ -149,28 +174,20 @@ class PlainLayout(Generic[A, B, V]):
 
 
 class KeptLayout(Generic[A, B, V]):
-    """Rows of a small table, in memory too: they are read once."""
+    """Rows are read in memory and written as the layout below says."""
 
-    def __init__(self, layout: Layout[A, B, V]) -> None:
-        self._layout = layout
-        self._rows = {(first, second): value for first, second, value in layout.load_all()}
+    def __init__(self, layout: Layout[A, B, V], kept: dict[A, dict[B, V]]) -> None:
+        self._kept = kept
+        self.writes = layout.writes
 
     def load(self, first: A, second: B) -> V | None:
         """As in `Layout`."""
-        return self._rows.get((first, second))
+        return self._kept.get(first, {}).get(second)
 
     def load_each(self, first: A) -> Iterator[tuple[B, V]]:
         """As in `Layout`."""
-        return ((second, value) for each, second, value in self.load_all() if each == first)
+        return iter(list(self._kept.get(first, {}).items()))
 
     def load_all(self) -> Iterator[tuple[A, B, V]]:
         """As in `Layout`."""
-        return iter([(first, second, value) for (first, second), value in self._rows.items()])
-
-    def writes(self, first: A, second: B, value: V | None) -> Iterator[Write]:
-        """As in `Layout`. What is written counts from now on."""
-        if value is None:
-            self._rows.pop((first, second), None)
-        else:
-            self._rows[first, second] = value
-        return self._layout.writes(first, second, value)
+        return iter([(first, *row) for first, rows in self._kept.items() for row in rows.items()])

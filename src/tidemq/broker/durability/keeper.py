@@ -28,16 +28,16 @@ from tidemq.broker.durability.expiry import Expiry
 from tidemq.broker.durability.queue_rows import (
     COUNTED,
     ID,
-    IDLE,
     Counts,
     chunks,
     count_writes,
     returned,
-    within_bytes,
 )
+from tidemq.broker.durability.windows import Windows
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR, QUOTA_EXCEEDED
 from tidemq.errors import StoreError
 from tidemq.store import Store, Write
+from tidemq.store.interface import Row
 from tidemq.store.portable import set_aside_rows
 
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ STORE_COUNTERS = (
     "store_corrupt_rows",
 )
 
-SCANS_OFF = 32  # windows, after one whose payloads did not lie together
-
 _log = logging.getLogger("tidemq.store")
 
 
@@ -79,6 +77,9 @@ class Keeper:
     `interval_s`, `os` leaves it to the operating system. `data`: the directory where rows that nobody can
     read are set aside; None: they are dropped. `on_death` is called on the keeper's thread, with the
     reason, when it cannot go on.
+
+    The keeper of a cluster's node (`cluster/keeping.py`) is made of this one: what differs there are the
+    methods under "what a cluster does otherwise".
     """
 
     def __init__(
@@ -111,7 +112,6 @@ class Keeper:
         self._left: dict[tuple[str, bytes], bytes | None] = {}
         self._left_references: list[tuple[bytes, int]] = []
         self._purges: list[bytes] = []  # how the keys of rows begin that go
-        self._scans_off = 0  # windows whose payloads are not looked for by a scan
         self._trims: list[tuple[int, bytes, int]] = []
         self._expired: dict[bytes, None] = {}  # keys of rows, each once
         self._trimmed: dict[int, bytes] = {}  # the last id that was trimmed off a queue
@@ -121,6 +121,7 @@ class Keeper:
         self._dated = 0.0  # when the store was last told the time
         self._full = False
         self.counts: Counter[str] = Counter(dict.fromkeys(STORE_COUNTERS, 0))
+        self._windows = Windows(store, access, self.counts, self._report)
         self.times = CommitTimes()
         self._drained = 0  # so many works in a row had nothing that was to be undone
         self.failure = ""  # why the last batch failed; empty: it did not
@@ -136,13 +137,7 @@ class Keeper:
             store.write([("meta", b"incarnation", incarnation)], sync=True)
         clock = store.get("meta", b"clock") or bytes(8)
         access.open(int.from_bytes(incarnation), int.from_bytes(clock), as_of_ms=self._find_date_ms())
-        self._load_each("session", access.load_session)
-        self._load_each("subscription", access.load_subscription)
-        self._load_received()
-        gone = [key for key, value in self._store.scan("shared") if not access.load_shared(key, value)]
-        store.write([("shared", key, None) for key in gone], sync=False)
-        self._load_each("retained", access.load_retained)
-        self._load_queues()
+        self._load_rows()
         clean = store.get("meta", b"clean") is not None
         if clean:
             store.write([("meta", b"clean", None)], sync=True)
@@ -159,6 +154,16 @@ class Keeper:
             return last
         return now
 
+    def _load_rows(self) -> None:
+        store, access = self._store, self._access
+        self._load_each("session", access.load_session)
+        self._load_each("subscription", access.load_subscription)
+        self._load_received()
+        gone = [key for key, value in store.scan("shared") if not access.load_shared(key, value)]
+        store.write([("shared", key, None) for key in gone], sync=False)
+        self._load_each("retained", access.load_retained)
+        self._load_queues()
+
     def _load_each(self, family: str, load: Callable[[bytes, bytes], bool]) -> None:
         corrupt = [key for key, value in self._store.scan(family) if not load(key, value)]
         self._set_aside(family, corrupt)
@@ -173,10 +178,8 @@ class Keeper:
         orphans: set[int] = set()
         corrupt: list[bytes] = []
         held: list[tuple[bytes, bytes]] = []
-        inflight = self._access.load_queue(self._store.scan("queue"), orphans, held, corrupt)
-        self._store.write(
-            [w for key, value in held if value[1] < 2 for w in returned(key, value)], sync=False
-        )
+        inflight = self._access.load_queue(self._queue_rows(), orphans, held, corrupt)
+        self._return_held([(key, value) for key, value in held if value[1] < 2])
         # what had begun to go out at QoS 2 goes with its session; nobody else may get it (4.8.2)
         self._remove_rows([(key, value) for key, value in held if value[1] == 2])
         for rows in chunks(inflight, 1000):
@@ -248,8 +251,46 @@ class Keeper:
             self._errands.end(StoreError(reason))
             self._on_death(reason)
 
+    # --- what a cluster does otherwise -------------------------------------------------------------
+
+    def _take_work(self) -> StoreWork | None:
+        return self._access.take_work(self._wait_s())
+
+    def _writes_of(self, work: StoreWork | None) -> tuple[list[Write], list[tuple[bytes, int]]]:
+        """What the work writes, and changes of counts of references. None: it is not done."""
+        return ([], []) if work is None else (work.writes, work.references)
+
+    def _queue_rows(self) -> Iterable[Row]:
+        """Those of the engine's queues, at the start."""
+        return self._store.scan("queue")
+
+    def _return_held(self, rows: list[Row]) -> None:
+        """Rows that members of shared groups had taken are idle again."""
+        self._store.write([w for key, value in rows for w in returned(key, value)], sync=False)
+
+    def _saved(self) -> None:
+        """A batch is in the store."""
+
+    def _leave_undone(self, work: StoreWork) -> None:
+        """Of a work that is not done, what must be done all the same comes before the next."""
+        rest = self._access.rest_of(work)
+        self._leave(rest.writes)
+        # of what is undone nothing may stay behind, and it is open whether the count of it is there
+        self._left_references += rest.references
+        self._left_references += [(message_id, 0) for message_id, _ in work.references]
+        self._fix_references()
+
+    def _answer(self, work: StoreWork, reason: int = 0) -> None:
+        """Says to the reactors that the work is done, or with a reason code that it is not."""
+        self._access.answer(work, reason)
+
+    def _go_on(self) -> None:
+        """Between two pieces of work."""
+
+    # --- work --------------------------------------------------------------------------------------
+
     def _work(self) -> None:
-        while (work := self._access.take_work(self._wait_s())) is not None:
+        while (work := self._take_work()) is not None:
             self.times.step()
             try:
                 self._commit(work)
@@ -262,6 +303,7 @@ class Keeper:
                 self._undo(work)
             try:
                 self._do_the_rest(work)
+                self._go_on()
                 self._errands.answer()
                 self._tend()
             except MemoryError:
@@ -288,9 +330,10 @@ class Keeper:
             self._discard_captured(work)
             self._undo(work)
         self._drained = 0 if undone else self._drained + 1
-        writes = [] if undone else work.writes
-        references = [] if undone else work.references
+        writes: list[Write] = []
+        references: list[tuple[bytes, int]] = []
         try:
+            writes, references = self._writes_of(None if undone else work)
             if self._streams is not None and work.streams and not undone:
                 writes = [*self._streams.write(work, sync=self._sync), *writes]
             if writes or references or self._left or self.failure:
@@ -313,7 +356,7 @@ class Keeper:
         if self._streams is not None:
             self._streams.publish()
         if not undone:
-            self._access.answer(work)
+            self._answer(work)
 
     def _discard_captured(self, work: StoreWork) -> None:
         """What streams get of a work that is not done. It is open whether the store has the extents of it:
@@ -339,6 +382,7 @@ class Keeper:
         self._left.clear()
         self._left_references.clear()
         self._remember(counts)
+        self._saved()
         self.counts["store_batches"] += 1
         self.counts["store_writes"] += len(batch)
 
@@ -349,14 +393,9 @@ class Keeper:
         self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)
 
     def _undo(self, work: StoreWork) -> None:
-        """Says that the work is not done; what of it must be done all the same comes before the next."""
-        rest = self._access.rest_of(work)
-        self._leave(rest.writes)
-        # of what is undone nothing may stay behind, and it is open whether the count of it is there
-        self._left_references += rest.references
-        self._left_references += [(message_id, 0) for message_id, _ in work.references]
-        self._fix_references()
-        self._access.answer(work, IMPLEMENTATION_SPECIFIC_ERROR)
+        """Says that the work is not done."""
+        self._leave_undone(work)
+        self._answer(work, IMPLEMENTATION_SPECIFIC_ERROR)
 
     def _leave(self, writes: Iterable[Write]) -> None:
         for family, key, value in writes:
@@ -390,8 +429,9 @@ class Keeper:
         goes the note that the end was a clean one, which it is only then.
         """
         synced = self._sync_streams()
+        clean: list[Write] = [("meta", b"clean", b"")] if synced else []
         try:
-            self._save([("meta", b"clean", b"")] if synced else [], [], sync=synced)
+            self._save([*self._writes_of(None)[0], *clean], [], sync=synced)
         except StoreError as error:
             self._report("the store could not be brought up to date in the end", error)
 
@@ -435,7 +475,8 @@ class Keeper:
         if self._expired:
             self._attempt(self._remove_expired)
         for reactor, queue, after, count in work.reads:
-            self._read(reactor, queue, after, count)
+            corrupt = self._windows.answer(reactor, queue, after, count)
+            self._attempt(partial(self._set_aside, "queue", corrupt))
         if self._purges:
             self._attempt(self._purge)
 
@@ -457,7 +498,7 @@ class Keeper:
         rows: list[tuple[bytes, bytes]] = []
         for queue, count in counts.items():
             # what was trimmed before is not looked at again; a row that came late below it lives on a little
-            found = self._first_rows(queue, max(edges[queue], self._trimmed.get(queue, b"")), count)
+            found = self._windows.first_rows(queue, max(edges[queue], self._trimmed.get(queue, b"")), count)
             rows += found
             if found:
                 self._trimmed[queue] = found[-1][0][ID]
@@ -479,46 +520,6 @@ class Keeper:
         for queue, found in sizes.items():
             self._access.removed(queue, found)
         self._remove_rows(rows)
-
-    def _first_rows(self, queue: int, after: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        prefix = struct.pack(">QB", queue, IDLE)
-        return list(itertools.islice(self._store.scan("queue", prefix, prefix + after), count))
-
-    def _read(self, reactor: int, queue: int, after: bytes, count: int) -> None:
-        """Answers a read; where the store fails with nothing, so that the reactor asks again."""
-        rows: list[tuple[bytes, bytes]] = []
-        payloads: list[bytes | None] = []
-        more = True
-        try:
-            rows = within_bytes(self._first_rows(queue, after, count))
-            payloads = self._payloads_of([key[ID] for key, _ in rows])
-            more = bool(rows)
-        except StoreError as error:
-            self._report("a queue cannot be read", error)
-            rows, payloads = [], []
-            time.sleep(RETRY_S)
-        self.counts["store_rows_read"] += len(rows)
-        answer = [(key, value, payload) for (key, value), payload in zip(rows, payloads, strict=True)]
-        corrupt = self._access.deliver_rows(reactor, queue, answer, more)
-        self._attempt(partial(self._set_aside, "queue", corrupt))
-
-    def _payloads_of(self, ids: list[bytes]) -> list[bytes | None]:
-        """The payloads of a window: by one scan as long as no other lies between them, as in the queue of one
-        client, which takes half the time; the rest each by its id.
-        """
-        payloads: list[bytes | None] = []
-        if ids and self._scans_off == 0:
-            before = (int.from_bytes(ids[0]) - 1).to_bytes(16)
-            for message_id, (key, payload) in zip(
-                ids, self._store.scan("payload", b"", before), strict=False
-            ):
-                if key != message_id:
-                    break
-                payloads.append(payload)
-            self._scans_off = 0 if 2 * len(payloads) >= len(ids) else SCANS_OFF
-        elif ids:
-            self._scans_off -= 1
-        return payloads + self._store.get_many("payload", ids[len(payloads) :])
 
     def _remove_rows(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Removes queue rows with what belongs to them."""

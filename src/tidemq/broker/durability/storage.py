@@ -26,11 +26,12 @@ class Storage:
     store that is not on disk.
     """
 
-    def __init__(self, store: Store, config: Config) -> None:
+    def __init__(self, store: Store, config: Config, make_keeper: Callable[..., Keeper] = Keeper) -> None:
         self.store = store
         self.keeper: Keeper | None = None
         self.streams: Streams | None = None
         self._config = config
+        self._make_keeper = make_keeper
 
     async def load(self, engine: Engine, died: Callable[[str], None]) -> None:
         """Opens the store and brings the engine to where it is, beside the event loop: it takes seconds.
@@ -85,7 +86,7 @@ class Storage:
         config = self._config
         access = StoreAccess(engine)
         self.streams = self._open_streams(access)
-        keeper = Keeper(
+        keeper = self._make_keeper(
             self.store,
             access,
             durability=config.durability,

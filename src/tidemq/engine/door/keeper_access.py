@@ -145,9 +145,11 @@ class StoreAccess:
         for index in range(self.engine.common.reactors.size()):
             open_journal(self.engine.common.reactors[index])
 
-    def take_work(self, timeout_s: float) -> StoreWork | None:
-        """What there is to be done for the reactors, after at most ``timeout_s``; None: nothing will come."""
-        return wait_for_work(self.engine.common, timeout_s)
+    def take_work(self, timeout_s: float, *, described: bool = False) -> StoreWork | None:
+        """What there is to be done for the reactors, after at most ``timeout_s``; None: nothing will come.
+        ``described``: as what was done, not as writes.
+        """
+        return wait_for_work(self.engine.common, timeout_s, described)
 
     def poke(self) -> None:
         """Ends the wait of ``take_work``, with nothing where there is nothing; from any thread."""

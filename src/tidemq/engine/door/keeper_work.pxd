@@ -9,6 +9,7 @@ from tidemq.engine.state.section cimport Record, Section
 cdef class StoreWork:
     cdef Common* common
     cdef vector[Section*] sections
+    cdef readonly object described
     cdef readonly list writes
     cdef readonly list references
     cdef readonly list reads
@@ -20,7 +21,7 @@ cdef class StoreWork:
     cdef readonly unsigned long long streams
 
 cdef object init_journal(Common* common)
-cdef StoreWork wait_for_work(Common* common, double timeout_s)
+cdef StoreWork wait_for_work(Common* common, double timeout_s, bint described)
 cdef StoreWork rest_of_work(StoreWork work)
 cdef void answer_work(StoreWork work, int reason)
 cdef void poke_journal(Common* common) noexcept nogil
@@ -36,6 +37,8 @@ cdef bytes _id_bytes(MessageId* id)
 cdef bytes _message_value(Common* common, Message* message)
 cdef uint64_t _convert_section(StoreWork work, Section* section)
 cdef object _convert_added(StoreWork work, Record* record, bint again)
+cdef tuple _describe_added(Common* common, Record* record, bint again)
+cdef object _describe_record(Common* common, Record* record, list described)
 cdef bytes _text(string* text)
 cdef object _convert_change(Common* common, Record* record, list writes, list references)
 cdef object _convert_removed(Common* common, Record* record, list writes, list references)

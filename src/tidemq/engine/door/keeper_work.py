@@ -13,7 +13,13 @@ from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
-from cython.cimports.tidemq.engine.base.message import Message, hold_message, release_message, topic_of
+from cython.cimports.tidemq.engine.base.message import (
+    Message,
+    hold_message,
+    message_bytes,
+    release_message,
+    topic_of,
+)
 from cython.cimports.tidemq.engine.base.system import (
     CLOCK_MONOTONIC,
     RELAXED,
@@ -64,6 +70,12 @@ from cython.cimports.tidemq.engine.state.section import (
 )
 from cython.cimports.tidemq.wire.protocol import bytes_of
 
+_CHANGES = {
+    RECORD_SEND: "send",
+    RECORD_RETURN: "return",
+    RECORD_RELEASE: "release",
+    RECORD_REMOVE: "remove",
+}
 _FAMILIES = ("session", "subscription", "received", "shared")  # in the order of FAMILY_*
 
 
@@ -85,6 +97,8 @@ class StoreWork:
     how many rows.
     ``trims``: the same, for rows that go. ``expired``: keys of rows that go if they are still there.
     ``purges``: how the keys of a queue's rows begin that go, all or those of a status.
+    ``described``: None, or instead of ``writes`` and ``references`` what was done, for who must know what it
+    meant (the functions `_describe_…` have the forms), but for the family `meta`.
     ``adds``: there are new messages of clients in it. ``outdated``: some may be of publishers whose earlier
     messages were in a batch that failed, which their reactor did not know yet. ``streams``: a bit mask of
     those that it has messages for, which ``StoreAccess.captured_rows`` gives.
@@ -94,6 +108,7 @@ class StoreWork:
         self.adds = False
         self.outdated = False
         self.streams = 0
+        self.described = None
         self.writes = []
         self.references = []
         self.reads = []
@@ -134,12 +149,15 @@ def _wait(common, timeout_ns):
     unlock(cython.address(common.journal_lock))
 
 
-def wait_for_work(common, timeout_s):
+def wait_for_work(common, timeout_s, described):
     """The sections handed over since the last time, after at most ``timeout_s``; it may be none.
+    ``described``: as what was done, not as writes.
 
     None: the journal is closed and all of it was taken.
     """
     work = StoreWork()
+    if described:
+        work.described = []
     index: cython.size_t
     closed: cython.bint
     timeout_ns: int64_t = cython.cast(int64_t, timeout_s * 1e9)
@@ -215,7 +233,10 @@ def _convert_section(work, section):
     for index in range(section.records.size()):
         record: cython.pointer[Record] = cython.address(section.records[index])
         if record.kind == RECORD_ADD:
-            _convert_added(work, record, record.message == before)
+            if work.described is not None:
+                work.described.append(_describe_added(work.common, record, record.message == before))
+            else:
+                _convert_added(work, record, record.message == before)
             before = record.message
             highest = max(highest, record.id.clock)
             holds(
@@ -235,6 +256,8 @@ def _convert_section(work, section):
             work.trims.append((record.queue, _id_bytes(cython.address(record.id)), record.sequence))
         elif record.kind == RECORD_EXPIRE:
             work.expired.append(_queue_key(record, ROW_IDLE))
+        elif work.described is not None:
+            _describe_record(work.common, record, work.described)
         else:
             _convert_change(work.common, record, work.writes, work.references)
     return highest
@@ -304,6 +327,47 @@ def _retained_write(common, changed):
     value = _id_bytes(cython.address(message.id)) + _message_value(common, message)
     release_message(message, common.tally)
     return ("retained", topic, value)
+
+
+def _describe_added(common, record, again):
+    """A new row: "add", queue, message id, QoS, whether it goes out with RETAIN, bytes of the message, when
+    it expires, subscription identifiers, place where it is in flight at once or None, whether it comes from
+    another queue, and the message, unless the row before was of the same one.
+    """
+    index: uint32_t
+    ids: list = []
+    if record.subscription_ids != cython.NULL:
+        for index in range(record.subscription_ids[0]):
+            ids.append(record.subscription_ids[index + 1])
+    return (
+        "add",
+        record.queue,
+        _id_bytes(cython.address(record.id)),
+        record.qos,
+        record.retain,
+        message_bytes(record.message),
+        wall_ms(common, record.message.expires_ms),
+        tuple(ids),
+        record.sequence if record.status == ROW_INFLIGHT else None,
+        record.moved,
+        None if again else _message_value(common, record.message),
+    )
+
+
+def _describe_record(common, record, described):
+    """Any other: "send", "return", "release" or "remove" with queue, message id and place; "retain" with
+    topic and value; "put" with family, key and value, which is None where the row goes.
+    """
+    if record.kind == RECORD_RETAIN:
+        _, topic, value = _retained_write(common, record.message)
+        described.append(("retain", topic, value))
+    elif record.kind == RECORD_PUT:
+        described.append(("put", _FAMILIES[record.status], _text(record.key), _text(record.value)))
+    elif record.kind == RECORD_DELETE:
+        described.append(("put", _FAMILIES[record.status], _text(record.key), None))
+    elif record.kind in _CHANGES:
+        row = (_CHANGES[record.kind], record.queue, _id_bytes(cython.address(record.id)), record.sequence)
+        described.append(row)
 
 
 def rest_of_work(work):

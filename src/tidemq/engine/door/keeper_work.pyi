@@ -1,4 +1,7 @@
+from typing import Any
+
 class StoreWork:
+    described: list[tuple[Any, ...]] | None
     writes: list[tuple[str, bytes, bytes | None]]
     references: list[tuple[bytes, int]]
     reads: list[tuple[int, int, bytes, int]]

@@ -1,0 +1,251 @@
+"""What the engine did to its rows, as operations that other nodes understand.
+
+The engine numbers queues; operations name their owners. It says nothing of epochs; here are those of the
+sessions that it has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tidemq.cluster import operations as ops
+from tidemq.cluster.forms import decode
+from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
+from tidemq.cluster.stored_rows import StoredRows
+from tidemq.store import Write
+from tidemq.store.rows import RETAIN, parse_session, parse_subscription
+
+STREAM = "$stream/"
+
+Described = Iterable[tuple[Any, ...]]
+"""As in `StoreWork.described`."""
+
+
+class Conversion:
+    """Of one node, on the keeper's thread. `stamp` gives a new time. `counts`: `cluster_rows_without_owner`,
+    of sessions that had ended.
+    """
+
+    def __init__(self, rows: StoredRows, home: int, stamp: Callable[[], Stamp]) -> None:
+        self._rows = rows
+        self._home = home
+        self._stamp = stamp
+        self._owners: dict[int, Owner] = {}  # of the queues that the engine has
+        self._epochs: dict[str, Stamp] = {}  # of its sessions
+        self._brought: set[bytes] = set()  # payloads in this batch
+        self._ended: set[str] = set()  # sessions in this batch
+        self._plain: list[Write] = []
+        self.counts: Counter[str] = Counter()
+        self._acts: dict[str, Callable[..., Iterator[Operation]]] = {
+            "add": self._add,
+            "send": self._send,
+            "return": self._return,
+            "release": self._release,
+            "remove": self._remove,
+            "retain": self._retain,
+            "put": self._put,
+        }
+        self._puts: dict[str, Callable[[bytes, bytes | None], Iterator[Operation]]] = {
+            "session": self._put_session,
+            "subscription": self._put_subscription,
+            "received": self._put_received,
+            "shared": self._put_shared,
+        }
+
+    def know(self, number: int, owner: Owner, epoch: Stamp | None = None) -> None:
+        """The engine has this queue from now on; of a session with its epoch."""
+        self._owners[number] = owner
+        if epoch is not None:
+            self._epochs[owner.name] = epoch
+
+    def forget(self, number: int) -> None:
+        """The engine has this queue no more."""
+        self._owners.pop(number, None)
+
+    def owner(self, number: int) -> Owner | None:
+        """Whose queue of the engine's this is."""
+        return self._owners.get(number)
+
+    def epoch(self, client: str) -> Stamp | None:
+        """The epoch of a session that the engine has."""
+        return self._epochs.get(client)
+
+    def convert(self, described: Described) -> tuple[list[Operation], list[Write]]:
+        """What was done, in order; and rows that concern nobody else, as they are to be written."""
+        return self._convert(described, self._acts)
+
+    def undo(self, described: Described) -> tuple[list[Operation], list[Write]]:
+        """Of what could not be stored, what is to be done all the same: all but new messages, which go, in
+        case the store has them.
+        """
+        return self._convert(described, {**self._acts, "add": self._undo_added, "put": self._undo_put})
+
+    def _convert(
+        self, described: Described, acts: dict[str, Callable[..., Iterator[Operation]]]
+    ) -> tuple[list[Operation], list[Write]]:
+        self._brought.clear()
+        self._ended.clear()
+        self._plain = []
+        operations: list[Operation] = []
+        for what, *rest in described:
+            operations += acts[what](*rest)
+        return operations, self._plain
+
+    def _owner_of(self, number: int) -> Owner | None:
+        owner = self._owners.get(number)
+        if owner is None:
+            self.counts["cluster_rows_without_owner"] += 1
+        return owner
+
+    def _epoch_of(self, owner: Owner) -> Stamp:
+        """A group's entry is given to a member now, or taken back."""
+        return self._stamp() if owner.kind == GROUP else self._epochs[owner.name]
+
+    # --- rows of queues ----------------------------------------------------------------------------
+
+    def _add(
+        self,
+        number: int,
+        key: bytes,
+        qos: int,
+        retain: bool,
+        message_bytes: int,
+        expires_at_ms: int,
+        subscription_ids: tuple[int, ...],
+        place: int | None,
+        _moved: bool,
+        message: bytes | None,
+    ) -> Iterator[Operation]:
+        message_id = as_stamp(key)
+        if message is not None and key not in self._brought:
+            self._brought.add(key)
+            yield ops.Payload(message_id, message)
+        owner = self._owner_of(number)
+        if owner is None:
+            return
+        flags = RETAIN * retain
+        if owner.kind == GROUP:
+            self._rows.place(owner, message_id, number)
+        yield ops.Add(
+            owner,
+            message_id,
+            flags,
+            qos,
+            message_bytes,
+            expires_at_ms,
+            subscription_ids=subscription_ids,
+        )
+        if place is not None:
+            yield ops.Send(owner, self._epoch_of(owner), message_id, place)
+
+    def _undo_added(self, number: int, key: bytes, *rest: Any) -> Iterator[Operation]:
+        moved = rest[-2]
+        if moved:
+            yield from self._add(number, key, *rest)
+        else:
+            yield from self._remove(number, key)
+
+    def _send(self, number: int, key: bytes, place: int) -> Iterator[Operation]:
+        owner = self._owner_of(number)
+        if owner is not None:
+            yield ops.Send(owner, self._epoch_of(owner), as_stamp(key), place)
+
+    def _return(self, number: int, key: bytes, _place: int) -> Iterator[Operation]:
+        owner = self._owner_of(number)
+        if owner is not None:
+            yield ops.Return(owner, self._epoch_of(owner), as_stamp(key))
+
+    def _release(self, number: int, key: bytes, _place: int) -> Iterator[Operation]:
+        owner = self._owner_of(number)
+        if owner is not None:
+            yield ops.Release(owner, self._epoch_of(owner), as_stamp(key))
+
+    def _remove(self, number: int, key: bytes, _place: int = 0) -> Iterator[Operation]:
+        owner = self._owner_of(number)
+        if owner is not None:
+            yield ops.Remove(owner, as_stamp(key))
+
+    # --- everything else ---------------------------------------------------------------------------
+
+    def _retain(self, topic: bytes, value: bytes | None) -> Iterator[Operation]:
+        if value is None:
+            yield ops.Clear(topic.decode(), self._stamp())
+        else:
+            yield ops.Retain(topic.decode(), as_stamp(value[:16]), value[16:])
+
+    def _put(self, family: str, key: bytes, value: bytes | None) -> Iterator[Operation]:
+        return self._puts[family](key, value)
+
+    def _undo_put(self, family: str, key: bytes, value: bytes | None) -> Iterator[Operation]:
+        """That a message came belongs to the message."""
+        return self._puts[family](key, None if family == "received" else value)
+
+    def _put_session(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
+        client = key.decode()
+        if value is None:
+            self._ended.add(client)
+            epoch = self._epochs.pop(client, None)
+            if epoch is not None:
+                yield ops.EndSession(client, epoch)
+            return
+        self._ended.discard(client)
+        row = parse_session(key, value)
+        owner = Owner(SESSION, client)
+        begins = self._owners.get(row.queue) != owner
+        if begins:
+            self.know(row.queue, owner, self._stamp())
+            self._rows.owners.expect(owner, row.queue)
+        yield ops.PutSession(
+            client,
+            self._epochs[client],
+            self._home,
+            begins,
+            0,
+            row.expiry_s,
+            row.ends_at_ms,
+            row.will_due_at_ms,
+            row.will_delay_s,
+            row.will_expiry_s,
+            value[len(value) - will_bytes(value) :],
+        )
+
+    def _put_subscription(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
+        """What is of a stream concerns this node alone, and what ends with a session needs no word."""
+        end = 2 + int.from_bytes(key[:2])
+        client, topic_filter = key[2:end].decode(), key[end:].decode()
+        if topic_filter.startswith(STREAM):
+            self._plain.append(("subscription", key, value))
+        elif value is not None:
+            row = parse_subscription(key, value)
+            yield ops.Subscribe(client, topic_filter, self._stamp(), row.options, row.subscription_id)
+        elif client not in self._ended:
+            yield ops.Unsubscribe(client, topic_filter, self._stamp())
+
+    def _put_received(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
+        owner, packet_id = self._owner_of(int.from_bytes(key[:8])), int.from_bytes(key[8:])
+        if owner is not None and owner.name in self._epochs:
+            made = ops.Forget if value is None else ops.Receive
+            yield made(owner.name, self._epochs[owner.name], packet_id)
+
+    def _put_shared(self, key: bytes, value: bytes | None) -> Iterator[Operation]:
+        """A shard of a group's queue, which is this node's own."""
+        number = int.from_bytes(key)
+        self._plain.append(("shared", key, value))
+        if value is not None:
+            owner = Owner(GROUP, value.decode())
+            self.know(number, owner)
+            self._rows.owners.add(owner, number)
+        yield from ()
+
+
+def as_stamp(key: bytes) -> Stamp:
+    """A message id as operations have it."""
+    stamp: Stamp = decode("stamp", key)[0]
+    return stamp
+
+
+def will_bytes(value: bytes) -> int:
+    """The size of the will in a session's row."""
+    return int.from_bytes(value[40:44])

@@ -1,0 +1,201 @@
+"""What a node tells the others, and hears from them: heartbeats, records, copies, and what is missing.
+
+Runs on the keeper's thread. It holds nothing that must survive: what is not answered is said again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from tidemq.cluster.links import Links
+from tidemq.cluster.members import BEAT_S, encode_heartbeat, parse_heartbeat
+from tidemq.cluster.node import Node
+from tidemq.cluster.promises import Promises
+from tidemq.cluster.records import Record
+from tidemq.errors import ClusterError
+
+BEAT, RECORDS, APPLIED, FETCH = "beat", "records", "applied", "fetch"
+SENT_BYTES = 512 << 10  # of records in one message, and one record more
+RESEND_S = 1.0  # copies that nobody has confirmed
+
+_SIZE = struct.Struct(">I")
+_NUMBER = struct.Struct(">Q")
+_RANGE = struct.Struct(">QQ")
+
+
+class Exchange:
+    """One node's talk with the others. `now`: seconds of a monotonic clock; `wall_ns`: of the wall clock.
+
+    `counts`: `cluster_messages_refused`, of others, that could not be read or were refused; `problems`: why,
+    by whom, newest last; a refusal that is repeated is there once.
+    """
+
+    def __init__(
+        self, node: Node, promises: Promises, links: Links, wall_ns: Callable[[], int], now: float
+    ) -> None:
+        self.node = node
+        self._promises = promises
+        self._links = links
+        self._wall_ns = wall_ns
+        self._sent = self._copied = node.durable  # the last record that others were sent
+        self._replica: int | None = None
+        self._confirmed = 0  # the last that the replica has
+        self._copied_at = now
+        self._beat_at = -BEAT_S
+        self._now = now
+        self._fetched = itertools.count()
+        self.heard: dict[int, int] = {}  # of this node's records, what each member has applied
+        self.counts: Counter[str] = Counter()
+        self.problems: dict[int, str] = {}
+        self._acts: dict[str, Callable[[int, bytes], list[Record]]] = {
+            BEAT: self._hear_beat,
+            RECORDS: self._hear_records,
+            APPLIED: self._hear_applied,
+            FETCH: self._hear_fetch,
+        }
+
+    def receive(self, kind: str, source: int, body: bytes, now: float) -> list[Record]:
+        """A message of another node; gives the records that were applied for it."""
+        self._now = now
+        act = self._acts.get(kind)
+        try:
+            if act is None:
+                raise ClusterError(f"{source:016x} sends messages of the kind {kind!r}, unknown here")
+            return act(source, body)
+        except (ClusterError, struct.error) as error:
+            self.counts["cluster_messages_refused"] += 1
+            self.problems[source] = str(error)
+            return []
+
+    def copied(self, to: int, number: int) -> None:
+        """Another node has copies of all this node's records up to this one."""
+        if to == self._replica:
+            self._confirmed = max(self._confirmed, number)
+            self._promises.copied(self._confirmed)
+
+    def records_came(self, texts: Sequence[bytes]) -> list[Record]:
+        """Records from whomever has them."""
+        applied: list[Record] = []
+        for text in texts:
+            applied += self.node.receive(text)
+        return applied
+
+    def send_new(self, now: float) -> None:
+        """Records that have become durable go to everybody, and to the replica's log."""
+        durable = self.node.durable
+        others = self._others(now)
+        for piece in self._pieces(self._sent + 1, durable):
+            body = _pack([text for _, text in piece])
+            for each in others:
+                self._links.send(each, RECORDS, body)
+        self._sent = max(self._sent, durable)
+        self._copy(now)
+
+    def tell_applied(self, applied: Sequence[Record]) -> None:
+        """Each node whose records were applied, durably, hears of it."""
+        for incarnation in {record.dot.incarnation for record in applied}:
+            number = self.node.rows.vector.get(incarnation, 0)
+            self._links.send(incarnation, APPLIED, _NUMBER.pack(number))
+
+    def tick(self, now: float) -> bool:
+        """What is done now and then. True: rows may have changed."""
+        if now - self._beat_at < BEAT_S:
+            return False
+        self._beat_at = now
+        beat = self.node.beat(now, self._wall_ns())
+        self._links.broadcast(BEAT, encode_heartbeat(beat))
+        self._copy(now)
+        self._fetch(now)
+        self.node.tidy()
+        return True
+
+    def _others(self, now: float) -> list[int]:
+        return [each for each in self.node.members.live(now) if each != self.node.incarnation]
+
+    def _copy(self, now: float) -> None:
+        """To the replica what it lacks: all of the log when it has just become the replica."""
+        replica = self.node.members.replica(now)
+        if replica != self._replica:
+            self._replica = replica
+            self._confirmed = 0
+            self._copied = self.node.stability.first - 1
+        late = now - self._copied_at > RESEND_S and self._confirmed < self._copied
+        if late:
+            self._copied = max(self._confirmed, self.node.stability.first - 1)
+        if replica is None or self._copied >= self.node.durable:
+            return
+        for piece in self._pieces(self._copied + 1, self.node.durable):
+            self._links.copy(replica, piece)
+        self._copied, self._copied_at = self.node.durable, now
+
+    def copies_lost(self, to: int, first: int) -> None:
+        """The replica lacks this node's records from this one on."""
+        if to == self._replica:
+            self._copied = min(self._copied, first - 1)
+
+    def _pieces(self, first: int, last: int) -> Iterator[list[tuple[int, bytes]]]:
+        """Records of this node's log, in messages of some size."""
+        piece: list[tuple[int, bytes]] = []
+        size = 0
+        for number in range(first, last + 1):
+            text = self.node.record(self.node.incarnation, number)
+            if text is None:
+                continue
+            piece.append((number, text))
+            size += len(text)
+            if size >= SENT_BYTES:
+                yield piece
+                piece, size = [], 0
+        if piece:
+            yield piece
+
+    def _fetch(self, now: float) -> None:
+        """Asks one holder after the other for what is missing."""
+        live = self._others(now)
+        for gap in self.node.incoming.gaps() if live else ():
+            holders = [gap.incarnation] * (gap.incarnation in live) + live
+            holder = holders[next(self._fetched) % len(holders)]
+            if holder == gap.incarnation:
+                self._links.send(holder, FETCH, _RANGE.pack(gap.first, gap.last))
+            else:
+                self._links.fetch(holder, gap.incarnation, gap.first, gap.last)
+
+    # --- what comes --------------------------------------------------------------------------------
+
+    def _hear_beat(self, _source: int, body: bytes) -> list[Record]:
+        self.node.hear(parse_heartbeat(body), self._now)
+        return []
+
+    def _hear_records(self, _source: int, body: bytes) -> list[Record]:
+        return self.records_came(_unpack(body))
+
+    def _hear_applied(self, source: int, body: bytes) -> list[Record]:
+        self.heard[source] = max(self.heard.get(source, 0), _NUMBER.unpack(body)[0])
+        return []
+
+    def _hear_fetch(self, source: int, body: bytes) -> list[Record]:
+        first, last = _RANGE.unpack(body)
+        for piece in self._pieces(first, min(last, self.node.durable)):
+            self._links.send(source, RECORDS, _pack([text for _, text in piece]))
+        return []
+
+
+def _pack(texts: Sequence[bytes]) -> bytes:
+    return b"".join(_SIZE.pack(len(text)) + text for text in texts)
+
+
+def _unpack(body: bytes) -> list[bytes]:
+    """ClusterError where the sizes do not add up."""
+    texts, at = [], 0
+    while at < len(body):
+        if at + _SIZE.size > len(body):
+            raise ClusterError("a message of records ends within a size")
+        end = at + _SIZE.size + _SIZE.unpack_from(body, at)[0]
+        if end > len(body):
+            raise ClusterError(f"a message of records ends after {len(body)} bytes, within a record")
+        texts.append(body[at + _SIZE.size : end])
+        at = end
+    return texts

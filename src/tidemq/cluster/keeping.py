@@ -1,0 +1,321 @@
+"""The keeper of a cluster's node: each of its batches is a record, and what is owed for it waits for a copy.
+
+The store has the rows of all nodes' sessions; the engine has those that are at home here. What other nodes
+did is written between two pieces of work.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemq.broker.durability.keeper import RETRY_S, Keeper
+from tidemq.broker.durability.queue_rows import ID
+from tidemq.cluster import operations as ops
+from tidemq.cluster.conversion import Conversion, as_stamp
+from tidemq.cluster.exchange import Exchange
+from tidemq.cluster.hybrid_clock import HybridClock
+from tidemq.cluster.links import Links
+from tidemq.cluster.members import Heartbeat
+from tidemq.cluster.node import Node
+from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
+from tidemq.cluster.promises import Acks, Degraded, Promises
+from tidemq.cluster.records import FORMAT, Record
+from tidemq.cluster.stored_rows import StoredRows
+from tidemq.cluster.stored_tables import FAMILY
+from tidemq.errors import ClusterError, StoreError
+from tidemq.store import Store, Write
+from tidemq.store.interface import Row
+
+if TYPE_CHECKING:
+    from tidemq.engine import StoreAccess, StoreWork
+
+TICK_S = 0.1
+PAUSE_S = 0.001  # while as many batches are under way as may be
+IN_A_ROW_MAX = 256  # messages of other nodes between two pieces of work
+CAME_MAX = 16_384  # messages of other nodes that wait
+FETCHED = "fetched"
+FIRST_NUMBER = 1 << 48  # of queues that the engine does not have: those that it makes are counted from 1
+
+_log = logging.getLogger("tidemq.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a node is, and when it says that a message is safe."""
+
+    cluster: str
+    name: str
+    address: str
+    acks: Acks = "two"
+    degraded: Degraded = "acknowledge"
+    skew_s_max: float = 5.0
+
+
+class ClusterKeeper(Keeper):
+    """As `Keeper`, with `durability="sync"` alone. `links` are this node's ways to others."""
+
+    def __init__(
+        self, store: Store, access: StoreAccess, *, identity: Identity, links: Links, **options: Any
+    ) -> None:
+        super().__init__(store, access, **options)
+        if not self._sync:
+            raise ClusterError("a node of a cluster needs durability sync: what it has told others stays so")
+        self._identity = identity
+        self._links = links
+        self._came: deque[tuple[str, int, Any]] = deque()  # from any thread: kind, whose, body
+        self._copies: deque[tuple[bool, int, int]] = deque()  # likewise: whether there or lost, whose, number
+        self._left_operations: list[Operation] = []  # of batches that failed, to go before the next
+        self._answers: deque[tuple[int, StoreWork, int]] = deque()  # that are owed, each for a record
+        self._kept = 0  # the last record whose promises are kept
+        self._applied: list[Record] = []  # since the last batch
+
+    # --- start -------------------------------------------------------------------------------------
+
+    def _load_rows(self) -> None:
+        """What is at home here comes into the engine, all else stays in the store."""
+        incarnation = int.from_bytes(self._store.get("meta", b"incarnation") or b"")
+        self.rows = StoredRows(self._store, self._new_number)
+        self._numbers = int.from_bytes(self._store.get(FAMILY, b"n") or b"") or FIRST_NUMBER
+        self._written_numbers = self._numbers
+        boot = (self.rows.boots.get(None, None) or 0) + 1
+        self.rows.boots.put(None, None, boot)
+        clock = HybridClock(
+            time.time_ns,
+            skew_s_max=self._identity.skew_s_max,
+            last_ns=self.rows.clock.get(None, None) or 0,
+        )
+        own = Heartbeat(
+            self._identity.cluster,
+            FORMAT,
+            self._identity.name,
+            incarnation,
+            boot,
+            secrets.randbits(64),
+            self._identity.address,
+            *(0, 0, 0),
+            {},
+        )
+        self.node = Node(self.rows, own, clock)
+        self.promises = Promises(self._identity.acks, self._identity.degraded)
+        self.conversion = Conversion(self.rows, incarnation, self.node.stamp)
+        self.exchange = Exchange(self.node, self.promises, self._links, time.time_ns, time.monotonic())
+        self._kept = self._last_number()
+        self._write([])
+        self._load_sessions(incarnation)
+        self._load_shared()
+        self._load_each("retained", self._access.load_retained)
+        self._load_queues()
+
+    def _new_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _load_sessions(self, incarnation: int) -> None:
+        access, here = self._access, set()
+        for client, _, session in self.rows.sessions.all():
+            key = client.encode()
+            value = self._store.get("session", key)
+            if session.row.home != incarnation or value is None:
+                continue
+            if not access.load_session(key, value):
+                self._set_aside("session", [key])
+                continue
+            here.add(key)
+            self.conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
+        corrupt = [
+            key
+            for key, value in self._store.scan("subscription")
+            if key[2 : 2 + int.from_bytes(key[:2])] in here and not access.load_subscription(key, value)
+        ]
+        self._set_aside("subscription", corrupt)
+        self._load_received()
+
+    def _load_received(self) -> None:
+        for key, _ in self._store.scan("received"):
+            if self.conversion.owner(int.from_bytes(key[:8])) is not None:
+                self._access.load_received(key)
+
+    def _load_shared(self) -> None:
+        """A group without members here keeps its rows: other nodes may have some."""
+        for key, value in self._store.scan("shared"):
+            if self._access.load_shared(key, value):
+                self.conversion.know(int.from_bytes(key), Owner(GROUP, value.decode()))
+
+    def _queue_rows(self) -> Iterator[Row]:
+        for key, value in self._store.scan("queue"):
+            if self.conversion.owner(int.from_bytes(key[:8])) is not None:
+                yield key, value
+
+    def _return_held(self, rows: list[Row]) -> None:
+        operations: list[Operation] = []
+        for key, _ in rows:
+            owner = self.conversion.owner(int.from_bytes(key[:8]))
+            if owner is not None:
+                operations.append(ops.Return(owner, self.node.stamp(), as_stamp(key[ID])))
+        self._write(operations)
+
+    # --- work --------------------------------------------------------------------------------------
+
+    def _take_work(self) -> StoreWork | None:
+        while not self.promises.may_begin:
+            self._hear_of_copies()
+            self._settle()
+            time.sleep(PAUSE_S)
+        work = self._access.take_work(min(TICK_S, self._wait_s()), described=True)
+        if work is not None:
+            work.purges[:] = [start for start in work.purges if self._is_purged(start)]
+        return work
+
+    def _is_purged(self, start: bytes) -> bool:
+        """Rows of a shard that has ended. Those of a session go when all nodes know of its end."""
+        owner = self.conversion.owner(int.from_bytes(start[:8]))
+        if owner is not None and owner.kind == SESSION:
+            self.conversion.forget(int.from_bytes(start[:8]))
+        return owner is not None and owner.kind == GROUP
+
+    def _writes_of(self, work: StoreWork | None) -> tuple[list[Write], list[tuple[bytes, int]]]:
+        self.rows.discard()  # of a batch that failed
+        operations, plain = self.conversion.convert(() if work is None else work.described or ())
+        operations = [*self._left_operations, *operations]
+        meta = [] if work is None else work.writes
+        return [*self._record(operations), *plain, *meta], []
+
+    def _record(self, operations: list[Operation]) -> list[Write]:
+        """The writes of one batch of this node's own."""
+        if operations:
+            self.node.write(operations)
+        writes = self.rows.take_changes()
+        if self._numbers != self._written_numbers:
+            self._written_numbers = self._numbers
+            writes.append((FAMILY, b"n", self._numbers.to_bytes(8)))
+        return writes
+
+    def _saved(self) -> None:
+        """What is to be known of a batch when the store has it, durably."""
+        self.rows.confirm()
+        self._left_operations.clear()
+        self._tell()
+
+    def _write(self, operations: list[Operation]) -> None:
+        """A batch beside the engine's works, or what other nodes' records have changed."""
+        writes = self._record(operations)
+        if writes:
+            self._store.write(writes, sync=True)
+            self.rows.confirm()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Everything that was written is durable: it may be told."""
+        now, last = time.monotonic(), self._last_number()
+        for number in range(self.node.durable + 1, last + 1):
+            self.promises.begin(number, now)
+        self.node.synced(self.rows.vector)
+        self.promises.durable(last)
+        self.exchange.send_new(now)
+        self.exchange.tell_applied(self._applied)
+        self._applied = []
+
+    def _last_number(self) -> int:
+        return self.rows.vector.get(self.node.incarnation, 0)
+
+    def _leave_undone(self, work: StoreWork) -> None:
+        operations, plain = self.conversion.undo(work.described or ())
+        self._left_operations += operations
+        self._leave([*plain, *work.writes])
+
+    def _remove_rows(self, rows: Iterable[Row]) -> None:
+        operations: list[Operation] = []
+        for key, _ in rows:
+            owner = self.conversion.owner(int.from_bytes(key[:8]))
+            if owner is not None:
+                operations.append(ops.Remove(owner, as_stamp(key[ID])))
+        self.rows.discard()
+        self._write(operations)
+
+    # --- what is owed ------------------------------------------------------------------------------
+
+    def _answer(self, work: StoreWork, reason: int = 0) -> None:
+        """When what the work did, and all before, has its copies."""
+        self._answers.append((self._last_number(), work, reason))
+        self._settle()
+
+    def _settle(self) -> None:
+        """Answers works whose promises can be kept."""
+        for kept in self.promises.take(time.monotonic()):
+            self._kept = kept.number
+            self.counts["cluster_acknowledged_degraded"] += not kept.copied
+        while self._answers and self._answers[0][0] <= self._kept:
+            _, work, reason = self._answers.popleft()
+            self._access.answer(work, reason)
+
+    def _end(self) -> None:
+        super()._end()
+        while self._answers:
+            self._access.answer(*self._answers.popleft()[1:])
+
+    # --- other nodes -------------------------------------------------------------------------------
+
+    def take_in(self, kind: str, source: int, body: bytes) -> None:
+        """A message of another node; from any thread."""
+        self._take((kind, source, body))
+
+    def take_fetched(self, holder: int, records: Sequence[bytes]) -> None:
+        """Copies that were asked for; from any thread."""
+        self._take((FETCHED, holder, records))
+
+    def take_copied(self, to: int, number: int) -> None:
+        """Another node has copies up to this record; from any thread."""
+        self._copies.append((True, to, number))
+        self._access.poke()
+
+    def take_lost(self, to: int, first: int) -> None:
+        """Another node has no copies from this record on; from any thread."""
+        self._copies.append((False, to, first))
+        self._access.poke()
+
+    def _take(self, message: tuple[str, int, Any]) -> None:
+        if len(self._came) >= CAME_MAX:
+            self.counts["cluster_messages_dropped"] += 1  # what matters is asked for again
+            return
+        self._came.append(message)
+        self._access.poke()
+
+    def _hear_of_copies(self) -> None:
+        while self._copies:
+            there, whose, number = self._copies.popleft()
+            (self.exchange.copied if there else self.exchange.copies_lost)(whose, number)
+
+    def _hear(self) -> None:
+        """Takes what has come."""
+        now = time.monotonic()
+        for _ in range(min(len(self._came), IN_A_ROW_MAX)):
+            kind, source, body = self._came.popleft()
+            if kind == FETCHED:
+                self._applied += self.exchange.records_came(body)
+            else:
+                self._applied += self.exchange.receive(kind, source, body, now)
+
+    def _go_on(self) -> None:
+        """Applies what other nodes did, says how it stands here, and answers what can be answered."""
+        self._hear_of_copies()
+        self._settle()
+        if self.failure or self._left_operations:
+            return  # what is left comes first
+        self.rows.discard()
+        try:
+            self._hear()
+            self.exchange.tick(time.monotonic())
+            self._write([])
+        except StoreError as error:
+            self.rows.discard()
+            self._report("what other nodes did cannot be stored", error)
+            time.sleep(RETRY_S)
+        if self._came:
+            self._access.poke()
+        self._settle()

@@ -1,0 +1,25 @@
+"""What a node needs of the transport between nodes: `transport/` has it over NATS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Links(Protocol):
+    """Ways to other nodes, named by their incarnations. No method waits; all may be called on any thread."""
+
+    def send(self, to: int, kind: str, body: bytes) -> None:
+        """A message that may be lost; those that arrive are in order."""
+
+    def broadcast(self, kind: str, body: bytes) -> None:
+        """The same to everybody who can be reached."""
+
+    def copy(self, to: int, records: Sequence[tuple[int, bytes]]) -> None:
+        """Records of this node's log, by number, that another node shall keep; it is told when it does."""
+
+    def trim(self, number: int) -> None:
+        """Copies up to this one need not be kept any more."""
+
+    def fetch(self, holder: int, incarnation: int, first: int, last: int) -> None:
+        """Asks for copies of a node's records from somebody who may have them; what there is comes."""

@@ -1,0 +1,201 @@
+"""Brokers whose keepers are those of a cluster: what one stores, the others have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.local_links import Links, LocalLinks
+from waiting import WAIT_S, until
+
+from tidemq.broker import Broker
+from tidemq.client import Client
+from tidemq.cluster.keeping import ClusterKeeper, Identity
+from tidemq.config import Config
+from tidemq.store.rocksdb import RocksDBStore
+
+
+class Nodes:
+    """Some nodes, by name; one that has ended can be started again."""
+
+    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self.links = LocalLinks()
+        self.brokers: dict[str, Broker] = {}
+        self.keepers: dict[str, ClusterKeeper] = {}
+        self.stores: dict[str, RocksDBStore] = {}
+
+    async def start(self, name: str, **identity: Any) -> Broker:
+        links = Links(self.links)
+
+        def make_keeper(*args: Any, **options: Any) -> ClusterKeeper:
+            self.keepers[name] = ClusterKeeper(
+                *args, identity=Identity("c", name, "here", **identity), links=links, **options
+            )
+            return self.keepers[name]
+
+        store = self.stores[name] = RocksDBStore(self._folder / name)
+        config = Config(port=0, host="127.0.0.1", reactors=2, data=self._folder / name)
+        broker = Broker(config, store=store, make_keeper=make_keeper)
+        await self._stack.enter_async_context(broker)
+        self.brokers[name] = broker
+        links.join(self.keepers[name])
+        return broker
+
+    async def stop(self, name: str) -> None:
+        self.links.keepers.pop(self.keepers.pop(name).node.incarnation)
+        await self.brokers.pop(name).stop()
+
+    async def meet(self, *names: str) -> None:
+        """Starts nodes that know each other."""
+        for name in names:
+            await self.start(name)
+        for name in names:
+            await until(partial(self._knows, name, len(names)))
+
+    def _knows(self, name: str, count: int) -> bool:
+        return len(self.keepers[name].node.members.incarnations) == count
+
+    def ask(self, name: str, act: Callable[[ClusterKeeper], Any]) -> Any:
+        keeper = self.keepers[name]
+        return keeper.ask(lambda: act(keeper)).result(WAIT_S)
+
+    def lines(self, name: str) -> list[str]:
+        """What the rows of a node say."""
+        return list(self.ask(name, lambda keeper: list(keeper.rows.lines())))
+
+    def count(self, name: str, kind: str) -> int:
+        """How many lines begin so."""
+        return sum(line.startswith(kind) for line in self.lines(name))
+
+    def rows_of(self, name: str, *families: str) -> int:
+        """How many rows of these families the store of a node has."""
+        store = self.stores[name]
+        count: int = self.ask(name, lambda _: sum(len(list(store.scan(family))) for family in families))
+        return count
+
+    def has_none(self, name: str, *families: str) -> bool:
+        """Whether the store of a node has no row of these families."""
+        return self.rows_of(name, *families) == 0
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    async with AsyncExitStack() as stack:
+        yield Nodes(tmp_path, stack)
+
+
+@asynccontextmanager
+async def client(
+    broker: Broker, name: str, *, clean_start: bool = False, **options: Any
+) -> AsyncIterator[Client]:
+    async with Client(
+        f"mqtt://127.0.0.1:{broker.ports[0]}",
+        client_id=name,
+        clean_start=clean_start,
+        session_expiry_s=3600,
+        **options,
+    ) as made:
+        yield made
+
+
+async def test_what_one_stores_the_other_has(nodes: Nodes) -> None:
+    await nodes.meet("one", "two")
+    one = nodes.brokers["one"]
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=2)
+    async with client(one, "bob") as bob:
+        for number in range(20):
+            await bob.publish("a/1", b"%d" % number, qos=1 + number % 2)
+        await bob.publish("b", b"kept", qos=1, retain=True)
+    await until(lambda: nodes.lines("one") == nodes.lines("two"))
+    lines = nodes.lines("two")
+    assert sum(line.startswith("entry") for line in lines) == 20
+    assert sum(line.startswith("retained b") for line in lines) == 1
+    assert sum(line.startswith("subscription ann a/#") for line in lines) == 1
+    async with client(one, "ann") as ann:
+        for number in range(20):
+            assert (await anext(ann.messages)).payload == b"%d" % number
+        # the last one is acknowledged when the next is asked for
+        await until(lambda: nodes.count("two", "entry") == 1)
+    await until(lambda: nodes.lines("one") == nodes.lines("two"))
+
+
+async def test_no_acknowledgement_before_there_is_a_copy(nodes: Nodes) -> None:
+    await nodes.meet("one", "two")
+    one = nodes.brokers["one"]
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    async with client(one, "bob") as bob:
+        nodes.links.copying = False
+        receipt = bob.publish_nowait("a/1", b"x", qos=1)
+        await until(lambda: nodes.count("two", "entry") == 1)
+        await asyncio.sleep(0.2)
+        assert not receipt.done
+        nodes.links.copying = True
+        await until(lambda: receipt.done)
+    assert nodes.keepers["one"].counts["cluster_acknowledged_degraded"] == 0
+
+
+async def test_without_another_node_it_is_acknowledged_late_and_counted(nodes: Nodes) -> None:
+    await nodes.meet("one", "two")
+    one = nodes.brokers["one"]
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    await nodes.stop("two")
+    async with client(one, "bob") as bob:
+        for _ in range(3):
+            await bob.publish("a/1", b"x", qos=1)
+    assert nodes.keepers["one"].counts["cluster_acknowledged_degraded"] >= 3
+    assert nodes.keepers["one"].promises.is_degraded
+    await nodes.start("two")
+    await until(lambda: nodes.lines("one") == nodes.lines("two"))
+    await until(lambda: not nodes.keepers["one"].promises.is_degraded)
+
+
+async def test_a_node_goes_on_where_it_was(nodes: Nodes) -> None:
+    await nodes.meet("one", "two")
+    one = nodes.brokers["one"]
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=2)
+        await ann.subscribe("$share/g/b/#", qos=1)
+    async with client(one, "bob") as bob:
+        for number in range(10):
+            await bob.publish("a/1", b"%d" % number, qos=1 + number % 2)
+            await bob.publish("b/1", b"%d" % number, qos=1)
+    before = nodes.lines("one")
+    assert nodes.count("one", "entry") == 20
+    await nodes.stop("one")
+    one = await nodes.start("one")
+    assert nodes.lines("one") == before
+    async with client(one, "ann") as ann:
+        found = [(await anext(ann.messages)) for _ in range(20)]
+        for topic in ("a/1", "b/1"):
+            assert [each.payload for each in found if each.topic == topic] == [b"%d" % n for n in range(10)]
+        await until(lambda: nodes.count("two", "entry") == 1)
+    await until(lambda: nodes.lines("one") == nodes.lines("two"))
+
+
+async def test_a_session_that_ends_is_gone_everywhere(nodes: Nodes) -> None:
+    await nodes.meet("one", "two")
+    one = nodes.brokers["one"]
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=2)
+        await ann.subscribe("b/#", qos=1)
+    async with client(one, "bob") as bob:
+        for _ in range(300):
+            bob.publish_nowait("a/1", b"x", qos=1)
+        await bob.flush()
+    await until(lambda: nodes.count("two", "entry") == 300)
+    async with client(one, "ann", clean_start=True):
+        for name in ("one", "two"):
+            await until(partial(nodes.has_none, name, "queue", "payload", "reference"))
+            assert nodes.count(name, "subscription") == 0
+            assert nodes.count(name, "session ann") == 1
+    await until(lambda: nodes.lines("one") == nodes.lines("two"))
