@@ -15,6 +15,7 @@ from waiting import WAIT_S, until
 
 from tidemq.broker import Broker
 from tidemq.client import Client
+from tidemq.cluster import promises
 from tidemq.cluster.keeping import ClusterKeeper, Identity
 from tidemq.config import Config
 from tidemq.store.rocksdb import RocksDBStore
@@ -127,18 +128,21 @@ async def test_what_one_stores_the_other_has(nodes: Nodes) -> None:
     await until(lambda: nodes.lines("one") == nodes.lines("two"))
 
 
-async def test_no_acknowledgement_before_there_is_a_copy(nodes: Nodes) -> None:
+async def test_no_acknowledgement_before_there_is_a_copy(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promises, "DEGRADED_S", 1000.0)
     await nodes.meet("one", "two")
     one = nodes.brokers["one"]
     async with client(one, "ann") as ann:
         await ann.subscribe("a/#", qos=1)
     async with client(one, "bob") as bob:
-        nodes.links.copying = False
+        nodes.links.cut.add(nodes.keepers["two"].node.incarnation)
         receipt = bob.publish_nowait("a/1", b"x", qos=1)
-        await until(lambda: nodes.count("two", "entry") == 1)
+        await until(lambda: nodes.count("one", "entry") == 1)
         await asyncio.sleep(0.2)
         assert not receipt.done
-        nodes.links.copying = True
+        nodes.links.cut.clear()
         await until(lambda: receipt.done)
     assert nodes.keepers["one"].counts["cluster_acknowledged_degraded"] == 0
 
@@ -169,6 +173,7 @@ async def test_a_node_goes_on_where_it_was(nodes: Nodes) -> None:
         for number in range(10):
             await bob.publish("a/1", b"%d" % number, qos=1 + number % 2)
             await bob.publish("b/1", b"%d" % number, qos=1)
+    await until(lambda: not any("ends_at_ms=0" in line for line in nodes.lines("one")), "all have gone")
     before = nodes.lines("one")
     assert nodes.count("one", "entry") == 20
     await nodes.stop("one")

@@ -173,7 +173,9 @@ class Exchange:
         return self.records_came(_unpack(body))
 
     def _hear_applied(self, source: int, body: bytes) -> list[Record]:
+        """Who has applied a record, durably, has the best of copies."""
         self.heard[source] = max(self.heard.get(source, 0), _NUMBER.unpack(body)[0])
+        self._promises.copied(self.heard[source])
         return []
 
     def _hear_fetch(self, source: int, body: bytes) -> list[Record]:
