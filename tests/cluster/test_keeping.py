@@ -19,6 +19,7 @@ from tidemq.cluster import promises
 from tidemq.cluster.keeping import ClusterKeeper, Identity
 from tidemq.config import Config
 from tidemq.store.rocksdb import RocksDBStore
+from tidemq.store.rows import PARSERS, parse_queue, parse_session
 
 
 class Nodes:
@@ -71,6 +72,11 @@ class Nodes:
         """What the rows of a node say."""
         return list(self.ask(name, lambda keeper: list(keeper.rows.lines())))
 
+    def agree(self, *names: str) -> bool:
+        """Whether the rows of these nodes say the same."""
+        first, *rest = (self.lines(name) for name in names)
+        return all(each == first for each in rest)
+
     def count(self, name: str, kind: str) -> int:
         """How many lines begin so."""
         return sum(line.startswith(kind) for line in self.lines(name))
@@ -115,7 +121,7 @@ async def test_what_one_stores_the_other_has(nodes: Nodes) -> None:
         for number in range(20):
             await bob.publish("a/1", b"%d" % number, qos=1 + number % 2)
         await bob.publish("b", b"kept", qos=1, retain=True)
-    await until(lambda: nodes.lines("one") == nodes.lines("two"))
+    await until(lambda: nodes.agree("one", "two"))
     lines = nodes.lines("two")
     assert sum(line.startswith("entry") for line in lines) == 20
     assert sum(line.startswith("retained b") for line in lines) == 1
@@ -125,7 +131,7 @@ async def test_what_one_stores_the_other_has(nodes: Nodes) -> None:
             assert (await anext(ann.messages)).payload == b"%d" % number
         # the last one is acknowledged when the next is asked for
         await until(lambda: nodes.count("two", "entry") == 1)
-    await until(lambda: nodes.lines("one") == nodes.lines("two"))
+    await until(lambda: nodes.agree("one", "two"))
 
 
 async def test_no_acknowledgement_before_there_is_a_copy(
@@ -159,7 +165,7 @@ async def test_without_another_node_it_is_acknowledged_late_and_counted(nodes: N
     assert nodes.keepers["one"].counts["cluster_acknowledged_degraded"] >= 3
     assert nodes.keepers["one"].promises.is_degraded
     await nodes.start("two")
-    await until(lambda: nodes.lines("one") == nodes.lines("two"))
+    await until(lambda: nodes.agree("one", "two"))
     await until(lambda: not nodes.keepers["one"].promises.is_degraded)
 
 
@@ -184,7 +190,7 @@ async def test_a_node_goes_on_where_it_was(nodes: Nodes) -> None:
         for topic in ("a/1", "b/1"):
             assert [each.payload for each in found if each.topic == topic] == [b"%d" % n for n in range(10)]
         await until(lambda: nodes.count("two", "entry") == 1)
-    await until(lambda: nodes.lines("one") == nodes.lines("two"))
+    await until(lambda: nodes.agree("one", "two"))
 
 
 async def test_a_session_that_ends_is_gone_everywhere(nodes: Nodes) -> None:
@@ -203,4 +209,48 @@ async def test_a_session_that_ends_is_gone_everywhere(nodes: Nodes) -> None:
             await until(partial(nodes.has_none, name, "queue", "payload", "reference"))
             assert nodes.count(name, "subscription") == 0
             assert nodes.count(name, "session ann") == 1
-    await until(lambda: nodes.lines("one") == nodes.lines("two"))
+    await until(lambda: nodes.agree("one", "two"))
+
+
+async def test_a_new_node_gets_what_is_there_while_more_comes(nodes: Nodes) -> None:
+    await nodes.meet("one", "two")
+    one = nodes.brokers["one"]
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=2)
+        await ann.subscribe("$share/g/b/#", qos=1)
+    async with client(one, "bob") as bob:
+        for number in range(1000):
+            bob.publish_nowait("a/1", b"%d" % number * 100, qos=1)
+            bob.publish_nowait(f"r/{number % 10}", b"%d" % number, qos=1, retain=True)
+            bob.publish_nowait("b/1", b"x", qos=1)
+        await bob.flush()
+        await until(lambda: nodes.agree("one", "two"))
+        await until(lambda: nodes.keepers["one"].node.stability.first > 1, "its first records are gone")
+        await nodes.start("three")
+        for number in range(200):
+            await bob.publish("a/1", b"later %d" % number, qos=1)
+    await until(lambda: nodes.agree("one", "two", "three"))
+    assert nodes.count("three", "entry") == 2200
+    assert nodes.count("three", "retained") == 10
+    await nodes.stop("three")
+    three = await nodes.start("three")
+    async with client(three, "eve") as eve:
+        await eve.subscribe("c", qos=1)
+    await until(lambda: nodes.agree("one", "two", "three"))
+    for name in ("one", "two", "three"):
+        check_store(nodes.stores[name], nodes, name)
+
+
+def check_store(store: RocksDBStore, nodes: Nodes, name: str) -> None:
+    """Each row can be read, no two queues have one number, and each entry has its payload."""
+
+    def look(_: ClusterKeeper) -> None:
+        for family, parse in PARSERS.items():
+            for key, value in store.scan(family):
+                parse(key, value)
+        numbers = [parse_session(*row).queue for row in store.scan("session")]
+        assert len(set(numbers)) == len(numbers)
+        ids = {parse_queue(*row).id for row in store.scan("queue")}
+        assert ids == {key for key, _ in store.scan("payload")}
+
+    nodes.ask(name, look)

@@ -15,9 +15,11 @@ from tidemq.cluster.members import BEAT_S, encode_heartbeat, parse_heartbeat
 from tidemq.cluster.node import Node
 from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import Record
-from tidemq.errors import ClusterError
+from tidemq.cluster.snapshots import Giver
+from tidemq.errors import ClusterError, StoreError
 
 BEAT, RECORDS, APPLIED, FETCH = "beat", "records", "applied", "fetch"
+ASK, PIECE = "ask-snapshot", "snapshot"
 SENT_BYTES = 512 << 10  # of records in one message, and one record more
 RESEND_S = 1.0  # copies that nobody has confirmed
 
@@ -34,12 +36,20 @@ class Exchange:
     """
 
     def __init__(
-        self, node: Node, promises: Promises, links: Links, wall_ns: Callable[[], int], now: float
+        self,
+        node: Node,
+        promises: Promises,
+        links: Links,
+        giver: Giver,
+        wall_ns: Callable[[], int],
+        now: float,
     ) -> None:
         self.node = node
         self._promises = promises
         self._links = links
+        self._giver = giver
         self._wall_ns = wall_ns
+        self.pieces: list[tuple[int, bytes]] = []  # of a snapshot that have come, and from whom
         self._sent = self._copied = node.durable  # the last record that others were sent
         self._replica: int | None = None
         self._confirmed = 0  # the last that the replica has
@@ -55,6 +65,8 @@ class Exchange:
             RECORDS: self._hear_records,
             APPLIED: self._hear_applied,
             FETCH: self._hear_fetch,
+            ASK: self._hear_ask,
+            PIECE: self._hear_piece,
         }
 
     def receive(self, kind: str, source: int, body: bytes, now: float) -> list[Record]:
@@ -163,6 +175,28 @@ class Exchange:
             else:
                 self._links.fetch(holder, gap.incarnation, gap.first, gap.last)
 
+    def giver_of_all(self, now: float) -> int | None:
+        """A node from whom all that is there is to be had, where records that this one lacks are gone; None:
+        there are none, or it has records of its own, so that it cannot begin anew.
+        """
+        vector = self.node.rows.vector
+        for member in self.node.members.known():
+            beat = member.beat
+            if beat.first <= vector.get(beat.incarnation, 0) + 1:
+                continue
+            if vector.get(self.node.incarnation, 0):
+                self.problems[beat.incarnation] = (
+                    f"this node has stored something of its own before it met {beat.name}, whose log begins"
+                    f" with record {beat.first}: it can join with an empty data directory"
+                )
+            elif self.node.members.is_live(beat.incarnation, now):
+                return beat.incarnation
+        return None
+
+    def ask_for_piece(self, giver: int, question: bytes) -> None:
+        """Asks for the next piece of a snapshot."""
+        self._links.send(giver, ASK, question)
+
     # --- what comes --------------------------------------------------------------------------------
 
     def _hear_beat(self, _source: int, body: bytes) -> list[Record]:
@@ -176,6 +210,19 @@ class Exchange:
         """Who has applied a record, durably, has the best of copies."""
         self.heard[source] = max(self.heard.get(source, 0), _NUMBER.unpack(body)[0])
         self._promises.copied(self.heard[source])
+        return []
+
+    def _hear_ask(self, source: int, body: bytes) -> list[Record]:
+        try:
+            piece = self._giver.answer(body, self._now)
+        except StoreError as error:
+            raise ClusterError(f"a snapshot cannot be given: {error}") from error
+        if piece is not None:
+            self._links.send(source, PIECE, piece)
+        return []
+
+    def _hear_piece(self, source: int, body: bytes) -> list[Record]:
+        self.pieces.append((source, body))
         return []
 
     def _hear_fetch(self, source: int, body: bytes) -> list[Record]:

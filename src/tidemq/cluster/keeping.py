@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidemq.broker.durability.keeper import RETRY_S, Keeper
 from tidemq.broker.durability.queue_rows import ID
+from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion, as_stamp
-from tidemq.cluster.exchange import Exchange
+from tidemq.cluster.exchange import RECORDS, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import Heartbeat
@@ -26,6 +27,7 @@ from tidemq.cluster.node import Node
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
 from tidemq.cluster.promises import Acks, Degraded, Promises
 from tidemq.cluster.records import FORMAT, Record
+from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, removal
 from tidemq.cluster.stored_rows import StoredRows
 from tidemq.cluster.stored_tables import FAMILY
 from tidemq.errors import ClusterError, StoreError
@@ -74,43 +76,41 @@ class ClusterKeeper(Keeper):
         self._answers: deque[tuple[int, StoreWork, int]] = deque()  # that are owed, each for a record
         self._kept = 0  # the last record whose promises are kept
         self._applied: list[Record] = []  # since the last batch
+        self._taker: Taker | None = None  # while a snapshot is taken
 
     # --- start -------------------------------------------------------------------------------------
 
     def _load_rows(self) -> None:
         """What is at home here comes into the engine, all else stays in the store."""
-        incarnation = int.from_bytes(self._store.get("meta", b"incarnation") or b"")
-        self.rows = StoredRows(self._store, self._new_number)
         self._numbers = int.from_bytes(self._store.get(FAMILY, b"n") or b"") or FIRST_NUMBER
         self._written_numbers = self._numbers
-        boot = (self.rows.boots.get(None, None) or 0) + 1
+        self._giver = Giver(self._store, self._data)
+        if self._store.get(FAMILY, UNFINISHED) is not None:
+            self._store.write([*removal(self._store), (FAMILY, UNFINISHED, None)], sync=True)
+        incarnation = int.from_bytes(self._store.get("meta", b"incarnation") or b"")
+        boot = int.from_bytes(self._store.get(FAMILY, b"b") or b"") + 1
+        self._begin_node(incarnation, boot, secrets.randbits(64))
         self.rows.boots.put(None, None, boot)
-        clock = HybridClock(
-            time.time_ns,
-            skew_s_max=self._identity.skew_s_max,
-            last_ns=self.rows.clock.get(None, None) or 0,
-        )
-        own = Heartbeat(
-            self._identity.cluster,
-            FORMAT,
-            self._identity.name,
-            incarnation,
-            boot,
-            secrets.randbits(64),
-            self._identity.address,
-            *(0, 0, 0),
-            {},
-        )
-        self.node = Node(self.rows, own, clock)
-        self.promises = Promises(self._identity.acks, self._identity.degraded)
-        self.conversion = Conversion(self.rows, incarnation, self.node.stamp)
-        self.exchange = Exchange(self.node, self.promises, self._links, time.time_ns, time.monotonic())
-        self._kept = self._last_number()
         self._write([])
         self._load_sessions(incarnation)
         self._load_shared()
         self._load_each("retained", self._access.load_retained)
         self._load_queues()
+
+    def _begin_node(self, incarnation: int, boot: int, nonce: int) -> None:
+        """The node as its rows are now."""
+        identity = self._identity
+        self.rows = StoredRows(self._store, self._new_number)
+        last_ns = self.rows.clock.get(None, None) or 0
+        clock = HybridClock(time.time_ns, skew_s_max=identity.skew_s_max, last_ns=last_ns)
+        who = (identity.cluster, FORMAT, identity.name, incarnation, boot, nonce, identity.address)
+        self.node = Node(self.rows, Heartbeat(*who, 0, 0, 0, {}), clock)
+        self.promises = Promises(identity.acks, identity.degraded)
+        self.conversion = Conversion(self.rows, incarnation, self.node.stamp)
+        self.exchange = Exchange(
+            self.node, self.promises, self._links, self._giver, time.time_ns, time.monotonic()
+        )
+        self._kept = self._last_number()
 
     def _new_number(self) -> int:
         self._numbers += 1
@@ -296,10 +296,43 @@ class ClusterKeeper(Keeper):
         now = time.monotonic()
         for _ in range(min(len(self._came), IN_A_ROW_MAX)):
             kind, source, body = self._came.popleft()
+            if self._taker is not None and kind in (FETCHED, RECORDS):
+                continue  # they are asked for again when all before them is here
             if kind == FETCHED:
                 self._applied += self.exchange.records_came(body)
             else:
                 self._applied += self.exchange.receive(kind, source, body, now)
+
+    def _take_snapshot(self, now: float) -> None:
+        """Where this node is new, and records that it lacks are gone."""
+        if self._taker is None:
+            giver = self.exchange.giver_of_all(now)
+            if giver is None:
+                return
+            self._taker = Taker(giver, self._new_number)
+            self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)  # what is stored now would be overwritten
+            self._store.write([*removal(self._store), (FAMILY, UNFINISHED, b"")], sync=True)
+            _log.warning("this node takes over what %016x has", giver)
+        pieces, self.exchange.pieces = self.exchange.pieces, []
+        for source, body in pieces:
+            if source == self._taker.giver:
+                self._store.write(self._taker.take(body), sync=False)
+        if self._taker.is_done:
+            self._end_snapshot(self._taker.rows)
+            return
+        question = self._taker.question(now)
+        if question is not None:
+            self.exchange.ask_for_piece(self._taker.giver, question)
+
+    def _end_snapshot(self, rows: int) -> None:
+        """From now on this node is as the one that has given it all was then."""
+        numbers = (FAMILY, b"n", self._numbers.to_bytes(8))
+        self._store.write([(FAMILY, UNFINISHED, None), numbers], sync=True)
+        self._taker = None
+        own = self.node.own
+        self._begin_node(own.incarnation, own.boot, own.nonce)
+        self._access.refuse(0)
+        _log.warning("this node has taken over %d rows", rows)
 
     def _go_on(self) -> None:
         """Applies what other nodes did, says how it stands here, and answers what can be answered."""
@@ -309,9 +342,12 @@ class ClusterKeeper(Keeper):
             return  # what is left comes first
         self.rows.discard()
         try:
+            now = time.monotonic()
             self._hear()
-            self.exchange.tick(time.monotonic())
+            self.exchange.tick(now)
             self._write([])
+            self._giver.tend(now)
+            self._take_snapshot(now)
         except StoreError as error:
             self.rows.discard()
             self._report("what other nodes did cannot be stored", error)

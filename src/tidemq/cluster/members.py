@@ -22,10 +22,9 @@ class Heartbeat:
     """What a node says of itself.
 
     `boot`: how often it has been started, which with `nonce`, drawn at the start, tells two processes of one
-    incarnation apart. `number`: its
-    last record. `applied`: records of others that it has, durably, and whose consequences all others may take
-    for known to it. `peers`: the members that it knows, with
-    their boots, and which of them it hears now.
+    incarnation apart. `number`: its last record, `first`: the first that it still has. `applied`: records of
+    others that it has, durably, and whose consequences all others may take for known to it. `peers`: the
+    members that it knows, with their boots, and which of them it hears now.
     """
 
     cluster: str
@@ -39,6 +38,7 @@ class Heartbeat:
     hybrid_ns: int
     number: int
     applied: Vector
+    first: int = 1
     peers: dict[int, tuple[int, bool]] = field(default_factory=dict)
 
 
@@ -148,7 +148,7 @@ def next_in_ring(incarnations: Collection[int], after: int) -> int:
     return ring[bisect_right(ring, after) % len(ring)]
 
 
-_FORMS = "text H text Q Q Q text q Q Q vector Q* Q* B*"
+_FORMS = "text H text Q Q Q text q Q Q vector Q Q* Q* B*"
 
 
 def encode_heartbeat(beat: Heartbeat) -> bytes:
@@ -156,7 +156,18 @@ def encode_heartbeat(beat: Heartbeat) -> bytes:
     peers = sorted(beat.peers)
     boots, there = [beat.peers[each][0] for each in peers], [beat.peers[each][1] for each in peers]
     said = (beat.cluster, beat.format, beat.name, beat.incarnation, beat.boot, beat.nonce, beat.address)
-    return encode(_FORMS, *said, beat.wall_ns, beat.hybrid_ns, beat.number, beat.applied, peers, boots, there)
+    return encode(
+        _FORMS,
+        *said,
+        beat.wall_ns,
+        beat.hybrid_ns,
+        beat.number,
+        beat.applied,
+        beat.first,
+        peers,
+        boots,
+        there,
+    )
 
 
 def parse_heartbeat(text: bytes) -> Heartbeat:

@@ -88,6 +88,7 @@ class Node:
             wall_ns=wall_ns,
             hybrid_ns=self.clock.last_ns,
             number=self.durable,
+            first=self.stability.first,
             applied={each: min(vector.get(each, 0) for vector in known) for each in self._synced},
             peers=self.members.peers(now),
         )

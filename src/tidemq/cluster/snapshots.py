@@ -1,0 +1,181 @@
+"""How a node that is new gets what the others have: the rows of one of them, as of one moment, in pieces.
+
+The giver freezes a copy of its store, which for RocksDB is links to files; the taker asks for one piece after
+the other, so that nothing waits in between and a lost message is asked for again. Queues get the taker's own
+numbers. What has happened since comes as records: the taker has been a member since before the copy was made,
+and so no node has dropped any of them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tidemq.cluster.conversion import STREAM
+from tidemq.cluster.forms import Reader, decode, encode, write
+from tidemq.cluster.stored_tables import FAMILY
+from tidemq.errors import ClusterError, StoreError
+from tidemq.store import CopyableStore, Store, Write
+from tidemq.store.engines import open_existing
+from tidemq.store.interface import Row
+
+FOLDER = "snapshot"  # in the data directory: links do not go beyond a file system
+PIECE_BYTES = 256 << 10
+IDLE_S = 60.0  # after which a copy that nobody asks for goes
+AGAIN_S = 3.0  # without an answer
+UNFINISHED = b"w"  # in the family `cluster`: a snapshot has begun and not ended
+
+FAMILIES = (
+    "payload",
+    "reference",
+    "queue",
+    "expiry",
+    "session",
+    "received",
+    "subscription",
+    "retained",
+    FAMILY,
+)
+_OWN = (b"b", b"c", b"n", UNFINISHED)  # letters of rows of the family `cluster` that concern one node alone
+
+
+class Giver:
+    """Gives to one taker at a time. `folder` is the data directory."""
+
+    def __init__(self, store: Store, folder: Path | None) -> None:
+        self._store = store
+        self._folder = folder / FOLDER if folder is not None else None
+        self._copy: Store | None = None
+        self._nonce = 0
+        self._asked_at = 0.0
+        self._forget_files()
+
+    def answer(self, body: bytes, now: float) -> bytes | None:
+        """The piece that is asked for; None: somebody else takes a snapshot at this time.
+
+        ClusterError where the question is none, StoreError where no copy can be made.
+        """
+        nonce, index, after = decode("Q B bytes", body)
+        if index >= len(FAMILIES):
+            raise ClusterError(f"a snapshot has {len(FAMILIES)} families; {index} is asked for")
+        if nonce != self._nonce and self._copy is not None and now - self._asked_at < IDLE_S:
+            return None
+        if nonce != self._nonce or self._copy is None:
+            self._freeze(nonce)
+        self._asked_at = now
+        assert self._copy is not None
+        rows, size = list[Row](), 0
+        done = True
+        for key, value in self._copy.scan(FAMILIES[index], b"", after):
+            if size >= PIECE_BYTES:
+                done = False
+                break
+            size += len(key) + len(value)
+            rows.append((key, value))
+        last = rows[-1][0] if rows else after
+        text = bytearray(encode("Q B bytes bytes ?", nonce, index, after, last, done))
+        for key, value in rows:
+            if _is_given(FAMILIES[index], key):
+                write(text, "bytes", key)
+                write(text, "bytes", value)
+        return bytes(text)
+
+    def _freeze(self, nonce: int) -> None:
+        if self._folder is None or not isinstance(self._store, CopyableStore):
+            raise StoreError("this store has no files that could be copied")
+        self.end()
+        self._folder.mkdir(mode=0o700)
+        self._store.copy_to(self._folder)
+        self._copy = open_existing(self._folder)
+        self._nonce = nonce
+
+    def tend(self, now: float) -> None:
+        """Removes a copy that nobody asks for any more."""
+        if self._copy is not None and now - self._asked_at >= IDLE_S:
+            self.end()
+
+    def end(self) -> None:
+        """Removes the copy."""
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
+        self._forget_files()
+
+    def _forget_files(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _is_given(family: str, key: bytes) -> bool:
+    """Whether a row is of all nodes. Streams are each node's own."""
+    if family == FAMILY:
+        return key[:1] not in _OWN
+    if family == "subscription":
+        return not key[2 + int.from_bytes(key[:2]) :].startswith(STREAM.encode())
+    return True
+
+
+class Taker:
+    """Takes one snapshot into an empty store. `new_number` gives the number of a queue that never was."""
+
+    def __init__(self, giver: int, new_number: Callable[[], int]) -> None:
+        self.giver = giver
+        self._new_number = new_number
+        self._numbers: dict[bytes, bytes] = {}
+        self._nonce = secrets.randbits(63)
+        self._index = 0
+        self._after = b""
+        self._asked_at = -AGAIN_S
+        self.rows = 0
+        self.is_done = False
+
+    def question(self, now: float) -> bytes | None:
+        """What is to be asked for now; None: the answer is still awaited."""
+        if self.is_done or now - self._asked_at < AGAIN_S:
+            return None
+        self._asked_at = now
+        return encode("Q B bytes", self._nonce, self._index, self._after)
+
+    def take(self, body: bytes) -> list[Write]:
+        """The writes of a piece; none where it is not the one that was asked for."""
+        reader = Reader(body, 0, "a piece of a snapshot")
+        nonce, index, after, last, done = (reader.read(form) for form in ["Q", "B", "bytes", "bytes", "?"])
+        if (nonce, index, after) != (self._nonce, self._index, self._after) or self.is_done:
+            return []
+        writes: list[Write] = []
+        while reader.at < len(body):
+            writes.append(self._renumbered(FAMILIES[index], reader.read("bytes"), reader.read("bytes")))
+        self.rows += len(writes)
+        self._asked_at = -AGAIN_S
+        self._after = b"" if done else last
+        self._index += done
+        self.is_done = self._index == len(FAMILIES)
+        return writes
+
+    def _number(self, number: bytes) -> bytes:
+        if number not in self._numbers:
+            self._numbers[number] = self._new_number().to_bytes(8)
+        return self._numbers[number]
+
+    def _renumbered(self, family: str, key: bytes, value: bytes) -> Write:
+        """A row with the numbers that queues have here."""
+        if family in ("queue", "received"):
+            key = self._number(key[:8]) + key[8:]
+        elif family == "expiry":
+            key = key[:8] + self._number(key[8:16]) + key[16:]
+        elif family == "session" or (family == FAMILY and key[:1] == b"q"):
+            value = self._number(value[:8]) + value[8:]
+        elif family == FAMILY and key[:1] == b"o":
+            numbers = (self._number(each.to_bytes(8)) for each in decode("Q*", value)[0])
+            value = encode("Q*", [int.from_bytes(each) for each in numbers])
+        return family, key, value
+
+
+def removal(store: Store) -> Iterator[Write]:
+    """The writes that remove what a snapshot that was not ended has left."""
+    for family in FAMILIES:
+        for key, _ in store.scan(family):
+            if family != FAMILY or key[:1] not in _OWN:
+                yield family, key, None
