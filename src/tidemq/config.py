@@ -106,6 +106,7 @@ LIMIT_RANGES: Mapping[str, tuple[int, int]] = {
     "event_queue_max": (16, 100_000_000),
     "spans_per_s": (0, 10_000),
     "inbox_messages_max": (16, 100_000_000),
+    "node_bytes_max": (65_536, 1 << 40),
     "cache_topics_max": (256, 1 << 30),
     "cache_receivers_max": (256, 1 << 40),
 }

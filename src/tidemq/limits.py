@@ -73,6 +73,7 @@ class Limits:
     event_queue_max: int = 100_000  # events waiting for the control plane
     spans_per_s: int = 0  # for OpenTelemetry, of messages with `traceparent`; 0: none
     inbox_messages_max: int = 32_768  # waiting for one reactor; publishers on others are paused above it
+    node_bytes_max: int = 16 << 20  # under way to one other node of a cluster, and from all to one reactor
 
     # what a reactor remembers of who receives what
     cache_topics_max: int = 131_072  # topic names; beyond, new ones take the place of others

@@ -12,6 +12,7 @@ from waiting import WAIT_S
 
 from tidemq.engine import Connected, Engine
 from tidemq.engine.door.listeners import ListenerSettings, tcp_sockets
+from tidemq.engine.door.node_access import NodeAccess
 from tidemq.limits import Limits
 from tidemq.net.transport import ServerScheme
 
@@ -19,12 +20,16 @@ StartEngine = Callable[..., "EngineUnderTest"]
 
 
 class EngineUnderTest:
-    """A running engine; `port` is where it listens, plain or wrapped as `scheme` says. Further keywords are
-    limits.
+    """A running engine; `port` is where it listens, plain or wrapped as `scheme` says. `linked`: with
+    `nodes`, its links to others, of batches of so many bytes. Further keywords are limits.
     """
 
-    def __init__(self, reactors: int = 1, scheme: ServerScheme | None = None, **limits: Any) -> None:
+    def __init__(
+        self, reactors: int = 1, scheme: ServerScheme | None = None, *, linked: int = 0, **limits: Any
+    ) -> None:
         self.engine = Engine(Limits(**limits), reactors=reactors)
+        if linked:
+            self.nodes = NodeAccess(self.engine, batch_bytes_max=linked)
         self.engine.report_connections = True
         sockets = tcp_sockets("127.0.0.1", 0, reactors)
         self.engine.listen(sockets, ListenerSettings(scheme=scheme))

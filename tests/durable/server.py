@@ -20,6 +20,7 @@ from tidemq.broker.durability.keeper import Keeper
 from tidemq.config import Config, StreamConfig
 from tidemq.engine import Connected, Engine, Stopped, StoreAccess
 from tidemq.engine.door.listeners import tcp_sockets
+from tidemq.engine.door.node_access import NodeAccess
 from tidemq.errors import StoreError
 from tidemq.limits import Limits
 from tidemq.store import FAMILIES, MemoryStore, Store, Write
@@ -158,12 +159,20 @@ class Server:
         queue_full: str = "drop_newest",
         store_bytes_max: int = 0,
         streams: Sequence[StreamConfig] = (),
+        linked: int = 0,
         **limits: int,
     ) -> None:
         self.reactors = reactors
-        self.settings: dict[str, Any] = {"queue_full": queue_full, "streams": streams, **limits}
+        self.settings: dict[str, Any] = {
+            "queue_full": queue_full,
+            "streams": streams,
+            "linked": linked,
+            **limits,
+        }
         self.engine = Engine(Limits(**limits), reactors=reactors, queue_full=queue_full)
         self.engine.report_connections = True
+        if linked:
+            self.nodes = NodeAccess(self.engine, batch_bytes_max=linked)
         self.running = True
         if store is not None:
             self.store = store

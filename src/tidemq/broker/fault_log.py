@@ -120,6 +120,7 @@ DROPS = {
     "refused_not_authorised": "or filters refused: the rules, the authoriser or a plugin do not allow them",
     "refused_plugin": "refused: a plugin does not want them",
     "dropped_held": "dropped: its connection has ended while plugins decided on them",
+    "dropped_node_full": "not passed on: too much is under way to another node (node_bytes_max)",
     "dropped_memory": "that it published refused: memory_bytes_max",
 }
 

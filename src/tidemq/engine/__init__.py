@@ -20,6 +20,7 @@ from tidemq.engine.door.events import (
 )
 from tidemq.engine.door.keeper_access import StoreAccess
 from tidemq.engine.door.keeper_work import StoreWork
+from tidemq.engine.door.node_access import NodeAccess
 
 __all__ = [
     "AuthRequest",
@@ -32,6 +33,7 @@ __all__ = [
     "Event",
     "Fed",
     "Judged",
+    "NodeAccess",
     "PublishRequest",
     "Received",
     "Replaying",

@@ -137,4 +137,18 @@ PLANTED: list[Break] = [
         "        self.filters = {**wanted, b'never': 1}\n",
         ("tests/adversity/test_held_messages.py::test_filters_come_and_go_while_clients_publish",),
     ),
+    Break(
+        "node batches: one that is dealt out was checked",
+        "door/node_batches.py",
+        "        if _record_size(cython.address(record)) > left:\n",
+        "        if _record_size(cython.address(record)) > left + 1:\n",
+        ("tests/adversity/test_node_batches.py::test_a_batch_that_is_wrong_is_refused_whole",),
+    ),
+    Break(
+        "node batches: what goes out is whole records",
+        "door/node_batches.py",
+        "        end += size\n",
+        "        end += size - 1\n",
+        ("tests/adversity/test_nodes.py::test_batches_have_a_size",),
+    ),
 ]

@@ -471,4 +471,30 @@ REPLAYED: list[Break] = [
     ),
 ]
 
-PLANTED: list[Break] = [*OUTBOX, *DELIVERY, *SESSIONS, *GROUPS, *PROMISED, *ROUTED, *REPLAYED]
+FORWARDED: list[Break] = [
+    Break(
+        "forwarding: as many bytes are under way as are written",
+        "queues/forwarding.py",
+        "        record.properties_size = p.properties.size + varint_size(p.properties.size)\n",
+        "        record.properties_size = p.properties.size + 4\n",
+        ("tests/adversity/test_nodes.py::test_properties_and_expiry_survive",),
+    ),
+    Break(
+        "forwarding: where publishers wait it is known who",
+        "queues/forwarding.py",
+        "        r.nodes[node].held.push_back(feeder)\n",
+        "",
+        ("tests/adversity/test_nodes.py::test_a_node_that_is_full_loses_qos_0_and_holds_the_others",),
+    ),
+]
+
+PLANTED: list[Break] = [
+    *OUTBOX,
+    *DELIVERY,
+    *SESSIONS,
+    *GROUPS,
+    *PROMISED,
+    *ROUTED,
+    *REPLAYED,
+    *FORWARDED,
+]

@@ -113,4 +113,18 @@ PLANTED: list[Break] = [
         "a trickle of bytes is not\n        c.input_size += 2 * got\n",
         ("tests/conformance/test_packet_size.py::test_large_packets_behind_each_other",),
     ),
+    Break(
+        "arriving: what comes is from a node that has a slot",
+        "door/node_access.py",
+        "            mail.number = node\n            mail.letter",
+        "            mail.number = node + 16\n            mail.letter",
+        ("tests/adversity/test_node_batches.py::test_what_is_good_is_delivered_and_answered",),
+    ),
+    Break(
+        "arriving: a batch ends where its last record does",
+        "turn/arriving.py",
+        "        batch.at += record.payload_size\n",
+        "        batch.at += record.payload_size + 1\n",
+        ("tests/adversity/test_node_batches.py::test_answers_to_nothing_are_counted",),
+    ),
 ]

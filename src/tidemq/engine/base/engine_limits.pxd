@@ -41,6 +41,7 @@ cdef struct EngineLimits:        # limits.Limits, in the engine's units
     uint64_t event_queue_max
     uint32_t spans_per_s         # of all reactors; 0: none are made
     int inbox_messages_max
+    int64_t node_bytes_max
     uint32_t cache_topics_max
     uint64_t cache_receivers_max
     uint32_t queue_window_messages

@@ -30,6 +30,7 @@ from cython.cimports.tidemq.engine.link.spans import end_commit
 from cython.cimports.tidemq.engine.queues.agreement import accept_offer, close_offer, record_offers
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
+from cython.cimports.tidemq.engine.queues.forwarding import answer_node
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.queues.promises import mail_kept
 from cython.cimports.tidemq.engine.queues.received_identifiers import forget_received
@@ -185,6 +186,9 @@ def _settle_debt(r, c):
 
 def _keep_published(r, promise, slot):
     """``slot``: where the promise was."""
+    if promise.node:
+        answer_node(r, promise.node - 1, promise.asked, promise.reason)
+        return
     c: cython.pointer[Connection] = connection_of(r, promise.connection)
     s: cython.pointer[Session] = _publisher_of(r, promise)
     if s != cython.NULL and s.stored != cython.NULL and s.stored.unrecorded == slot:

@@ -364,6 +364,7 @@ def set_limits(own, limits):
     own.event_queue_max = limits.event_queue_max
     own.spans_per_s = limits.spans_per_s
     own.inbox_messages_max = limits.inbox_messages_max
+    own.node_bytes_max = limits.node_bytes_max
     own.cache_topics_max = limits.cache_topics_max
     own.cache_receivers_max = limits.cache_receivers_max
     own.queue_window_messages = limits.queue_window_messages

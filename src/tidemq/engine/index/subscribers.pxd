@@ -17,6 +17,7 @@ cdef enum SubscriptionKind:
 cdef enum:
     STREAM_REACTOR = 0xFFFF            # in place of a reactor: a stream, its number in `subscription_id`
     PLUGIN_REACTOR = 0xFFFE            # plugins, PLUGIN_* bits in `subscription_id`
+    NODE_REACTOR = 0xFFFD              # another node, its slot in `subscription_id`; the least of these
 
 cdef enum:
     SET_INDEXED = 64                   # capacity from which a set carries a table
@@ -31,7 +32,12 @@ cdef struct Subscription:              # 16 bytes
 cdef struct SubscriberSet:             # `capacity` items, then from SET_INDEXED up a table from session to item
     uint32_t count
     uint32_t capacity
+    uint32_t sessions                  # of the items, so many are of sessions
     Subscription items[1]
+
+# Whether it is of a session, not of what only has filters.
+cdef inline bint is_session(const Subscription* item) noexcept nogil:
+    return item.kind == PLAIN and item.reactor < NODE_REACTOR
 
 cdef Subscription* find_subscriber(SubscriberSet* members, void* session) noexcept nogil   # or NULL
 # Both return the set, which may have moved: NULL when it is empty.
@@ -42,6 +48,7 @@ cdef SubscriberSet* drop_subscriber(SubscriberSet* members, Subscription* item) 
 cdef Subscription* find_held(Subscription* held, void* session) noexcept nogil   # or NULL
 cdef void hold(Subscription* held, Subscription subscription) noexcept nogil     # of a session that is not held yet
 cdef void let_go(Subscription* held, Subscription* item) noexcept nogil          # what find_held found
+cdef uint32_t sessions_of(Subscription* held) noexcept nogil                     # how many of them are sessions
 
 # of this module alone
 cdef size_t set_bytes(uint32_t capacity) noexcept nogil

@@ -11,7 +11,13 @@ from cython.cimports.libc.stdint import uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.tidemq.engine.base.allocation import allocate, release
 from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
-from cython.cimports.tidemq.engine.index.subscribers import SET, SET_INDEXED, SubscriberSet, Subscription
+from cython.cimports.tidemq.engine.index.subscribers import (
+    SET,
+    SET_INDEXED,
+    SubscriberSet,
+    Subscription,
+    is_session,
+)
 
 
 def set_bytes(capacity):
@@ -82,6 +88,7 @@ def resize_set(members, capacity):
     holds(members == cython.NULL or members.count <= capacity, b"subscribers: a set has room for its items")
     if members != cython.NULL:
         grown.count = members.count
+        grown.sessions = members.sessions
         memcpy(grown.items, members.items, members.count * cython.sizeof(Subscription))
         release(members)
     position: uint32_t
@@ -123,6 +130,7 @@ def add_subscriber(members, subscription):
     if members.capacity >= SET_INDEXED:
         enter_position(members, members.count)
     members.count += 1
+    members.sessions += is_session(cython.address(subscription))
     return members
 
 
@@ -134,6 +142,8 @@ def drop_subscriber(members, item):
     if last == 0:
         release(members)
         return cython.NULL
+    members.sessions -= is_session(item)
+    holds(members.sessions <= last, b"subscribers: no more sessions are counted than a set has items")
     if members.capacity >= SET_INDEXED:
         leave_table(members, position)
         if position != last:
@@ -178,3 +188,10 @@ def let_go(held, item):
     if members.count == 1:
         held[0] = members.items[0]
         release(members)
+
+
+def sessions_of(held):
+    """How many sessions hold a filter, however many others do."""
+    if held.kind == SET:
+        return set_of(held).sessions
+    return held.session != cython.NULL and is_session(held)

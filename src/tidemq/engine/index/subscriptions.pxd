@@ -1,7 +1,10 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
+from libcpp cimport bool
+from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
+from tidemq.engine.base.hashing cimport SeededHash
 from tidemq.engine.index.levels cimport LevelNode, LevelTree
 from tidemq.engine.index.marks cimport MARKS_OF_TOPIC, Marks
 from tidemq.engine.index.subscribers cimport SubscriberSet, Subscription
@@ -26,6 +29,8 @@ cdef cppclass SubscriptionIndex:
     LevelTree* groups                  # group name, then filter -> SharedGroup*
     unordered_map[uint64_t, SharedGroup*] groups_by_id
     uint64_t last_group_id
+    bool noting                        # interest
+    unordered_map[string, bool, SeededHash] interest   # filters that have sessions now, or none any more: see interest
 
 cdef cppclass Matches:                 # the caller's; reuse one per thread, its capacity is kept
     vector[Subscription] subscriptions
@@ -56,6 +61,11 @@ cdef inline bint has_moved(SubscriptionIndex* index, const uint16_t* marks, uint
 # `group` is empty for a plain subscription. Both need the exclusive lock and return whether the subscription existed.
 cdef bint put_subscription(SubscriptionIndex* index, Span filter, Span group, Subscription subscription) noexcept nogil
 cdef bint remove_subscription(SubscriptionIndex* index, Span filter, Span group, void* session) noexcept nogil
+# Of all filters of a part of the tree, `count` nodes from `begin` on: false when there are no more. How many went is added
+# to `dropped`; they are not counted as subscriptions.
+cdef bint drop_everywhere(
+    SubscriptionIndex* index, void* session, size_t begin, size_t count, size_t* dropped
+) noexcept nogil
 # What is known of topics may be wrong: of those that a filter matches, or of all. The exclusive lock is held.
 cdef void move_filter(SubscriptionIndex* index, Span filter) noexcept nogil
 cdef void move_all(SubscriptionIndex* index) noexcept nogil

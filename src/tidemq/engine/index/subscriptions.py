@@ -14,6 +14,7 @@ import cython
 from cython.cimports.libc.stdint import uint8_t, uint16_t, uint32_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.allocation import allocate, release
 from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.base.locks import ALONE, lock_to_read, lock_to_write, unlock_rwlock
@@ -25,9 +26,12 @@ from cython.cimports.tidemq.engine.base.system import (
     pthread_rwlock_destroy,
     store_u64,
 )
+from cython.cimports.tidemq.engine.index.interest import note_interest
 from cython.cimports.tidemq.engine.index.levels import (
     NO_NODE,
     ROOT,
+    LevelNode,
+    append_path,
     find_path,
     free_level_tree,
     insert_path,
@@ -55,7 +59,9 @@ from cython.cimports.tidemq.engine.index.subscribers import (
     find_held,
     find_subscriber,
     hold,
+    is_session,
     let_go,
+    sessions_of,
 )
 from cython.cimports.tidemq.engine.index.subscriptions import (
     SharedGroup,
@@ -74,6 +80,7 @@ def new_subscription_index():
     index.version = 0
     draw_marks(cython.address(index.marks))
     index.count = 0
+    index.noting = False
     index.filters = new_level_tree()
     index.groups = new_level_tree()
     index.last_group_id = 0
@@ -184,6 +191,8 @@ def put_subscription(index, filter, group, subscription):
         count_member(shared, cython.address(subscription), True)
     else:
         hold(held, subscription)
+        if index.noting and is_session(cython.address(subscription)) and sessions_of(held) == 1:
+            note_interest(index, filter, group, True)
     index.count += 1
     move_filter(index, filter)
     return False
@@ -214,9 +223,35 @@ def remove_plain(index, filter, session):
     found: cython.pointer[Subscription] = find_held(held, session)
     if found == cython.NULL:
         return False
+    session_goes: cython.bint = is_session(found)
     let_go(held, found)
+    if index.noting and session_goes and sessions_of(held) == 0:
+        note_interest(index, filter, Span(cython.NULL, 0), False)
     prune(index.filters, node)
     return True
+
+
+def drop_everywhere(index, session, begin, count, dropped):
+    """Removes what is held as ``session`` from a part of the tree, for one that has very many filters and no
+    list of them; the exclusive lock must be held.
+    """
+    at: cython.size_t
+    end: cython.size_t = min(begin + count, cython.cast(cython.size_t, index.filters.node_end))
+    for at in range(begin, end):
+        node: cython.pointer[LevelNode] = node_at(index.filters, cython.cast(uint32_t, at))
+        found: cython.pointer[Subscription] = find_held(held_by(node), session)
+        if found == cython.NULL:
+            continue
+        path: string
+        path.clear()
+        append_path(index.filters, node, cython.address(path))
+        let_go(held_by(node), found)
+        prune(index.filters, cython.cast(uint32_t, at))
+        filter: Span = Span(cython.cast(cython.pointer[cython.const[uint8_t]], path.data()) + 1, 0)
+        filter.size = cython.cast(uint32_t, path.size() - 1)
+        move_filter(index, filter)
+        dropped[0] += 1
+    return end < index.filters.node_end
 
 
 def remove_member(index, filter, group, session):
@@ -310,6 +345,8 @@ def open_group(index, filter, name):
     group.filter = copy_text(filter, block + cython.sizeof(SharedGroup) + name.size)
     node_at(index.groups, node).value = group
     index.groups_by_id[group.id] = group
+    if index.noting:
+        note_interest(index, filter, name, True)
     item: Subscription = Subscription(session=group, subscription_id=0, reactor=0, options=0, kind=GROUP)
     hold(held_by(node_at(index.filters, insert_path(index.filters, ROOT, filter))), item)
     return group
@@ -320,6 +357,8 @@ def close_group(index, group):
     held: cython.bint = remove_plain(index, group.filter, group)
     holds(held, b"subscriptions: a group stands at its filter")
     release(group.online)
+    if index.noting:
+        note_interest(index, group.filter, group.name, False)
     node: uint32_t = find_path(index.groups, find_path(index.groups, ROOT, group.name), group.filter)
     node_at(index.groups, node).value = cython.NULL
     prune(index.groups, node)

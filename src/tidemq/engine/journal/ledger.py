@@ -41,8 +41,8 @@ def is_owed(r, s):
 
 
 def enter_promise(r, s, promise):
-    """Behind all that its publisher is owed; returns its slot."""
-    owed: cython.bint = is_owed(r, s)
+    """Behind all that its publisher is owed, or, without a session, behind nothing; returns its slot."""
+    owed: cython.bint = s != cython.NULL and is_owed(r, s)
     slot: uint32_t = r.ledger.free
     if slot:
         holds(promise_at(r, slot).kind == PROMISE_VOID, b"ledger: a free slot has no promise")
@@ -60,9 +60,10 @@ def enter_promise(r, s, promise):
     if owed:
         holds(promise_at(r, s.last_owed).next == 0, b"ledger: nothing stands behind what is owed last")
         promise_at(r, s.last_owed).next = slot
-    s.last_owed = slot
-    if s.stored != cython.NULL and s.stored.unrecorded == 0:
-        s.stored.unrecorded = slot
+    if s != cython.NULL:
+        s.last_owed = slot
+        if s.stored != cython.NULL and s.stored.unrecorded == 0:
+            s.stored.unrecorded = slot
     if promise.section:
         await_section(r, slot, promise.section)
     return slot

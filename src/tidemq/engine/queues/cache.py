@@ -2,7 +2,7 @@
 
 An entry is good as long as the index's version has not moved since it was made, or none of its topic's marks
 has: then it names no session that has left. Pointers in it are to sessions of this reactor only; other
-reactors are one bit each.
+reactors, and other nodes of a cluster, are one bit each.
 """
 
 import cython
@@ -15,6 +15,7 @@ from cython.cimports.tidemq.engine.base.counters import C_CACHE_MISSES, C_MESSAG
 from cython.cimports.tidemq.engine.base.steps import count_steps
 from cython.cimports.tidemq.engine.index.marks import marks_of_topic
 from cython.cimports.tidemq.engine.index.subscribers import (
+    NODE_REACTOR,
     OPTION_NO_LOCAL,
     OPTION_QOS,
     OPTION_RETAIN_AS_PUBLISHED,
@@ -238,6 +239,7 @@ def _match(r, entry, topic):
     entry.ids.clear()
     entry.groups.clear()
     entry.reactors = entry.stored_reactors = entry.streams = 0
+    entry.nodes = 0
     entry.stored = False
     entry.plugins = 0
     r.matches.subscriptions.clear()
@@ -257,6 +259,9 @@ def _match(r, entry, topic):
         if subscription.reactor == PLUGIN_REACTOR:
             entry.plugins |= cython.cast(uint8_t, subscription.subscription_id)
             continue
+        if subscription.reactor == NODE_REACTOR:
+            entry.nodes |= cython.cast(uint32_t, 1) << subscription.subscription_id
+            continue
         stored: cython.bint = subscription.options & OPTION_STORED
         entry.stored = entry.stored or stored
         if subscription.reactor == STREAM_REACTOR:
@@ -268,6 +273,8 @@ def _match(r, entry, topic):
             entry.reactors |= cython.cast(uint64_t, 1) << subscription.reactor
             if stored:
                 entry.stored_reactors |= cython.cast(uint64_t, 1) << subscription.reactor
+    if topic.size >= 5 and memcmp(topic.data, cython.cast(cython.p_char, b"$SYS/"), 5) == 0:
+        entry.nodes = 0  # each node has its own
     _place_identifiers(entry, cython.address(identifiers))
     _ask_topic_rules(r, entry, topic)
     r.cache.weight += _weigh(entry)

@@ -88,6 +88,19 @@ def promise_will(r, s, p):
     _enter(r, s, cython.address(promise), p)
 
 
+def promise_node(r, p, node, asked):
+    """Another node is told once everybody here has kept the message that it has passed on."""
+    promise: Promise = _new_promise(r, cython.NULL, PROMISE_PUBLISHED)
+    promise.node = cython.cast(uint8_t, node + 1)
+    promise.asked = asked
+    promise.reason = p.refused
+    promise.kept = p.kept
+    promise.answers = p.answers
+    if not p.kept:
+        promise.section = 0
+    enter_promise(r, cython.NULL, cython.address(promise))
+
+
 def promise_ack(r, c, packet_type, packet_id, reason):
     """PUBREL or PUBCOMP after the open section."""
     promise: Promise = _new_promise(r, c, PROMISE_ACK)

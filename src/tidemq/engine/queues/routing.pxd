@@ -6,6 +6,7 @@ from tidemq.engine.state.reactor cimport Reactor
 from tidemq.engine.state.routing cimport CacheEntry, Group
 
 cdef void route(Reactor* r, Passage* p) noexcept nogil
+cdef void route_arrived(Reactor* r, Passage* p) noexcept nogil
 cdef void route_message(Reactor* r, Message* message) noexcept nogil
 cdef void deliver_mailed(Reactor* r, Message* message, uint64_t token, bint offered) noexcept nogil
 cdef void deliver_to_group(
@@ -14,6 +15,7 @@ cdef void deliver_to_group(
 
 # of this module alone
 cdef void _deliver_plain(Reactor* r, Passage* p, CacheEntry* entry) noexcept nogil
+cdef void _mail_to_reactors(Reactor* r, Passage* p, CacheEntry* entry) noexcept nogil
 cdef Membership* _choose_here(Reactor* r, LocalGroup* group, uint8_t qos) noexcept nogil
 cdef uint16_t _choose_reactor(Reactor* r, Group* group) noexcept nogil
 cdef void _mail_to_group(Reactor* r, Passage* p, Group* group) noexcept nogil

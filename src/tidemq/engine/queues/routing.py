@@ -1,7 +1,8 @@
 """From a published message to everybody who gets it: sessions here, other reactors by mail, one member of
-each group.
+each group, other nodes of a cluster.
 
 A message is mailed once to each other reactor that has subscribers; that reactor finds them in its own cache.
+Another node is what another reactor is (``forwarding``).
 """
 
 import cython
@@ -22,6 +23,7 @@ from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.mail import send_message_mail
 from cython.cimports.tidemq.engine.queues.cache import find_cached_group, find_receivers
 from cython.cimports.tidemq.engine.queues.delivery import deliver
+from cython.cimports.tidemq.engine.queues.forwarding import forward
 from cython.cimports.tidemq.engine.queues.groups import draw, draw_any, draw_ready, is_waiting
 from cython.cimports.tidemq.engine.queues.promises import promise_kept
 from cython.cimports.tidemq.engine.queues.retaining import retain_passage
@@ -51,6 +53,27 @@ def _deliver_plain(r, p, entry):
             receiver.own_ids_count if own else receiver.ids_count,
         )
         p.receivers += 1
+
+
+def _mail_to_reactors(r, p, entry):
+    """Once to each other reactor with plain subscribers."""
+    others: uint64_t = entry.reactors
+    holds(not others >> r.index & 1, b"routing: a reactor mails nothing to itself")
+    target: uint16_t = 0
+    while others:
+        if others & 1:
+            mail: cython.pointer[Mail] = send_message_mail(
+                r, target, MAIL_MESSAGE, passage_message(p, r.tally)
+            )
+            if p.token and entry.stored_reactors >> target & 1:
+                mail.token = p.token
+                mail.offered = p.offered
+                p.answers += 1
+            p.places += 1
+            wait_for_inbox(r, target, p.feeder)
+            p.receivers += 1
+        others >>= 1
+        target += 1
 
 
 def _choose_here(r, group, qos):
@@ -161,28 +184,14 @@ def route(r, p):
     if entry == cython.NULL:
         entry = find_receivers(r, cython.address(p.topic))
     p.reported = entry.plugins & PLUGIN_DELIVERED
-    if p.offered and not entry.stored_reactors and entry.groups.empty():
+    if p.offered and not entry.stored_reactors and entry.groups.empty() and not entry.nodes:
         # nobody is to be asked; but it must not overtake one of the client's that somebody is asked about
         p.offered = r.sessions[p.publisher].offers != 0
     _deliver_plain(r, p, entry)
     others: uint64_t = entry.reactors
-    holds(not others >> r.index & 1, b"routing: a reactor mails nothing to itself")
     p.only_reactors = others if p.receivers == 0 and entry.groups.empty() else 0
-    target: uint16_t = 0
-    while others:
-        if others & 1:
-            mail: cython.pointer[Mail] = send_message_mail(
-                r, target, MAIL_MESSAGE, passage_message(p, r.tally)
-            )
-            if p.token and entry.stored_reactors >> target & 1:
-                mail.token = p.token
-                mail.offered = p.offered
-                p.answers += 1
-            p.places += 1
-            wait_for_inbox(r, target, p.feeder)
-            p.receivers += 1
-        others >>= 1
-        target += 1
+    if others:
+        _mail_to_reactors(r, p, entry)
     index: cython.size_t
     take_work(r, entry.groups.size())
     for index in range(entry.groups.size()):
@@ -193,8 +202,21 @@ def route(r, p):
         capture(r, p, entry.streams)
     if entry.streams:
         p.receivers += 1
+    if entry.nodes:
+        forward(r, p, entry.nodes)
     if p.receivers == 0:
         r.tally[C_MESSAGES_UNROUTED] += 1
+
+
+def route_arrived(r, p):
+    """What another node has passed on: for the plain subscribers of all reactors here, who alone are what
+    it was asked for. It is retained, kept for streams and passed on where it was published.
+    """
+    entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(p.topic))
+    p.reported = entry.plugins & PLUGIN_DELIVERED
+    _deliver_plain(r, p, entry)
+    if entry.reactors:
+        _mail_to_reactors(r, p, entry)
 
 
 def route_message(r, message):

@@ -37,6 +37,8 @@ cdef enum:   # the kind of a Mail
     MAIL_RULES                   # `pointer`: the Policy that counts from now on, held
     MAIL_TOPIC_RULES             # `pointer`: the TopicRules that count from now on, held
     MAIL_ROSTER                  # `pointer`: a Roster that is to be answered
+    MAIL_NODE                    # `data`: records that node `number` has passed on
+    MAIL_SETTLE                  # `number`: node, all of whose open questions are answered with `reason`
     MAIL_INQUIRY                 # `pointer`: an Inquiry that is to be answered
     MAIL_STOP
 

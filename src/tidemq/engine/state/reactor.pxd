@@ -4,6 +4,7 @@ receiver's `inbox_lock`) and Messages (constant once made, counted by reference)
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp cimport bool
 from libcpp.deque cimport deque
+from libcpp.memory cimport unique_ptr
 from libcpp.string cimport string
 from libcpp.string_view cimport string_view
 from libcpp.unordered_map cimport unordered_map
@@ -23,6 +24,7 @@ from tidemq.engine.index.topic_rules cimport TopicRules
 from tidemq.engine.index.subscriptions cimport Matches, SubscriptionIndex
 from tidemq.engine.state.client cimport Connection, Handback, LocalGroup, Removal, Session, SessionPointer
 from tidemq.engine.state.mail cimport Mail, Timer
+from tidemq.engine.state.nodes cimport NodeBatch, NodeHub, NodeSide
 from tidemq.engine.state.promise cimport Committing, Ledger, Promise
 from tidemq.engine.state.routing cimport TopicCache
 from tidemq.engine.state.section cimport Offer, Section, Unmarked
@@ -116,6 +118,13 @@ cdef cppclass Reactor:
     size_t mail_at               # of these, so many were acted on
     pthread_mutex_t inbox_lock
     vector[Mail] inbox           # under inbox_lock
+    vector[NodeSide] nodes       # by node, NODES_MAX of them
+    uint32_t nodes_written       # bit masks of nodes: with records of this turn,
+    uint32_t nodes_holding       # with publishers that wait,
+    uint32_t nodes_settled       # with questions that are answered for them
+    deque[NodeBatch] arrived     # from other nodes
+    int64_t arrived_bytes        # atomic: of these, and on their way here
+    bool arrived_ready           # some of them can be acted on now
     Section* section             # open: only this reactor knows it; NULL without a store
     uint64_t failures            # of the store, that have been answered here
     uint64_t doubted             # what a section up to here adds is likely to be undone, unless it is committed
@@ -185,6 +194,7 @@ cdef cppclass Common:
     int journal_idle             # atomic: the store waits for something to do
     bool journal_closed          # nothing more comes; under journal_lock
     bool journal_poked           # the store's thread is to look about it; under journal_lock
+    unique_ptr[NodeHub] nodes    # its own lock; NULL: there are no other nodes; made before the reactors run
     pthread_mutex_t events_lock
     vector[Event*] events        # under events_lock
     int event_wake               # eventfd

@@ -45,6 +45,7 @@ cdef cppclass CacheEntry:
     uint64_t reactors            # bit mask of the other reactors that have plain subscribers
     uint64_t stored_reactors     # those among them with subscribers that the store holds
     uint64_t streams             # bit mask of the streams that keep it
+    uint32_t nodes               # bit mask of the other nodes that have subscribers
     bool stored                  # the store holds a receiver of it, here or elsewhere, or a group's
     uint8_t plugins              # PLUGIN_*
     vector[Receiver] receivers

@@ -61,6 +61,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_KEPT,
     MAIL_MESSAGE,
     MAIL_MOVED,
+    MAIL_NODE,
     MAIL_PAUSE,
     MAIL_PUBLISH,
     MAIL_REMOVED,
@@ -70,6 +71,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ROSTER,
     MAIL_ROWS,
     MAIL_RULES,
+    MAIL_SETTLE,
     MAIL_SHARD,
     MAIL_STOP,
     MAIL_SUBSCRIBE,
@@ -78,6 +80,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     Mail,
 )
 from cython.cimports.tidemq.engine.state.section import Section, StoredRows
+from cython.cimports.tidemq.engine.turn.arriving import accept_arrived, begin_settling
 
 
 def _adopt(r, mail):
@@ -290,6 +293,10 @@ def handle_mail(r, mail):
         call_roll(r, mail)
     elif kind == MAIL_INQUIRY:
         answer_inquiry(r, mail)
+    elif kind == MAIL_NODE:
+        accept_arrived(r, mail)
+    elif kind == MAIL_SETTLE:
+        begin_settling(r, mail.number, mail.reason)
     elif kind == MAIL_STOP:
         _stop(r)
     else:

@@ -89,6 +89,7 @@ from cython.cimports.tidemq.engine.queues.backlogs import continue_backlogs
 from cython.cimports.tidemq.engine.queues.cache import free_cache
 from cython.cimports.tidemq.engine.queues.dating import continue_dating, follow_clock
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
+from cython.cimports.tidemq.engine.queues.forwarding import hand_to_nodes
 from cython.cimports.tidemq.engine.queues.groups import free_groups
 from cython.cimports.tidemq.engine.queues.handbacks import HANDBACK_SLICE, continue_handbacks, end_handbacks
 from cython.cimports.tidemq.engine.queues.memory_ceiling import check_memory, continue_overloaded
@@ -102,9 +103,11 @@ from cython.cimports.tidemq.engine.queues.shards import continue_groups, look_at
 from cython.cimports.tidemq.engine.state.client import CONNECTED, OUTPUT_BLOCK, Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.state.mail import TIMER_CONNECTION, TIMER_LISTENING, TIMER_THROTTLED, Timer
+from cython.cimports.tidemq.engine.state.nodes import NODES_MAX
 from cython.cimports.tidemq.engine.state.queue import RELEASED, SENT, Entry, Outbox
 from cython.cimports.tidemq.engine.state.reactor import Reactor
 from cython.cimports.tidemq.engine.state.work import begin_work, is_enough
+from cython.cimports.tidemq.engine.turn.arriving import continue_nodes
 from cython.cimports.tidemq.engine.turn.departing import post_departing
 from cython.cimports.tidemq.engine.turn.gathering import begin_gathering, gather, note_turn
 from cython.cimports.tidemq.engine.turn.listening import accept_connections, is_listening, watch_listening
@@ -146,6 +149,7 @@ def new_reactor(common, index):
     r.read_buffer = cython.cast(cython.pointer[uint8_t], obtain(_READ_CAPACITY))
     r.wrapped_buffer = cython.cast(cython.pointer[uint8_t], obtain(_READ_CAPACITY))
     r.heads.resize(16)
+    r.nodes.resize(NODES_MAX)
     getrandom(cython.address(r.cache.seed), 8, 0)
     pthread_mutex_init(cython.address(r.inbox_lock), cython.NULL)
     r.now_ns = clock_ns()
@@ -404,12 +408,16 @@ def _end_turn(r):
         hand_over(r)
     keep_promises(r)
     publish_tally(r)
+    if r.nodes_written:
+        hand_to_nodes(r)
     post_outgoing(r)
     while index < r.touched.size():
         begin_work(r)  # its will, with which it cannot wait
         _settle(r, r.touched[index])
         index += 1
     r.touched.clear()
+    if r.nodes_written:
+        hand_to_nodes(r)
     post_outgoing(r)
     post_departing(r)
     publish_tally(r)
@@ -440,13 +448,15 @@ def _wait_ms(r):
         return 0
     if r.overloaded_left or r.reviews.size() or r.reading.size() or r.dating_at < r.dating_buckets:
         return 0
+    if r.nodes_settled or r.arrived_ready:
+        return 0
     watching: cython.bint = r.strained.size() or load_int(cython.address(r.common.overloaded), RELAXED)
     watching = watching or r.group_list.size() > 0 or r.drops.size() > 0 or r.lingering.size() > 0
     watching = watching or r.sweep != cython.NULL
     wait: int64_t = _TICK_MS if watching else _IDLE_MS
     if r.unmarked.size():
         wait = min(wait, max(r.unmarked.front().sent_ms + MARK_MS - r.now_ms, cython.cast(int64_t, 0)))
-    if r.flooding.size() or r.stopping:
+    if r.flooding.size() or r.stopping or r.nodes_holding or r.arrived.size():
         wait = 1
     if r.timers.size():
         left: int64_t = r.timers[0].due_ms - clock_ms()
@@ -522,6 +532,8 @@ def run_reactor(r):
         r.handback_left = HANDBACK_SLICE
         follow_clock(r)
         _read_mail(r)
+        if r.common.nodes.get() != cython.NULL:
+            continue_nodes(r)
         for index in range(count):
             _handle_event(r, cython.address(events[index]))
         _run_resumed(r)

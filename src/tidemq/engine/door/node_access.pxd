@@ -1,0 +1,21 @@
+from libc.stdint cimport int64_t
+from libcpp.string cimport string
+
+from tidemq.engine.base.hashing cimport SeededHash
+from tidemq.engine.door.engine cimport Engine
+from tidemq.engine.state.nodes cimport NodeHub
+
+cdef class NodeAccess:
+    cdef Engine engine
+    cdef NodeHub* hub                # the engine's
+    cdef bint closed
+    cdef size_t batch_bytes_max
+    cdef SeededHash hash             # of topics, to reactors
+    cdef unsigned char marks[16]     # the address of one stands for the node in the subscription index
+    cdef long long filters[16]       # how many each node has
+    cdef object _check_node(self, object node)
+    cdef object _check_filters(self, object filters)
+    cdef object _batches(self, unsigned int node, string* records)
+
+# of this module alone
+cdef void _wait(NodeHub* hub, int64_t timeout_ns) noexcept nogil

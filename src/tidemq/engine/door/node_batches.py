@@ -1,0 +1,205 @@
+"""Batches from other nodes of a cluster: checked whole, here and nowhere else, before any of it is acted on.
+
+A batch is a NodeBatchHead and records, each a NodeRecord and what it says the lengths of (``state/nodes``).
+One byte that is wrong, and nothing of the batch is applied: its sender is not what it seems, or not of this
+version.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t
+from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.tidemq.engine.base.asserting import holds
+from cython.cimports.tidemq.engine.door.node_batches import (
+    BATCH_CUT,
+    BATCH_FIELD,
+    BATCH_FOREIGN,
+    BATCH_FORMAT,
+    BATCH_KIND,
+    BATCH_NO_HEAD,
+    BATCH_PROPERTIES,
+    BATCH_TOPIC,
+    BATCH_WHOLE,
+    BatchCheck,
+    BatchFault,
+)
+from cython.cimports.tidemq.engine.state.nodes import (
+    NODE_ANSWER,
+    NODE_ASKS,
+    NODE_BATCH_FORMAT,
+    NODE_BATCH_MAGIC,
+    NODE_MESSAGE,
+    NODE_RETAIN,
+    NodeBatchHead,
+    NodeRecord,
+)
+from cython.cimports.tidemq.wire.cursor import Cursor
+from cython.cimports.tidemq.wire.properties import Properties, has_property, read_properties
+from cython.cimports.tidemq.wire.protocol import (
+    FAULT_NONE,
+    PROP_MESSAGE_EXPIRY,
+    PROP_TOPIC_ALIAS,
+    PUBLISH,
+    RC_QUOTA_EXCEEDED,
+    Span,
+)
+from cython.cimports.tidemq.wire.topics import check_topic_levels, check_topic_text
+
+_LEFT_MS_MAX = cython.declare(int64_t, 0xFFFFFFFF * 1000)  # Message Expiry Interval
+_PAYLOAD_MAX = cython.declare(cython.uint, 0x0FFFFFFF)  # of a packet
+
+# in the order of BatchFault
+WRONG = (
+    "it is whole",
+    "it is shorter than its head, 16 bytes",
+    "it does not begin as a batch of a node does",
+    "it is of another format than this node's",
+    "a record goes beyond its end",
+    "a record is neither a message nor an answer",
+    "a record has a value that it cannot have",
+    "a topic name is empty, no topic name, below $SYS/, or beyond topic_bytes_max or topic_levels_max",
+    "properties are malformed, or of those that are not passed on",
+)
+
+
+def _record_size(record):
+    size: cython.size_t = cython.sizeof(NodeRecord)
+    size += record.topic_size
+    size += record.properties_size
+    size += record.payload_size
+    return size
+
+
+def check_batch(batch, limits):
+    """Whether all of a batch is what it has to be; else what is wrong with which byte's record."""
+    head: NodeBatchHead
+    record: NodeRecord
+    result: BatchCheck = BatchCheck(BATCH_WHOLE, 0)
+    if batch.size < cython.sizeof(NodeBatchHead):
+        result.fault = BATCH_NO_HEAD
+        return result
+    memcpy(cython.address(head), batch.data, cython.sizeof(NodeBatchHead))
+    if head.magic != NODE_BATCH_MAGIC or head.format != NODE_BATCH_FORMAT:
+        result.fault = BATCH_FOREIGN if head.magic != NODE_BATCH_MAGIC else BATCH_FORMAT
+        return result
+    result.at = cython.sizeof(NodeBatchHead)
+    while result.at < batch.size:
+        left: cython.size_t = batch.size - result.at
+        if left < cython.sizeof(NodeRecord):
+            result.fault = BATCH_CUT
+            return result
+        memcpy(cython.address(record), batch.data + result.at, cython.sizeof(NodeRecord))
+        if _record_size(cython.address(record)) > left:
+            result.fault = BATCH_CUT
+            return result
+        result.fault = _check_record(
+            cython.address(record), batch.data + result.at + cython.sizeof(NodeRecord), limits
+        )
+        if result.fault != BATCH_WHOLE:
+            return result
+        result.at += _record_size(cython.address(record))
+    return result
+
+
+def _check_record(record, at, limits):
+    """``at``: what follows the record, which is all there."""
+    fault: BatchFault = BATCH_KIND
+    if record.kind == NODE_ANSWER:
+        return _check_answer(record)
+    if record.kind == NODE_MESSAGE:
+        fault = _check_message(record)
+    if fault != BATCH_WHOLE:
+        return fault
+    if not _is_topic(Span(at, record.topic_size), limits):
+        return BATCH_TOPIC
+    if not _are_properties(at + record.topic_size, record.properties_size):
+        return BATCH_PROPERTIES
+    return BATCH_WHOLE
+
+
+def _check_answer(record):
+    nothing: cython.bint = (
+        record.qos == 0
+        and record.flags == 0
+        and record.spare == 0
+        and record.topic_size == 0
+        and record.properties_size == 0
+        and record.payload_size == 0
+        and record.left_ms == 0
+    )
+    known: cython.bint = record.reason == 0 or record.reason in (0x80, 0x83, RC_QUOTA_EXCEEDED)
+    return BATCH_WHOLE if nothing and known and record.clock else BATCH_FIELD
+
+
+def _check_message(record):
+    asks: cython.bint = record.flags & NODE_ASKS
+    good: cython.bint = (
+        record.qos <= 2
+        and not record.flags & ~(NODE_RETAIN | NODE_ASKS)
+        and record.reason == 0
+        and record.spare == 0
+        and record.payload_size <= _PAYLOAD_MAX
+        and 0 <= record.left_ms <= _LEFT_MS_MAX
+    )
+    # a question is about a message that can be kept, and has a name
+    return BATCH_WHOLE if good and (not asks or (record.qos and record.clock)) else BATCH_FIELD
+
+
+def _is_topic(topic, limits):
+    if topic.size == 0 or topic.size > limits.topic_bytes_max:
+        return False
+    if topic.size >= 5 and memcmp(topic.data, cython.cast(cython.p_char, b"$SYS/"), 5) == 0:
+        return False  # each node has its own
+    if check_topic_text(cython.address(topic)) != FAULT_NONE:
+        return False
+    return check_topic_levels(cython.address(topic), limits.topic_levels_max) == FAULT_NONE
+
+
+def _are_properties(at, size):
+    """Whether they are as a server forwards them: without expiry, alias and subscription identifiers."""
+    found: Properties
+    if size == 0:
+        return True
+    c: Cursor = Cursor(at, at + size, FAULT_NONE)
+    read_properties(cython.address(c), PUBLISH, cython.address(found))
+    if c.fault != FAULT_NONE or c.at != c.end or found.raw.size == 0:
+        return False
+    if has_property(cython.address(found), PROP_MESSAGE_EXPIRY):
+        return False
+    return not has_property(cython.address(found), PROP_TOPIC_ALIAS) and found.subscription_id_count == 0
+
+
+def deal_batch(batch, hash, dealt):
+    """Messages by topic, so that those of a topic stay in order; answers to the reactor that asked."""
+    record: NodeRecord
+    at: cython.size_t = cython.sizeof(NodeBatchHead)
+    count: cython.size_t = dealt.size()
+    reactor: cython.size_t
+    while at < batch.size:
+        memcpy(cython.address(record), batch.data + at, cython.sizeof(NodeRecord))
+        size: cython.size_t = _record_size(cython.address(record))
+        holds(at + size <= batch.size, b"node batches: one that is dealt out was checked")
+        if record.kind == NODE_ANSWER:
+            reactor = record.clock & 63
+            if reactor >= count:
+                reactor = 0  # of an earlier life with more reactors: to nothing that it has asked
+        else:
+            reactor = hash.of(batch.data + at + cython.sizeof(NodeRecord), record.topic_size) % count
+        dealt[0][reactor].append(cython.cast(cython.p_char, batch.data + at), size)
+        at += size
+
+
+def cut_records(records, at, bytes_max):
+    """The records are our own."""
+    record: NodeRecord
+    end: cython.size_t = at
+    while end < records.size():
+        holds(
+            records.size() - end >= cython.sizeof(NodeRecord),
+            b"node batches: what goes out is whole records",
+        )
+        memcpy(cython.address(record), records.data() + end, cython.sizeof(NodeRecord))
+        size: cython.size_t = _record_size(cython.address(record))
+        if end > at and end + size - at > bytes_max:
+            break
+        end += size
+    return end

@@ -1,0 +1,16 @@
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from tidemq.engine.base.message cimport Passage
+from tidemq.engine.state.nodes cimport NodeRecord
+from tidemq.engine.state.reactor cimport Reactor
+
+cdef void forward(Reactor* r, Passage* p, uint32_t nodes) noexcept nogil   # `nodes`: bit mask
+cdef void answer_node(Reactor* r, uint8_t node, uint64_t asked, uint8_t reason) noexcept nogil
+cdef void hand_to_nodes(Reactor* r) noexcept nogil
+cdef void release_held_back(Reactor* r) noexcept nogil
+
+# of this module alone
+cdef void _forward_to(Reactor* r, Passage* p, uint8_t node, NodeRecord* record) noexcept nogil
+cdef bint _reserve(Reactor* r, Passage* p, uint8_t node, int64_t size) noexcept nogil
+cdef void _append(Reactor* r, uint8_t node, const NodeRecord* record) noexcept nogil
+cdef void _hold_back(Reactor* r, uint8_t node, uint64_t feeder) noexcept nogil

@@ -1,0 +1,200 @@
+"""To other nodes of a cluster: a node is what another reactor is.
+
+A message whose topic's cache entry has a node's bit is written once for that node, as bytes, and handed over
+at the end of the turn together with all else for it. That node matches it again. At QoS 1 and 2 it answers
+when everybody there has kept it, and until then the publisher's promise waits, as it does for a reactor. What
+has come from a node goes to no node.
+
+The answer names the message's id, by its clock, which is of this life of the process alone, and
+``NodeSide.asked`` knows which promise that is about. So an answer that comes twice, or late, or to nothing,
+is counted and has no other effect.
+
+What is under way to a node is bounded by ``node_bytes_max``. Above half of it, who publishes at QoS 1 or 2 to
+that node is not read from until it is below a quarter: nothing of theirs is lost, and nobody else waits. At
+the limit a message of QoS 0 is dropped for that node, and one of QoS 1 or 2 that nobody could hold back, of a
+will above all, is refused, as where a queue is full. One that is larger than the limit goes alone.
+
+No-local needs nothing here: it is about a publisher's own subscriptions, and a client is on one node.
+
+If this process dies before all nodes have answered a QoS 2 message, its publisher sends it again, and nodes
+that have it get it a second time; a queue for each node that outlives the process would have to remember.
+"""
+
+import cython
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t
+from cython.cimports.libc.string import memset
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.asserting import holds
+from cython.cimports.tidemq.engine.base.counters import C_DROPPED_NODE_FULL, C_MESSAGES_TO_NODES
+from cython.cimports.tidemq.engine.base.locks import lock, unlock
+from cython.cimports.tidemq.engine.base.steps import count_steps
+from cython.cimports.tidemq.engine.base.system import RELAXED, add_i64, load_i64, pthread_cond_signal
+from cython.cimports.tidemq.engine.journal.journal import next_id
+from cython.cimports.tidemq.engine.link.backpressure import pause_feeder, resume_feeder
+from cython.cimports.tidemq.engine.link.drops import note_drop
+from cython.cimports.tidemq.engine.state.client import Connection
+from cython.cimports.tidemq.engine.state.handles import connection_of, reactor_of
+from cython.cimports.tidemq.engine.state.nodes import (
+    NODE_ANSWER,
+    NODE_ASKS,
+    NODE_MESSAGE,
+    NODE_RETAIN,
+    NODES_MAX,
+    NodeHub,
+    NodeRecord,
+    NodeSide,
+)
+from cython.cimports.tidemq.wire.cursor import varint_size, write_varint
+from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
+
+_SLICE = cython.declare(cython.size_t, 4096)  # publishers that go on in one turn
+
+
+def forward(r, p, nodes):
+    """Writes a message for each of these nodes. Who waits for its answer is told by ``p.answers``."""
+    record: NodeRecord
+    memset(cython.address(record), 0, cython.sizeof(NodeRecord))
+    record.kind = NODE_MESSAGE
+    record.qos = p.qos
+    record.flags = NODE_RETAIN if p.retain else 0
+    record.topic_size = cython.cast(cython.ushort, p.topic.size)
+    record.payload_size = p.payload.size
+    if p.properties.size:
+        record.properties_size = p.properties.size + varint_size(p.properties.size)
+    record.clock = p.id.clock
+    if p.token:
+        record.flags |= NODE_ASKS
+        if record.clock == 0:
+            record.clock = next_id(r).clock  # without a store nobody else needs one
+    if p.expires_ms:
+        record.left_ms = max(p.expires_ms - r.now_ms, cython.cast(int64_t, 1))
+    node: uint8_t = 0
+    while nodes:
+        if nodes & 1:
+            _forward_to(r, p, node, cython.address(record))
+        nodes >>= 1
+        node += 1
+
+
+def _forward_to(r, p, node, record):
+    length: uint8_t[4]
+    size: int64_t = cython.sizeof(NodeRecord)
+    size += record.topic_size
+    size += record.properties_size
+    size += record.payload_size
+    if not _reserve(r, p, node, size):
+        note_drop(r, cython.NULL, C_DROPPED_NODE_FULL, 1)
+        if p.qos:
+            p.refused = RC_QUOTA_EXCEEDED
+        return
+    side: cython.pointer[NodeSide] = cython.address(r.nodes[node])
+    before: cython.size_t = side.out.size()
+    _append(r, node, record)
+    into: cython.pointer[string] = cython.address(side.out)
+    into.append(cython.cast(cython.p_char, p.topic.data), p.topic.size)
+    if record.properties_size:
+        write_varint(length, p.properties.size)
+        into.append(cython.cast(cython.p_char, length), record.properties_size - p.properties.size)
+        into.append(cython.cast(cython.p_char, p.properties.data), p.properties.size)
+    if p.payload.size:
+        into.append(cython.cast(cython.p_char, p.payload.data), p.payload.size)
+    holds(
+        cython.cast(int64_t, into.size() - before) == size,
+        b"forwarding: as many bytes are under way as are written",
+    )
+    r.tally[C_MESSAGES_TO_NODES] += 1
+    p.receivers += 1
+    if p.token:
+        side.asked[record.clock] = p.token
+        p.answers += 1
+
+
+def _reserve(r, p, node, size):
+    """Whether there is room for so many bytes more, which then are under way."""
+    most: int64_t = r.common.limits.node_bytes_max
+    count: cython.pointer[int64_t] = cython.address(r.common.nodes.get().under_way[node])
+    under_way: int64_t = add_i64(count, size, RELAXED)
+    if under_way > most and under_way != size:
+        add_i64(count, -size, RELAXED)
+        return False
+    if p.qos and under_way > most // 2:
+        _hold_back(r, node, p.feeder)
+    return True
+
+
+def _append(r, node, record):
+    r.nodes[node].out.append(
+        cython.cast(cython.p_char, cython.cast(cython.p_void, record)), cython.sizeof(NodeRecord)
+    )
+    r.nodes_written |= cython.cast(uint32_t, 1) << node
+
+
+def answer_node(r, node, asked, reason):
+    """Tells a node that everybody here has kept its message, or why not. There is always room for that: it is
+    as many bytes as the question had at least.
+    """
+    record: NodeRecord
+    memset(cython.address(record), 0, cython.sizeof(NodeRecord))
+    record.kind = NODE_ANSWER
+    record.reason = reason
+    record.clock = asked
+    add_i64(
+        cython.address(r.common.nodes.get().under_way[node]),
+        cython.cast(int64_t, cython.sizeof(NodeRecord)),
+        RELAXED,
+    )
+    _append(r, node, cython.address(record))
+
+
+def hand_to_nodes(r):
+    """Hands over what was written since the last time: one lock, and one wake-up at the most."""
+    node: uint8_t
+    hub: cython.pointer[NodeHub] = r.common.nodes.get()
+    lock(cython.address(hub.lock))
+    for node in range(NODES_MAX):
+        if not r.nodes_written >> node & 1:
+            continue
+        out: cython.pointer[string] = cython.address(r.nodes[node].out)
+        if hub.closed:
+            add_i64(cython.address(hub.under_way[node]), -cython.cast(int64_t, out.size()), RELAXED)
+        elif hub.pending[node].empty():
+            hub.pending[node].swap(out[0])
+        else:
+            hub.pending[node].append(out[0])
+        out.clear()
+    if hub.waiting:
+        pthread_cond_signal(cython.address(hub.ready))
+    unlock(cython.address(hub.lock))
+    r.nodes_written = 0
+
+
+def _hold_back(r, node, feeder):
+    """Reads nothing more from a publisher of this reactor until less is under way to the node."""
+    if feeder == 0 or reactor_of(feeder) != r.index:
+        return
+    c: cython.pointer[Connection] = connection_of(r, feeder)
+    if c != cython.NULL and c.pause_count == 0:
+        r.nodes[node].held.push_back(feeder)
+        r.nodes_holding |= cython.cast(uint32_t, 1) << node
+        pause_feeder(r, feeder)
+
+
+def release_held_back(r):
+    """Once a turn: publishers go on, who have waited longest first, where less is under way now."""
+    node: uint8_t
+    index: cython.size_t
+    for node in range(NODES_MAX):
+        if not r.nodes_holding >> node & 1:
+            continue
+        under_way: int64_t = load_i64(cython.address(r.common.nodes.get().under_way[node]), RELAXED)
+        if under_way > r.common.limits.node_bytes_max // 4:
+            continue
+        side: cython.pointer[NodeSide] = cython.address(r.nodes[node])
+        holds(not side.held.empty(), b"forwarding: where publishers wait it is known who")
+        count: cython.size_t = min(side.held.size(), _SLICE)
+        for index in range(count):
+            count_steps(1)
+            resume_feeder(r, side.held[index])
+        side.held.erase(side.held.begin(), side.held.begin() + count)
+        if side.held.empty():
+            r.nodes_holding &= ~(cython.cast(uint32_t, 1) << node)
