@@ -149,6 +149,6 @@ PLANTED: list[Break] = [
         "door/node_batches.py",
         "        end += size\n",
         "        end += size - 1\n",
-        ("tests/adversity/test_nodes.py::test_batches_have_a_size",),
+        ("tests/adversity/test_node_batches.py::test_a_batch_that_is_wrong_is_refused_whole",),
     ),
 ]
