@@ -190,6 +190,20 @@ def test_what_is_settled_can_be_refused(start_engine: StartEngine) -> None:
         assert len(there.rest()) == 11
 
 
+def test_very_much_is_settled_in_slices(start_engine: StartEngine) -> None:
+    one = start_engine(2, linked=LINKED, receive_max=2000)
+    one.nodes.change_filters(4, [], ["a"])
+    clients = [connected(one) for _ in range(8)]
+    for client in clients:
+        client.send(*[publish("a", b"x", 1, packet_id, 5) for packet_id in range(1, 1501)])
+    one.wait_for("messages_to_nodes", 8 * 1500)
+    one.nodes.drop_node(4)
+    one.nodes.settle(4, 0)
+    for client in clients:
+        for packet_id in range(1, 1501):
+            client.expect(PUBACK, packet_id=packet_id, reason=0)
+
+
 def test_a_node_that_is_full_loses_qos_0_and_holds_the_others(start_engine: StartEngine) -> None:
     one, other = two(start_engine, node_bytes_max=65_536)
     with meshed(one, other) as mesh:
