@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from durable.nodes import AskingNode, Node
 from durable.server import Server, StoreDouble
 
 
@@ -20,6 +21,11 @@ class Servers:
     def __call__(self, kind: str = "memory", reactors: int = 1, **settings: Any) -> Server:
         store = None if kind == "none" else StoreDouble(kind, self.folder / f"data{len(self.started)}")
         return self._remember(Server(store, reactors, **settings))
+
+    def node(self, reactors: int = 1, *, asks: bool = False, **settings: Any) -> Any:
+        """One of several between which sessions move, see `nodes`."""
+        store = StoreDouble("memory", self.folder / f"data{len(self.started)}")
+        return self._remember((AskingNode if asks else Node)(store, reactors, **settings))
 
     def restart(self, server: Server, crash: bool, **changes: Any) -> Server:
         return self._remember(server.restart(crash, **changes))

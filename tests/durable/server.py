@@ -151,6 +151,8 @@ class Server:
     """A running engine and keeper; `port` is where it listens. Without a store there is no keeper. Further
     keywords are limits."""
 
+    access_kind: type[StoreAccess] = StoreAccess
+
     def __init__(
         self,
         store: StoreDouble | None,
@@ -177,9 +179,9 @@ class Server:
         if store is not None:
             self.store = store
             self.damage = store.open()
-            access = StoreAccess(self.engine)
-            self.streams = Streams(store, access, store.folder)
-            self.keeper = Keeper(store, access, bytes_max=store_bytes_max, streams=self.streams)
+            self.access = self.access_kind(self.engine)
+            self.streams = Streams(store, self.access, store.folder)
+            self.keeper = Keeper(store, self.access, bytes_max=store_bytes_max, streams=self.streams)
             self.keeper.load()
             self.damage += self.streams.load(streams)
         self.stored = store is not None
@@ -232,7 +234,7 @@ class Server:
             self.stop()
             store = self.store.reopened()
         meanwhile()
-        return Server(store, reactors or self.reactors, **(self.settings | changes))
+        return type(self)(store, reactors or self.reactors, **(self.settings | changes))
 
     # --- what the test asks ------------------------------------------------------------------------
 

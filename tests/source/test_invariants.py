@@ -21,6 +21,8 @@ FEWER: dict[str, str] = {  # than two invariants, and why
     "door/node_access": "hands filters, bytes and answers over",
     "door/plugin_access": "hands filters and answers over; one of its own",
     "door/rule_book": "makes a policy in one call",
+    "door/restoring": "bytes into structs, which `arrivals` installs; one of its own",
+    "door/session_moves": "looks at rows, which `arrivals` installs",
     "door/rosters": "Python objects into a struct and back",
     "door/rule_row": "plain Python data",
     "door/topic_rule_book": "makes the rules in one call",
@@ -34,6 +36,9 @@ FEWER: dict[str, str] = {  # than two invariants, and why
     "link/replies": "encodes packets",
     "link/visits": "asks `guarding`, which has two; one of its own",
     "state/wall_clock": "one function changes something; one",
+    "clients/finding": "asks once; one of its own",
+    "clients/leaving": "what `sessions` has of one that ends",
+    "queues/outside_rows": "what `queueing` has, which has more than two; one of its own",
     "clients/releasing": "what `holding` has, which has more than two",
     "turn/scheduling": "two system calls",
 }

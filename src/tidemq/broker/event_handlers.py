@@ -28,6 +28,7 @@ from tidemq.engine.door.events import (
     Received,
     Replaying,
     Revoked,
+    SessionRequest,
     Spanned,
     Stopped,
     SubscribeRequest,
@@ -56,6 +57,7 @@ class EventHandlers:
         return {
             ConnectRequest: lambda event: door.on_connect(event, decisions),
             AuthRequest: decisions.on_auth,
+            SessionRequest: decisions.on_session,
             SubscribeRequest: lambda event: door.on_subscribe(event, decisions),
             Unsubscribed: replays.on_unsubscribed,
             Judged: replays.on_judged,

@@ -63,6 +63,23 @@ LET_IN: list[Break] = [
         ("tests/conformance/test_authorisation.py",),
     ),
     Break(
+        "connecting: a client whose session is looked for is not read from",
+        "clients/finding.py",
+        "    c.state = FINDING\n    c.asked = True\n",
+        "    c.state = FINDING\n",
+        ("tests/durable/test_session_requests.py::test_a_client_can_be_refused",),
+    ),
+    Break(
+        "finding: a session is asked for once",
+        "clients/connecting.py",
+        "    c.identity.session_name = cython.NULL\n"
+        "    data: unique_ptr[string] = unique_ptr[string](c.identity.session_data)\n"
+        "    c.identity.session_data = cython.NULL\n"
+        "    admit(r, c, cython.address(name), data.get(), False)\n",
+        "    admit(r, c, cython.address(name), cython.NULL, True)\n",
+        ("tests/durable/test_session_requests.py::test_a_second_answer_is_ignored",),
+    ),
+    Break(
         "connecting: a CONNECT is kept until its client is in",
         "clients/connecting.py",
         "    c.connect_packet = keep_packet(r, first, body, size)\n",

@@ -103,11 +103,18 @@ PLANTED: list[Break] = [
         ),
     ),
     Break(
-        "restoring: what was in flight comes back to its place",
-        "door/restoring.py",
-        "    while box.tail < sequence:",
-        "    while box.tail <= sequence:",
+        "arrivals: what was in flight comes back to its place",
+        "queues/arrivals.py",
+        "    while box.tail < place:",
+        "    while box.tail <= place:",
         ("tests/unit/test_rows.py::test_rows_that_follow_the_layouts_are_taken",),
+    ),
+    Break(
+        "arrivals: places were looked at before a session is installed",
+        "door/session_moves.py",
+        "        elif entry.place <= last or entry.place - first >= 65535:\n",
+        "        elif entry.place > last and entry.place - first >= 65535:\n",
+        ("tests/durable/test_session_moves.py::test_rows_that_cannot_be_read_are_refused_whole",),
     ),
     Break(
         "dismantling: no connection outlives its reactor",

@@ -12,7 +12,7 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemq.broker.access.bans import Bans
 from tidemq.broker.access.connected_clients import Clients
+from tidemq.broker.access.exchange import Exchange, of_disconnect
 from tidemq.broker.access.failed_logins import FailedLogins
 from tidemq.broker.access.remembered import Remembered
-from tidemq.broker.acl_rules import rows_of
 from tidemq.broker.fault_log import Lines
 from tidemq.broker.hooks import Hooks
 from tidemq.broker.providers import (
@@ -57,6 +57,7 @@ from tidemq.engine.door.events import (
     Disconnected,
     PublishRequest,
     Replaying,
+    SessionRequest,
     SubscribeRequest,
 )
 from tidemq.errors import UsageError
@@ -68,85 +69,11 @@ _log = logging.getLogger("tidemq.access")
 
 Decide = Callable[[], Coroutine[Any, Any, None]]
 Refuse = Callable[[int], None]
+FindSession = Callable[[SessionRequest], Awaitable[int]]
 
 _FAILURE = 0x80  # reason codes from here on
 _SHOWN = 200  # characters of a filter, in a reason string
 _LOGIN_FAILED = frozenset({BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED})
-
-
-# where a connected client is refused, and DISCONNECT does not have the code that CONNACK has
-_OF_DISCONNECT = {
-    BAD_USER_NAME_OR_PASSWORD: NOT_AUTHORIZED,
-    BAD_AUTHENTICATION_METHOD: NOT_AUTHORIZED,
-    SERVER_UNAVAILABLE: SERVER_BUSY,
-}
-
-
-def _of_disconnect(reason: int) -> int:
-    return _OF_DISCONNECT.get(reason, reason)
-
-
-class _Exchange:
-    """One client's authentication: sends it challenges and, at last, the verdict."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        replies: dict[int, asyncio.Future[bytes | None]],
-        replies_max: int,
-        request: ConnectRequest | AuthRequest,
-    ) -> None:
-        self._engine = engine
-        self._replies = replies
-        self._replies_max = replies_max
-        self._connection = request.connection
-        self._client_id = request.client_id
-        self._is_connected = self._answers_auth = isinstance(request, AuthRequest)
-
-    async def challenge(self, data: bytes | None) -> bytes | None:
-        """Sends the data in an AUTH packet and returns the data of the client's. Where too many clients are
-        waited for, the one that has kept us waiting for longest is late: TimeoutError."""
-        replies = self._replies
-        if len(replies) >= self._replies_max:
-            oldest = replies.pop(next(iter(replies)))
-            if not oldest.done():
-                oldest.set_exception(TimeoutError())
-        reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        replies[self._connection] = reply
-        self.answer(Verdict(CONTINUE_AUTHENTICATION, auth_data=data))
-        try:
-            return await reply
-        finally:
-            if replies.get(self._connection) is reply:
-                del replies[self._connection]
-
-    def answer(self, verdict: Verdict) -> None:
-        """Answers what the client sent last: its CONNECT or, after a challenge, its AUTH."""
-        if self._answers_auth:
-            reason = verdict.reason
-            if reason == SUCCESS and verdict.client_id not in ("", self._client_id):
-                reason = NOT_AUTHORIZED  # too late: after an AUTH the engine takes the client's own
-            reason = _of_disconnect(reason) if self._is_connected else reason
-            self._engine.answer_auth(
-                self._connection,
-                reason,
-                verdict.auth_data,
-                username=verdict.username,
-                groups=verdict.groups,
-                rules=None if verdict.rules is None else rows_of(verdict.rules),
-            )
-        else:
-            self._engine.answer_connect(
-                self._connection,
-                verdict.reason,
-                client_id=verdict.client_id or self._client_id,
-                auth_data=verdict.auth_data,
-                reason_string=verdict.reason_string,
-                username=verdict.username,
-                groups=verdict.groups,
-                rules=None if verdict.rules is None else rows_of(verdict.rules),
-            )
-        self._answers_auth = True
 
 
 class _Identity(NamedTuple):
@@ -180,13 +107,15 @@ class Decisions:
         self._clients = Clients(self._end_time, config.limits.connections_max)
         self._remembered: Remembered[Access, bool] = Remembered(config.decision_cache_max)
         self._failed_logins = FailedLogins(config)
-        self._delayed: dict[_Exchange, asyncio.TimerHandle] = {}  # refusals that are not said yet
+        self._delayed: dict[Exchange, asyncio.TimerHandle] = {}  # refusals that are not said yet
         self.counts: Counter[str] = Counter()
         self.bans = Bans()  # that operators have made
         self.file_bans = Bans()  # of bans_file
         self._failures = Lines(config.fault_lines_max, "failures of decisions", logging.ERROR)
         # who may veto a message is asked about each
         self._engine_may_answer = not hooks.has("authorise")
+        self._find_session: FindSession | None = None
+        self._session_ready: Callable[[int, int], None] = lambda *_: None
 
         authorises = authoriser is not None or hooks.has("authorise")
         authenticates = any(authenticator is not None for authenticator in authenticators.values())
@@ -218,11 +147,27 @@ class Decisions:
         decide = partial(self._admit, request, exchange)
         self._start(decide, refuse, late=SERVER_UNAVAILABLE)
 
+    def find_sessions(self, find: FindSession, ready: Callable[[int, int], None]) -> None:
+        """Who has a client's session brought to this engine: `find` returns when it is here, or there is
+        none, with 0, or with the reason that the client is refused with. `ready`:
+        ``StoreAccess.session_ready``.
+        """
+        self._find_session, self._session_ready = find, ready
+
+    def on_session(self, request: SessionRequest) -> None:
+        """Answers a client that is let in and waits for its session."""
+        ready = partial(self._session_ready, request.connection)
+        self._start(partial(self._bring_session, request, ready), ready, late=SERVER_UNAVAILABLE)
+
+    async def _bring_session(self, request: SessionRequest, ready: Refuse) -> None:
+        assert self._find_session is not None
+        ready(await self._find_session(request))
+
     def on_auth(self, request: AuthRequest) -> None:
         """Passes a client's AUTH to the exchange that waits for it, or starts to authenticate it again."""
 
         def refuse(reason: int) -> None:
-            self._engine.answer_auth(request.connection, _of_disconnect(reason))
+            self._engine.answer_auth(request.connection, of_disconnect(reason))
 
         reply = self._replies.pop(request.connection, None)
         if reply is not None and not reply.done():
@@ -284,8 +229,8 @@ class Decisions:
         self.counts["clients_expired"] += 1
         self._engine.disconnect(client_id, MAXIMUM_CONNECT_TIME)
 
-    def _exchange(self, request: ConnectRequest | AuthRequest) -> _Exchange:
-        return _Exchange(self._engine, self._replies, max(1, self._config.decisions_waiting_max), request)
+    def _exchange(self, request: ConnectRequest | AuthRequest) -> Exchange:
+        return Exchange(self._engine, self._replies, max(1, self._config.decisions_waiting_max), request)
 
     def _start(self, decide: Decide, refuse: Refuse, *, late: int) -> None:
         # those that wait for their clients are not counted: clients that say nothing would keep others out
@@ -321,7 +266,7 @@ class Decisions:
             async with self._slots:
                 await self._hooks.notify(hook, event)
 
-    async def _admit(self, request: ConnectRequest, exchange: _Exchange) -> None:
+    async def _admit(self, request: ConnectRequest, exchange: Exchange) -> None:
         if self._is_banned(exchange, request, request.username):
             return
         logins, plain = self._failed_logins, request.auth_method is None
@@ -332,7 +277,7 @@ class Decisions:
                 return
         self._refuse_address(exchange)
 
-    def _is_banned(self, exchange: _Exchange, request: ConnectRequest, username: str | None) -> bool:
+    def _is_banned(self, exchange: Exchange, request: ConnectRequest, username: str | None) -> bool:
         """Refuses the client where it is."""
         who = {"client_id": request.client_id, "peer": request.peer}
         ban = self.bans.find(username=username, **who) or self.file_bans.find(username=username, **who)
@@ -341,12 +286,12 @@ class Decisions:
             exchange.answer(Verdict(BANNED, f"banned by {ban.kind}"))
         return ban is not None
 
-    def _refuse_address(self, exchange: _Exchange) -> None:
+    def _refuse_address(self, exchange: Exchange) -> None:
         self.counts["logins_refused"] += 1
         why = "too many logins from this address have failed, try again later"
         exchange.answer(Verdict(CONNECTION_RATE_EXCEEDED, why))
 
-    async def _connect(self, request: ConnectRequest, exchange: _Exchange) -> None:
+    async def _connect(self, request: ConnectRequest, exchange: Exchange) -> None:
         verdict = await self._authenticate(request, exchange)
         if request.auth_method is not None and self._failed_logins.refuses(request.peer, request.username):
             self._refuse_address(exchange)  # others have failed meanwhile: what it has found is not said
@@ -383,7 +328,7 @@ class Decisions:
             return self._failed_logins.failed(request.peer, request.username)
         return 0.0
 
-    def _answer(self, exchange: _Exchange, verdict: Verdict, delay_s: float) -> None:
+    def _answer(self, exchange: Exchange, verdict: Verdict, delay_s: float) -> None:
         """Answers at once, or later: nobody waits for it meanwhile but the client."""
         if not delay_s or len(self._delayed) >= self._config.decisions_waiting_max:
             exchange.answer(verdict)
@@ -396,7 +341,7 @@ class Decisions:
         self.counts["logins_delayed"] += 1
         self._delayed[exchange] = asyncio.get_running_loop().call_later(delay_s, answer)
 
-    async def _authenticate(self, request: ConnectRequest | AuthRequest, exchange: _Exchange) -> Verdict:
+    async def _authenticate(self, request: ConnectRequest | AuthRequest, exchange: Exchange) -> Verdict:
         authenticator = self._authenticators[request.listener]
         if request.auth_method is not None:
             if not isinstance(authenticator, EnhancedAuthenticator):
@@ -511,7 +456,7 @@ class Decisions:
 
         def refuse(reason: int) -> None:
             """Its client may come again: it is not known whether it may have the replay."""
-            self._engine.disconnect(event.request.client_id, _of_disconnect(reason))
+            self._engine.disconnect(event.request.client_id, of_disconnect(reason))
 
         if event.asked:
             self._replays.on_granted(event)

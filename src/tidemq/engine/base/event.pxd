@@ -10,6 +10,7 @@ from tidemq.engine.base.roster cimport Roster
 cdef enum:   # the kind of an Event
     EVENT_CONNECT
     EVENT_AUTH
+    EVENT_SESSION                # before the session of a CONNECT is found or made: `flag`: clean start; `number`: expiry in s
     EVENT_SUBSCRIBE
     EVENT_UNSUBSCRIBE            # of what a stream keeps
     EVENT_REPLAY                 # a replay at QoS 1 begins, or goes on: `text`: filter; `flag`: it was asked for just now

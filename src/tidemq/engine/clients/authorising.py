@@ -104,6 +104,8 @@ def free_identity(r, c):
     del c.identity.auth_method
     del c.identity.username
     del c.identity.groups
+    del c.identity.session_name
+    del c.identity.session_data
     release_policy(c.identity.own_rules, r.tally)
     del c.identity
     c.identity = cython.NULL

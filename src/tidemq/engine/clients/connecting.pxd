@@ -12,7 +12,10 @@ cdef void handle_connect(Reactor* r, Connection* c, uint8_t first, const uint8_t
 cdef void handle_auth(Reactor* r, Connection* c, uint8_t first, const uint8_t* body, uint32_t size) noexcept nogil
 cdef void answer_connect(Reactor* r, Connection* c, uint8_t reason, Letter* letter) noexcept nogil
 cdef void answer_auth(Reactor* r, Connection* c, uint8_t reason, Letter* letter) noexcept nogil
-cdef void admit(Reactor* r, Connection* c, const string* client_id, const string* auth_data) noexcept nogil
+cdef void answer_session(Reactor* r, Connection* c, uint8_t reason) noexcept nogil
+cdef void admit(
+    Reactor* r, Connection* c, const string* client_id, const string* auth_data, bint asks,
+) noexcept nogil
 
 # of this module alone
 cdef void _refuse(Reactor* r, Connection* c, uint8_t reason, Fault fault) noexcept nogil

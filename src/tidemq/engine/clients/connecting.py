@@ -42,6 +42,7 @@ from cython.cimports.tidemq.engine.clients.authorising import (
     take_names,
 )
 from cython.cimports.tidemq.engine.clients.closing import close_connection
+from cython.cimports.tidemq.engine.clients.finding import ask_for_session
 from cython.cimports.tidemq.engine.clients.replaying import resume_replays
 from cython.cimports.tidemq.engine.clients.subscribing import subscribe_at_connect
 from cython.cimports.tidemq.engine.clients.wills import leave_will, publish_last_will
@@ -97,6 +98,7 @@ from cython.cimports.tidemq.engine.state.client import (
     CONNECTED,
     CONNECTING,
     DECIDING,
+    FINDING,
     Identity,
     Session,
 )
@@ -350,7 +352,7 @@ def answer_auth(r, c, reason, letter):
         not c.asked
         or auth_method_of(c) == cython.NULL
         or c.pending_packet != cython.NULL
-        or c.state == DECIDING
+        or c.state in (DECIDING, FINDING)
     ):
         return
     c.asked = False
@@ -376,7 +378,7 @@ def answer_auth(r, c, reason, letter):
 def _let_in(r, c, client_id, auth_data):
     """Lets the client in as which it was accepted, unless it comes too often as that."""
     if (client_id == cython.NULL or may_visit(r, c, span_of(client_id))) and count_visit(r, c):
-        admit(r, c, client_id, auth_data)
+        admit(r, c, client_id, auth_data, r.common.ask_sessions)
     else:
         _refuse(r, c, fault_reason(FAULT_FLAPPING), FAULT_FLAPPING)
 
@@ -421,10 +423,29 @@ def _needs_store(r, client_id, connect):
     return connect.clean_start
 
 
-def admit(r, c, client_id, auth_data):
+def answer_session(r, c, reason):
+    """The control plane has seen to it that the client's session is here, if there is one, or refuses it."""
+    if c.state != FINDING:
+        return
+    holds(c.asked, b"connecting: a client whose session is looked for is not read from")
+    c.asked = False
+    r.resumed.push_back(handle_of(r, c))
+    if reason != RC_SUCCESS:
+        _refuse(r, c, reason, FAULT_NONE)
+        return
+    name: string = c.identity.session_name[0]
+    del c.identity.session_name
+    c.identity.session_name = cython.NULL
+    data: unique_ptr[string] = unique_ptr[string](c.identity.session_data)
+    c.identity.session_data = cython.NULL
+    admit(r, c, cython.address(name), data.get(), False)
+
+
+def admit(r, c, client_id, auth_data, asks):
     """The CONNECT is accepted: finds or makes the session, here or on the reactor that owns it.
 
-    ``client_id``: NULL where it is the client's own.
+    ``client_id``: NULL where it is the client's own; ``asks``: first the control plane is to see to it that
+    the session is here.
     """
     connect: Connect
     holds(c.connect_packet != cython.NULL, b"connecting: a CONNECT is kept until its client is in")
@@ -458,6 +479,9 @@ def admit(r, c, client_id, auth_data):
     if store_fails(r) and _needs_store(r, cython.address(name), cython.address(connect)):
         r.tally[C_REFUSED_STORE] += 1
         _refuse(r, c, RC_SERVER_UNAVAILABLE, FAULT_STORE)
+        return
+    if asks:
+        ask_for_session(r, c, cython.address(name), cython.address(connect), auth_data)
         return
     _clear_the_way(r, cython.address(name), connect.clean_start)
     found: Found = find_session(r, cython.address(name), True)

@@ -31,6 +31,7 @@ from cython.cimports.tidemq.engine.base.event import (
     EVENT_REPLAY,
     EVENT_REVOKED,
     EVENT_ROSTER,
+    EVENT_SESSION,
     EVENT_SPAN,
     EVENT_SUBSCRIBE,
     EVENT_UNSUBSCRIBE,
@@ -94,6 +95,8 @@ def event_of(event):
             event.username.decode() if event.has_username else None,
             event.peer.decode(),
         )
+    if event.kind == EVENT_SESSION:
+        return _session_request(event)
     if event.kind == EVENT_SUBSCRIBE:
         return _subscribe_request(event)
     if event.kind == EVENT_UNSUBSCRIBE:
@@ -280,6 +283,12 @@ def _replaying(event):
         event.number,
     )
     return up.Replaying(request, event.epoch, event.offset, bool(event.flag))
+
+
+def _session_request(event):
+    return up.SessionRequest(
+        event.connection, event.client_id.decode(), event.version, bool(event.flag), event.number
+    )
 
 
 def _subscribe_request(event):

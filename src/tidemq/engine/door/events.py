@@ -62,6 +62,22 @@ class AuthRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """A client that has been let in is about to get its session: where ``StoreAccess.ask_for_sessions`` was
+    called, each CONNECT waits for ``StoreAccess.session_ready``, so that the session can be brought here
+    first.
+
+    ``expiry_s``: how long the client wants its session to outlive the connection; 0xFFFFFFFF: for ever.
+    """
+
+    connection: int
+    client_id: str
+    protocol_version: int
+    clean_start: bool
+    expiry_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class SubscribeRequest:
     """A SUBSCRIBE to be authorised: pairs of topic filter and requested QoS, in the packet's order.
 
@@ -302,6 +318,7 @@ class Stopped:
 Event = (
     ConnectRequest
     | AuthRequest
+    | SessionRequest
     | SubscribeRequest
     | Unsubscribed
     | Replaying

@@ -9,6 +9,8 @@ from __future__ import annotations
 import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.libcpp.string_view import string_view
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
@@ -17,6 +19,7 @@ from cython.cimports.tidemq.engine.base.system import (
     store_int,
 )
 from cython.cimports.tidemq.engine.door.columns import CapturedRows, Columns, captured_rows
+from cython.cimports.tidemq.engine.door.conversion import string_of
 from cython.cimports.tidemq.engine.door.dismantling import settle_all_mail
 from cython.cimports.tidemq.engine.door.engine import Engine
 from cython.cimports.tidemq.engine.door.keeper_work import (
@@ -28,6 +31,7 @@ from cython.cimports.tidemq.engine.door.keeper_work import (
     wait_for_work,
 )
 from cython.cimports.tidemq.engine.door.restoring import (
+    clear_retained,
     doubt_sessions,
     load_inflight,
     load_queue_rows,
@@ -36,9 +40,12 @@ from cython.cimports.tidemq.engine.door.restoring import (
     load_session,
     load_shared,
     load_subscription,
+    make_ids,
     make_rows,
     make_sizes,
+    reactor_for,
 )
+from cython.cimports.tidemq.engine.door.session_moves import make_arrival
 from cython.cimports.tidemq.engine.index.subscribers import PLAIN, STREAM_REACTOR, Subscription
 from cython.cimports.tidemq.engine.index.subscriptions import (
     lock_exclusive,
@@ -47,12 +54,24 @@ from cython.cimports.tidemq.engine.index.subscriptions import (
     unlock_exclusive,
 )
 from cython.cimports.tidemq.engine.journal.journal import give_section, open_journal
-from cython.cimports.tidemq.engine.link.mail import new_mail, post_directly
-from cython.cimports.tidemq.engine.state.mail import MAIL_EXPIRED, MAIL_REMOVED, MAIL_ROWS, Mail
+from cython.cimports.tidemq.engine.link.mail import new_letter, new_mail, post_directly
+from cython.cimports.tidemq.engine.state.arrival import Arrival
+from cython.cimports.tidemq.engine.state.mail import (
+    MAIL_ADDED,
+    MAIL_ADOPT,
+    MAIL_ANSWER_SESSION,
+    MAIL_EXPIRED,
+    MAIL_RELEASE,
+    MAIL_REMOVED,
+    MAIL_ROWS,
+    MAIL_TAKEN,
+    Mail,
+)
 from cython.cimports.tidemq.engine.state.reactor import Common
 from cython.cimports.tidemq.engine.state.section import StoredRows
 from cython.cimports.tidemq.engine.state.wall_clock import raise_ids
 from cython.cimports.tidemq.wire.protocol import Span, span_of
+from cython.operator import dereference
 
 from tidemq.errors import UsageError
 from tidemq.wire.topics import topic_filter_fault
@@ -233,6 +252,140 @@ class StoreAccess:
         reactor: cython.int = self._owner_of(queue)
         if reactor >= 0:
             self._mail_rows(reactor, MAIL_REMOVED, queue, make_sizes(sizes))
+
+    # --- sessions that move between nodes -------------------------------------------------------------
+
+    def ask_for_sessions(self) -> None:
+        """From the start on, every CONNECT that was let in and is about to find or make its session makes a
+        SessionRequest, and waits for ``session_ready``. Before ``start``.
+        """
+        self._check()
+        self.engine.common.ask_sessions = True
+
+    def session_ready(self, connection: int, reason: int = 0) -> None:
+        """Answers a SessionRequest: the client's session, if there is one, is here now; or the client is
+        refused with a reason code, 0x80 and above. From any thread; too late, or twice, it does nothing.
+        """
+        self.engine._check_open()
+        mail: Mail = new_mail(MAIL_ANSWER_SESSION)
+        mail.reason = reason
+        self.engine._answer(connection, cython.address(mail))
+
+    def release(self, client_id: bytes) -> bool:
+        """A session is to leave; its client is disconnected (5.0: 0x8E). All that is recorded of it comes
+        first, then ``StoreWork.left`` names it, and nothing of it comes after; its rows are not removed.
+        False: there is none, and nothing of one is under way. A session that is not stored ends.
+
+        A client that comes while its session leaves is disconnected, one that comes later gets a new session:
+        with ``ask_for_sessions`` it waits until it may come.
+        """
+        self._check_running()
+        common: cython.pointer[Common] = self.engine.common
+        named: string = client_id
+        reactor: cython.int = -1
+        lock(cython.address(common.registry_lock))
+        known = common.registry.find(string_view(named.data(), named.size()))
+        if known != common.registry.end():
+            reactor = dereference(known).second.reactor
+        elif common.removals.count(named):
+            reactor = common.removals[named].reactor
+        unlock(cython.address(common.registry_lock))
+        if reactor < 0:
+            return False
+        mail: Mail = new_mail(MAIL_RELEASE)
+        mail.letter = new_letter()
+        mail.letter.text = string_of(client_id)
+        post_directly(common.reactors[reactor], cython.address(mail))
+        return True
+
+    def new_queue(self) -> int:
+        """A number for the queue of a session that comes from elsewhere; nothing else ever has it."""
+        common: cython.pointer[Common] = self.engine.common
+        lock(cython.address(common.registry_lock))
+        common.next_session += 1
+        number: uint64_t = common.next_session
+        unlock(cython.address(common.registry_lock))
+        return number
+
+    def adopt(
+        self,
+        client_id: bytes,
+        value: bytes,
+        subscriptions,
+        received,
+        inflight,
+        *,
+        idle=(0, 0, 0),
+        next_place: int = 0,
+        crashed: bool = False,
+    ) -> list:
+        """A stored session arrives, with the rows that this store has of it by now: its own ``value``; key
+        and value of its ``subscriptions``; keys of ``received``; key, value and payload of rows ``inflight``,
+        in the order of their places; of ``idle`` rows, which stay in the store, how many, the bytes of their
+        messages, and the clock of the first one's id. No place of its outbox below ``next_place`` is given to
+        a message. ``crashed``: what waits may have been sent.
+
+        Returns family and key of rows that cannot be read, or are not this session's; then nothing of it is
+        taken. Else ``StoreWork.arrived`` says when all of it is here. UsageError where ``idle`` or
+        ``next_place`` cannot be.
+        """
+        self._check_running()
+        count, size, oldest = idle
+        if min(count, size, oldest, next_place) < 0 or max(count, size, oldest, next_place) >> 63:
+            raise UsageError(f"idle {idle!r} and next_place {next_place} must be 0 to 2**63 - 1")
+        common: cython.pointer[Common] = self.engine.common
+        unreadable: list = []
+        arrival: cython.pointer[Arrival] = make_arrival(
+            common, client_id, value, subscriptions, received, inflight, next_place, unreadable
+        )
+        if arrival == cython.NULL:
+            return unreadable
+        arrival.waiting = count
+        arrival.bytes = size
+        arrival.oldest = oldest
+        arrival.doubtful = crashed
+        mail: Mail = new_mail(MAIL_ADOPT)
+        mail.pointer = arrival
+        post_directly(reactor_for(common, client_id), cython.address(mail))
+        return unreadable
+
+    def note_added(self, queue: int, ids, sizes) -> None:
+        """Idle rows of a queue of this engine have come into the store without it: their messages' ids, 16
+        bytes each, and the messages' bytes. Any ids: a message that is older than what its client has had
+        already comes late, and what waits is sent in the order of ids again.
+        """
+        self._note_outside(queue, MAIL_ADDED, ids, sizes)
+
+    def note_removed(self, queue: int, ids, sizes) -> None:
+        """Idle rows of a queue of this engine have gone from the store without it: a client gets them no
+        more, unless they are in flight to it.
+        """
+        self._note_outside(queue, MAIL_TAKEN, ids, sizes)
+
+    def _note_outside(self, queue, kind, ids, sizes):
+        self._check_running()
+        kept: list = list(ids)
+        counts: list = list(sizes)
+        if len(kept) != len(counts) or {len(each) for each in kept} - {16}:
+            raise UsageError("an id has 16 bytes, and each has a size")
+        reactor: cython.int = self._owner_of(queue)
+        if reactor >= 0:
+            self._mail_rows(reactor, kind, queue, make_ids(kept, counts))
+
+    def retain(self, topic: bytes, value: bytes | None) -> bool:
+        """A row of ``retained`` has come into the store, or None: has gone from it, without this engine. One
+        that is older than what is retained now changes nothing. False: it cannot be read.
+        """
+        self._check_running()
+        if value is None:
+            clear_retained(self.engine.common, topic)
+            return True
+        return load_retained(self.engine.common, topic, value)
+
+    def _check_running(self):
+        self.engine._check_open()
+        if not self.engine.started or not self.engine.common.durable:
+            raise UsageError("sessions move between engines that run and have a store")
 
     def _owner_of(self, number):
         """The reactor that has the queue; -1: none."""

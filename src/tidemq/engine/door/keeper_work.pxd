@@ -16,6 +16,8 @@ cdef class StoreWork:
     cdef readonly list trims
     cdef readonly list expired
     cdef readonly list purges
+    cdef readonly list left
+    cdef readonly list arrived
     cdef readonly bint adds
     cdef readonly bint outdated
     cdef readonly unsigned long long streams
@@ -40,6 +42,7 @@ cdef object _convert_added(StoreWork work, Record* record, bint again)
 cdef tuple _describe_added(Common* common, Record* record, bint again)
 cdef object _describe_record(Common* common, Record* record, list described)
 cdef bytes _text(string* text)
+cdef tuple _left(Record* record)
 cdef object _convert_change(Common* common, Record* record, list writes, list references)
 cdef object _convert_removed(Common* common, Record* record, list writes, list references)
 cdef tuple _retained_write(Common* common, Message* changed)

@@ -54,8 +54,10 @@ from cython.cimports.tidemq.engine.state.reactor import Common
 from cython.cimports.tidemq.engine.state.section import (
     FAMILY_RECEIVED,
     RECORD_ADD,
+    RECORD_ARRIVED,
     RECORD_DELETE,
     RECORD_EXPIRE,
+    RECORD_LEFT,
     RECORD_PURGE,
     RECORD_PUT,
     RECORD_READ,
@@ -102,6 +104,11 @@ class StoreWork:
     ``adds``: there are new messages of clients in it. ``outdated``: some may be of publishers whose earlier
     messages were in a batch that failed, which their reactor did not know yet. ``streams``: a bit mask of
     those that it has messages for, which ``StoreAccess.captured_rows`` gives.
+
+    ``left``: sessions that have left, all of whose rows are in this work or were in one before: client id,
+    the next place of the outbox, and whether there was one. ``arrived``: sessions that ``StoreAccess.adopt``
+    has brought: client id, and whether it is here, or was refused because one of that name or queue is here
+    or is just being removed; so it is whether or not the work fails.
     """
 
     def __cinit__(self) -> None:
@@ -115,6 +122,8 @@ class StoreWork:
         self.trims = []
         self.expired = []
         self.purges = []
+        self.left = []
+        self.arrived = []
 
 
 def _wait(common, timeout_ns):
@@ -256,6 +265,10 @@ def _convert_section(work, section):
             work.trims.append((record.queue, _id_bytes(cython.address(record.id)), record.sequence))
         elif record.kind == RECORD_EXPIRE:
             work.expired.append(_queue_key(record, ROW_IDLE))
+        elif record.kind == RECORD_LEFT:
+            work.left.append(_left(record))
+        elif record.kind == RECORD_ARRIVED:
+            work.arrived.append((_text(record.key), record.status != 0))
         elif work.described is not None:
             _describe_record(work.common, record, work.described)
         else:
@@ -281,6 +294,10 @@ def _convert_added(work, record, again):
 def _text(text):
     kept: string = text[0]
     return kept
+
+
+def _left(record):
+    return (_text(record.key), record.sequence, record.status != 0)
 
 
 def _convert_change(common, record, writes, references):
@@ -372,7 +389,8 @@ def _describe_record(common, record, described):
 
 def rest_of_work(work):
     """Of a batch that failed, what has to be tried again, before anything later: all but the new messages,
-    which are undone. What may have been written of them all the same is deleted.
+    which are undone. What may have been written of them all the same is deleted. Who has left in it has left
+    when the rest is in the store.
     """
     index: cython.size_t
     each: cython.size_t
@@ -388,6 +406,8 @@ def rest_of_work(work):
                 _convert_removed(work.common, record, rest.writes, [])
             elif record.kind == RECORD_PUT and record.status == FAMILY_RECEIVED:
                 rest.writes.append(("received", _text(record.key), None))  # it belongs to a new message
+            elif record.kind == RECORD_LEFT:
+                rest.left.append(_left(record))
             else:
                 _convert_change(work.common, record, rest.writes, rest.references)
     return rest

@@ -8,6 +8,8 @@ class StoreWork:
     trims: list[tuple[int, bytes, int]]
     expired: list[bytes]
     purges: list[bytes]
+    left: list[tuple[bytes, int, bool]]
+    arrived: list[tuple[bytes, bool]]
     adds: bool
     outdated: bool
     streams: int

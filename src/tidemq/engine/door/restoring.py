@@ -8,22 +8,19 @@ from __future__ import annotations
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
-from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.allocation import obtain
 from cython.cimports.tidemq.engine.base.asserting import holds
-from cython.cimports.tidemq.engine.base.counters import LIVE_ENTRIES
-from cython.cimports.tidemq.engine.base.message import (
-    Message,
-    MessageId,
-    message_bytes,
-    release_message,
-    topic_of,
+from cython.cimports.tidemq.engine.base.message import Message, MessageId, release_message, topic_of
+from cython.cimports.tidemq.engine.index.retained_index import (
+    find_retained,
+    lock_exclusive,
+    put_retained,
+    remove_retained,
+    unlock_exclusive,
 )
-from cython.cimports.tidemq.engine.index.retained_index import put_retained
-from cython.cimports.tidemq.engine.index.subscribers import OPTION_BACKLOG, OPTION_QOS
 from cython.cimports.tidemq.engine.index.subscriptions import SharedGroup, find_group_by_name
-from cython.cimports.tidemq.engine.journal.journal import NO_RECORD
+from cython.cimports.tidemq.engine.journal.journal import precedes
 from cython.cimports.tidemq.engine.journal.rows import (
     QUEUE_KEY_BYTES,
     QUEUE_VALUE_BYTES,
@@ -39,16 +36,20 @@ from cython.cimports.tidemq.engine.journal.rows import (
     read_u32,
     read_u64,
 )
-from cython.cimports.tidemq.engine.link.timers import time_session
-from cython.cimports.tidemq.engine.queues.backlogs import keep_backlog
-from cython.cimports.tidemq.engine.queues.outbox import append_entry
-from cython.cimports.tidemq.engine.queues.queueing import age_ms, make_stored, new_rows, note_stored
+from cython.cimports.tidemq.engine.queues.arrivals import (
+    fill_session,
+    free_entry,
+    let_go_on,
+    restore_entry,
+    restore_subscription,
+)
+from cython.cimports.tidemq.engine.queues.queueing import new_rows, note_stored
 from cython.cimports.tidemq.engine.queues.received_identifiers import restore_received
-from cython.cimports.tidemq.engine.queues.replayed import restore_replay
-from cython.cimports.tidemq.engine.queues.sessions import Found, add_subscription, count_delayed, find_session
+from cython.cimports.tidemq.engine.queues.sessions import Found, find_session, restore_session
 from cython.cimports.tidemq.engine.queues.shards import load_shard
-from cython.cimports.tidemq.engine.state.client import FOR_EVER, Session, Will
-from cython.cimports.tidemq.engine.state.queue import DONE, RELEASED, ROW_IDLE, ROW_INFLIGHT, Entry, Outbox
+from cython.cimports.tidemq.engine.state.arrival import StoredEntry, StoredSession, StoredSubscription
+from cython.cimports.tidemq.engine.state.client import Session
+from cython.cimports.tidemq.engine.state.queue import ROW_IDLE, ROW_INFLIGHT
 from cython.cimports.tidemq.engine.state.reactor import Reactor
 from cython.cimports.tidemq.engine.state.section import StoredRow, StoredRows
 from cython.cimports.tidemq.wire.protocol import FAULT_NONE, bytes_of, span_of
@@ -56,7 +57,7 @@ from cython.cimports.tidemq.wire.topics import SharedFilter, check_topic_filter,
 from cython.operator import dereference, preincrement
 
 
-def _reactor_for(common, client_id):
+def reactor_for(common, client_id):
     """Sessions come back spread over the reactors, whatever their number is now."""
     return common.reactors[sum(client_id) % common.reactors.size()]
 
@@ -73,88 +74,90 @@ def _bytes_at(value, at):
     return cython.cast(cython.pointer[uint8_t], cython.cast(cython.p_char, value)) + at
 
 
-def _is_queue_value(value):
+def is_queue_value(value):
     rest: cython.Py_ssize_t = len(value) - QUEUE_VALUE_BYTES
     return rest >= 0 and rest % 4 == 0 and 1 <= value[1] <= 2
 
 
-def load_session(common, client_id, value):
-    """A session; what was connected when the broker ended counts as gone since now."""
+def parse_session(common, client_id, value, row):
+    """A session's own row; False where it cannot be read."""
     if len(value) < SESSION_BYTES:
         return False
     data: cython.pointer[cython.const[uint8_t]] = _bytes_at(value, 0)
-    number: uint64_t = read_u64(data)
     will_size: uint32_t = read_u32(data + 40)
-    if number == 0 or len(value) != SESSION_BYTES + will_size or common.queue_owners.count(number):
+    row.number = read_u64(data)
+    if row.number == 0 or len(value) != SESSION_BYTES + will_size:
         return False
-    r: cython.pointer[Reactor] = _reactor_for(common, client_id)
-    will: cython.pointer[Message] = cython.NULL
+    name: string = client_id
+    row.client_id = name
+    row.expiry_s = read_u32(data + 8)
+    row.ends_ms = monotonic_ms(common, cython.cast(int64_t, read_u64(data + 12)))
+    row.will_ms = monotonic_ms(common, cython.cast(int64_t, read_u64(data + 20)))
+    row.will_delay_s = read_u32(data + 28)
+    row.will_expiry_s = cython.cast(int64_t, read_u64(data + 32))
+    row.will = cython.NULL
     if will_size:
         none: MessageId
         none.clock = none.origin = 0
-        will = read_message(common, data + SESSION_BYTES, will_size, cython.address(none), r.tally)
-        if will == cython.NULL:
-            return False
-    name: string = client_id
-    found: Found = find_session(r, cython.address(name), True)
-    if found.session == cython.NULL or not found.created:
-        if will != cython.NULL:
-            release_message(will, r.tally)
-        return False
-    s: cython.pointer[Session] = found.session
-    s.number = number
-    s.expiry_s = read_u32(data + 8)
-    s.ends_ms = monotonic_ms(common, cython.cast(int64_t, read_u64(data + 12)))
-    if s.ends_ms == 0 and s.expiry_s != FOR_EVER:
-        s.ends_ms = r.now_ms + cython.cast(int64_t, s.expiry_s) * 1000
-    make_stored(r, s)
-    if will != cython.NULL:
-        owner: unique_ptr[Will] = make_unique[Will]()
-        s.will = owner.release()
-        s.will.message = will
-        s.will.delay_s = read_u32(data + 28)
-        s.will.expiry_s = cython.cast(int64_t, read_u64(data + 32))
-        s.will_ms = monotonic_ms(common, cython.cast(int64_t, read_u64(data + 20)))
-        if s.will_ms == 0:
-            s.will_ms = r.now_ms + cython.cast(int64_t, s.will.delay_s) * 1000
-    if client_id[:1] == b"\0":  # a message that waits for its time, see wills
-        count_delayed(r, s)
-    if number > common.next_session:
-        common.next_session = number
-    time_session(r, s)
+        row.will = read_message(common, data + SESSION_BYTES, will_size, cython.address(none), common.tally)
+        return row.will != cython.NULL
     return True
+
+
+def load_session(common, client_id, value):
+    """A session; what was connected when the broker ended counts as gone since now."""
+    row: StoredSession
+    if not parse_session(common, client_id, value, cython.address(row)):
+        return False
+    r: cython.pointer[Reactor] = reactor_for(common, client_id)
+    s: cython.pointer[Session] = restore_session(r, cython.address(row))
+    if s == cython.NULL:
+        if row.will != cython.NULL:
+            release_message(row.will, common.tally)
+        return False
+    fill_session(r, s, cython.address(row))
+    let_go_on(r, s)
+    return True
+
+
+def parse_subscription(common, key, value, subscription):
+    """A subscription's row; returns whose it is, None where it cannot be read."""
+    if len(key) < 3 or len(value) not in (SUBSCRIPTION_BYTES, REPLAY_BYTES):
+        return None
+    size: cython.size_t = (key[0] << 8) + key[1]
+    if len(key) <= 2 + size:
+        return None
+    filter: bytes = key[2 + size :]
+    try:
+        filter.decode()
+    except UnicodeDecodeError:
+        return None
+    if value[0] & 3 == 3 or check_topic_filter(span_of(filter), common.limits.topic_levels_max) != FAULT_NONE:
+        return None
+    kept: string = filter
+    subscription.filter = kept
+    subscription.options = value[0]
+    subscription.subscription_id = read_u32(_bytes_at(value, 1))
+    subscription.replayed = len(value) == REPLAY_BYTES
+    subscription.epoch = 0
+    subscription.start = 0
+    if subscription.replayed:
+        subscription.epoch = read_u64(_bytes_at(value, SUBSCRIPTION_BYTES))
+        subscription.start = cython.cast(int64_t, read_u64(_bytes_at(value, SUBSCRIPTION_BYTES + 8)))
+    return key[2 : 2 + size]
 
 
 def load_subscription(common, key, value):
     """A subscription; one whose session is gone is left out."""
-    if len(key) < 3 or len(value) not in (SUBSCRIPTION_BYTES, REPLAY_BYTES):
+    subscription: StoredSubscription
+    client_id = parse_subscription(common, key, value, cython.address(subscription))
+    if client_id is None:
         return False
-    size: cython.size_t = (key[0] << 8) + key[1]
-    if len(key) <= 2 + size:
-        return False
-    client_id = key[2 : 2 + size]
-    filter = key[2 + size :]
-    try:
-        filter.decode()
-    except UnicodeDecodeError:
-        return False
-    if value[0] & 3 == 3 or check_topic_filter(span_of(filter), common.limits.topic_levels_max) != FAULT_NONE:
-        return False
-    r: cython.pointer[Reactor] = _reactor_for(common, client_id)
+    r: cython.pointer[Reactor] = reactor_for(common, client_id)
     name: string = client_id
-    wants_retained: cython.bint = False
-    subscription_id: uint32_t = read_u32(_bytes_at(value, 1))
     found: Found = find_session(r, cython.address(name), False)
-    if found.session != cython.NULL and len(value) == REPLAY_BYTES:
-        epoch: uint64_t = read_u64(_bytes_at(value, SUBSCRIPTION_BYTES))
-        start: int64_t = cython.cast(int64_t, read_u64(_bytes_at(value, SUBSCRIPTION_BYTES + 8)))
-        restore_replay(r, found.session, span_of(filter), value[0], subscription_id, epoch, start)
-    elif found.session != cython.NULL:
-        add_subscription(
-            r, found.session, span_of(filter), value[0], subscription_id, cython.address(wants_retained)
-        )
-        if value[0] & OPTION_BACKLOG:
-            keep_backlog(found.session, span_of(filter), value[0] & OPTION_QOS, subscription_id)
+    if found.session != cython.NULL:
+        restore_subscription(r, found.session, cython.address(subscription))
     return True
 
 
@@ -187,24 +190,50 @@ def load_received(common, key):
     return True
 
 
-def load_retained(common, topic, value):
-    """A retained message."""
-    r: cython.pointer[Reactor] = common.reactors[0]
+def _retained_of(common, topic, value):
+    """The retained message of a row, held once; NULL where it cannot be read."""
     if len(value) < 16:
-        return False
+        return cython.NULL
     id: MessageId = read_id(_bytes_at(value, 0))
     message: cython.pointer[Message] = read_message(
-        common, _bytes_at(value, 16), len(value) - 16, cython.address(id), r.tally
+        common, _bytes_at(value, 16), len(value) - 16, cython.address(id), common.tally
     )
+    if message != cython.NULL and bytes_of(topic_of(message)) != topic:
+        release_message(message, common.tally)
+        message = cython.NULL
+    return message
+
+
+def load_retained(common, topic, value):
+    """What is retained for a topic from now on, also while the reactors run: the newer one of what is there
+    and this. False where it cannot be read.
+    """
+    message: cython.pointer[Message] = _retained_of(common, topic, value)
     if message == cython.NULL:
         return False
-    if bytes_of(topic_of(message)) != topic:
-        release_message(message, r.tally)
-        return False
-    old: cython.p_void = put_retained(common.retained, topic_of(message), message)
+    lock_exclusive(common.retained)
+    old: cython.pointer[Message] = cython.cast(
+        cython.pointer[Message], find_retained(common.retained, topic_of(message))
+    )
+    if old != cython.NULL and precedes(cython.address(message.id), cython.address(old.id)):
+        old = message
+    else:
+        old = cython.cast(cython.pointer[Message], put_retained(common.retained, topic_of(message), message))
+    unlock_exclusive(common.retained)
     if old != cython.NULL:
-        release_message(cython.cast(cython.pointer[Message], old), r.tally)
+        release_message(old, common.tally)
     return True
+
+
+def clear_retained(common, topic):
+    """Nothing is retained for a topic any more."""
+    lock_exclusive(common.retained)
+    old: cython.pointer[Message] = cython.cast(
+        cython.pointer[Message], remove_retained(common.retained, span_of(topic))
+    )
+    unlock_exclusive(common.retained)
+    if old != cython.NULL:
+        release_message(old, common.tally)
 
 
 def load_queue_rows(common, rows, orphans, held, corrupt):
@@ -219,7 +248,7 @@ def load_queue_rows(common, rows, orphans, held, corrupt):
     for key, value in rows:
         key_bytes: bytes = key
         value_bytes: bytes = value
-        if len(key_bytes) != QUEUE_KEY_BYTES or not _is_queue_value(value_bytes):
+        if len(key_bytes) != QUEUE_KEY_BYTES or not is_queue_value(value_bytes):
             corrupt.append(key_bytes)
             continue
         queue: uint64_t = read_u64(_bytes_at(key_bytes, 0))
@@ -266,42 +295,28 @@ def _read_payload(common, key, value, payload):
     return message
 
 
-def load_inflight(common, key, value, payload):
-    """An entry that was in flight, at its place; the rows of a queue come in the order of their places."""
-    s: cython.pointer[Session] = _session_of(common, read_u64(_bytes_at(key, 0)))
-    box: cython.pointer[Outbox] = cython.address(s.outbox)
-    r: cython.pointer[Reactor] = common.reactors[s.reactor]
-    sequence: uint64_t = read_u64(_bytes_at(value, 14))
-    entry: cython.pointer[Entry]
-    message: cython.pointer[Message] = _read_payload(common, key, value, payload)
-    if message == cython.NULL:
+def parse_entry(common, key, value, payload, entry):
+    """A row in flight with its payload; False where it cannot be read."""
+    entry.message = _read_payload(common, key, value, payload)
+    if entry.message == cython.NULL:
         return False
-    if box.head == box.tail:
-        box.head = box.next = box.tail = sequence
-    if sequence < box.tail or sequence - box.head >= 65535:
-        release_message(message, common.tally)
-        return False
-    while box.tail < sequence:  # a hole, so that places keep their packet identifiers
-        entry = append_entry(box, r.now_ms, r.tally)
-        entry.state = DONE
-        box.waiting -= 1
-        r.tally[LIVE_ENTRIES] -= 1
-    holds(box.tail == sequence, b"restoring: what was in flight comes back to its place")
-    entry = append_entry(box, r.now_ms, r.tally)
-    entry.message = message
     entry.subscription_ids = _read_ids(value)
+    entry.place = read_u64(_bytes_at(value, 14))
     entry.qos = value[1]
     entry.retain = value[0] & ROW_FLAG_RETAIN != 0
-    entry.was_sent = True
-    entry.since_ms = cython.cast(uint32_t, r.now_ms - age_ms(r, message.id.clock))
-    entry.row = ROW_INFLIGHT
-    entry.section = 0
-    entry.record = NO_RECORD
-    box.bytes += message_bytes(message)
-    if value[0] & ROW_FLAG_RELEASED:
-        entry.state = RELEASED
-        box.waiting -= 1
+    entry.released = value[0] & ROW_FLAG_RELEASED != 0
     return True
+
+
+def load_inflight(common, key, value, payload):
+    """An entry that was in flight, at its place; the rows of a queue come in the order of their places."""
+    entry: StoredEntry
+    s: cython.pointer[Session] = _session_of(common, read_u64(_bytes_at(key, 0)))
+    if not parse_entry(common, key, value, payload, cython.address(entry)):
+        return False
+    taken: cython.bint = restore_entry(common.reactors[s.reactor], s, cython.address(entry))
+    free_entry(cython.address(entry), common.tally)
+    return taken
 
 
 def make_rows(common, rows, corrupt):
@@ -312,7 +327,7 @@ def make_rows(common, rows, corrupt):
     for key, value, payload in rows:
         row: StoredRow
         row.message = cython.NULL
-        if payload is not None and _is_queue_value(value):
+        if payload is not None and is_queue_value(value):
             row.message = _read_payload(common, key, value, payload)
         if row.message == cython.NULL:
             corrupt.append(key)
@@ -334,6 +349,14 @@ def make_sizes(sizes):
         memset(cython.address(row), 0, cython.sizeof(StoredRow))
         row.bytes = size
         result.rows.push_back(row)
+    return result
+
+
+def make_ids(ids, sizes):
+    """Rows of which only their messages' ids, 16 bytes each, and sizes are known."""
+    result: cython.pointer[StoredRows] = make_sizes(sizes)
+    for index, each in enumerate(ids):
+        result.rows[index].id = read_id(_bytes_at(each, 0))
     return result
 
 

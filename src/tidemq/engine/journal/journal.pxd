@@ -41,6 +41,7 @@ cdef void put_value(Reactor* r, uint8_t family, const string* key, const string*
 cdef bint change_value(Reactor* r, uint64_t section, uint32_t record, const string* value) noexcept nogil
 cdef void delete_value(Reactor* r, uint8_t family, const string* key) noexcept nogil
 cdef Record* ask_store(Reactor* r, uint8_t kind, uint64_t queue) noexcept nogil
+cdef Record* tell_store(Reactor* r, uint8_t kind, const string* name) noexcept nogil
 cdef uint64_t last_section(const Reactor* r) noexcept nogil
 cdef bint is_late(const Reactor* r) noexcept nogil
 cdef void give_section(Reactor* r) noexcept nogil

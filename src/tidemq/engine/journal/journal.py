@@ -345,6 +345,15 @@ def ask_store(r, kind, queue):
     return record
 
 
+def tell_store(r, kind, name):
+    """Something that the store's thread is to know once all that was recorded before is in its hands: the
+    caller fills in the rest. The name is copied.
+    """
+    record: cython.pointer[Record] = _append_record(r, kind, cython.NULL)
+    record.key = _copy_of(name)
+    return record
+
+
 def last_section(r):
     """The section that has to be committed for everything recorded so far to be; an empty one never is."""
     return r.section.number - 1 if r.section.records.empty() else r.section.number

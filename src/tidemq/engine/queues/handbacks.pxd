@@ -9,7 +9,7 @@ cdef enum:
 
 cdef void return_held(Reactor* r, Session* s) noexcept nogil
 cdef void keep_held(Reactor* r, Session* s) noexcept nogil
-cdef void dispose_outbox(Reactor* r, Session* s) noexcept nogil
+cdef void dispose_outbox(Reactor* r, Session* s, bint ends) noexcept nogil
 cdef void continue_handbacks(Reactor* r) noexcept nogil
 cdef void end_handbacks(Reactor* r) noexcept nogil
 

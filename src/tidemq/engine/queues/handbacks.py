@@ -142,8 +142,10 @@ def keep_held(r, s):
         s.memberships.handback = cython.NULL
 
 
-def dispose_outbox(r, s):
-    """The session ends: its outbox goes, now or over the next turns."""
+def dispose_outbox(r, s, ends):
+    """The session ends, or goes on elsewhere: its outbox goes, now or over the next turns. Only what ends
+    with it is dropped.
+    """
     box: Outbox = s.outbox
     place: uint64_t = box.tail
     dropped: uint64_t = 0
@@ -156,12 +158,14 @@ def dispose_outbox(r, s):
         done: cython.bint = _take_apart(
             r, cython.address(box), cython.address(place), True, cython.address(dropped)
         )
-        note_drop(r, s, counter, dropped)
+        if ends:
+            note_drop(r, s, counter, dropped)
         if done:
             return
         rest = _begin(r, s, place)
     rest.session = cython.NULL
     rest.number = s.number
+    rest.ends = ends
     rest.owner = name_of(r, s)
     rest.box = box
     rest.place = place
@@ -180,7 +184,8 @@ def continue_handbacks(r):
             cython.address(rest.box) if ended else cython.address(rest.session.outbox)
         )
         done: cython.bint = _take_apart(r, box, cython.address(rest.place), ended, cython.address(dropped))
-        note_drop_of(r, rest.number, cython.address(rest.owner), rest.counter, dropped)
+        if rest.ends:
+            note_drop_of(r, rest.number, cython.address(rest.owner), rest.counter, dropped)
         if not done:
             break
         if not ended:

@@ -19,6 +19,8 @@ cdef void spill(
 cdef void note_spilled(Session* s, Message* message) noexcept nogil
 cdef int64_t age_ms(const Reactor* r, uint64_t clock) noexcept nogil
 cdef void lower_edge(Session* s, const MessageId* id) noexcept nogil
+cdef void note_changed(StoredQueue* q, const MessageId* id) noexcept nogil
+cdef void forget_stored(Reactor* r, Session* s, StoredRow* row) noexcept nogil
 cdef void mark_sent(Reactor* r) noexcept nogil
 cdef void evict_waiting(Reactor* r, Session* s) noexcept nogil
 cdef Entry* append_committed(Reactor* r, Session* s, Message* message, uint8_t qos, bint retain) noexcept nogil
@@ -37,7 +39,6 @@ cdef inline void note_stored(StoredQueue* q, uint64_t clock) noexcept nogil:
 
 # of this module alone
 cdef MessageId _before(const MessageId* id) noexcept nogil
-cdef void _changed(StoredQueue* q, const MessageId* id) noexcept nogil
 cdef bint _drop_unsent(Reactor* r, Session* s) noexcept nogil
 cdef uint64_t _drop_stored(Reactor* r, Session* s, uint64_t count) noexcept nogil
 cdef bint _drop_oldest(Reactor* r, Session* s) noexcept nogil
@@ -45,4 +46,3 @@ cdef void _trim_oldest(Reactor* r, Session* s, uint64_t count) noexcept nogil
 cdef bint _make_room(Reactor* r, Session* s, Passage* p) noexcept nogil
 cdef void _mark_entry(Reactor* r, Session* s, uint64_t sequence) noexcept nogil
 cdef void _mark_session(Reactor* r, Session* s) noexcept nogil
-cdef void _forget_stored(Reactor* r, Session* s, StoredRow* row) noexcept nogil

@@ -103,7 +103,7 @@ def _before(id):
     return result
 
 
-def _changed(q, id):
+def note_changed(q, id):
     """Rows from here on are not as the read under way finds them."""
     if q.reading and (q.late.clock == 0 or precedes(id, cython.address(q.late))):
         q.late = id[0]
@@ -279,7 +279,7 @@ def note_spilled(s, message):
     note_stored(q, message.id.clock)
     q.bytes += message_bytes(message)
     q.leaving = 0
-    _changed(q, cython.address(message.id))
+    note_changed(q, cython.address(message.id))
 
 
 def lower_edge(s, id):
@@ -343,7 +343,8 @@ def request_rows(r, s):
     record.sequence = window
 
 
-def _forget_stored(r, s, row):
+def forget_stored(r, s, row):
+    """A row that was in the store alone is there no more."""
     q: cython.pointer[StoredQueue] = s.stored
     if q.waiting:
         q.waiting -= 1
@@ -384,7 +385,7 @@ def accept_rows(r, s, rows):
             above: cython.bint = precedes(cython.address(q.edge), cython.address(row.id))
             holds(above, b"queueing: the rows of a window are above the edge, in order")
         q.edge = row.id
-        _forget_stored(r, s, row)
+        forget_stored(r, s, row)
         if row.message.expires_ms and row.message.expires_ms <= r.now_ms:
             r.tally[C_DROPPED_EXPIRED] += 1
             remove_stored(r, s.number, row.message)
@@ -423,7 +424,7 @@ def expire_rows(r, s, rows):
             continue
         if r.offers.count(row.id.clock):
             continue  # in no queue yet
-        _changed(s.stored, cython.address(row.id))
+        note_changed(s.stored, cython.address(row.id))
         record: cython.pointer[Record] = ask_store(r, RECORD_EXPIRE, s.number)
         record.id = row.id
     free_rows(r, rows)
@@ -433,6 +434,6 @@ def forget_rows(r, s, rows):
     """The store has removed these rows, for their time is over."""
     index: cython.size_t
     for index in range(rows.rows.size()):
-        _forget_stored(r, s, cython.address(rows.rows[index]))
+        forget_stored(r, s, cython.address(rows.rows[index]))
         r.tally[C_DROPPED_EXPIRED] += 1
     free_rows(r, rows)

@@ -7,6 +7,7 @@ from tidemq.engine.state.reactor cimport Reactor
 cdef bint is_received(Session* s, uint16_t packet_id) noexcept nogil
 cdef void note_received(Session* s, uint16_t packet_id) noexcept nogil
 cdef void store_received(Reactor* r, Session* s, uint16_t packet_id) noexcept nogil
+cdef void store_all_received(Reactor* r, Session* s) noexcept nogil
 cdef bint forget_received(Reactor* r, Session* s, uint16_t packet_id) noexcept nogil
 cdef void restore_received(Session* s, uint16_t packet_id) noexcept nogil
 

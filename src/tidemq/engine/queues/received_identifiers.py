@@ -5,10 +5,11 @@ remembered beyond the broker's life.
 """
 
 import cython
-from cython.cimports.libc.stdint import uint32_t, uint64_t
+from cython.cimports.libc.stdint import uint16_t, uint32_t, uint64_t
 from cython.cimports.libcpp.string import string
 from cython.cimports.tidemq.engine.base.allocation import allocate
 from cython.cimports.tidemq.engine.base.asserting import holds
+from cython.cimports.tidemq.engine.base.steps import allow_steps, count_steps
 from cython.cimports.tidemq.engine.journal.journal import delete_value, put_value
 from cython.cimports.tidemq.engine.journal.rows import append_u16, append_u64
 from cython.cimports.tidemq.engine.state.section import FAMILY_RECEIVED
@@ -59,6 +60,20 @@ def store_received(r, s, packet_id):
     nothing: string
     restore_received(s, packet_id)
     put_value(r, FAMILY_RECEIVED, cython.address(key), cython.address(nothing))
+
+
+def store_all_received(r, s):
+    """Remembers those that nobody had to keep, too: the session goes on elsewhere, where its client may send
+    them again, and who has got them here may still be here.
+    """
+    packet_id: uint32_t
+    if s.received_count == 0:
+        return
+    allow_steps(s.received_count)
+    for packet_id in range(1, _STORED):
+        if _has_bit(s, packet_id) and not _has_bit(s, _STORED + packet_id):
+            count_steps(1)
+            store_received(r, s, cython.cast(uint16_t, packet_id))
 
 
 def forget_received(r, s, packet_id):

@@ -103,7 +103,7 @@ def _view(s):
     return string_view(s.client_id.data(), s.client_id.size())
 
 
-def _is_delayed(client_id):
+def is_delayed(client_id):
     """Whether the name is that of a message that waits for its time, see wills."""
     return client_id.size() > 0 and client_id[0][0] == 0
 
@@ -130,7 +130,7 @@ def find_session(r, client_id, create):
     made only on the reactor that has an earlier one removed from the store, while that is under way.
     """
     common: cython.pointer[Common] = r.common
-    delayed: cython.bint = _is_delayed(client_id)
+    delayed: cython.bint = is_delayed(client_id)
     found: Found
     found.session = cython.NULL
     found.reactor = r.index
@@ -143,25 +143,57 @@ def find_session(r, client_id, create):
         found.session = dereference(known).second
         found.reactor = found.session.reactor
         found.moving = found.session.moving
-    elif create and found.removal and common.removals[client_id[0]].reactor != r.index:
+    elif found.removal and common.removals[client_id[0]].reactor != r.index:
         found.reactor = common.removals[client_id[0]].reactor
-    # what the store brings back is never too much; messages that are delayed have a limit of their own
+    # messages that are delayed have a limit of their own
     elif create and (
-        _is_loading(r)
-        or delayed
-        or load_i64(cython.address(common.session_count), RELAXED) < common.limits.sessions_max
+        delayed or load_i64(cython.address(common.session_count), RELAXED) < common.limits.sessions_max
     ):
-        found.session = new_session(r)
-        found.session.client_id = client_id[0]
         common.next_session += 1
-        found.session.number = common.next_session
-        common.registry[_view(found.session)] = found.session
+        found.session = _register(r, client_id, common.next_session)
         found.created = True
-        add_i64(cython.address(common.session_count), not delayed, RELAXED)
-        r.tally[C_SESSIONS_CREATED] += not delayed
-        r.tally[MEMORY_SESSIONS] += cython.cast(int64_t, client_id.size())
     unlock(cython.address(common.registry_lock))
     return found
+
+
+def _register(r, client_id, number):
+    """A new session, under the registry's lock."""
+    delayed: cython.bint = is_delayed(client_id)
+    s: cython.pointer[Session] = new_session(r)
+    s.client_id = client_id[0]
+    s.number = number
+    r.common.registry[_view(s)] = s
+    add_i64(cython.address(r.common.session_count), not delayed, RELAXED)
+    r.tally[C_SESSIONS_CREATED] += not delayed
+    r.tally[MEMORY_SESSIONS] += cython.cast(int64_t, client_id.size())
+    return s
+
+
+def restore_session(r, row):
+    """A session that the store has comes here; what it brings is never too much. It is `moving`, so nobody
+    else touches it, until its caller says otherwise. NULL: one of this name, or of this queue, is here, or
+    the removal of one from the store is under way.
+    """
+    common: cython.pointer[Common] = r.common
+    s: cython.pointer[Session] = cython.NULL
+    lock(cython.address(common.registry_lock))
+    name: string_view = string_view(row.client_id.data(), row.client_id.size())
+    if not (
+        common.registry.count(name)
+        or common.removals.count(row.client_id)
+        or common.queue_owners.count(row.number)
+    ):
+        s = _register(r, cython.address(row.client_id), row.number)
+        s.moving = True
+        common.next_session = max(common.next_session, row.number)
+        common.queue_owners[row.number] = r.index
+    unlock(cython.address(common.registry_lock))
+    return s
+
+
+def _comes_back(r, s):
+    """Whether what it gets is what the store has of it, which is written nowhere again."""
+    return _is_loading(r) or s.moving
 
 
 def store_session(r, s):
@@ -247,13 +279,22 @@ def end_session(r, s):
     """Forgets a session of this reactor and everything in it, a will that was not published too. It must be
     offline.
     """
+    if s.stored != cython.NULL:
+        _unstore_session(r, s)
+    _forget_session(r, s, True)
+
+
+def forget_session(r, s):
+    """The session goes on elsewhere: it is this engine's no more, and its rows stay. It must be offline."""
+    _forget_session(r, s, False)
+
+
+def _forget_session(r, s, ends):
     common: cython.pointer[Common] = r.common
     if ASSERTS:
         holds(may_touch(s.reactor), b"sessions: one ends on the reactor that owns it")
     holds(s.connection == cython.NULL, b"sessions: one that ends is offline")
-    if s.stored != cython.NULL:
-        _unstore_session(r, s)
-    dispose_outbox(r, s)
+    dispose_outbox(r, s, ends)
     leave_all_groups(r, s)
     if s.group:
         lock(cython.address(common.registry_lock))
@@ -364,7 +405,7 @@ def _has_room(r, s):
     """Whether the limits allow one more subscription. What the store brings back is never too much, nor is
     what the embedding program wants.
     """
-    if _is_loading(r) or s.internal:
+    if _comes_back(r, s) or s.internal:
         return True
     if load_int(cython.address(r.common.overloaded), RELAXED):
         return False
@@ -401,7 +442,10 @@ def add_subscription(r, s, filter, options, subscription_id, wants_retained):
     if not parts.shared and not known:
         _drop_other_form(r, s, parts.filter, parts.exclusive)
     handling: uint8_t = options >> 4 & 3
-    wants_retained[0] = not parts.shared and (handling == 0 or (handling == 1 and not known))
+    comes_back: cython.bint = _comes_back(r, s)
+    wants_retained[0] = (
+        not parts.shared and not comes_back and (handling == 0 or (handling == 1 and not known))
+    )
     kept: SessionSubscription
     kept.options = options
     if known and not wants_retained[0]:  # what is retained goes on to it
@@ -423,9 +467,8 @@ def add_subscription(r, s, filter, options, subscription_id, wants_retained):
         stored.options |= OPTION_STORED  # it may refuse a message because its queue is full
     if parts.shared and is_present(s):
         stored.options |= OPTION_ONLINE
-    if s.stored != cython.NULL:
-        if r.section != cython.NULL:
-            _put_subscription(r, s, cython.address(key), cython.address(kept))
+    if s.stored != cython.NULL and not comes_back:
+        _put_subscription(r, s, cython.address(key), cython.address(kept))
     group: uint64_t = 0
     lock_exclusive(r.common.subscriptions)
     put_subscription(r.common.subscriptions, parts.filter, parts.group, stored)

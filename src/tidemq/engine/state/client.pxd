@@ -85,7 +85,7 @@ cdef cppclass Session:
     uint16_t reactor             # the owner; written under Common.registry_lock
     uint64_t group               # of a shard: the shared group whose queue it is part of; 0: a client's session
     bool internal                # a receiver of the embedding program: what it gets goes up as events
-    bool moving                  # on its way to `reactor` with its connection; under Common.registry_lock
+    bool moving                  # on its way to `reactor`, with its connection or from the store; under Common.registry_lock
     bool ending                  # over and nobody's, in Reactor.ending: the index still has some of its subscriptions
     uint32_t receiver            # scratch of a look-up: its place among the entry's receivers, if it is that one's
     uint32_t expiry_s            # 0: ends with its connection; 0xFFFFFFFF: never
@@ -141,6 +141,7 @@ cdef cppclass Handback:          # an outbox that is taken apart, from its newes
     uint64_t number              # of the session that has ended, and `owner`, its name, for what is dropped
     string owner
     uint8_t counter              # of that
+    bool ends                    # with the session; else it goes on elsewhere
     vector[uint64_t] groups      # they wait for it
 
 cdef struct LargePayload:        # goes out after `at` bytes of the buffer's stream, from the message itself
@@ -166,6 +167,8 @@ cdef cppclass Identity:           # of a client about whom somebody decides
     string* auth_method
     string* username             # NULL: it has named none, or nobody asks
     string* groups               # that its authenticator put it in, each ends with a NUL; NULL: none
+    string* session_name         # while FINDING: the client identifier that it was let in as
+    string* session_data         # while FINDING: authentication data for its CONNACK; NULL: none
     Policy* own_rules            # of this client alone, asked before all others; held; NULL: it has none
 
 cdef cppclass ClientUsage:        # of a client whose listener bounds it
@@ -202,6 +205,7 @@ cdef enum:   # the state of a Connection
     CONNECTING                   # no CONNECT yet
     DECIDING                     # the control plane was asked about the CONNECT
     AUTHENTICATING               # AUTH packets go to and fro
+    FINDING                      # the control plane was asked where its session is
     CONNECTED
     CLOSING                      # doomed: nothing more is read; freed at the end of the turn
 

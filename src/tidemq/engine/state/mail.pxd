@@ -16,6 +16,7 @@ cdef enum:   # the kind of a Mail
     MAIL_PAUSE, MAIL_RESUME      # `number`: connection that feeds a slow receiver
     MAIL_ANSWER_CONNECT          # `number`: connection; `reason`; `text`: client id, `data`: auth data, and the user
     MAIL_ANSWER_AUTH
+    MAIL_ANSWER_SESSION          # `number`: connection; `reason`: 0, or what it is refused with
     MAIL_ANSWER_SUBSCRIBE        # `data`: a reason for each filter; `text`: in words, why one is refused
     MAIL_ANSWER_PUBLISH          # `token`: for how many ms the answer holds
     MAIL_ANSWER_HELD             # `token`: number of the held PUBLISH; `reason`; `data`: a 5.0 PUBLISH in its place, or NULL
@@ -34,6 +35,10 @@ cdef enum:   # the kind of a Mail
     MAIL_ROWS                    # `number`: queue; `pointer`: StoredRows that were read for it
     MAIL_EXPIRED                 # `number`: queue; `pointer`: StoredRows whose time is over
     MAIL_REMOVED                 # `number`: queue; `pointer`: StoredRows, their bytes, that RECORD_EXPIRE has removed
+    MAIL_ADDED                   # `number`: queue; `pointer`: StoredRows, ids and bytes, that somebody else has added
+    MAIL_TAKEN                   # `number`: queue; `pointer`: StoredRows, ids and bytes, that somebody else has removed
+    MAIL_RELEASE                 # `text`: client id of the session that leaves
+    MAIL_ADOPT                   # `pointer`: Arrival
     MAIL_RULES                   # `pointer`: the Policy that counts from now on, held
     MAIL_TOPIC_RULES             # `pointer`: the TopicRules that count from now on, held
     MAIL_ROSTER                  # `pointer`: a Roster that is to be answered

@@ -22,6 +22,7 @@ from tidemq.engine.index.retained_index cimport RetainedIndex, RetainedWalk
 from tidemq.engine.index.rules cimport Policy
 from tidemq.engine.index.topic_rules cimport TopicRules
 from tidemq.engine.index.subscriptions cimport Matches, SubscriptionIndex
+from tidemq.engine.state.arrival cimport Arrival
 from tidemq.engine.state.client cimport Connection, Handback, LocalGroup, Removal, Session, SessionPointer
 from tidemq.engine.state.mail cimport Mail, Timer
 from tidemq.engine.state.nodes cimport NodeBatch, NodeHub, NodeSide
@@ -101,6 +102,8 @@ cdef cppclass Reactor:
     uint64_t work                # these, and receivers that messages have gone to, see work.pxd
     uint64_t work_max            # where others come first
     vector[Session*] ending      # see Session.ending
+    deque[string] releasing      # client ids of sessions that leave once nothing of them is open, see leaving
+    deque[Arrival*] arrivals     # sessions that are being installed, the first of them now
     uint16_t subscribes          # the last SessionSubscription.turn
     vector[void*] found          # scratch for retained messages
     RetainedWalk* sweep          # in search of retained messages whose time is over; NULL: it rests
@@ -159,6 +162,7 @@ cdef struct WatchCount:          # of one such filter
 cdef cppclass Common:
     EngineLimits limits
     bool ask_connect, ask_subscribe, ask_publish, report_connections
+    bool ask_sessions            # a CONNECT waits until its session may be found or made; set before the reactors run
     uint8_t plugins              # atomic; 1: they want some messages: the index has their filters
     int64_t held                 # atomic: PUBLISH packets that wait for them
     int64_t judged               # atomic: the last number of a set of rules, or of whom an authoriser was asked about

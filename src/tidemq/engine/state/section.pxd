@@ -21,6 +21,9 @@ cdef enum:   # the kind of a Record
     RECORD_EXPIRE                # the idle row of the queue with `id` goes, if it is still there
     RECORD_PURGE                 # everything that the store has of the queue
     RECORD_CAPTURED              # the section has messages for streams
+    RECORD_LEFT                  # the session of `key` has left: no row of it comes after; `status`: it was here;
+                                 # `sequence`: the next place of its outbox
+    RECORD_ARRIVED               # the session of `key` is here; `status` 0: it was refused
 
 cdef enum:   # families that RECORD_PUT and RECORD_DELETE name, in the order of the façade's names
     FAMILY_SESSION, FAMILY_SUBSCRIPTION, FAMILY_RECEIVED, FAMILY_SHARED

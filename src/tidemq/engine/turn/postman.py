@@ -12,9 +12,15 @@ from cython.cimports.tidemq.engine.base.system import EPOLL_CTL_DEL, epoll_ctl
 from cython.cimports.tidemq.engine.clients.authorising import bring_up_to_date, judge_asked, take_policy
 from cython.cimports.tidemq.engine.clients.closing import close_connection, place_connection
 from cython.cimports.tidemq.engine.clients.commit_results import answer_kept, keep_promises, section_answered
-from cython.cimports.tidemq.engine.clients.connecting import admit, answer_auth, answer_connect
+from cython.cimports.tidemq.engine.clients.connecting import (
+    admit,
+    answer_auth,
+    answer_connect,
+    answer_session,
+)
 from cython.cimports.tidemq.engine.clients.holding import answer_held
 from cython.cimports.tidemq.engine.clients.inquiries import answer_inquiry
+from cython.cimports.tidemq.engine.clients.leaving import release_session
 from cython.cimports.tidemq.engine.clients.placement import welcome
 from cython.cimports.tidemq.engine.clients.publishing import answer_publish
 from cython.cimports.tidemq.engine.clients.replaying import deliver_replayed, feed_replay, revoke_replay
@@ -29,8 +35,10 @@ from cython.cimports.tidemq.engine.link.output import doom, touch
 from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.link.timers import time_connection
 from cython.cimports.tidemq.engine.queues.agreement import settle_offer
+from cython.cimports.tidemq.engine.queues.arrivals import begin_arrival, free_arrival
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
+from cython.cimports.tidemq.engine.queues.outside_rows import note_added, note_taken
 from cython.cimports.tidemq.engine.queues.queueing import accept_rows, expire_rows, forget_rows, free_rows
 from cython.cimports.tidemq.engine.queues.routing import deliver_mailed, deliver_to_group, route_message
 from cython.cimports.tidemq.engine.queues.sessions import (
@@ -41,12 +49,16 @@ from cython.cimports.tidemq.engine.queues.sessions import (
     new_session,
 )
 from cython.cimports.tidemq.engine.queues.shards import adopt_shard, look_at_room, serve_shard
+from cython.cimports.tidemq.engine.state.arrival import Arrival
 from cython.cimports.tidemq.engine.state.client import CONNECTING, Connection, Session
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
 from cython.cimports.tidemq.engine.state.mail import (
+    MAIL_ADDED,
+    MAIL_ADOPT,
     MAIL_ANSWER_AUTH,
     MAIL_ANSWER_CONNECT,
     MAIL_ANSWER_HELD,
+    MAIL_ANSWER_SESSION,
     MAIL_ANSWER_SUBSCRIBE,
     MAIL_COMMITTED,
     MAIL_CONNECTION,
@@ -64,6 +76,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_NODE,
     MAIL_PAUSE,
     MAIL_PUBLISH,
+    MAIL_RELEASE,
     MAIL_REMOVED,
     MAIL_REPLAYED,
     MAIL_RESUME,
@@ -75,6 +88,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_SHARD,
     MAIL_STOP,
     MAIL_SUBSCRIBE,
+    MAIL_TAKEN,
     MAIL_TOPIC_RULES,
     MAIL_UNSUBSCRIBE,
     Mail,
@@ -96,7 +110,7 @@ def _adopt(r, mail):
         return
     time_connection(r, c, c.deadline_ms)
     c.state = CONNECTING
-    admit(r, c, mail.letter.text, mail.letter.data)
+    admit(r, c, mail.letter.text, mail.letter.data, False)
     if not c.leaving:
         r.resumed.push_back(handle_of(r, c))
 
@@ -111,6 +125,8 @@ def _answer(r, mail):
         bring_up_to_date(r, c)
     if mail.kind == MAIL_ANSWER_CONNECT:
         answer_connect(r, c, mail.reason, mail.letter)
+    elif mail.kind == MAIL_ANSWER_SESSION:
+        answer_session(r, c, mail.reason)
     elif mail.kind == MAIL_ANSWER_AUTH:
         answer_auth(r, c, mail.reason, mail.letter)
     elif mail.kind == MAIL_ANSWER_SUBSCRIBE:
@@ -170,7 +186,12 @@ def _take_rows(r, mail):
     if mail.kind == MAIL_REMOVED:
         forget_rows(r, s, rows)
         return
-    accept_rows(r, s, rows)
+    if mail.kind == MAIL_ADDED:
+        note_added(r, s, rows)
+    elif mail.kind == MAIL_TAKEN:
+        note_taken(r, s, rows)
+    else:
+        accept_rows(r, s, rows)
     if s.group:
         serve_shard(r, s)
     elif s.connection != cython.NULL:
@@ -222,8 +243,10 @@ def settle_mail(r, mail):
         section_answered(r, cython.cast(cython.pointer[Section], mail.pointer), mail.reason)
         while keep_promises(r):
             pass
-    if mail.kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED):
+    if mail.kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED, MAIL_ADDED, MAIL_TAKEN):
         free_rows(r, cython.cast(cython.pointer[StoredRows], mail.pointer))
+    if mail.kind == MAIL_ADOPT:
+        free_arrival(cython.cast(cython.pointer[Arrival], mail.pointer), r.tally)
     if mail.kind == MAIL_RULES:
         release_policy(cython.cast(cython.pointer[Policy], mail.pointer), r.tally)
     if mail.kind == MAIL_TOPIC_RULES:
@@ -258,8 +281,12 @@ def handle_mail(r, mail):
     elif kind == MAIL_FAILED:
         holds(mail.number > r.failures, b"postman: failures of the store are counted upwards")
         r.failures = mail.number
-    elif kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED):
+    elif kind in (MAIL_ROWS, MAIL_EXPIRED, MAIL_REMOVED, MAIL_ADDED, MAIL_TAKEN):
         _take_rows(r, mail)
+    elif kind == MAIL_RELEASE:
+        release_session(r, mail.letter.text)
+    elif kind == MAIL_ADOPT:
+        begin_arrival(r, cython.cast(cython.pointer[Arrival], mail.pointer))
     elif kind == MAIL_SHARD:
         adopt_shard(r, cython.cast(cython.pointer[Session], mail.pointer))
     elif kind == MAIL_PAUSE:

@@ -60,6 +60,7 @@ from cython.cimports.tidemq.engine.clients.closing import (
     update_interest,
 )
 from cython.cimports.tidemq.engine.clients.commit_results import KEPT_A_TURN, keep_promises
+from cython.cimports.tidemq.engine.clients.leaving import continue_releases
 from cython.cimports.tidemq.engine.clients.placement import work_out_load
 from cython.cimports.tidemq.engine.clients.releasing import release_held
 from cython.cimports.tidemq.engine.clients.replaying import report_delivered
@@ -85,6 +86,7 @@ from cython.cimports.tidemq.engine.link.reports import new_event, post_event
 from cython.cimports.tidemq.engine.link.timers import take_timer, time_connection
 from cython.cimports.tidemq.engine.link.tracing import is_traced, note_flushed, trace_out
 from cython.cimports.tidemq.engine.link.wrapping import check_transport, has_ended
+from cython.cimports.tidemq.engine.queues.arrivals import continue_arrivals, free_arrivals
 from cython.cimports.tidemq.engine.queues.backlogs import continue_backlogs
 from cython.cimports.tidemq.engine.queues.cache import free_cache
 from cython.cimports.tidemq.engine.queues.dating import continue_dating, follow_clock
@@ -171,6 +173,7 @@ def free_reactor(r):
     free_released(r)
     end_handbacks(r)
     free_groups(r)
+    free_arrivals(r)
     free_promises(r)
     free_offers(r)
     while free_spent(r):
@@ -448,11 +451,11 @@ def _wait_ms(r):
         return 0
     if r.overloaded_left or r.reviews.size() or r.reading.size() or r.dating_at < r.dating_buckets:
         return 0
-    if r.nodes_settled or r.arrived_ready:
+    if r.nodes_settled or r.arrived_ready or not r.arrivals.empty():
         return 0
     watching: cython.bint = r.strained.size() or load_int(cython.address(r.common.overloaded), RELAXED)
     watching = watching or r.group_list.size() > 0 or r.drops.size() > 0 or r.lingering.size() > 0
-    watching = watching or r.sweep != cython.NULL
+    watching = watching or r.sweep != cython.NULL or not r.releasing.empty()
     wait: int64_t = _TICK_MS if watching else _IDLE_MS
     if r.unmarked.size():
         wait = min(wait, max(r.unmarked.front().sent_ms + MARK_MS - r.now_ms, cython.cast(int64_t, 0)))
@@ -548,6 +551,8 @@ def run_reactor(r):
         continue_handbacks(r)
         continue_groups(r)
         continue_dating(r)
+        continue_arrivals(r)
+        continue_releases(r)
         _end_turn(r)
         ended_ns: int64_t = clock_ns()
         _observe_turn(r, ended_ns - began_ns)

@@ -1,0 +1,106 @@
+"""Sessions that leave: another node has them from now on, and their rows stay.
+
+The client is disconnected as if it had connected again here: its will goes out, unless a delay lets the
+session's going on cancel it [MQTT-3.1.4-3]. Then the session waits until nothing of it is open: its will is
+with everybody, no QoS 2 message of its client's or for it is offered, its publisher is owed nothing, no
+window of its queue is being read, and what it held of shared groups is back in their queues. All that is
+recorded by then, and it is forgotten; the record that says so is the last one about it. A client that comes
+meanwhile is disconnected, too.
+"""
+
+import cython
+from cython.cimports.libc.stdint import uint64_t
+from cython.cimports.libcpp.memory import make_unique, unique_ptr
+from cython.cimports.libcpp.string import string
+from cython.cimports.tidemq.engine.base.counters import C_SESSIONS_RELEASED, C_SESSIONS_TAKEN_OVER
+from cython.cimports.tidemq.engine.base.steps import count_steps
+from cython.cimports.tidemq.engine.clients.closing import close_connection
+from cython.cimports.tidemq.engine.clients.wills import publish_last_will
+from cython.cimports.tidemq.engine.journal.journal import tell_store
+from cython.cimports.tidemq.engine.journal.ledger import is_owed
+from cython.cimports.tidemq.engine.link.mail import new_letter, new_mail
+from cython.cimports.tidemq.engine.link.output import doom
+from cython.cimports.tidemq.engine.queues.received_identifiers import store_all_received
+from cython.cimports.tidemq.engine.queues.sessions import Found, end_session, find_session, forget_session
+from cython.cimports.tidemq.engine.state.client import Connection, Session
+from cython.cimports.tidemq.engine.state.mail import MAIL_RELEASE, Mail
+from cython.cimports.tidemq.engine.state.section import RECORD_LEFT, Record
+from cython.cimports.tidemq.wire.protocol import FAULT_NONE, RC_SESSION_TAKEN_OVER
+
+_LOOKS_A_TURN = cython.declare(cython.size_t, 256)  # at sessions that wait
+
+
+def _tell(r, client_id, here, place):
+    record: cython.pointer[Record] = tell_store(r, RECORD_LEFT, client_id)
+    record.status = here
+    record.sequence = place
+
+
+def _is_open(r, s):
+    """Whether something of an offline session is still to be decided, or on its way."""
+    if s.will != cython.NULL and s.will.token:
+        return True
+    if s.offers or s.stored.offered or s.stored.reading or is_owed(r, s):
+        return True
+    return s.memberships != cython.NULL and s.memberships.handback != cython.NULL
+
+
+def _pass_on(r, client_id, reactor):
+    """The session is another reactor's, or an earlier one's removal is in its section."""
+    mail: Mail = new_mail(MAIL_RELEASE)
+    mail.letter = new_letter()
+    name: unique_ptr[string] = make_unique[string](client_id[0])
+    mail.letter.text = name.release()
+    r.outgoing[reactor].push_back(mail)
+
+
+def _release(r, client_id):
+    """Whether it has left, or is not here to leave; False: something of it is open."""
+    found: Found = find_session(r, client_id, False)
+    here: cython.bint = False
+    if found.session != cython.NULL and found.reactor == r.index and not found.moving:
+        c: cython.pointer[Connection] = found.session.connection
+        if c != cython.NULL:
+            here = True
+            r.tally[C_SESSIONS_TAKEN_OVER] += 1
+            doom(r, c, RC_SESSION_TAKEN_OVER, FAULT_NONE)
+            c.doom_reason = RC_SESSION_TAKEN_OVER
+            close_connection(r, c)
+            found = find_session(r, client_id, False)  # it may have ended with its connection
+    if found.reactor != r.index or found.moving:
+        _pass_on(r, client_id, found.reactor)
+        return True
+    s: cython.pointer[Session] = found.session
+    if s == cython.NULL:
+        _tell(r, client_id, here, 0)
+        return True
+    if s.stored == cython.NULL:
+        publish_last_will(r, s)
+        end_session(r, s)
+        _tell(r, client_id, True, 0)
+        return True
+    if _is_open(r, s):
+        return False
+    place: uint64_t = s.outbox.tail
+    store_all_received(r, s)
+    forget_session(r, s)
+    r.tally[C_SESSIONS_RELEASED] += 1
+    _tell(r, client_id, True, place)
+    return True
+
+
+def release_session(r, client_id):
+    """A session is to leave, now or once nothing of it is open; the store's thread is told."""
+    if not _release(r, client_id):
+        r.releasing.push_back(client_id[0])
+
+
+def continue_releases(r):
+    """Once a turn: looks whether something is open still of some that are to leave."""
+    looks: cython.size_t = min(r.releasing.size(), _LOOKS_A_TURN)
+    while looks:
+        count_steps(1)
+        looks -= 1
+        client_id: string = r.releasing.front()
+        r.releasing.pop_front()
+        release_session(r, cython.address(client_id))

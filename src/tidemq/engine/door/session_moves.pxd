@@ -1,0 +1,14 @@
+from libc.stdint cimport uint64_t
+
+from tidemq.engine.state.arrival cimport Arrival
+from tidemq.engine.state.reactor cimport Common
+
+cdef Arrival* make_arrival(
+    Common* common, bytes client_id, bytes value, subscriptions, received, inflight, uint64_t next_place,
+    list unreadable,
+) except? NULL
+
+# of this module alone
+cdef object _add_subscriptions(Common* common, Arrival* arrival, bytes client_id, rows, list unreadable)
+cdef object _add_received(Arrival* arrival, bytes queue, keys, list unreadable)
+cdef object _add_entries(Common* common, Arrival* arrival, bytes queue, rows, list unreadable)

@@ -1,0 +1,48 @@
+"""A session as the store has it, on its way into an engine. Layout only.
+Owner: who reads the rows, until it is posted; then the reactor that installs it."""
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
+from libcpp cimport bool
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from tidemq.engine.base.message cimport Message
+from tidemq.engine.state.client cimport Session
+
+cdef cppclass StoredSession:     # its own row
+    string client_id
+    uint64_t number              # of its queue
+    uint32_t expiry_s
+    int64_t ends_ms              # 0: it was online, or never ends
+    Message* will                # held; NULL: none
+    uint32_t will_delay_s
+    int64_t will_expiry_s
+    int64_t will_ms              # 0: it was online
+
+cdef cppclass StoredSubscription:
+    string filter                # whole
+    uint8_t options
+    uint32_t subscription_id
+    bool replayed                # of what a stream keeps, at QoS 1:
+    uint64_t epoch
+    int64_t start
+
+cdef struct StoredEntry:         # a row in flight
+    Message* message             # held
+    uint32_t* subscription_ids   # a count, then so many; NULL: none
+    uint64_t place
+    uint8_t qos
+    bool retain
+    bool released
+
+cdef cppclass Arrival:
+    StoredSession row
+    vector[StoredSubscription] subscriptions
+    vector[uint16_t] received
+    vector[StoredEntry] entries  # in the order of their places
+    uint64_t next_place          # no place below it is given to a message
+    uint64_t waiting             # idle rows, and
+    uint64_t bytes               # of their messages, and
+    uint64_t oldest              # the clock of the first one's id
+    bool doubtful                # what waits may have been sent
+    Session* session             # in the registry, but nobody's yet; NULL: not even that
+    size_t subscribed, entered   # so many subscriptions and entries are installed
