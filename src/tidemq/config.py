@@ -292,6 +292,19 @@ class Config(BaseModel):
     streams: tuple[StreamConfig, ...] = ()
     plugins: tuple[PluginConfig, ...] = ()
     bridges: Bridges = ()
+    cluster_name: str = ""  # of the cluster whose node this broker is; empty: none
+    cluster_node: str = ""  # this node's name; empty: the machine's
+    cluster_listen: str = "127.0.0.1:4222"  # where its nats-server listens; port 0 for any
+    cluster_address: str = ""  # where other nodes reach that; empty: the same
+    cluster_join: tuple[str, ...] = ()  # addresses of other nodes
+    cluster_password_file: str = ""  # that all nodes have
+    cluster_ca: str = ""  # PEM, for TLS between nodes; empty: none, and then on this machine alone
+    cluster_certificate: str = ""
+    cluster_key: str = ""
+    cluster_ack: Literal["one", "two"] = "two"  # copies before a message is acknowledged
+    cluster_degraded: Literal["acknowledge"] = "acknowledge"  # what becomes of one without a second
+    cluster_skew_s_max: Annotated[StrictFloat, Field(gt=0, le=3600)] = 5.0  # between clocks of nodes
+    nats_url: str = ""  # host:port of a nats-server that runs already, in place of one that is started
     authenticator: str = "anonymous"
     authenticator_options: Options = {}
     authoriser: str = "allow"

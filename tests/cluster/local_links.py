@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Any
 
-from tidemq.cluster.keeping import ClusterKeeper
+from waiting import until
+
+from tidemq.cluster.keeping import ClusterKeeper, Identity
+from tidemq.engine import Engine, StoreAccess
+from tidemq.engine.door.events import SessionRequest
+from tidemq.store import Store
 
 
 class LocalLinks:
@@ -28,6 +35,14 @@ class Links:
         """The node is there from now on."""
         self.own = keeper.node.incarnation
         self._all.keepers[self.own] = keeper
+
+    def leave(self) -> None:
+        """The node is gone."""
+        self._all.keepers.pop(self.own, None)
+
+    def others(self) -> list[int]:
+        """The other nodes that are there."""
+        return [each for each in self._all.keepers if each != self.own and each not in self._all.cut]
 
     def _reached(self, to: int) -> ClusterKeeper | None:
         cut = self._all.cut & {to, self.own}
@@ -61,3 +76,56 @@ class Links:
         found = [kept[each] for each in range(first, last + 1) if each in kept]
         if found and self._reached(holder) is not None:
             self._all.keepers[self.own].take_fetched(holder, found)
+
+    def meet(self, incarnation: int, address: str) -> None:
+        """All know each other."""
+
+    def announce(self) -> int:
+        return 0
+
+    def is_announced(self, _number: int) -> bool:
+        return True
+
+    def taken_over(self, _incarnation: int) -> None:
+        """Nobody waits for it."""
+
+
+class LocalCluster:
+    """As `Clustering` in `tidemq.broker`, over `LocalLinks`. No message goes to another node at once."""
+
+    def __init__(self, name: str, links: LocalLinks, **identity: Any) -> None:
+        self._identity = Identity("c", name, "here", **identity)
+        self._links = Links(links)
+        self._access: StoreAccess | None = None
+        self.keeper: ClusterKeeper | None = None
+
+    def make_keeper(self, store: Store, access: StoreAccess, **options: Any) -> ClusterKeeper:
+        self._access = access
+        self.keeper = ClusterKeeper(store, access, identity=self._identity, links=self._links, **options)
+        return self.keeper
+
+    async def begin(self, _engine: Engine) -> None:
+        assert self.keeper is not None
+        keeper = self.keeper
+        self._links.join(keeper)
+        if self._links.others():
+            await until(lambda: asyncio.wrap_future(keeper.ask(lambda: keeper.is_up_to_date)))
+        await asyncio.wrap_future(keeper.ask(keeper.load_engine))
+
+    async def serve(self) -> None:
+        assert self.keeper is not None
+        await asyncio.wrap_future(self.keeper.ask(self.keeper.serve))
+
+    async def find_session(self, request: SessionRequest) -> int:
+        assert self.keeper is not None
+        return await asyncio.wrap_future(self.keeper.connect(request.client_id, request.clean_start))
+
+    def session_ready(self, connection: int, reason: int) -> None:
+        assert self._access is not None
+        self._access.session_ready(connection, reason)
+
+    def close(self) -> None:
+        self._links.leave()
+
+    def counts(self) -> dict[str, int]:
+        return {}

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.local_links import Links, LocalLinks
+from cluster.local_links import LocalCluster, LocalLinks
 from waiting import WAIT_S, until
 
 from tidemq.broker import Broker
 from tidemq.client import Client
 from tidemq.cluster import promises
-from tidemq.cluster.keeping import ClusterKeeper, Identity
+from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.config import Config
 from tidemq.store.rocksdb import RocksDBStore
 from tidemq.store.rows import PARSERS, parse_queue, parse_session
@@ -34,24 +34,18 @@ class Nodes:
         self.stores: dict[str, RocksDBStore] = {}
 
     async def start(self, name: str, **identity: Any) -> Broker:
-        links = Links(self.links)
-
-        def make_keeper(*args: Any, **options: Any) -> ClusterKeeper:
-            self.keepers[name] = ClusterKeeper(
-                *args, identity=Identity("c", name, "here", **identity), links=links, **options
-            )
-            return self.keepers[name]
-
+        cluster = LocalCluster(name, self.links, **identity)
         store = self.stores[name] = RocksDBStore(self._folder / name)
         config = Config(port=0, host="127.0.0.1", reactors=2, data=self._folder / name)
-        broker = Broker(config, store=store, make_keeper=make_keeper)
+        broker = Broker(config, store=store, cluster=cluster)
         await self._stack.enter_async_context(broker)
         self.brokers[name] = broker
-        links.join(self.keepers[name])
+        assert cluster.keeper is not None
+        self.keepers[name] = cluster.keeper
         return broker
 
     async def stop(self, name: str) -> None:
-        self.links.keepers.pop(self.keepers.pop(name).node.incarnation)
+        del self.keepers[name]
         await self.brokers.pop(name).stop()
 
     async def meet(self, *names: str) -> None:

@@ -29,8 +29,8 @@ class Moves(StoreAccess):
         self.arrived: list[tuple[bytes, bool]] = []
         self._late: list[tuple[bytes, int, bool]] = []  # in works that failed
 
-    def take_work(self, timeout_s: float) -> StoreWork | None:
-        work = super().take_work(timeout_s)
+    def take_work(self, timeout_s: float, *, described: bool = False) -> StoreWork | None:
+        work = super().take_work(timeout_s, described=described)
         if work is not None:
             self.arrived += work.arrived
         return work

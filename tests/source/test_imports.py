@@ -33,7 +33,7 @@ BELOW = {
     "pytest_plugin": "config testing",
     "bench": "limits errors wire net",
     "pipeline": "limits errors wire client bench",  # of bench: results of load tests, read and drawn
-    "cli": "limits errors config wire store stream broker origins migration client bench pipeline",
+    "cli": "limits errors config wire store stream broker cluster origins migration client bench pipeline",
     "__init__": "limits errors config wire broker",  # what the package offers
 }
 # The rooms of a part: its folders, and the modules that stand before them, each a room of its own.
@@ -72,6 +72,7 @@ ROOMS = {
         "replays": "fault_log providers replay_pieces stream_filters",
         "listeners": "host",
         "durability": "completion providers",
+        "clustering": "durability",
         "access": "acl_rules fault_log hooks host providers replay_pieces replays stream_filters",
         "authenticators": "access acl_rules circuit_breaker host providers",
         "monitoring": "durability",
@@ -81,8 +82,8 @@ ROOMS = {
         "admin": "access durability fault_log logs monitoring program_subscription settings",
         "preflight": "access admin bridging host listeners own_plugins own_providers providers reload "
         "topic_rules",
-        "broker": "access admin authenticators bridging completion durability event_handlers fault_log host "
-        "listeners logs monitoring own_files own_plugins own_providers plugins program_subscription "
+        "broker": "access admin authenticators bridging clustering completion durability event_handlers fault_log "
+        "host listeners logs monitoring own_files own_plugins own_providers plugins program_subscription "
         "providers reload replays settings sys_topics",
         "__init__": "acl_rules broker hooks plugins program_subscription providers",
     },

@@ -23,6 +23,7 @@ from tidemq.broker.access.decisions import Decisions
 from tidemq.broker.authenticators.builtin import LocalOnly
 from tidemq.broker.bridging.bridges import Bridges, check_bridge
 from tidemq.broker.bridging.door import BridgeDoor
+from tidemq.broker.clustering import Clustering
 from tidemq.broker.completion import complete
 from tidemq.broker.durability.keeper import Keeper
 from tidemq.broker.durability.storage import Storage
@@ -100,11 +101,11 @@ class Broker:
         sockets: Mapping[str, list[socket.socket]] | None = None,
         reread: Callable[[], Config] | None = None,
         any_admin_port: bool = False,
-        make_keeper: Callable[..., Keeper] | None = None,
+        cluster: Clustering | None = None,
     ) -> None:
         """`sockets`: that listen already, by listener; `reread`: reads the configuration, for `reload`;
-        `any_admin_port`: another one will do where somebody has `admin_port`; `make_keeper`: as `Keeper`, of
-        a cluster's node.
+        `any_admin_port`: another one will do where somebody has `admin_port`; `cluster`: makes it a
+        node of one.
         """
         self.config = config or Config()
         self._sockets = sockets or {}
@@ -123,7 +124,7 @@ class Broker:
         self._providers = OwnProviders(self.config, self._reloads)
         self._reread = reread
         self._any_admin_port = any_admin_port
-        self._make_keeper = make_keeper
+        self._cluster = cluster
         self._settings: Settings | None = None
         self._files: OwnFiles | None = None
         self._door: BridgeDoor | None = None  # of bridges; None: there will be none
@@ -201,9 +202,8 @@ class Broker:
             authoriser = self._providers.make("authoriser", config.authoriser, config.authoriser_options)
         if store is None:
             store = find_provider("store", config.store, config.store_options, config)
-        storage = self._storage = (
-            None if store is None else Storage(store, config, self._make_keeper or Keeper)
-        )
+        make_keeper = Keeper if self._cluster is None else self._cluster.make_keeper
+        storage = self._storage = None if store is None else Storage(store, config, make_keeper)
         engine = self._engine = self._make_engine()
         for bridge in config.bridges:
             check_bridge(bridge, config.limits)
@@ -250,11 +250,22 @@ class Broker:
             stopped=self._stopped.set,
         ).by_kind()
         self._plugins.start(engine, self._plugin_access(engine))
+        if self._cluster is not None:
+            await self._begin_cluster(self._cluster, engine, decisions)
         engine.start()
-        if self._keeper is not None:
+        if self._cluster is not None:
+            await self._cluster.serve()
+        elif self._keeper is not None:
             self._keeper.start()
         asyncio.get_running_loop().add_reader(engine.fileno(), self._take_events)
         self._begin_tasks(listeners)
+
+    async def _begin_cluster(self, cluster: Clustering, engine: Engine, decisions: Decisions) -> None:
+        if self._keeper is None:
+            raise refused("configuration", "store", "a cluster needs a store on disk", ["rocksdb", "sqlite"])
+        self._keeper.start()
+        decisions.find_sessions(cluster.find_session, cluster.session_ready)
+        await cluster.begin(engine)
 
     async def _start_bridges(self, door: BridgeDoor) -> None:
         """Their sessions are there when this returns; they connect when they can."""
@@ -348,14 +359,20 @@ class Broker:
     def _finish(self, engine: Engine) -> None:
         """Waits for the engine's and the keeper's threads; the last of what is to be stored is."""
         engine.join()
+        self._close_cluster()
         if self._storage is not None:
             self._storage.finish()
         self._close_parts(engine)
         if left := {name: value for name, value in engine.live_objects().items() if value}:
             _log.error("the engine left objects behind: %s", left)  # a defect of ours: tests look for it
 
+    def _close_cluster(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+
     def _close_parts(self, engine: Engine) -> None:
         """What may take its time, and is for another thread than the event loop's."""
+        self._close_cluster()
         engine.close()
         if self.monitor is not None:
             self.monitor.spans.close()
@@ -427,6 +444,8 @@ class Broker:
             counters["log_lines_left_out"] += self._client_log.left_out
         if self._storage is not None:
             counters.update(self._storage.counts())
+        if self._cluster is not None:
+            counters.update(self._cluster.counts())
         spans = None if self.monitor is None else self.monitor.spans
         for part in (self._decisions, self._plugins, self._replays, self._admin, spans, self._bridges):
             if part is not None:

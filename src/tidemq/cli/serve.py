@@ -23,6 +23,19 @@ OPTIONS: Mapping[str, Any] = {
     "store_strict": Annotated[
         bool | None, typer.Option("--store-strict", help="Refuse to start on damaged data.")
     ],
+    "cluster_name": Annotated[str | None, typer.Option(help="Cluster whose node this broker is.")],
+    "cluster_listen": Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where other nodes reach it. [127.0.0.1:4222]")
+    ],
+    "cluster_join": Annotated[
+        list[str] | None, typer.Option("--join", metavar="HOST:PORT", help="Another node; may be repeated.")
+    ],
+    "cluster_password_file": Annotated[
+        str | None, typer.Option(metavar="FILE", help="The password that all nodes have.")
+    ],
+    "nats_url": Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A nats-server that runs, in place of an own one.")
+    ],
     "log_level": Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")],
     "admin_port": Annotated[
         int | None, typer.Option(help="Port of the admin listener and dashboard, HTTP; 0: off.")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import tidemq
 from tidemq.broker import Broker
+from tidemq.broker.clustering import Clustering
 from tidemq.broker.host.secret_files import warn_of
 from tidemq.broker.host.systemd import Notifier, inherited_sockets
 from tidemq.broker.logs import write_log
@@ -78,6 +79,15 @@ def _wants_dashboard(config: Config, config_path: Path | None) -> bool:
     return True
 
 
+def _cluster_of(config: Config) -> Clustering | None:
+    """What makes the broker a node of a cluster, where it is to be one: else nothing of it is loaded."""
+    if not config.cluster_name:
+        return None
+    from tidemq.cluster.host import ClusterHost
+
+    return ClusterHost(config)
+
+
 async def _serve(config: Config, config_path: Path | None, reread: Callable[[], Config]) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -96,7 +106,10 @@ async def _serve(config: Config, config_path: Path | None, reread: Callable[[], 
     if has_dashboard:
         config = config.model_copy(update={"admin_port": DASHBOARD_PORT})
     sockets = inherited_sockets()
-    async with Broker(config, sockets=sockets, reread=reread, any_admin_port=has_dashboard) as broker:
+    cluster = _cluster_of(config)
+    async with Broker(
+        config, sockets=sockets, reread=reread, any_admin_port=has_dashboard, cluster=cluster
+    ) as broker:
         addresses = ", ".join(broker.addresses.values())
         status = f"clients are served on {addresses}"
         async with _reloading(broker, notifier, status):

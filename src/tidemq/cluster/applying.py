@@ -34,6 +34,10 @@ class Applier:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.counts: Counter[str] = Counter()
+        self.added: list[tuple[Owner, Stamp]] = []  # entries that came since the caller took this
+        self.removed: list[tuple[Owner, Stamp, Entry]] = []  # and that went
+        self.retained: list[str] = []  # topics
+        self.sessions: list[str] = []  # clients whose sessions were put or ended
         self._messages: dict[Stamp, bytes] = {}
         self._dot = Dot(0, 0)
         self._seen: Vector = {}
@@ -53,6 +57,10 @@ class Applier:
             ops.Retain: self._retain,
             ops.Clear: self._clear,
         }
+
+    def forget_changes(self) -> None:
+        """The caller has taken what came and went."""
+        self.added, self.removed, self.retained, self.sessions = [], [], [], []
 
     def apply(self, record: Record) -> None:
         """All of it: the next of its node, whose `check_payloads` has passed, and whose vector is applied."""
@@ -79,6 +87,7 @@ class Applier:
         if entry is None:
             self._hold_payload(op.id)
             entry = Entry((), shared)
+            self.added.append((op.owner, op.id))
         else:
             self.counts["cluster_added_twice"] += 1
         adds = tuple(sorted((*entry.adds, added)))
@@ -103,6 +112,7 @@ class Applier:
         gone = self._rows.removed.get(op.owner, op.id)
         if entry is not None:
             self.drop_entry(op.owner, op.id)
+            self.removed.append((op.owner, op.id, entry))
         if gone or (entry is not None and entry.shared):
             self._rows.removed.put(op.owner, op.id, (*(gone or ()), self._dot))
 
@@ -148,7 +158,10 @@ class Applier:
 
     def _put_session(self, op: ops.PutSession) -> None:
         rows = self._rows
-        if op.begins and self._has_rows(op.client):
+        self.sessions.append(op.client)
+        known = rows.sessions.get(op.client, None)
+        is_new = known is None or known.row.epoch != op.epoch
+        if op.begins and is_new and self._has_rows(op.client):
             self._end(op.client, op.epoch)
         if self._is_ended(op):
             self.counts["cluster_older_epoch"] += 1
@@ -198,6 +211,7 @@ class Applier:
         return self._rows.entries.has(Owner(SESSION, client)) or self._rows.subscriptions.has(client)
 
     def _end_session(self, op: ops.EndSession) -> None:
+        self.sessions.append(op.client)
         self._end(op.client, op.epoch)
 
     def _end(self, client: str, epoch: Stamp) -> None:
@@ -254,4 +268,5 @@ class Applier:
         before = self._rows.retained.get(op.topic, None)
         if before is None or before.id < op.id:
             self._rows.retained.put(op.topic, None, Retained(op.id, self._dot, message))
+            self.retained.append(op.topic)
             self._rows.gone.put(op.topic, None, self._dot if message is None else None)

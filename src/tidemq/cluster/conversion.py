@@ -36,6 +36,7 @@ class Conversion:
         self._epochs: dict[str, Stamp] = {}  # of its sessions
         self._brought: set[bytes] = set()  # payloads in this batch
         self._ended: set[str] = set()  # sessions in this batch
+        self.shared: set[str] = set()  # sessions for which another node may add the same messages
         self._plain: list[Write] = []
         self.counts: Counter[str] = Counter()
         self._acts: dict[str, Callable[..., Iterator[Operation]]] = {
@@ -60,13 +61,31 @@ class Conversion:
         if epoch is not None:
             self._epochs[owner.name] = epoch
 
+    def begin_epoch(self, client: str, epoch: Stamp) -> None:
+        """A client has come to a session that the engine has."""
+        if client in self._epochs:
+            self._epochs[client] = epoch
+
     def forget(self, number: int) -> None:
         """The engine has this queue no more."""
         self._owners.pop(number, None)
 
+    def forget_session(self, client: str) -> None:
+        """The engine has this session no more."""
+        if self._epochs.pop(client, None) is not None:
+            for number in self._rows.owners.numbers(Owner(SESSION, client)):
+                self._owners.pop(number, None)
+
     def owner(self, number: int) -> Owner | None:
         """Whose queue of the engine's this is."""
         return self._owners.get(number)
+
+    def number(self, owner: Owner) -> int:
+        """The current queue of a session that the engine has; 0: it has none."""
+        if owner.kind != SESSION or owner.name not in self._epochs:
+            return 0
+        number = self._rows.owners.current(owner)
+        return number if self._owners.get(number) == owner else 0
 
     def epoch(self, client: str) -> Stamp | None:
         """The epoch of a session that the engine has."""
@@ -135,6 +154,7 @@ class Conversion:
             qos,
             message_bytes,
             expires_at_ms,
+            shared=owner.name in self.shared and owner.kind == SESSION,
             subscription_ids=subscription_ids,
         )
         if place is not None:
@@ -187,7 +207,9 @@ class Conversion:
         if value is None:
             self._ended.add(client)
             epoch = self._epochs.pop(client, None)
-            if epoch is not None:
+            session = self._rows.sessions.get(client, None)
+            moved = session is not None and session.row.epoch != epoch  # it goes on elsewhere
+            if epoch is not None and not moved:
                 yield ops.EndSession(client, epoch)
             return
         self._ended.discard(client)

@@ -9,9 +9,10 @@ import itertools
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from tidemq.cluster.links import Links
-from tidemq.cluster.members import BEAT_S, encode_heartbeat, parse_heartbeat
+from tidemq.cluster.members import BEAT_S, MEMBERS_MAX, encode_heartbeat, parse_heartbeat
 from tidemq.cluster.node import Node
 from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import Record
@@ -78,9 +79,13 @@ class Exchange:
                 raise ClusterError(f"{source:016x} sends messages of the kind {kind!r}, unknown here")
             return act(source, body)
         except (ClusterError, struct.error) as error:
-            self.counts["cluster_messages_refused"] += 1
-            self.problems[source] = str(error)
+            self.refuse(source, error)
             return []
+
+    def refuse(self, source: int, error: Exception) -> None:
+        """A message of another node is none that can be."""
+        self.counts["cluster_messages_refused"] += 1
+        self.problems[source] = str(error)
 
     def copied(self, to: int, number: int) -> None:
         """Another node has copies of all this node's records up to this one."""
@@ -117,7 +122,9 @@ class Exchange:
         if now - self._beat_at < BEAT_S:
             return False
         self._beat_at = now
-        beat = self.node.beat(now, self._wall_ns())
+        known = [member.beat for member in self.node.members.known()]
+        addresses = "\n".join(f"{beat.incarnation:x} {beat.address}" for beat in known)
+        beat = replace(self.node.beat(now, self._wall_ns()), addresses=addresses)
         self._links.broadcast(BEAT, encode_heartbeat(beat))
         self._copy(now)
         self._fetch(now)
@@ -200,7 +207,15 @@ class Exchange:
     # --- what comes --------------------------------------------------------------------------------
 
     def _hear_beat(self, _source: int, body: bytes) -> list[Record]:
-        self.node.hear(parse_heartbeat(body), self._now)
+        beat = parse_heartbeat(body)
+        self.node.hear(beat, self._now)
+        self._links.meet(beat.incarnation, beat.address)
+        for line in beat.addresses.splitlines()[:MEMBERS_MAX]:
+            incarnation, _, address = line.partition(" ")
+            try:
+                self._links.meet(int(incarnation, 16), address)
+            except ValueError as error:
+                raise ClusterError(f"a heartbeat has the address {line!r:.100}") from error
         return []
 
     def _hear_records(self, _source: int, body: bytes) -> list[Record]:

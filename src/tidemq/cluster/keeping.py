@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import secrets
+import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemq.broker.durability.keeper import RETRY_S, Keeper
-from tidemq.broker.durability.queue_rows import ID
+from tidemq.broker.durability.queue_rows import ID, IDLE
 from tidemq.broker.providers import IMPLEMENTATION_SPECIFIC_ERROR
 from tidemq.cluster import operations as ops
 from tidemq.cluster.conversion import Conversion, as_stamp
@@ -23,12 +25,14 @@ from tidemq.cluster.exchange import RECORDS, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.links import Links
 from tidemq.cluster.members import Heartbeat
+from tidemq.cluster.moves import KINDS, Moves
 from tidemq.cluster.node import Node
-from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner
+from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
 from tidemq.cluster.promises import Acks, Degraded, Promises
 from tidemq.cluster.records import FORMAT, Record
+from tidemq.cluster.rows import Entry
 from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, removal
-from tidemq.cluster.stored_rows import StoredRows
+from tidemq.cluster.stored_rows import StoredRows, id_bytes
 from tidemq.cluster.stored_tables import FAMILY
 from tidemq.errors import ClusterError, StoreError
 from tidemq.store import Store, Write
@@ -38,11 +42,11 @@ if TYPE_CHECKING:
     from tidemq.engine import StoreAccess, StoreWork
 
 TICK_S = 0.1
+MOVING_S = 0.005  # instead of it while a session is awaited
 PAUSE_S = 0.001  # while as many batches are under way as may be
 IN_A_ROW_MAX = 256  # messages of other nodes between two pieces of work
 CAME_MAX = 16_384  # messages of other nodes that wait
 FETCHED = "fetched"
-FIRST_NUMBER = 1 << 48  # of queues that the engine does not have: those that it makes are counted from 1
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -59,6 +63,16 @@ class Identity:
     skew_s_max: float = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """An answer that is owed to the engine, for all up to a record, and for what was announced."""
+
+    number: int
+    work: StoreWork
+    reason: int
+    announced: int
+
+
 class ClusterKeeper(Keeper):
     """As `Keeper`, with `durability="sync"` alone. `links` are this node's ways to others."""
 
@@ -73,17 +87,20 @@ class ClusterKeeper(Keeper):
         self._came: deque[tuple[str, int, Any]] = deque()  # from any thread: kind, whose, body
         self._copies: deque[tuple[bool, int, int]] = deque()  # likewise: whether there or lost, whose, number
         self._left_operations: list[Operation] = []  # of batches that failed, to go before the next
-        self._answers: deque[tuple[int, StoreWork, int]] = deque()  # that are owed, each for a record
+        self._answers: deque[_Owed] = deque()
         self._kept = 0  # the last record whose promises are kept
         self._applied: list[Record] = []  # since the last batch
         self._taker: Taker | None = None  # while a snapshot is taken
+        self._numbers = 0  # of queues, until the engine gives them
+        self._loaded = self._serves = False  # the engine has what is at home here; and has started
 
     # --- start -------------------------------------------------------------------------------------
 
-    def _load_rows(self) -> None:
-        """What is at home here comes into the engine, all else stays in the store."""
-        self._numbers = int.from_bytes(self._store.get(FAMILY, b"n") or b"") or FIRST_NUMBER
-        self._written_numbers = self._numbers
+    def load(self) -> None:
+        """Begins the node. What the engine is to have it gets by `load_engine`, when this node has heard
+        where its sessions are by now.
+        """
+        self._open()
         self._giver = Giver(self._store, self._data)
         if self._store.get(FAMILY, UNFINISHED) is not None:
             self._store.write([*removal(self._store), (FAMILY, UNFINISHED, None)], sync=True)
@@ -92,15 +109,49 @@ class ClusterKeeper(Keeper):
         self._begin_node(incarnation, boot, secrets.randbits(64))
         self.rows.boots.put(None, None, boot)
         self._write([])
-        self._load_sessions(incarnation)
+
+    def load_engine(self) -> None:
+        """What is at home here comes into the engine, which has not started, all else stays in the store. On
+        the keeper's thread.
+        """
+        self._access.raise_queues(self._numbers)
+        self._load_sessions(self.node.incarnation)
         self._load_shared()
         self._load_each("retained", self._access.load_retained)
         self._load_queues()
+        self._access.ask_for_sessions()
+        self._end_loading()
+        self._loaded = True
+
+    def serve(self) -> None:
+        """The engine has started: sessions may come and go. On the keeper's thread."""
+        self._serves = True
+
+    def connect(self, client: str, clean: bool) -> Future[int]:
+        """A client is about to get its session: the future gets 0 when that is here, or there is none, else
+        the reason code that the client is refused with. From any thread.
+        """
+        answer: Future[int] = Future()
+        self.ask(lambda: self.moves.connect(client, clean, answer))
+        return answer
+
+    @property
+    def has_members(self) -> bool:
+        """Whether this node has met others, at any time. Before `serve`."""
+        return len(self.node.members.incarnations) > 1
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """Whether this node has all that its members that are there have done. On the keeper's thread."""
+        if self._taker is not None or self.exchange.giver_of_all(time.monotonic()) is not None:
+            return False
+        return bool(self.node.members.known()) and not self.node.incoming.gaps()
 
     def _begin_node(self, incarnation: int, boot: int, nonce: int) -> None:
         """The node as its rows are now."""
         identity = self._identity
         self.rows = StoredRows(self._store, self._new_number)
+        self._numbers = max(self._numbers, self.rows.owners.highest())
         last_ns = self.rows.clock.get(None, None) or 0
         clock = HybridClock(time.time_ns, skew_s_max=identity.skew_s_max, last_ns=last_ns)
         who = (identity.cluster, FORMAT, identity.name, incarnation, boot, nonce, identity.address)
@@ -110,9 +161,14 @@ class ClusterKeeper(Keeper):
         self.exchange = Exchange(
             self.node, self.promises, self._links, self._giver, time.time_ns, time.monotonic()
         )
+        self.moves = Moves(
+            self.node, self.conversion, self._store, self._access, self._links, self._write, time.monotonic()
+        )
         self._kept = self._last_number()
 
     def _new_number(self) -> int:
+        if self._loaded:
+            return self._access.new_queue()
         self._numbers += 1
         return self._numbers
 
@@ -167,7 +223,8 @@ class ClusterKeeper(Keeper):
             self._hear_of_copies()
             self._settle()
             time.sleep(PAUSE_S)
-        work = self._access.take_work(min(TICK_S, self._wait_s()), described=True)
+        wait_s = MOVING_S if self.moves.is_waiting or self._answers else TICK_S
+        work = self._access.take_work(min(wait_s, self._wait_s()), described=True)
         if work is not None:
             work.purges[:] = [start for start in work.purges if self._is_purged(start)]
         return work
@@ -190,11 +247,8 @@ class ClusterKeeper(Keeper):
         """The writes of one batch of this node's own."""
         if operations:
             self.node.write(operations)
-        writes = self.rows.take_changes()
-        if self._numbers != self._written_numbers:
-            self._written_numbers = self._numbers
-            writes.append((FAMILY, b"n", self._numbers.to_bytes(8)))
-        return writes
+            self.node.applier.forget_changes()  # the engine knows, as it did them
+        return self.rows.take_changes()
 
     def _saved(self) -> None:
         """What is to be known of a batch when the store has it, durably."""
@@ -240,9 +294,20 @@ class ClusterKeeper(Keeper):
 
     # --- what is owed ------------------------------------------------------------------------------
 
+    def _do_the_rest(self, work: StoreWork) -> None:
+        for client, place, here in work.left:
+            self.moves.left(client.decode(), place, here=here)
+        for client, here in work.arrived:
+            self.moves.arrived(client.decode(), here)
+        super()._do_the_rest(work)
+
     def _answer(self, work: StoreWork, reason: int = 0) -> None:
-        """When what the work did, and all before, has its copies."""
-        self._answers.append((self._last_number(), work, reason))
+        """When what the work did, and all before, has its copies; and other nodes know what they are to send
+        here, where it has a new subscription, or what is published there right after SUBACK would be lost.
+        """
+        subscribes = any(each[:2] == ("put", "subscription") for each in work.described or ())
+        announced = self._links.announce() if subscribes and self._serves else 0
+        self._answers.append(_Owed(self._last_number(), work, reason, announced))
         self._settle()
 
     def _settle(self) -> None:
@@ -250,14 +315,17 @@ class ClusterKeeper(Keeper):
         for kept in self.promises.take(time.monotonic()):
             self._kept = kept.number
             self.counts["cluster_acknowledged_degraded"] += not kept.copied
-        while self._answers and self._answers[0][0] <= self._kept:
-            _, work, reason = self._answers.popleft()
-            self._access.answer(work, reason)
+        while self._answers and (first := self._answers[0]).number <= self._kept:
+            if first.announced and not self._links.is_announced(first.announced):
+                return
+            self._answers.popleft()
+            self._access.answer(first.work, first.reason)
 
     def _end(self) -> None:
         super()._end()
         while self._answers:
-            self._access.answer(*self._answers.popleft()[1:])
+            first = self._answers.popleft()
+            self._access.answer(first.work, first.reason)
 
     # --- other nodes -------------------------------------------------------------------------------
 
@@ -300,8 +368,47 @@ class ClusterKeeper(Keeper):
                 continue  # they are asked for again when all before them is here
             if kind == FETCHED:
                 self._applied += self.exchange.records_came(body)
-            else:
+            elif kind not in KINDS:
                 self._applied += self.exchange.receive(kind, source, body, now)
+            elif self._serves:  # else they ask again
+                try:
+                    self.moves.hear(kind, source, body)
+                except ClusterError as error:
+                    self.exchange.refuse(source, error)
+
+    def _tell_engine(self) -> None:
+        """What other nodes' records have changed of what the engine has."""
+        applier = self.node.applier
+        added, removed, topics, clients = applier.added, applier.removed, applier.retained, applier.sessions
+        if self._loaded and not self._serves:
+            return  # soon
+        applier.forget_changes()
+        if not self._serves:
+            return  # it is not in memory yet
+        for client in dict.fromkeys(clients):
+            self.moves.moved(client)
+        for topic in dict.fromkeys(topics):
+            self._access.retain(topic.encode(), self._store.get("retained", topic.encode()))
+        self._tell_of_entries(added, removed)
+
+    def _tell_of_entries(
+        self, added: list[tuple[Owner, Stamp]], removed: list[tuple[Owner, Stamp, Entry]]
+    ) -> None:
+        come: dict[int, list[tuple[bytes, int]]] = {}
+        gone: dict[int, list[tuple[bytes, int]]] = {}
+        for owner, message_id in added:
+            number, key = self.conversion.number(owner), id_bytes(message_id)
+            value = self._store.get("queue", struct.pack(">QB", number, IDLE) + key) if number else None
+            if value is not None:
+                come.setdefault(number, []).append((key, int.from_bytes(value[2:6])))
+        for owner, message_id, entry in removed:
+            number = self.conversion.number(owner)
+            if number and entry.sequence < 0:
+                gone.setdefault(number, []).append((id_bytes(message_id), entry.adds[0].message_bytes))
+        for number, rows in come.items():
+            self._access.note_added(number, *zip(*rows, strict=True))
+        for number, rows in gone.items():
+            self._access.note_removed(number, *zip(*rows, strict=True))
 
     def _take_snapshot(self, now: float) -> None:
         """Where this node is new, and records that it lacks are gone."""
@@ -326,8 +433,7 @@ class ClusterKeeper(Keeper):
 
     def _end_snapshot(self, rows: int) -> None:
         """From now on this node is as the one that has given it all was then."""
-        numbers = (FAMILY, b"n", self._numbers.to_bytes(8))
-        self._store.write([(FAMILY, UNFINISHED, None), numbers], sync=True)
+        self._store.write([(FAMILY, UNFINISHED, None)], sync=True)
         self._taker = None
         own = self.node.own
         self._begin_node(own.incarnation, own.boot, own.nonce)
@@ -342,10 +448,14 @@ class ClusterKeeper(Keeper):
             return  # what is left comes first
         self.rows.discard()
         try:
+            self._errands.answer()
             now = time.monotonic()
             self._hear()
             self.exchange.tick(now)
             self._write([])
+            self._tell_engine()
+            if self._serves:
+                self.moves.advance(now)
             self._giver.tend(now)
             self._take_snapshot(now)
         except StoreError as error:

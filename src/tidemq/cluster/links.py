@@ -9,6 +9,9 @@ from typing import Protocol
 class Links(Protocol):
     """Ways to other nodes, named by their incarnations. No method waits; all may be called on any thread."""
 
+    def meet(self, incarnation: int, address: str) -> None:
+        """Another node is reached there."""
+
     def send(self, to: int, kind: str, body: bytes) -> None:
         """A message that may be lost; those that arrive are in order."""
 
@@ -23,3 +26,12 @@ class Links(Protocol):
 
     def fetch(self, holder: int, incarnation: int, first: int, last: int) -> None:
         """Asks for copies of a node's records from somebody who may have them; what there is comes."""
+
+    def announce(self) -> int:
+        """Has everybody told what this node wants of their messages now; gives a number for it."""
+
+    def is_announced(self, number: int) -> bool:
+        """Whether all nodes that are there know it."""
+
+    def taken_over(self, incarnation: int) -> None:
+        """The sessions of a dead node are elsewhere: nobody waits for its answers any more."""

@@ -24,7 +24,8 @@ class Heartbeat:
     `boot`: how often it has been started, which with `nonce`, drawn at the start, tells two processes of one
     incarnation apart. `number`: its last record, `first`: the first that it still has. `applied`: records of
     others that it has, durably, and whose consequences all others may take for known to it. `peers`: the
-    members that it knows, with their boots, and which of them it hears now.
+    members that it knows, with their boots, and which of them it hears now. `addresses`: a line for each node
+    that it knows, with its incarnation (hexadecimal) and where it is reached.
     """
 
     cluster: str
@@ -39,6 +40,7 @@ class Heartbeat:
     number: int
     applied: Vector
     first: int = 1
+    addresses: str = ""
     peers: dict[int, tuple[int, bool]] = field(default_factory=dict)
 
 
@@ -148,7 +150,7 @@ def next_in_ring(incarnations: Collection[int], after: int) -> int:
     return ring[bisect_right(ring, after) % len(ring)]
 
 
-_FORMS = "text H text Q Q Q text q Q Q vector Q Q* Q* B*"
+_FORMS = "text H text Q Q Q text q Q Q vector Q text Q* Q* B*"
 
 
 def encode_heartbeat(beat: Heartbeat) -> bytes:
@@ -164,6 +166,7 @@ def encode_heartbeat(beat: Heartbeat) -> bytes:
         beat.number,
         beat.applied,
         beat.first,
+        beat.addresses,
         peers,
         boots,
         there,

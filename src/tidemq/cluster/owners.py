@@ -29,6 +29,11 @@ class Owners:
         self._changed: dict[Owner, tuple[int, ...]] = {}
         self._expected: dict[Owner, int] = {}
 
+    def highest(self) -> int:
+        """The highest number that any queue has."""
+        rows = self._store.scan(FAMILY, LETTER)
+        return max((number for _, text in rows for number in decode("Q*", text)[0]), default=0)
+
     def numbers(self, owner: Owner) -> tuple[int, ...]:
         """All of an owner's; empty: it has none."""
         if owner in self._changed:

@@ -38,7 +38,7 @@ FAMILIES = (
     "retained",
     FAMILY,
 )
-_OWN = (b"b", b"c", b"n", UNFINISHED)  # letters of rows of the family `cluster` that concern one node alone
+_OWN = (b"b", b"c", UNFINISHED)  # letters of rows of the family `cluster` that concern one node alone
 
 
 class Giver:

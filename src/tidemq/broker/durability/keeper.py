@@ -17,12 +17,12 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tidemq.broker.durability.commit_times import CommitTimes
+from tidemq.broker.durability.dates import find_date_ms
 from tidemq.broker.durability.errands import Errands
 from tidemq.broker.durability.expiry import Expiry
 from tidemq.broker.durability.queue_rows import (
@@ -53,8 +53,6 @@ PURGE_ROWS = 250  # deleted between two pieces of work
 PURGE_PAUSE_S = 0.001  # for other work to come in between
 COUNTS_MAX = 200_000  # reference counts remembered
 DATE_S = 1.0  # between two times that the store is told the time
-CLOCK_TOLERANCE_MS = 60_000  # that the clock may be behind after a restart without a word
-SANE_CLOCK_MS = 1_735_689_600_000  # 2025: no clock that is right says less
 RETRY_S = 0.1  # after a failure
 DRAINED = 2  # works without new messages, after a failure, until publishers are not refused any more
 LOG_S = 10.0  # between two lines about a failure that goes on
@@ -130,29 +128,25 @@ class Keeper:
 
     def load(self) -> None:
         """Brings the engine to where the store is. StoreError when the store cannot be read."""
-        store, access = self._store, self._access
+        self._open()
+        self._load_rows()
+        self._end_loading()
+
+    def _open(self) -> None:
+        store = self._store
         incarnation = store.get("meta", b"incarnation")
         if incarnation is None:
             incarnation = secrets.token_bytes(8)
             store.write([("meta", b"incarnation", incarnation)], sync=True)
         clock = store.get("meta", b"clock") or bytes(8)
-        access.open(int.from_bytes(incarnation), int.from_bytes(clock), as_of_ms=self._find_date_ms())
-        self._load_rows()
-        clean = store.get("meta", b"clean") is not None
-        if clean:
-            store.write([("meta", b"clean", None)], sync=True)
-        access.loaded(crashed=not clean)
+        as_of_ms = find_date_ms(self._store)
+        self._access.open(int.from_bytes(incarnation), int.from_bytes(clock), as_of_ms=as_of_ms)
 
-    def _find_date_ms(self) -> int:
-        """The date as of which what is stored has its time left: now, or, where the clock was or is wrong,
-        that of the last write, as if no time had passed since.
-        """
-        now, last = time.time_ns() // 1_000_000, int.from_bytes(self._store.get("meta", b"wall") or b"")
-        if last and (now < last - CLOCK_TOLERANCE_MS or last < SANE_CLOCK_MS):
-            text = "the clock says %s, and at the last write it said %s: what is stored goes on from there"
-            _log.warning(text, *(datetime.fromtimestamp(each / 1000, UTC) for each in (now, last)))
-            return last
-        return now
+    def _end_loading(self) -> None:
+        clean = self._store.get("meta", b"clean") is not None
+        if clean:
+            self._store.write([("meta", b"clean", None)], sync=True)
+        self._access.loaded(crashed=not clean)
 
     def _load_rows(self) -> None:
         store, access = self._store, self._access
@@ -212,6 +206,11 @@ class Keeper:
     def start(self) -> None:
         """Begins to work for the engine."""
         self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread is at work."""
+        return self._thread.is_alive()
 
     def ask(self, act: Callable[[], T]) -> Future[T]:
         """Does something that uses the store, on its thread, between two pieces of work; from any thread.

@@ -73,7 +73,9 @@ class Storage:
             self.keeper.finish()
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files; first the keeper, where a start has failed after it began."""
+        if self.keeper is not None and self.keeper.is_running:
+            self.keeper.finish()
         if self.streams is not None:
             self.streams.close()
         self.store.close()

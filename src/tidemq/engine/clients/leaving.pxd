@@ -4,11 +4,11 @@ from libcpp.string cimport string
 from tidemq.engine.state.client cimport Session
 from tidemq.engine.state.reactor cimport Reactor
 
-cdef void release_session(Reactor* r, const string* client_id) noexcept nogil
+cdef void release_session(Reactor* r, const string* client_id, bint keep) noexcept nogil
 cdef void continue_releases(Reactor* r) noexcept nogil
 
 # of this module alone
 cdef void _tell(Reactor* r, const string* client_id, bint here, uint64_t place) noexcept nogil
 cdef bint _is_open(const Reactor* r, const Session* s) noexcept nogil
-cdef void _pass_on(Reactor* r, const string* client_id, uint16_t reactor) noexcept nogil
-cdef bint _release(Reactor* r, const string* client_id) noexcept nogil
+cdef void _pass_on(Reactor* r, const string* client_id, bint keep, uint16_t reactor) noexcept nogil
+cdef bint _release(Reactor* r, const string* client_id, bint keep) noexcept nogil

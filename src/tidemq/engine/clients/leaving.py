@@ -6,6 +6,11 @@ with everybody, no QoS 2 message of its client's or for it is offered, its publi
 window of its queue is being read, and what it held of shared groups is back in their queues. All that is
 recorded by then, and it is forgotten; the record that says so is the last one about it. A client that comes
 meanwhile is disconnected, too.
+
+A session may also be handed over first: then it is not forgotten yet, but goes on to take what comes for it,
+until other nodes know where that is to go from now on, and it leaves.
+
+``Reactor.releasing`` has a byte before each client id: 1 where the session is handed over.
 """
 
 import cython
@@ -45,17 +50,20 @@ def _is_open(r, s):
     return s.memberships != cython.NULL and s.memberships.handback != cython.NULL
 
 
-def _pass_on(r, client_id, reactor):
+def _pass_on(r, client_id, keep, reactor):
     """The session is another reactor's, or an earlier one's removal is in its section."""
     mail: Mail = new_mail(MAIL_RELEASE)
+    mail.reason = keep
     mail.letter = new_letter()
     name: unique_ptr[string] = make_unique[string](client_id[0])
     mail.letter.text = name.release()
     r.outgoing[reactor].push_back(mail)
 
 
-def _release(r, client_id):
-    """Whether it has left, or is not here to leave; False: something of it is open."""
+def _release(r, client_id, keep):
+    """Whether it has left, or is not here to leave; False: something of it is open. ``keep``: it is handed
+    over.
+    """
     found: Found = find_session(r, client_id, False)
     here: cython.bint = False
     if found.session != cython.NULL and found.reactor == r.index and not found.moving:
@@ -68,7 +76,7 @@ def _release(r, client_id):
             close_connection(r, c)
             found = find_session(r, client_id, False)  # it may have ended with its connection
     if found.reactor != r.index or found.moving:
-        _pass_on(r, client_id, found.reactor)
+        _pass_on(r, client_id, keep, found.reactor)
         return True
     s: cython.pointer[Session] = found.session
     if s == cython.NULL:
@@ -83,16 +91,22 @@ def _release(r, client_id):
         return False
     place: uint64_t = s.outbox.tail
     store_all_received(r, s)
-    forget_session(r, s)
-    r.tally[C_SESSIONS_RELEASED] += 1
+    if not keep:
+        forget_session(r, s)
+        r.tally[C_SESSIONS_RELEASED] += 1
     _tell(r, client_id, True, place)
     return True
 
 
-def release_session(r, client_id):
-    """A session is to leave, now or once nothing of it is open; the store's thread is told."""
-    if not _release(r, client_id):
-        r.releasing.push_back(client_id[0])
+def release_session(r, client_id, keep):
+    """A session is to leave, or to be handed over, now or once nothing of it is open; the store's thread is
+    told.
+    """
+    entry: string
+    if not _release(r, client_id, keep):
+        entry.push_back(cython.cast(cython.char, keep))
+        entry.append(client_id[0])
+        r.releasing.push_back(entry)
 
 
 def continue_releases(r):
@@ -103,4 +117,6 @@ def continue_releases(r):
         looks -= 1
         client_id: string = r.releasing.front()
         r.releasing.pop_front()
-        release_session(r, cython.address(client_id))
+        keep: cython.bint = client_id[0] != 0
+        client_id.erase(0, 1)
+        release_session(r, cython.address(client_id), keep)

@@ -271,13 +271,15 @@ class StoreAccess:
         mail.reason = reason
         self.engine._answer(connection, cython.address(mail))
 
-    def release(self, client_id: bytes) -> bool:
+    def release(self, client_id: bytes, *, keep: bool = False) -> bool:
         """A session is to leave; its client is disconnected (5.0: 0x8E). All that is recorded of it comes
         first, then ``StoreWork.left`` names it, and nothing of it comes after; its rows are not removed.
         False: there is none, and nothing of one is under way. A session that is not stored ends.
 
         A client that comes while its session leaves is disconnected, one that comes later gets a new session:
         with ``ask_for_sessions`` it waits until it may come.
+
+        ``keep``: it is handed over, and goes on to take what comes for it until it is released.
         """
         self._check_running()
         common: cython.pointer[Common] = self.engine.common
@@ -293,6 +295,7 @@ class StoreAccess:
         if reactor < 0:
             return False
         mail: Mail = new_mail(MAIL_RELEASE)
+        mail.reason = keep
         mail.letter = new_letter()
         mail.letter.text = string_of(client_id)
         post_directly(common.reactors[reactor], cython.address(mail))
@@ -306,6 +309,13 @@ class StoreAccess:
         number: uint64_t = common.next_session
         unlock(cython.address(common.registry_lock))
         return number
+
+    def raise_queues(self, number: int) -> None:
+        """Queues that are made from now on have higher numbers."""
+        common: cython.pointer[Common] = self.engine.common
+        lock(cython.address(common.registry_lock))
+        common.next_session = max(common.next_session, cython.cast(uint64_t, number))
+        unlock(cython.address(common.registry_lock))
 
     def adopt(
         self,

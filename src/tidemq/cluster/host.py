@@ -1,0 +1,261 @@
+"""A broker as a node of a cluster: its `nats-server`, its links, its keeper and its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemq.cluster.keeping import ClusterKeeper, Identity
+from tidemq.cluster.neighbours import KINDS, Neighbours
+from tidemq.cluster.transport.server import NatsServer, ServerSettings
+from tidemq.cluster.transport.settings import Security
+from tidemq.cluster.transport.transport import Transport
+from tidemq.config import Config, refused
+from tidemq.engine.door.node_access import NodeAccess
+
+if TYPE_CHECKING:
+    from tidemq.engine import Engine, StoreAccess
+    from tidemq.engine.door.events import SessionRequest
+    from tidemq.store import Store
+
+ALONE_S = 5.0  # after which a node that reaches nobody begins alone
+LOOK_S = 0.05
+
+_log = logging.getLogger("tidemq.cluster")
+
+
+class ClusterHost:
+    """As `Clustering` in `broker`, of the options `cluster_…`; the transport's `Events`, and `Links`."""
+
+    def __init__(self, config: Config) -> None:
+        """ConfigError for what a node cannot be with."""
+        if not config.cluster_password_file:
+            text = "a node of a cluster needs it"
+            raise refused("configuration", "cluster_password_file", text, ["a file with the password"])
+        if config.durability != "sync":
+            text = "a node of a cluster must not lose what it has told others"
+            raise refused("configuration", "durability", text, ["sync"])
+        self._config = config
+        self._server: NatsServer | None = None
+        self._transport: Transport | None = None
+        self.keeper: ClusterKeeper | None = None
+        self._access: StoreAccess | None = None
+        self._neighbours: Neighbours | None = None
+        self._addresses: dict[int, str] = {}
+        self._others: list[str] = []  # where other nodes may be reached
+
+    # --- as the broker calls it --------------------------------------------------------------------
+
+    def make_keeper(self, store: Store, access: StoreAccess, **options: Any) -> ClusterKeeper:
+        """Starts the `nats-server`, for others must know where it is."""
+        config = self._config
+        security = security_of(config)
+        address = config.cluster_address
+        if config.nats_url:
+            address = config.nats_url
+        else:
+            settings = ServerSettings(
+                folder=config.data.resolve() / "nats", listen=config.cluster_listen, security=security
+            )
+            self._server = NatsServer(settings, lambda text: _log.error("%s", text))
+            self._server.start()
+            address = address or self._server.address
+        identity = Identity(
+            config.cluster_name,
+            config.cluster_node or socket.gethostname(),
+            address,
+            acks=config.cluster_ack,
+            degraded=config.cluster_degraded,
+            skew_s_max=config.cluster_skew_s_max,
+        )
+        self._access = access
+        self.keeper = ClusterKeeper(store, access, identity=identity, links=self, **options)
+        return self.keeper
+
+    async def begin(self, engine: Engine) -> None:
+        """Meets the others, and catches up with them."""
+        keeper, config = self.keeper, self._config
+        assert keeper is not None
+        own = keeper.node.own
+        self._transport = Transport(
+            cluster=config.cluster_name,
+            incarnation=own.incarnation,
+            address=own.address,
+            security=security_of(config),
+            events=self,
+        )
+        self._neighbours = Neighbours(NodeAccess(engine), self.send)
+        self._others = [each for each in config.cluster_join if each != own.address]
+        self._transport.join(self._others)
+        self._transport.start()
+        await self._catch_up(keeper)
+        await asyncio.wrap_future(keeper.ask(keeper.load_engine))
+
+    async def _catch_up(self, keeper: ClusterKeeper) -> None:
+        """Until all is here that others have, or nobody could be reached for a while."""
+        begun = time.monotonic()
+        alone = not self._others and not keeper.has_members
+        while not alone:
+            if await asyncio.wrap_future(keeper.ask(lambda: keeper.is_up_to_date)):
+                return
+            if not self._transport_of_now().connected() and time.monotonic() - begun > ALONE_S:
+                _log.warning("no other node can be reached: this one begins alone")
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def serve(self) -> None:
+        """Messages and sessions may come and go."""
+        assert self.keeper is not None
+        assert self._neighbours is not None
+        self._neighbours.start()
+        await asyncio.wrap_future(self.keeper.ask(self.keeper.serve))
+
+    async def find_session(self, request: SessionRequest) -> int:
+        """As in `Clustering`."""
+        assert self.keeper is not None
+        return await asyncio.wrap_future(self.keeper.connect(request.client_id, request.clean_start))
+
+    def session_ready(self, connection: int, reason: int) -> None:
+        """As in `Clustering`."""
+        assert self._access is not None
+        self._access.session_ready(connection, reason)
+
+    def close(self) -> None:
+        """As in `Clustering`."""
+        if self._neighbours is not None:
+            self._neighbours.close()
+        if self._transport is not None:
+            self._transport.close()
+        if self._server is not None:
+            self._server.stop()
+
+    def counts(self) -> dict[str, int]:
+        """As in `Clustering`."""
+        counts: dict[str, int] = {}
+        keeper = self.keeper
+        parts = [
+            *((self._server.counts,) if self._server is not None else ()),
+            *((self._transport.counts,) if self._transport is not None else ()),
+            *((self._neighbours.counts,) if self._neighbours is not None else ()),
+            *((keeper.moves.counts, keeper.exchange.counts) if keeper is not None else ()),
+        ]
+        for part in parts:
+            counts.update(part)
+        return counts
+
+    # --- as the keeper calls it: links -------------------------------------------------------------
+
+    def _transport_of_now(self) -> Transport:
+        assert self._transport is not None
+        return self._transport
+
+    def meet(self, incarnation: int, address: str) -> None:
+        """As in `Links`."""
+        if self.keeper is None or incarnation == self.keeper.node.incarnation:
+            return
+        if self._addresses.get(incarnation) != address:
+            self._addresses[incarnation] = address
+            self._transport_of_now().set_peers(self._addresses)
+        if self._neighbours is not None:
+            self._neighbours.meet(incarnation)
+
+    def send(self, to: int, kind: str, body: bytes) -> None:
+        """As in `Links`."""
+        if self._transport is not None:
+            self._transport.send(to, kind, body)
+
+    def broadcast(self, kind: str, body: bytes) -> None:
+        """As in `Links`."""
+        if self._transport is not None:
+            self._transport.broadcast(kind, body)
+
+    def copy(self, to: int, records: Sequence[tuple[int, bytes]]) -> None:
+        """As in `Links`."""
+        if self._transport is not None:
+            self._transport.copy(to, records)
+
+    def trim(self, number: int) -> None:
+        """As in `Links`."""
+        if self._transport is not None:
+            self._transport.trim(number)
+
+    def fetch(self, holder: int, incarnation: int, first: int, last: int) -> None:
+        """As in `Links`."""
+        if self._transport is not None:
+            self._transport.fetch(holder, incarnation, first, last)
+
+    def announce(self) -> int:
+        """As in `Links`."""
+        assert self._neighbours is not None
+        return self._neighbours.announce()
+
+    def is_announced(self, number: int) -> bool:
+        """As in `Links`."""
+        assert self._neighbours is not None
+        assert self.keeper is not None
+        members, now = self.keeper.node.members, time.monotonic()
+        return self._neighbours.is_announced(number, lambda node: members.is_live(node, now))
+
+    def taken_over(self, incarnation: int) -> None:
+        """As in `Links`."""
+        if self._neighbours is not None:
+            self._neighbours.settle(incarnation)
+
+    # --- as the transport calls it -----------------------------------------------------------------
+
+    def on_message(self, kind: str, sender: int, body: bytes) -> None:
+        """As in `Events`."""
+        if kind in KINDS:
+            if self._neighbours is not None:
+                self._neighbours.take(kind, sender, body)
+        elif self.keeper is not None:
+            self.keeper.take_in(kind, sender, body)
+
+    def on_connected(self, peer: int, address: str) -> None:
+        """As in `Events`."""
+        _log.info("node %016x is reached at %s", peer, address)
+
+    def on_disconnected(self, peer: int) -> None:
+        """As in `Events`."""
+        _log.warning("node %016x is not reached any more", peer)
+
+    def on_met(self, peer: int, address: str) -> None:
+        """As in `Events`."""
+        self.meet(peer, address)
+
+    def on_problem(self, address: str, text: str) -> None:
+        """As in `Events`. The transport has logged it."""
+
+    def on_copied(self, to: int, number: int) -> None:
+        """As in `Events`."""
+        if self.keeper is not None:
+            self.keeper.take_copied(to, number)
+
+    def on_copies_lost(self, to: int, first_needed: int) -> None:
+        """As in `Events`."""
+        if self.keeper is not None:
+            self.keeper.take_lost(to, first_needed)
+
+    def on_records(self, holder: int, incarnation: int, records: Sequence[bytes], problem: str) -> None:
+        """As in `Events`."""
+        if self.keeper is not None and records:
+            self.keeper.take_fetched(holder, records)
+
+
+def security_of(config: Config) -> Security:
+    """What nodes show each other; ClusterError where files are missing."""
+
+    def path(text: str) -> Path | None:
+        return Path(text) if text else None
+
+    return Security(
+        password_file=Path(config.cluster_password_file),
+        ca=path(config.cluster_ca),
+        certificate=path(config.cluster_certificate),
+        key=path(config.cluster_key),
+    )

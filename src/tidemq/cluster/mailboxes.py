@@ -1,0 +1,123 @@
+"""Batches of the engine on their way to other nodes and back, each once and in order, whatever the links do.
+
+A batch is numbered and kept until the other node has said that it has it; what was sent and not answered is
+sent again. A node that has been started anew begins with number 1 under another `life`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+
+from tidemq.errors import ClusterError
+
+BATCH, INTEREST = 1, 2  # kinds of letters
+RESEND_S = 0.3
+UNDER_WAY_BYTES = 8 << 20  # sent and not answered; more waits
+
+_HEAD = struct.Struct(">QQB")  # life of the sender, number, kind
+_ANSWER = struct.Struct(">QQ")  # life of whom it is for, number up to which all has come
+
+
+@dataclass(slots=True)
+class Letter:
+    """What goes to another node."""
+
+    kind: int
+    body: bytes
+    number: int = 0
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """To one node. `take_sent` gives what has arrived, so that there is room for more."""
+
+    life: int
+    _waiting: deque[Letter] = field(default_factory=deque)
+    _sent: deque[Letter] = field(default_factory=deque)
+    _last: int = 0
+    _sent_bytes: int = 0
+    _sent_at: float = 0.0
+
+    def put(self, kind: int, body: bytes) -> int:
+        """Something to be sent; gives its number."""
+        self._last += 1
+        self._waiting.append(Letter(kind, body, self._last))
+        return self._last
+
+    @property
+    def last(self) -> int:
+        """The number of what was put last."""
+        return self._last
+
+    @property
+    def answered(self) -> int:
+        """The number up to which all has arrived."""
+        left = self._sent or self._waiting
+        return left[0].number - 1 if left else self._last
+
+    def due(self, now: float) -> list[bytes]:
+        """What is to be sent now."""
+        letters: list[Letter] = []
+        if self._sent and now - self._sent_at >= RESEND_S:
+            letters += self._sent
+        while self._waiting and self._sent_bytes < UNDER_WAY_BYTES:
+            letter = self._waiting.popleft()
+            self._sent.append(letter)
+            self._sent_bytes += len(letter.body)
+            letters.append(letter)
+        if letters:
+            self._sent_at = now
+        return [_HEAD.pack(self.life, each.number, each.kind) + each.body for each in letters]
+
+    def arrived(self, text: bytes) -> list[Letter]:
+        """An answer; gives what has arrived by it. ClusterError where it is none."""
+        if len(text) != _ANSWER.size:
+            raise ClusterError(f"an answer has {_ANSWER.size} bytes, this one {len(text)}")
+        life, number = _ANSWER.unpack(text)
+        done = []
+        while life == self.life and self._sent and self._sent[0].number <= number:
+            letter = self._sent.popleft()
+            self._sent_bytes -= len(letter.body)
+            done.append(letter)
+        return done
+
+    def forget(self) -> list[Letter]:
+        """The node is gone: gives all that has not arrived."""
+        left = [*self._sent, *self._waiting]
+        self._sent.clear()
+        self._waiting.clear()
+        self._sent_bytes = 0
+        return left
+
+
+@dataclass(slots=True)
+class Arriving:
+    """From one node."""
+
+    _life: int = 0
+    _number: int = 0
+
+    def take(self, text: bytes) -> Letter | None:
+        """A letter, if it is the next one; None: it has come before, or one before it is missing.
+
+        ClusterError where it is none. Who takes it calls `took`.
+        """
+        if len(text) < _HEAD.size:
+            raise ClusterError(f"a letter has at least {_HEAD.size} bytes, this one {len(text)}")
+        life, number, kind = _HEAD.unpack_from(text)
+        if life != self._life:
+            self._life, self._number = life, 0
+        if number != self._number + 1:
+            return None
+        return Letter(kind, text[_HEAD.size :], number)
+
+    def took(self, letter: Letter) -> None:
+        """The letter has been acted on."""
+        self._number = letter.number
+
+    @property
+    def answer(self) -> bytes:
+        """That all up to the last one that was taken has come."""
+        return _ANSWER.pack(self._life, self._number)

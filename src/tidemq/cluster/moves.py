@@ -1,0 +1,341 @@
+"""Sessions on their way from node to node, one after the other's word; on the keeper's thread.
+
+A client's CONNECT waits here until its session is at home on this node:
+
+1. Its home is asked, disconnects the client, and says by a vector when all that it did is applied (`yield`).
+   It goes on to take messages for the session.
+2. This node takes the session under a new epoch, and brings it into the engine from the rows that are there.
+3. When all nodes know that messages for it go here, its old home forgets it (`done`, `gone`).
+
+Between 2 and 3 both may add one message, so that its removal is remembered (`Conversion.shared`). Of a home
+that is not there nobody is asked; its sessions go to the next node in the ring, clients or not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tidemq.cluster import operations as ops
+from tidemq.cluster.conversion import Conversion
+from tidemq.cluster.forms import decode, encode
+from tidemq.cluster.links import Links
+from tidemq.cluster.members import next_in_ring
+from tidemq.cluster.node import Node
+from tidemq.cluster.operations import SESSION, Operation, Owner
+from tidemq.cluster.rows import Session
+from tidemq.cluster.sessions import connect
+from tidemq.cluster.vectors import Vector, covers
+from tidemq.store import Store
+from tidemq.store.rows import IDLE, IN_FLIGHT
+
+if TYPE_CHECKING:
+    from tidemq.engine import StoreAccess
+
+ASK, YIELD, DONE, GONE = "ask", "yield", "done", "gone"
+KINDS = (ASK, YIELD, DONE, GONE)
+AGAIN_S = 0.5  # without an answer
+FIRST_S = 5.0  # after the start, until a member that was never heard counts as dead
+TAKEN_AT_ONCE = 64  # sessions of a dead node, between two pieces of work
+SERVER_UNAVAILABLE = 0x88
+
+_log = logging.getLogger("tidemq.cluster")
+
+
+@dataclass(slots=True)
+class Coming:
+    """A session that is to be at home here, and who waits for it."""
+
+    clean: bool = False
+    waiting: list[Future[int]] = field(default_factory=list)
+    asked: int = 0  # the node that was asked for it
+    asked_at: float = 0.0
+    yielded: Vector | None = None  # what that had done when it handed the session over
+    leaving: bool = False  # the engine still has what is left of it from before
+    taken: bool = False  # the engine is about to have it
+
+
+class Moves:
+    """`write` makes one batch durable.
+
+    `counts`: `cluster_sessions_asked`, `cluster_sessions_handed_over`, `cluster_sessions_taken` (from a node
+    that gave them), `cluster_sessions_taken_over` (from one that is dead).
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        conversion: Conversion,
+        store: Store,
+        access: StoreAccess,
+        links: Links,
+        write: Callable[[list[Operation]], None],
+        now: float,
+    ) -> None:
+        self._node = node
+        self._conversion = conversion
+        self._store = store
+        self._access = access
+        self._links = links
+        self._write = write
+        self._begun_at = now
+        self._coming: dict[str, Coming] = {}
+        self._askers: dict[str, set[int]] = {}  # of sessions that are about to be handed over
+        self._handed: set[str] = set()  # sessions that were, and take messages here until they are released
+        self._yields: list[tuple[int, int, str]] = []  # record that must be durable, whom to tell, client
+        self._announced: list[tuple[int, int, str]] = []  # number, the old home, client
+        self._gone: list[tuple[str, Vector]] = []  # sessions that the old home has forgotten, as of then
+        self._orphans: dict[int, Iterator[str]] = {}  # sessions of dead nodes, by node
+        self._settled: set[int] = set()  # dead nodes that have none any more
+        self._looked_at = now
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a session is on its way."""
+        return bool(self._coming or self._askers or self._yields or self._announced)
+
+    # --- a client comes ----------------------------------------------------------------------------
+
+    def connect(self, client: str, clean: bool, answer: Future[int]) -> None:
+        """CONNECT: the future gets 0 when the session is here, or there is none, else a reason code."""
+        coming = self._coming.setdefault(client, Coming())
+        coming.clean = clean
+        coming.waiting.append(answer)
+
+    def advance(self, now: float) -> None:
+        """Does what can be done now."""
+        self._settle_yields()
+        for client, coming in list(self._coming.items()):
+            self._try(client, coming, now)
+        self._tell_done()
+        self._forget_shared()
+        self._take_over_the_dead(now)
+
+    def _try(self, client: str, coming: Coming, now: float) -> None:
+        if coming.taken or coming.leaving:
+            return
+        session = self._node.rows.sessions.get(client, None)
+        if session is None:
+            self._finish(client, 0)
+            return
+        home, own = session.row.home, self._node.incarnation
+        here = self._conversion.epoch(client) is not None and client not in self._handed
+        if home == own and here:
+            if not coming.clean:
+                self._begin_epoch(session, asked=True)
+            self._finish(client, 0)
+        elif home == own or (self._is_yielded(client, coming, home, now)):
+            self._take(client, coming, session)
+
+    def _is_yielded(self, client: str, coming: Coming, home: int, now: float) -> bool:
+        """Whether the home has handed it over, or is not there."""
+        if not self._node.members.is_live(home, now):
+            return True
+        if coming.asked != home or (coming.yielded is None and now - coming.asked_at > AGAIN_S):
+            coming.asked, coming.asked_at, coming.yielded = home, now, None
+            self.counts["cluster_sessions_asked"] += 1
+            self._links.send(home, ASK, client.encode())
+        return coming.yielded is not None and covers(self._node.rows.vector, coming.yielded)
+
+    def _begin_epoch(self, session: Session, *, asked: bool) -> None:
+        row = replace(session.row, epoch=self._node.stamp(), home=self._node.incarnation)
+        begun = connect(self._node.rows, row, clean=False, asked=asked)
+        self._conversion.begin_epoch(row.client, row.epoch)
+        self._write([begun])
+
+    def _take(self, client: str, coming: Coming, session: Session) -> None:
+        if self._conversion.epoch(client) is not None:
+            coming.leaving = True  # until the engine has forgotten it, see `left`
+            self._access.release(client.encode())
+            return
+        if coming.clean:
+            self._write([ops.EndSession(client, session.row.epoch)])
+            self._finish(client, 0)
+            return
+        asked = coming.yielded is not None or session.row.home == self._node.incarnation
+        self._begin_epoch(session, asked=asked)
+        self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
+        if coming.yielded is not None:
+            self._conversion.shared.add(client)
+        coming.taken = True
+        if not self._adopt(client, crashed=not asked):
+            self._finish(client, SERVER_UNAVAILABLE)
+
+    def _adopt(self, client: str, *, crashed: bool) -> bool:
+        """Gives the engine what the store has of a session."""
+        rows, store, key = self._node.rows, self._store, client.encode()
+        session, value = rows.sessions.get(client, None), store.get("session", key)
+        if session is None or value is None:
+            return False
+        prefix = len(key).to_bytes(2) + key
+        filters = [topic_filter.encode() for topic_filter, _ in rows.filters(client)]
+        subscriptions = store.get_many("subscription", [prefix + each for each in filters])
+        inflight = sorted(store.scan("queue", value[:8] + bytes([IN_FLIGHT])), key=lambda row: row[1][14:22])
+        payloads = store.get_many("payload", [row[9:] for row, _ in inflight])
+        self._conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
+        unreadable = self._access.adopt(
+            key,
+            value,
+            [(prefix + each, row) for each, row in zip(filters, subscriptions, strict=True) if row],
+            [row for row, _ in store.scan("received", value[:8])],
+            [(*row, payload) for row, payload in zip(inflight, payloads, strict=True)],
+            idle=self._idle(value[:8]),
+            next_place=session.row.next_sequence,
+            crashed=crashed,
+        )
+        for family, row_key in unreadable:
+            _log.error("a session cannot be taken: its row in %s cannot be read: %s", family, row_key.hex())
+        return not unreadable
+
+    def _idle(self, number: bytes) -> tuple[int, int, int]:
+        """How many rows wait, the bytes of their messages, the clock of the first."""
+        count = size = oldest = 0
+        for key, value in self._store.scan("queue", number + bytes([IDLE])):
+            oldest = oldest or int.from_bytes(key[9:17])
+            count += 1
+            size += int.from_bytes(value[2:6])
+        return count, size, oldest
+
+    def arrived(self, client: str, here: bool) -> None:
+        """The engine has a session that was given to it, or had one already."""
+        coming = self._coming.get(client)
+        if not here:
+            _log.error("the session of %r was here already", client)
+        if coming is not None and coming.asked and coming.yielded is not None:
+            self._announced.append((self._links.announce(), coming.asked, client))
+        self._finish(client, 0)
+
+    def _finish(self, client: str, reason: int) -> None:
+        coming = self._coming.pop(client, None)
+        for answer in coming.waiting if coming is not None else ():
+            if answer.set_running_or_notify_cancel():
+                answer.set_result(reason)
+
+    # --- what other nodes want ---------------------------------------------------------------------
+
+    def hear(self, kind: str, source: int, body: bytes) -> None:
+        """A message of another node; ClusterError where it is none."""
+        if kind == ASK:
+            self._hand_over(body.decode(errors="replace"), source)
+            return
+        client, vector = decode("text vector", body)
+        if kind == YIELD:
+            coming = self._coming.get(client)
+            if coming is not None and coming.asked == source:
+                coming.yielded = vector
+        elif kind == DONE and client in self._handed:
+            self._access.release(client.encode())
+        elif kind == GONE:
+            self._gone.append((client, vector))
+
+    def _hand_over(self, client: str, asker: int) -> None:
+        if client in self._handed:
+            self._yields.append((self._last(), asker, client))
+            return
+        self._askers.setdefault(client, set()).add(asker)
+        if not self._access.release(client.encode(), keep=True):
+            self.left(client, 0, here=False)
+
+    def left(self, client: str, place: int, *, here: bool) -> None:
+        """The engine has no more to say of a session that is handed over, or has forgotten it."""
+        coming = self._coming.get(client)
+        if client in self._handed or (coming is not None and coming.leaving):
+            self._forgotten(client, coming)
+            return
+        askers = self._askers.pop(client, set())
+        epoch = self._conversion.epoch(client)
+        session = self._node.rows.sessions.get(client, None)
+        if here and epoch is not None and session is not None and session.row.epoch == epoch:
+            self._handed.add(client)
+            self._conversion.shared.add(client)
+            self._write([replace(session.row, next_sequence=place, received=())])
+            self.counts["cluster_sessions_handed_over"] += 1
+        self._yields += [(self._last(), asker, client) for asker in askers]
+
+    def _forgotten(self, client: str, coming: Coming | None) -> None:
+        self._handed.discard(client)
+        self._conversion.shared.discard(client)
+        self._conversion.forget_session(client)
+        vector = self._node.rows.vector
+        session = self._node.rows.sessions.get(client, None)
+        if session is not None and session.row.home != self._node.incarnation:
+            self._links.send(session.row.home, GONE, encode("text vector", client, vector))
+        if coming is not None:
+            coming.leaving = False
+
+    def moved(self, client: str) -> None:
+        """A record of another node says that the session is at home there, or has ended."""
+        session = self._node.rows.sessions.get(client, None)
+        epoch = self._conversion.epoch(client)
+        if epoch is None or (session is not None and session.row.epoch == epoch):
+            return
+        if client not in self._handed:
+            self._handed.add(client)  # it was taken without a word
+            self._access.release(client.encode())
+        elif session is None:
+            self._access.release(client.encode())
+
+    def _last(self) -> int:
+        return self._node.rows.vector.get(self._node.incarnation, 0)
+
+    def _settle_yields(self) -> None:
+        durable, vector = self._node.durable, self._node.rows.vector
+        for owed in [each for each in self._yields if each[0] <= durable]:
+            self._yields.remove(owed)
+            self._links.send(owed[1], YIELD, encode("text vector", owed[2], vector))
+
+    def _tell_done(self) -> None:
+        for owed in [each for each in self._announced if self._links.is_announced(each[0])]:
+            self._announced.remove(owed)
+            self._links.send(owed[1], DONE, encode("text vector", owed[2], {}))
+
+    def _forget_shared(self) -> None:
+        vector = self._node.rows.vector
+        for gone in [each for each in self._gone if covers(vector, each[1])]:
+            self._gone.remove(gone)
+            self._conversion.shared.discard(gone[0])
+
+    # --- nodes that are dead -----------------------------------------------------------------------
+
+    def _dead(self, now: float) -> list[int]:
+        members = self._node.members
+        silent = [each for each in members.incarnations if not members.is_live(each, now)]
+        heard = {member.beat.incarnation for member in members.known()}
+        return [each for each in silent if each in heard or now - self._begun_at > FIRST_S]
+
+    def _take_over_the_dead(self, now: float) -> None:
+        """Some of the sessions of each whose next in the ring this node is."""
+        dead, live = self._dead(now), self._node.members.live(now)
+        for each in [each for each in self._orphans if each not in dead]:
+            del self._orphans[each]
+        self._settled.intersection_update(dead)
+        for each in dead:
+            if next_in_ring(live, each) == self._node.incarnation:
+                self._take_over(each)
+        if now - self._looked_at > AGAIN_S:
+            self._looked_at = now
+            self._settle([each for each in dead if each not in self._settled])
+
+    def _take_over(self, dead: int) -> None:
+        orphans = self._orphans.get(dead)
+        if orphans is None:
+            _log.warning("node %016x is silent: its sessions go on here", dead)
+            orphans = self._orphans[dead] = self._sessions_of(dead)
+        for client in itertools.islice(orphans, TAKEN_AT_ONCE):
+            self._coming.setdefault(client, Coming())
+
+    def _settle(self, dead: list[int]) -> None:
+        """Nobody waits for a dead node any more when the last of its sessions is at home elsewhere."""
+        for each in dead:
+            if next(self._sessions_of(each), None) is None:
+                self._settled.add(each)
+                self._links.taken_over(each)
+
+    def _sessions_of(self, home: int) -> Iterator[str]:
+        return (client for client, _, session in self._node.rows.sessions.all() if session.row.home == home)

@@ -1,0 +1,246 @@
+"""Other nodes as receivers of the engine's messages: what each wants, and batches to and from it.
+
+One thread takes batches off the engine, puts what has come into it, and tells the others what this node wants
+of them. A node has a slot of the engine's as long as this process lives.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidemq.cluster.mailboxes import BATCH, INTEREST, Arriving, Letter, Outgoing
+from tidemq.engine.door.node_access import NODES_MAX, NodeAccess
+from tidemq.errors import ClusterError, RefusedError, UsageError
+
+LETTER, ANSWER = "letter", "letter-answer"
+KINDS = (LETTER, ANSWER)
+TURN_S = 0.02  # between two looks at what this node wants, and at what is to be sent again
+CAME_MAX = 4096  # messages that wait
+FILTERS_AT_ONCE = 5000  # in one letter
+
+_log = logging.getLogger("tidemq.cluster")
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """Another node. `since`: this node's wants as of then have been put on the way to it."""
+
+    slot: int
+    outgoing: Outgoing
+    arriving: Arriving = field(default_factory=Arriving)
+    filters: set[str] = field(default_factory=set)
+    retry: Letter | None = None  # what the engine had no room for
+    is_dead: bool = False
+
+
+class Neighbours:
+    """`send` passes a message on to a node. `counts`: `cluster_letters_refused`, of other nodes; and
+    `cluster_letters_dropped`, which come again.
+    """
+
+    def __init__(self, access: NodeAccess, send: Callable[[int, str, bytes], object]) -> None:
+        self._access = access
+        self._send = send
+        self._life = secrets.randbits(63)
+        self._lock = threading.Lock()  # over what follows
+        self._came: deque[tuple[str, int, bytes]] = deque()
+        self._known: set[int] = set()  # nodes to be served
+        self._dead: set[int] = set()  # nodes whose answers nobody waits for
+        self._wanted = self._announced = (
+            0  # how often `announce` was asked, and for which of it letters are put
+        )
+        self._put: dict[int, list[tuple[Outgoing, int]]] = {}  # by that: letters that must have arrived
+        self._nodes: dict[int, Neighbour] = {}
+        self._interest: set[str] = set()
+        self._closes = False
+        self.counts: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._run, name="tidemq-neighbours", daemon=True)
+
+    def start(self) -> None:
+        """The engine has started."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Nothing goes out any more."""
+        self._closes = True
+        self._access.close()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # --- from any thread ---------------------------------------------------------------------------
+
+    def meet(self, node: int) -> None:
+        """There is a node."""
+        with self._lock:
+            self._known.add(node)
+            self._dead.discard(node)
+
+    def take(self, kind: str, node: int, body: bytes) -> None:
+        """A message of another node."""
+        with self._lock:
+            if len(self._came) < CAME_MAX:
+                self._came.append((kind, node, body))
+            else:
+                self.counts["cluster_letters_dropped"] += 1
+        self._access.poke()
+
+    def announce(self) -> int:
+        """As in `Links`."""
+        with self._lock:
+            self._wanted += 1
+            number = self._wanted
+        self._access.poke()
+        return number
+
+    def is_announced(self, number: int, is_live: Callable[[int], bool]) -> bool:
+        """Whether all nodes that are there know what this node wanted when it announced this."""
+        with self._lock:
+            put = self._put.get(number)
+            if put is None:
+                return False
+            for outgoing, last in put:
+                node = next((each for each, other in self._nodes.items() if other.outgoing is outgoing), 0)
+                if outgoing.answered < last and node and is_live(node):
+                    return False
+            del self._put[number]
+            return True
+
+    def settle(self, node: int) -> None:
+        """A dead node's sessions are elsewhere: what it was asked is refused, and it is asked nothing."""
+        with self._lock:
+            self._dead.add(node)
+            self._known.discard(node)
+
+    # --- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._begin()
+            while not self._closes:
+                taken = self._access.take(TURN_S)
+                if taken is None:
+                    return
+                self._turn(taken)
+        except Exception:  # noqa: BLE001 - the thread ends, and says so
+            if not self._closes:
+                _log.exception("messages do not reach other nodes any more")
+
+    def _begin(self) -> None:
+        self._interest = {each for each in self._access.all_interest() if not each.startswith("$share/")}
+
+    def _turn(self, taken: list[tuple[int, bytes]]) -> None:
+        slots = {node.slot: node for node in self._nodes.values()}
+        for slot, batch in taken:
+            node = slots.get(slot)
+            if node is None or node.is_dead:
+                self._access.sent(slot, len(batch))
+            else:
+                node.outgoing.put(BATCH, batch)
+        with self._lock:
+            known, dead, wanted = set(self._known), set(self._dead), self._wanted
+            came = list(self._came)
+            self._came.clear()
+        for each in dead:
+            self._bury(each)
+        for each in known:
+            self._greet(each)
+        self._tell_interest()
+        with self._lock:
+            for number in range(self._announced + 1, wanted + 1):
+                self._put[number] = [
+                    (node.outgoing, node.outgoing.last) for node in self._nodes.values() if not node.is_dead
+                ]
+            self._announced = wanted
+        for kind, source, body in came:
+            self._take(kind, source, body)
+        now = time.monotonic()
+        for incarnation, node in self._nodes.items():
+            for text in node.outgoing.due(now) if not node.is_dead else ():
+                self._send(incarnation, LETTER, text)
+
+    def _greet(self, incarnation: int) -> None:
+        """A node that is new, or back, hears all that this one wants."""
+        node = self._nodes.get(incarnation)
+        if node is None:
+            if len(self._nodes) >= NODES_MAX:
+                return
+            slot = len(self._nodes)
+            node = self._nodes[incarnation] = Neighbour(slot, Outgoing(self._life))
+        elif not node.is_dead:
+            return
+        else:
+            node.is_dead = False
+            node.outgoing = Outgoing(secrets.randbits(63))
+        self._put_interest(node, [(each, True) for each in self._interest])
+
+    def _put_interest(self, node: Neighbour, changes: list[tuple[str, bool]]) -> None:
+        for at in range(0, max(len(changes), 1), FILTERS_AT_ONCE):
+            node.outgoing.put(INTEREST, json.dumps(changes[at : at + FILTERS_AT_ONCE]).encode())
+
+    def _tell_interest(self) -> None:
+        changes = [each for each in self._access.interest_changes() if not each[0].startswith("$share/")]
+        changes = [(text, there) for text, there in changes if there != (text in self._interest)]
+        for text, there in changes:
+            (self._interest.add if there else self._interest.discard)(text)
+        if changes:
+            for node in self._nodes.values():
+                if not node.is_dead:
+                    self._put_interest(node, changes)
+
+    def _bury(self, incarnation: int) -> None:
+        node = self._nodes.get(incarnation)
+        if node is None or node.is_dead:
+            return
+        node.is_dead = True
+        node.filters.clear()
+        self._access.drop_node(node.slot)
+        for letter in node.outgoing.forget():
+            if letter.kind == BATCH:
+                self._access.sent(node.slot, len(letter.body))
+        self._access.settle(node.slot, 0x80)
+        node.arriving, node.retry = Arriving(), None
+
+    def _take(self, kind: str, source: int, body: bytes) -> None:
+        node = self._nodes.get(source)
+        if node is None or node.is_dead:
+            return  # it sends again
+        try:
+            if kind == ANSWER:
+                for letter in node.outgoing.arrived(body):
+                    if letter.kind == BATCH:
+                        self._access.sent(node.slot, len(letter.body))
+                return
+            letter_come = node.arriving.take(body)
+            if letter_come is not None and self._act(node, letter_come):
+                node.arriving.took(letter_come)
+            self._send(source, ANSWER, node.arriving.answer)
+        except (ClusterError, UsageError, RefusedError, ValueError) as error:
+            if self._closes:
+                return
+            self.counts["cluster_letters_refused"] += 1
+            _log.error("what node %016x has sent is refused: %s", source, error)
+
+    def _act(self, node: Neighbour, letter: Letter) -> bool:
+        """False: there is no room for it now."""
+        if letter.kind == BATCH:
+            return self._access.give(node.slot, letter.body)
+        if letter.kind != INTEREST:
+            raise ClusterError(f"a letter of the kind {letter.kind}; 1 and 2 are known")
+        changes = [(str(text), bool(there)) for text, there in json.loads(letter.body)]
+        if letter.number == 1:  # all that it wants
+            removed = list(node.filters)
+            self._access.change_filters(node.slot, removed, [])
+            node.filters.clear()
+        added = [text for text, there in changes if there and text not in node.filters]
+        removed = [text for text, there in changes if not there and text in node.filters]
+        self._access.change_filters(node.slot, removed, added)
+        node.filters.difference_update(removed)
+        node.filters.update(added)
+        return True

@@ -1,0 +1,156 @@
+"""Brokers that are nodes of a cluster, over real `nats-server`s: messages and sessions go between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import WAIT_S, until
+
+from tidemq.broker import Broker
+from tidemq.client import Client
+from tidemq.cluster.host import ClusterHost
+from tidemq.config import Config
+
+
+class Cluster:
+    """Nodes by name; each joins the first."""
+
+    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._password = folder / "password"
+        self._password.write_text("a" * 32 + "\n")
+        self._password.chmod(0o600)
+        self.nodes: dict[str, Broker] = {}
+        self.hosts: dict[str, ClusterHost] = {}
+        self._addresses: list[str] = []
+
+    async def start(self, name: str, **more: Any) -> Broker:
+        config = Config(
+            port=0,
+            host="127.0.0.1",
+            reactors=2,
+            data=self._folder / name,
+            cluster_name="test",
+            cluster_node=name,
+            cluster_listen="127.0.0.1:0",
+            cluster_password_file=str(self._password),
+            cluster_join=tuple(self._addresses),
+            **more,
+        )
+        host = ClusterHost(config)
+        broker = Broker(config, cluster=host)
+        await self._stack.enter_async_context(broker)
+        self.nodes[name], self.hosts[name] = broker, host
+        assert host.keeper is not None
+        self._addresses.append(host.keeper.node.own.address)
+        return broker
+
+    async def meet(self, *names: str) -> list[Broker]:
+        """Starts nodes that know each other."""
+        started = [await self.start(name) for name in names]
+        await until(lambda: all(self.reached(name) == len(names) - 1 for name in names))
+        return started
+
+    def reached(self, name: str) -> int:
+        """How many others a node hears."""
+        keeper = self.hosts[name].keeper
+        assert keeper is not None
+        return len(keeper.node.members.known())
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        yield Cluster(tmp_path, stack)
+
+
+@asynccontextmanager
+async def client(broker: Broker, name: str, **options: Any) -> AsyncIterator[Client]:
+    settings = {"clean_start": False, "session_expiry_s": 3600, **options}
+    async with Client(f"mqtt://127.0.0.1:{broker.ports[0]}", client_id=name, **settings) as made:
+        yield made
+
+
+async def receive(client: Client) -> bytes:
+    """The next message."""
+    async with asyncio.timeout(WAIT_S):
+        return (await anext(client.messages)).payload
+
+
+def retained(broker: Broker) -> int:
+    """How many messages the engine has retained."""
+    assert broker.monitor is not None
+    return broker.monitor.counters_and_sizes()["retained"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_a_message_goes_to_subscribers_of_all_nodes(cluster: Cluster, qos: int) -> None:
+    one, two, three = await cluster.meet("one", "two", "three")
+    async with (
+        client(two, "ann") as ann,
+        client(three, "bob") as bob,
+        client(one, "cem") as cem,
+        client(one, "publisher") as publisher,
+    ):
+        for each in (ann, bob, cem):
+            await each.subscribe("a/+", qos=qos)
+        for number in range(50):
+            await publisher.publish("a/1", b"%d" % number, qos=qos)
+        for each in (ann, bob, cem):
+            for number in range(50):
+                assert await receive(each) == b"%d" % number
+
+
+async def test_a_session_goes_where_its_client_goes(cluster: Cluster) -> None:
+    one, two = await cluster.meet("one", "two")
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=2)
+    async with client(one, "bob") as bob:
+        for number in range(20):
+            await bob.publish("a/1", b"%d" % number, qos=1 + number % 2)
+        async with client(two, "ann") as ann:
+            for number in range(20):
+                assert await receive(ann) == b"%d" % number
+            for number in range(20, 30):
+                await bob.publish("a/1", b"%d" % number, qos=1 + number % 2)
+            found = [await receive(ann)]
+            while found[-1] != b"29":
+                found.append(await receive(ann))
+            # at QoS 1 one may come twice that was published while the session moved
+            assert list(dict.fromkeys(found)) == [b"%d" % number for number in range(20, 30)]
+            assert all(found.count(b"%d" % number) == 1 for number in range(21, 30, 2))
+
+
+async def test_sessions_of_a_node_that_has_gone_go_on_elsewhere(cluster: Cluster) -> None:
+    one, two = await cluster.meet("one", "two")
+    async with client(one, "ann") as ann:
+        await ann.subscribe("a/#", qos=1)
+    async with client(two, "bob") as bob:
+        for number in range(20):
+            await bob.publish("a/1", b"%d" % number, qos=1)
+        await one.stop()
+        await until(lambda: cluster.hosts["two"].counts().get("cluster_sessions_taken_over", 0) >= 1)
+        for number in range(20, 25):
+            await bob.publish("a/1", b"%d" % number, qos=1)
+    async with client(two, "ann") as ann:
+        for number in range(25):
+            assert await receive(ann) == b"%d" % number
+
+
+async def test_retained_messages_are_on_all_nodes(cluster: Cluster) -> None:
+    one, two = await cluster.meet("one", "two")
+    async with client(one, "bob") as bob:
+        await bob.publish("r/1", b"kept", qos=1, retain=True)
+        await until(lambda: retained(two) == 1)
+        three = await cluster.start("three")
+        async with client(three, "cem") as cem:
+            await cem.subscribe("r/#", qos=1)
+            assert await receive(cem) == b"kept"
+        await bob.publish("r/1", b"", qos=1, retain=True)
+        await until(lambda: retained(two) == retained(three) == 0)

@@ -1,0 +1,119 @@
+"""Nodes as processes, as `tidemq serve` starts them, and one of them killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from waiting import WAIT_S, until
+
+from tidemq.client import Client
+from tidemq.errors import TideMQError
+from tidemq.testing.ports import free_port
+
+
+class Node:
+    """One `tidemq serve`."""
+
+    def __init__(self, folder: Path, name: str, join: int, password: Path) -> None:
+        self.port = free_port()
+        self.nats_port = free_port()
+        self._arguments = [
+            *(
+                str(Path(sys.executable).with_name("tidemq")),
+                "serve",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(self.port),
+            ),
+            *("--data", str(folder / name), "--cluster-name", "farm", "--reactors", "2"),
+            *("--cluster-listen", f"127.0.0.1:{self.nats_port}"),
+            *("--join", f"127.0.0.1:{join or self.nats_port}", "--cluster-password-file", str(password)),
+        ]
+        self._log = folder / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        """Returns when it serves clients."""
+        self._begin()
+        await until(lambda: b" is ready on " in self._log.read_bytes(), f"it is ready, see {self._log}")
+
+    def _begin(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._arguments, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self._log.write_bytes(b"")
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Node]]:
+    password = tmp_path / "password"
+    password.write_text("b" * 40)
+    password.chmod(0o600)
+    first = Node(tmp_path, "one", 0, password)
+    made = [first, *(Node(tmp_path, name, first.nats_port, password) for name in ("two", "three"))]
+    yield made
+    for node in made:
+        if node.process is not None and node.process.poll() is None:
+            node.process.send_signal(signal.SIGTERM)
+            node.process.wait(WAIT_S)
+
+
+async def publish(url: str, acknowledged: list[bytes], ended: asyncio.Event) -> None:
+    """Messages one after the other, as fast as they are acknowledged, until it is told to end."""
+    number = 0
+    async with Client(url, client_id="publisher", clean_start=False, session_expiry_s=3600) as client:
+        while not ended.is_set():
+            payload = b"%d" % number
+            with suppress(TideMQError):  # refused: nobody has promised anything
+                await client.publish("a/1", payload, qos=1 + number % 2)
+                acknowledged.append(payload)
+            number += 1
+
+
+async def test_nothing_that_was_acknowledged_is_lost_with_a_node(nodes: list[Node]) -> None:
+    for node in nodes:
+        await node.start()
+    one, two, three = nodes
+    settings = {"client_id": "ann", "clean_start": False, "session_expiry_s": 3600}
+    async with Client(one.url, **settings) as ann:  # type: ignore[arg-type]
+        await ann.subscribe("a/#", qos=2)
+    acknowledged: list[bytes] = []
+    ended = asyncio.Event()
+    publishing = asyncio.create_task(publish(two.url, acknowledged, ended))
+    await until(lambda: len(acknowledged) >= 100)
+    one.kill()
+    before = len(acknowledged)
+    await until(lambda: len(acknowledged) >= before + 100)
+    ended.set()
+    await publishing
+    found: list[bytes] = []
+    async with Client(three.url, **settings) as ann:  # type: ignore[arg-type]
+        async with asyncio.timeout(WAIT_S):
+            while not set(acknowledged) <= set(found):
+                found.append((await anext(ann.messages)).payload)
+    twice = {each for each in acknowledged if int(each) % 2 and found.count(each) > 1}
+    assert not twice, "QoS 2 is delivered once"
+    await one.start()  # it learns where its session is, and does not serve an old one
+    async with Client(one.url, **settings) as ann:  # type: ignore[arg-type]
+        async with Client(two.url) as publisher:
+            await publisher.publish("a/1", b"last", qos=2)
+        async with asyncio.timeout(WAIT_S):
+            while (await anext(ann.messages)).payload != b"last":
+                pass
