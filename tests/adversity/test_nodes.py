@@ -205,7 +205,7 @@ def test_very_much_is_settled_in_slices(start_engine: StartEngine) -> None:
 
 
 def test_a_node_that_is_full_loses_qos_0_and_holds_the_others(start_engine: StartEngine) -> None:
-    one, other = two(start_engine, node_bytes_max=65_536)
+    one, other = two(start_engine, node_bytes_max=65_536, backpressure_s=0)
     with meshed(one, other) as mesh:
         there = remote(one, other, mesh, "a", qos=2)
         mesh.hold(0, 1)
@@ -230,6 +230,40 @@ def test_a_node_that_is_full_loses_qos_0_and_holds_the_others(start_engine: Star
             publisher.expect(PUBACK, packet_id=packet_id)
             there.expect_message("a", b"%04d" % packet_id * 250, 1)
     assert one.count("dropped_node_full") >= dropped
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_publishers_wait_for_a_node_before_anything_is_lost(start_engine: StartEngine, qos: int) -> None:
+    one, other = two(start_engine, node_bytes_max=65_536, backpressure_s=600)
+    with meshed(one, other) as mesh:
+        there = remote(one, other, mesh, "a")
+        mesh.hold(0, 1)
+        publisher = connected(one)
+        publisher.send(*[publish("a", b"%04d" % each * 250, qos, each, 5) for each in range(1, 201)])
+        one.wait_for("publishers_paused")
+        one.engine.publish("a", b"x" * 20_000)  # nobody can hold this back, and there is room
+        bystander = connected(one)
+        bystander.publish("b", b"x", 1)
+        mesh.let_go()
+        found = [there.receive() for _ in range(201)]
+        numbers = [int(each.payload[:4]) for each in found if each.payload[:1] != b"x"]
+        assert numbers == list(range(1, 201))
+    assert one.count("dropped_node_full") == 0
+
+
+def test_publishers_of_qos_0_do_not_wait_for_ever(start_engine: StartEngine) -> None:
+    one, other = two(start_engine, node_bytes_max=65_536, backpressure_s=1)
+    with meshed(one, other) as mesh:
+        there = remote(one, other, mesh, "a", qos=0)
+        mesh.hold(0, 1)
+        publisher = connected(one)
+        publisher.send(*[publish("a", b"x" * 1000, 0, 0, 5) for _ in range(100)])
+        one.wait_for("publishers_paused")
+        publisher.ping()
+        assert one.count("dropped_node_full") > 0
+        mesh.let_go()
+        there.expect_message("a", b"x" * 1000)
+        wait_for_drain(one, other)
 
 
 def test_a_message_larger_than_the_limit_goes_alone(start_engine: StartEngine) -> None:

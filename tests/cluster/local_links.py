@@ -80,6 +80,9 @@ class Links:
     def meet(self, incarnation: int, address: str) -> None:
         """All know each other."""
 
+    def greet(self, incarnation: int) -> None:
+        """All serve each other."""
+
     def announce(self) -> int:
         return 0
 

@@ -15,7 +15,6 @@ from waiting import WAIT_S, until
 
 from tidemq.broker import Broker
 from tidemq.client import Client
-from tidemq.cluster import promises
 from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.config import Config
 from tidemq.store.rocksdb import RocksDBStore
@@ -48,10 +47,10 @@ class Nodes:
         del self.keepers[name]
         await self.brokers.pop(name).stop()
 
-    async def meet(self, *names: str) -> None:
+    async def meet(self, *names: str, **identity: Any) -> None:
         """Starts nodes that know each other."""
         for name in names:
-            await self.start(name)
+            await self.start(name, **identity)
         for name in names:
             await until(partial(self._knows, name, len(names)))
 
@@ -128,11 +127,8 @@ async def test_what_one_stores_the_other_has(nodes: Nodes) -> None:
     await until(lambda: nodes.agree("one", "two"))
 
 
-async def test_no_acknowledgement_before_there_is_a_copy(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(promises, "DEGRADED_S", 1000.0)
-    await nodes.meet("one", "two")
+async def test_no_acknowledgement_before_there_is_a_copy(nodes: Nodes) -> None:
+    await nodes.meet("one", "two", suspect_s=1000.0)
     one = nodes.brokers["one"]
     async with client(one, "ann") as ann:
         await ann.subscribe("a/#", qos=1)

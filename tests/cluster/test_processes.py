@@ -35,6 +35,7 @@ class Node:
             ),
             *("--data", str(folder / name), "--cluster-name", "farm", "--reactors", "2"),
             *("--cluster-listen", f"127.0.0.1:{self.nats_port}"),
+            *("--config", str(folder / "cluster.toml")),
             *("--join", f"127.0.0.1:{join or self.nats_port}", "--cluster-password-file", str(password)),
         ]
         self._log = folder / f"{name}.log"
@@ -66,6 +67,8 @@ def nodes(tmp_path: Path) -> Iterator[list[Node]]:
     password = tmp_path / "password"
     password.write_text("b" * 40)
     password.chmod(0o600)
+    # tests run beside others, and a node that is slow is not dead
+    (tmp_path / "cluster.toml").write_text("cluster_suspect_s = 10.0\n")
     first = Node(tmp_path, "one", 0, password)
     made = [first, *(Node(tmp_path, name, first.nats_port, password) for name in ("two", "three"))]
     yield made

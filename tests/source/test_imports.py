@@ -82,8 +82,8 @@ ROOMS = {
         "admin": "access durability fault_log logs monitoring program_subscription settings",
         "preflight": "access admin bridging host listeners own_plugins own_providers providers reload "
         "topic_rules",
-        "broker": "access admin authenticators bridging clustering completion durability event_handlers fault_log "
-        "host listeners logs monitoring own_files own_plugins own_providers plugins program_subscription "
+        "broker": "access admin authenticators bridging clustering completion durability event_handlers "
+        "fault_log host listeners logs monitoring own_files own_plugins own_providers plugins program_subscription "
         "providers reload replays settings sys_topics",
         "__init__": "acl_rules broker hooks plugins program_subscription providers",
     },

@@ -210,6 +210,7 @@ class Exchange:
         beat = parse_heartbeat(body)
         self.node.hear(beat, self._now)
         self._links.meet(beat.incarnation, beat.address)
+        self._links.greet(beat.incarnation)
         for line in beat.addresses.splitlines()[:MEMBERS_MAX]:
             incarnation, _, address = line.partition(" ")
             try:

@@ -72,6 +72,7 @@ class ClusterHost:
             acks=config.cluster_ack,
             degraded=config.cluster_degraded,
             skew_s_max=config.cluster_skew_s_max,
+            suspect_s=config.cluster_suspect_s,
         )
         self._access = access
         self.keeper = ClusterKeeper(store, access, identity=identity, links=self, **options)
@@ -161,6 +162,9 @@ class ClusterHost:
         if self._addresses.get(incarnation) != address:
             self._addresses[incarnation] = address
             self._transport_of_now().set_peers(self._addresses)
+
+    def greet(self, incarnation: int) -> None:
+        """As in `Links`."""
         if self._neighbours is not None:
             self._neighbours.meet(incarnation)
 

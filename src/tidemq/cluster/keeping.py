@@ -24,7 +24,7 @@ from tidemq.cluster.conversion import Conversion, as_stamp
 from tidemq.cluster.exchange import RECORDS, Exchange
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.links import Links
-from tidemq.cluster.members import Heartbeat
+from tidemq.cluster.members import SUSPECT_S, Heartbeat
 from tidemq.cluster.moves import KINDS, Moves
 from tidemq.cluster.node import Node
 from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
@@ -61,6 +61,7 @@ class Identity:
     acks: Acks = "two"
     degraded: Degraded = "acknowledge"
     skew_s_max: float = 5.0
+    suspect_s: float = SUSPECT_S  # without a word of a node, or a copy of a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,9 @@ class ClusterKeeper(Keeper):
         last_ns = self.rows.clock.get(None, None) or 0
         clock = HybridClock(time.time_ns, skew_s_max=identity.skew_s_max, last_ns=last_ns)
         who = (identity.cluster, FORMAT, identity.name, incarnation, boot, nonce, identity.address)
-        self.node = Node(self.rows, Heartbeat(*who, 0, 0, 0, {}), clock)
-        self.promises = Promises(identity.acks, identity.degraded)
+        own = Heartbeat(*who, 0, 0, 0, {})
+        self.node = Node(self.rows, own, clock, suspect_s=identity.suspect_s)
+        self.promises = Promises(identity.acks, identity.degraded, degraded_s=identity.suspect_s)
         self.conversion = Conversion(self.rows, incarnation, self.node.stamp)
         self.exchange = Exchange(
             self.node, self.promises, self._links, self._giver, time.time_ns, time.monotonic()

@@ -10,7 +10,10 @@ class Links(Protocol):
     """Ways to other nodes, named by their incarnations. No method waits; all may be called on any thread."""
 
     def meet(self, incarnation: int, address: str) -> None:
-        """Another node is reached there."""
+        """Another node is reached there, if it is there at all."""
+
+    def greet(self, incarnation: int) -> None:
+        """Another node is there: it has said so itself."""
 
     def send(self, to: int, kind: str, body: bytes) -> None:
         """A message that may be lost; those that arrive are in order."""

@@ -30,13 +30,12 @@ _log = logging.getLogger("tidemq.cluster")
 
 @dataclass(slots=True)
 class Neighbour:
-    """Another node. `since`: this node's wants as of then have been put on the way to it."""
+    """Another node."""
 
     slot: int
     outgoing: Outgoing
     arriving: Arriving = field(default_factory=Arriving)
     filters: set[str] = field(default_factory=set)
-    retry: Letter | None = None  # what the engine had no room for
     is_dead: bool = False
 
 
@@ -178,6 +177,7 @@ class Neighbours:
         else:
             node.is_dead = False
             node.outgoing = Outgoing(secrets.randbits(63))
+            self._access.change_filters(node.slot, [], list(node.filters))
         self._put_interest(node, [(each, True) for each in self._interest])
 
     def _put_interest(self, node: Neighbour, changes: list[tuple[str, bool]]) -> None:
@@ -198,14 +198,13 @@ class Neighbours:
         node = self._nodes.get(incarnation)
         if node is None or node.is_dead:
             return
+        # what it wants is remembered, and what came last: it may not know that it was thought to be dead
         node.is_dead = True
-        node.filters.clear()
         self._access.drop_node(node.slot)
         for letter in node.outgoing.forget():
             if letter.kind == BATCH:
                 self._access.sent(node.slot, len(letter.body))
         self._access.settle(node.slot, 0x80)
-        node.arriving, node.retry = Arriving(), None
 
     def _take(self, kind: str, source: int, body: bytes) -> None:
         node = self._nodes.get(source)

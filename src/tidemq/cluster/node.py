@@ -8,7 +8,7 @@ from dataclasses import replace
 from tidemq.cluster.applying import Applier
 from tidemq.cluster.hybrid_clock import HybridClock
 from tidemq.cluster.incoming import Incoming
-from tidemq.cluster.members import Heartbeat, Members
+from tidemq.cluster.members import SUSPECT_S, Heartbeat, Members
 from tidemq.cluster.operations import Operation, Stamp
 from tidemq.cluster.records import NO_DIGEST, Record, check_payloads
 from tidemq.cluster.rows import Rows
@@ -21,13 +21,16 @@ class Node:
     `Rows.take_changes` gives as one batch, and when that is durable, says so by `synced`.
     """
 
-    def __init__(self, rows: Rows, own: Heartbeat, clock: HybridClock) -> None:
+    def __init__(
+        self, rows: Rows, own: Heartbeat, clock: HybridClock, *, suspect_s: float = SUSPECT_S
+    ) -> None:
         self.rows = rows
         self.own = own
         self.clock = clock
         self.applier = Applier(rows)
         self.incoming = Incoming(rows, own.incarnation)
-        self.members = Members(own, clock, (member for member, _, _ in rows.members.all()))
+        before = (member for member, _, _ in rows.members.all())
+        self.members = Members(own, clock, before, suspect_s=suspect_s)
         self.stability = Stability(rows, self.applier, own.incarnation)
         self._synced: dict[int, int] = rows.vector
         # What had been applied when each message was sent to another node that has not answered. Until then

@@ -36,12 +36,13 @@ class Kept:
 
 class Promises:
     """`acks`: how many copies it takes. `degraded`: what becomes of a batch of which there is no second copy
-    after `DEGRADED_S`. Times are seconds of a monotonic clock.
+    after `degraded_s`. Times are seconds of a monotonic clock.
     """
 
-    def __init__(self, acks: Acks, degraded: Degraded) -> None:
+    def __init__(self, acks: Acks, degraded: Degraded, *, degraded_s: float = DEGRADED_S) -> None:
         self._two = acks == "two"
         self._degraded = degraded
+        self._degraded_s = degraded_s
         self._batches: deque[_Batch] = deque()
         self._copied = self._taken = 0  # the last of which there are copies; whose promises are settled
         self.is_degraded = False
@@ -71,7 +72,7 @@ class Promises:
         kept = []
         while self._batches and (first := self._batches[0]).durable:
             copied = first.number <= self._copied
-            late = now - first.begun_at >= DEGRADED_S
+            late = now - first.begun_at >= self._degraded_s
             if self._two and not copied and not late and not self.is_degraded:
                 break
             if self._two:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from cluster.transport.kit import (
 from listeners.conftest import Authority
 from waiting import until, wait_until
 
+from tidemq.cluster.transport.server import find_program
 from tidemq.cluster.transport.settings import Bounds, Security, parse_address
 from tidemq.cluster.transport.transport import Transport
 from tidemq.errors import ClusterError, UsageError
@@ -186,6 +188,43 @@ def test_two_nodes_at_one_server_are_refused(tmp_path: Path) -> None:
         second.start()
         wait_until(lambda: heard.has_problem("another node uses this nats-server"), "the second")
         second.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ('jetstream {{ store_dir: "{folder}" }}', ()),
+        ("", ("has no JetStream", "expected")),
+        ('jetstream {{ store_dir: "{folder}" }}\nmax_payload: 2000', ("max_payload is 2000", "expected")),
+    ],
+)
+def test_an_operator_s_server_is_used_as_it_is(tmp_path: Path, settings: str, words: tuple[str, ...]) -> None:
+    security = secure(tmp_path)
+    address = f"127.0.0.1:{free_port()}"
+    file = tmp_path / "operator.conf"
+    text = settings.format(folder=tmp_path / "kept")
+    file.write_text(f'listen: "{address}"\nauthorization {{ user: tidemq, password: {PASSWORD} }}\n{text}\n')
+    heard = Heard()
+    transport = Transport(
+        cluster="test", incarnation=2, address=address, security=security, events=heard, patience=PATIENCE
+    )
+    command = [str(find_program()), "-c", str(file)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        transport.start()
+        try:
+            if words:
+                wait_until(lambda: heard.has_problem(*words), "what is wrong")
+                return
+            wait_until(lambda: transport.status()["state"] == "connected", "the server")
+            with Node(tmp_path, 1, security=security) as one:
+                one.transport.set_peers({2: address})
+                wait_until(lambda: 2 in one.transport.connected(), "the node at the operator's server")
+                one.append(2, range(1, 101))
+                wait_until(lambda: one.heard.copied.get(2) == 100, "copies")
+                assert transport.copied_of(1).result(10) == (1, 100)
+        finally:
+            transport.close()
+            process.terminate()
 
 
 def test_another_incarnation_than_expected_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from tidemq.cluster.transport.settings import USER, Patience, Security, format_a
 from tidemq.errors import ClusterError
 
 PENDING_BYTES = 1 << 20  # handed to nats-py and not yet to the socket; beyond, senders wait
+HEADERS_BYTES = 1024  # of a message, at most; they count towards its largest size
+PAYLOAD_BYTES_MIN = 64 << 10  # that a server has to take
 GIVE_UP_S = 1.0  # for what is left of a connection that was cut
 
 _log = logging.getLogger("tidemq.cluster")
@@ -74,6 +76,11 @@ async def connect(
         await give_up(client)
         raise
     connecting = False
+    if client.max_payload < PAYLOAD_BYTES_MIN:
+        await give_up(client)
+        raise RefusedError(
+            f"its max_payload is {client.max_payload}; expected: {PAYLOAD_BYTES_MIN} or more, best 1 MiB"
+        )
     return client
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from tidemq.cluster.transport.connecting import HEADERS_BYTES
 from tidemq.cluster.transport.frames import COPIES_HEAD_BYTES, pack_copies
 from tidemq.cluster.transport.jetstream import (
     DamagedError,
@@ -35,7 +37,7 @@ from tidemq.errors import ClusterError, UsageError
 
 BATCH_BYTES = 256 << 10  # of records in one message; one record may be larger
 BATCH_RECORDS = 1024
-FLIGHT_BYTES = 8 << 20  # sent to a server and not acknowledged: what a heartbeat may have to wait behind
+FLIGHT_BYTES = 4 << 20  # sent to a server and not acknowledged: what a heartbeat may have to wait behind
 FLIGHT_MESSAGES = 256
 MARKS_MAX = 4096  # messages of which is known where they are in the stream
 AGAIN_S = 0.05  # before a stream is asked what it has, after what was sent into it in vain; doubles
@@ -43,6 +45,8 @@ AGAIN_S_MAX = 5.0
 FRUITLESS_MAX = 5  # attempts; then a stream that behaves as if its files were gone is made anew
 WRONG_SEQUENCE = 10071
 HEADER = "Nats-Expected-Last-Sequence"
+
+_log = logging.getLogger("tidemq.cluster")
 
 
 class Teller(Protocol):
@@ -95,7 +99,7 @@ class Copying:
         self._sequence = 0  # that the last message sent will have
         self._flight: deque[_Sent] = deque()
         self._flight_bytes = 0
-        self._failure: ClusterError | None = None
+        self._failure: Exception | None = None
         self._marks: deque[tuple[int, int]] = deque()  # number, sequence: where records are, oldest first
         self._fruitless = 0  # attempts without an acknowledgement
         self._client: Client | None = None
@@ -176,13 +180,16 @@ class Copying:
                 try:
                     await self._look()
                     await self._publish()
-                except ClusterError as error:
-                    self._teller.count("cluster_copies_resent")
+                except (ClusterError, nats.errors.Error, OSError) as error:
                     self._failure = error
+                except Exception as error:  # noqa: BLE001 - a defect of ours must not end copies for good
+                    _log.exception("copies to %016x failed", self.to)
+                    self._failure = error
+                self._teller.count("cluster_copies_resent")
                 self._fruitless += 1
                 pause_s = AGAIN_S if self._fruitless < 2 else min(pause_s * 2, AGAIN_S_MAX)
                 if self._fruitless > 2:
-                    self._teller.copies_stuck(self.to, str(self._failure))
+                    self._teller.copies_stuck(self.to, str(self._failure) or type(self._failure).__name__)
                 await asyncio.sleep(pause_s)
         finally:
             trimming.cancel()
@@ -244,18 +251,15 @@ class Copying:
         assert client is not None
         inbox = client.new_inbox()
         subscription = await client.subscribe(f"{inbox}.*", cb=self._answered)
-        piece_bytes = client.max_payload - 1024  # the headers count
-        try:
-            while self._failure is None:
-                self._work.clear()
-                while len(self._flight) < FLIGHT_MESSAGES and self._flight_bytes < FLIGHT_BYTES:
-                    first, batch = self._take()
-                    if not batch:
-                        break
-                    await self._send(client, inbox, first, batch, piece_bytes)
-                await self._await_answer()
-        except (nats.errors.Error, OSError) as error:
-            raise ClusterError(f"copies are not taken: {error or type(error).__name__}") from error
+        piece_bytes = client.max_payload - HEADERS_BYTES
+        while self._failure is None:
+            self._work.clear()
+            while len(self._flight) < FLIGHT_MESSAGES and self._flight_bytes < FLIGHT_BYTES:
+                first, batch = self._take()
+                if not batch:
+                    break
+                await self._send(client, inbox, first, batch, piece_bytes)
+            await self._await_answer()
         with suppress(nats.errors.Error, OSError):
             await subscription.unsubscribe()
         raise self._failure

@@ -22,7 +22,7 @@ from tidemq.cluster.transport.reading import Reader
 from tidemq.cluster.transport.settings import Bounds, Patience, Security
 from tidemq.errors import ClusterError
 
-STEADY_S = 10.0  # connected for so long, the pause before the next attempt is the first again
+STEADY_S = 1.0  # connected for so long, the pause before the next attempt is the first again
 TASKS_MAX = 64  # answers of one server that are waited for
 
 _log = logging.getLogger("tidemq.cluster")

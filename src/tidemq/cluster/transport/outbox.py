@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from nats.aio.client import Client
 
+from tidemq.cluster.transport.connecting import HEADERS_BYTES
 from tidemq.cluster.transport.frames import pack_message
 
 
@@ -58,7 +59,7 @@ class Outbox:
     async def send_all(self, client: Client, subject: str, sender: str) -> None:
         """For ever, as fast as the connection takes them. `subject`, `sender`: before and after the kind."""
         connection, number = secrets.randbits(32) or 1, 0
-        piece_bytes = client.max_payload - 1024
+        piece_bytes = client.max_payload - HEADERS_BYTES
         while True:
             await self._work.wait()
             self._work.clear()

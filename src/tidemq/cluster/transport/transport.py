@@ -170,8 +170,9 @@ class Transport:
     def copy(self, to: int, records: Iterable[tuple[int, bytes]]) -> None:
         """Records of this node's log for the server of `to`, connected or not; numbers rise by one. The first
         call, also without records, begins: `on_copied` says what is there, `on_copies_lost` what is missing.
-        What does not fit, or is not the next one, is dropped, counted, and asked for later. UsageError for a
-        record that is larger than any may be.
+        What does not fit, or is not the next one, is dropped, counted, and asked for later. A number that is
+        there already is taken for the same record: no two may have one. UsageError for a record that is
+        larger than any may be.
         """
         with self._lock:
             copying = self._copyings.get(to)
@@ -300,6 +301,9 @@ class Transport:
             if link.peer is None or self._connected.get(link.peer) is not link:
                 return
             del self._connected[link.peer]
+            others = [each for each in self._links.values() if each.state == "twice"]
+        for each in others:
+            each.hurry()
         self.count("cluster_links_lost")
         self._tell(self._events.on_disconnected, link.peer)
 

@@ -12,5 +12,6 @@ cdef void release_held_back(Reactor* r) noexcept nogil
 # of this module alone
 cdef void _forward_to(Reactor* r, Passage* p, uint8_t node, NodeRecord* record) noexcept nogil
 cdef bint _reserve(Reactor* r, Passage* p, uint8_t node, int64_t size) noexcept nogil
+cdef bint _is_slow(Reactor* r, uint8_t node) noexcept nogil
 cdef void _append(Reactor* r, uint8_t node, const NodeRecord* record) noexcept nogil
 cdef void _hold_back(Reactor* r, uint8_t node, uint64_t feeder) noexcept nogil

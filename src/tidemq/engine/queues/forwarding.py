@@ -9,10 +9,11 @@ The answer names the message's id, by its clock, which is of this life of the pr
 ``NodeSide.asked`` knows which promise that is about. So an answer that comes twice, or late, or to nothing,
 is counted and has no other effect.
 
-What is under way to a node is bounded by ``node_bytes_max``. Above half of it, who publishes at QoS 1 or 2 to
-that node is not read from until it is below a quarter: nothing of theirs is lost, and nobody else waits. At
-the limit a message of QoS 0 is dropped for that node, and one of QoS 1 or 2 that nobody could hold back, of a
-will above all, is refused, as where a queue is full. One that is larger than the limit goes alone.
+What is under way to a node is bounded by ``node_bytes_max``. Above half of it, who publishes to that node is
+not read from until it is below a quarter: nothing of theirs is lost, and nobody else waits. Who publishes at
+QoS 0 does not wait beyond ``backpressure_s``, as for a receiver that stalls. At the limit a message of QoS 0
+is dropped for that node, and one of QoS 1 or 2 that nobody could hold back, of a will above all, is refused,
+as where a queue is full. One that is larger than the limit goes alone.
 
 No-local needs nothing here: it is about a publisher's own subscriptions, and a client is on one node.
 
@@ -117,9 +118,15 @@ def _reserve(r, p, node, size):
     if under_way > most and under_way != size:
         add_i64(count, -size, RELAXED)
         return False
-    if p.qos and under_way > most // 2:
+    if under_way > most // 2 and (p.qos or not _is_slow(r, node)):
         _hold_back(r, node, p.feeder)
     return True
+
+
+def _is_slow(r, node):
+    """Whether publishers have waited for the node for long, in vain."""
+    since_ms: int64_t = r.nodes[node].since_ms
+    return since_ms and r.now_ms - since_ms >= r.common.limits.backpressure_ms
 
 
 def _append(r, node, record):
@@ -174,27 +181,34 @@ def _hold_back(r, node, feeder):
         return
     c: cython.pointer[Connection] = connection_of(r, feeder)
     if c != cython.NULL and c.pause_count == 0:
-        r.nodes[node].held.push_back(feeder)
+        side: cython.pointer[NodeSide] = cython.address(r.nodes[node])
+        side.held.push_back(feeder)
+        if side.since_ms == 0:
+            side.since_ms = r.now_ms
         r.nodes_holding |= cython.cast(uint32_t, 1) << node
         pause_feeder(r, feeder)
 
 
 def release_held_back(r):
-    """Once a turn: publishers go on, who have waited longest first, where less is under way now."""
+    """Once a turn: publishers go on, who have waited longest first, where less is under way now, or the node
+    is slow; who then publishes at QoS 1 or 2 waits again.
+    """
     node: uint8_t
     index: cython.size_t
     for node in range(NODES_MAX):
         if not r.nodes_holding >> node & 1:
             continue
         under_way: int64_t = load_i64(cython.address(r.common.nodes.get().under_way[node]), RELAXED)
-        if under_way > r.common.limits.node_bytes_max // 4:
-            continue
+        low: cython.bint = under_way <= r.common.limits.node_bytes_max // 4
         side: cython.pointer[NodeSide] = cython.address(r.nodes[node])
-        holds(not side.held.empty(), b"forwarding: where publishers wait it is known who")
+        holds(side.since_ms != 0, b"forwarding: it is known since when publishers wait for a node")
+        if not low and not _is_slow(r, node):
+            continue
         count: cython.size_t = min(side.held.size(), _SLICE)
         for index in range(count):
             count_steps(1)
             resume_feeder(r, side.held[index])
         side.held.erase(side.held.begin(), side.held.begin() + count)
-        if side.held.empty():
+        if low and side.held.empty():
+            side.since_ms = 0
             r.nodes_holding &= ~(cython.cast(uint32_t, 1) << node)

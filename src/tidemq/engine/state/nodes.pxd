@@ -42,6 +42,7 @@ cdef cppclass NodeSide:          # what one reactor has with one node
     string out                   # records that were written in this turn
     ordered_map[uint64_t, uint64_t] asked   # tokens of promises by the clock of the message, oldest first
     vector[uint64_t] held        # publishers that wait until less is under way
+    int64_t since_ms             # when the first of them began to, and less has not been under way since; 0: it is
     uint64_t settled             # questions up to this clock are answered with `reason`, some in each turn
     uint8_t reason
 
