@@ -4,9 +4,9 @@
 
 Two nodes on this machine, each with a `nats-server`. An operation has 100 bytes; they are ready, so nothing
 is encoded here. One node gives records to its transport as fast as it takes them, at most 32 MiB ahead of
-what is acknowledged, until all are. Both ways: each node has the other's copies, at the same time. Paced: one
-record of one operation at a time, and the next 5 ms after it was acknowledged, as where one publisher waits for PUBACK;
-the time is that from `copy` to `on_copied`, without what the store takes meanwhile.
+what is acknowledged, until all are. Both ways: each node has the other's copies, at the same time. Paced:
+one record of one operation at a time, and the next 5 ms after it was acknowledged, as where one publisher
+waits for PUBACK; the time is that from `copy` to `on_copied`, without what the store takes meanwhile.
 
 Lazy: the servers sync once a second. Synced: they sync each message before they acknowledge it. CPU: of all
 processes, both servers and this one. Load: the load average of a minute before each round; what these runs

@@ -83,8 +83,8 @@ ROOMS = {
         "preflight": "access admin bridging host listeners own_plugins own_providers providers reload "
         "topic_rules",
         "broker": "access admin authenticators bridging clustering completion durability event_handlers "
-        "fault_log host listeners logs monitoring own_files own_plugins own_providers plugins program_subscription "
-        "providers reload replays settings sys_topics",
+        "fault_log host listeners logs monitoring own_files own_plugins own_providers plugins "
+        "program_subscription providers reload replays settings sys_topics",
         "__init__": "acl_rules broker hooks plugins program_subscription providers",
     },
     "bench": {
