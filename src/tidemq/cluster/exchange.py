@@ -129,6 +129,7 @@ class Exchange:
         self._copy(now)
         self._fetch(now)
         self.node.tidy()
+        self._links.trim(self.node.stability.first - 1)
         return True
 
     def _others(self, now: float) -> list[int]:

@@ -195,16 +195,22 @@ class NatsServer:
         self._await_port()
         if self._stops.is_set():
             return
-        kept = os.open(folder / "jetstream", os.O_RDONLY | os.O_DIRECTORY)
+        self._watch(folder / "jetstream")
+
+    def _watch(self, kept: Path) -> None:
+        try:
+            opened = os.open(kept, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError as error:
+            raise ClusterError(f"{kept} was deleted") from error
         try:
             self._ready.set()
             while not self._stops.wait(WATCH_S):
                 self._check_alive()
                 # what is deleted under a running server it goes on writing to, and acknowledging
-                if not _is_at(kept, folder / "jetstream"):
-                    raise ClusterError(f"{folder / 'jetstream'} was deleted")
+                if not _is_at(opened, kept):
+                    raise ClusterError(f"{kept} was deleted")
         finally:
-            os.close(kept)
+            os.close(opened)
 
     def _check_alive(self) -> None:
         process = self._process
