@@ -17,6 +17,7 @@ from tidemq.broker import Broker
 from tidemq.client import Client
 from tidemq.cluster.keeping import ClusterKeeper
 from tidemq.config import Config
+from tidemq.errors import StoreError
 from tidemq.store.rocksdb import RocksDBStore
 from tidemq.store.rows import PARSERS, parse_queue, parse_session
 
@@ -229,6 +230,19 @@ async def test_a_new_node_gets_what_is_there_while_more_comes(nodes: Nodes) -> N
     await until(lambda: nodes.agree("one", "two", "three"))
     for name in ("one", "two", "three"):
         check_store(nodes.stores[name], nodes, name)
+
+
+async def test_a_store_is_a_node_s_or_a_broker_s(nodes: Nodes, tmp_path: Path) -> None:
+    await nodes.start("one")
+    await nodes.stop("one")
+    config = Config(port=0, host="127.0.0.1", data=tmp_path / "one")
+    with pytest.raises(StoreError, match="needs cluster_name, or another directory"):
+        await Broker(config).start()
+    other = config.model_copy(update={"data": tmp_path / "alone"})
+    async with Broker(other) as alone, client(alone, "ann"):
+        pass
+    with pytest.raises(StoreError, match="filled by a broker without a cluster"):
+        await nodes.start("alone")
 
 
 def check_store(store: RocksDBStore, nodes: Nodes, name: str) -> None:

@@ -107,6 +107,8 @@ class ClusterKeeper(Keeper):
             self._store.write([*removal(self._store), (FAMILY, UNFINISHED, None)], sync=True)
         incarnation = int.from_bytes(self._store.get("meta", b"incarnation") or b"")
         boot = int.from_bytes(self._store.get(FAMILY, b"b") or b"") + 1
+        if boot == 1 and any(next(iter(self._store.scan(each)), None) for each in ("session", "retained")):
+            raise StoreError("the store was filled by a broker without a cluster: a node begins with none")
         self._begin_node(incarnation, boot, secrets.randbits(64))
         self.rows.boots.put(None, None, boot)
         self._write([])

@@ -150,6 +150,8 @@ class Keeper:
 
     def _load_rows(self) -> None:
         store, access = self._store, self._access
+        if next(iter(store.scan("cluster")), None) is not None:
+            raise StoreError("the store is a cluster's node's: it needs cluster_name, or another directory")
         self._load_each("session", access.load_session)
         self._load_each("subscription", access.load_subscription)
         self._load_received()
