@@ -58,7 +58,6 @@ class Exchange:
         self._beat_at = -BEAT_S
         self._now = now
         self._fetched = itertools.count()
-        self.heard: dict[int, int] = {}  # of this node's records, what each member has applied
         self.counts: Counter[str] = Counter()
         self.problems: dict[int, str] = {}
         self._acts: dict[str, Callable[[int, bytes], list[Record]]] = {
@@ -117,10 +116,10 @@ class Exchange:
             number = self.node.rows.vector.get(incarnation, 0)
             self._links.send(incarnation, APPLIED, _NUMBER.pack(number))
 
-    def tick(self, now: float) -> bool:
-        """What is done now and then. True: rows may have changed."""
+    def tick(self, now: float) -> None:
+        """What is done now and then."""
         if now - self._beat_at < BEAT_S:
-            return False
+            return
         self._beat_at = now
         known = [member.beat for member in self.node.members.known()]
         addresses = "\n".join(f"{beat.incarnation:x} {beat.address}" for beat in known)
@@ -130,7 +129,6 @@ class Exchange:
         self._fetch(now)
         self.node.tidy()
         self._links.trim(self.node.stability.first - 1)
-        return True
 
     def _others(self, now: float) -> list[int]:
         return [each for each in self.node.members.live(now) if each != self.node.incarnation]
@@ -223,10 +221,9 @@ class Exchange:
     def _hear_records(self, _source: int, body: bytes) -> list[Record]:
         return self.records_came(_unpack(body))
 
-    def _hear_applied(self, source: int, body: bytes) -> list[Record]:
+    def _hear_applied(self, _source: int, body: bytes) -> list[Record]:
         """Who has applied a record, durably, has the best of copies."""
-        self.heard[source] = max(self.heard.get(source, 0), _NUMBER.unpack(body)[0])
-        self._promises.copied(self.heard[source])
+        self._promises.copied(_NUMBER.unpack(body)[0])
         return []
 
     def _hear_ask(self, source: int, body: bytes) -> list[Record]:

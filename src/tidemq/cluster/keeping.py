@@ -168,7 +168,7 @@ class ClusterKeeper(Keeper):
         self.moves = Moves(
             self.node, self.conversion, self._store, self._access, self._links, self._write, time.monotonic()
         )
-        self._kept = self._last_number()
+        self._kept = self.node.last
 
     def _new_number(self) -> int:
         if self._loaded:
@@ -270,7 +270,7 @@ class ClusterKeeper(Keeper):
 
     def _tell(self) -> None:
         """Everything that was written is durable: it may be told."""
-        now, last = time.monotonic(), self._last_number()
+        now, last = time.monotonic(), self.node.last
         for number in range(self.node.durable + 1, last + 1):
             self.promises.begin(number, now)
         self.node.synced(self.rows.vector)
@@ -278,9 +278,6 @@ class ClusterKeeper(Keeper):
         self.exchange.send_new(now)
         self.exchange.tell_applied(self._applied)
         self._applied = []
-
-    def _last_number(self) -> int:
-        return self.rows.vector.get(self.node.incarnation, 0)
 
     def _leave_undone(self, work: StoreWork) -> None:
         operations, plain = self.conversion.undo(work.described or ())
@@ -311,7 +308,7 @@ class ClusterKeeper(Keeper):
         """
         subscribes = any(each[:2] == ("put", "subscription") for each in work.described or ())
         announced = self._links.announce() if subscribes and self._serves else 0
-        self._answers.append(_Owed(self._last_number(), work, reason, announced))
+        self._answers.append(_Owed(self.node.last, work, reason, announced))
         self._settle()
 
     def _settle(self) -> None:
@@ -416,6 +413,7 @@ class ClusterKeeper(Keeper):
 
     def _take_snapshot(self, now: float) -> None:
         """Where this node is new, and records that it lacks are gone."""
+        pieces, self.exchange.pieces = self.exchange.pieces, []  # those that nobody asked for go
         if self._taker is None:
             giver = self.exchange.giver_of_all(now)
             if giver is None:
@@ -424,7 +422,6 @@ class ClusterKeeper(Keeper):
             self._access.refuse(IMPLEMENTATION_SPECIFIC_ERROR)  # what is stored now would be overwritten
             self._store.write([*removal(self._store), (FAMILY, UNFINISHED, b"")], sync=True)
             _log.warning("this node takes over what %016x has", giver)
-        pieces, self.exchange.pieces = self.exchange.pieces, []
         for source, body in pieces:
             if source == self._taker.giver:
                 self._store.write(self._taker.take(body), sync=False)

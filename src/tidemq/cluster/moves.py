@@ -236,7 +236,7 @@ class Moves:
 
     def _hand_over(self, client: str, asker: int) -> None:
         if client in self._handed:
-            self._yields.append((self._last(), asker, client))
+            self._yields.append((self._node.last, asker, client))
             return
         self._askers.setdefault(client, set()).add(asker)
         if not self._access.release(client.encode(), keep=True):
@@ -256,7 +256,7 @@ class Moves:
             self._conversion.shared.add(client)
             self._write([replace(session.row, next_sequence=place, received=())])
             self.counts["cluster_sessions_handed_over"] += 1
-        self._yields += [(self._last(), asker, client) for asker in askers]
+        self._yields += [(self._node.last, asker, client) for asker in askers]
 
     def _forgotten(self, client: str, coming: Coming | None) -> None:
         self._handed.discard(client)
@@ -280,9 +280,6 @@ class Moves:
             self._access.release(client.encode())
         elif session is None:
             self._access.release(client.encode())
-
-    def _last(self) -> int:
-        return self._node.rows.vector.get(self._node.incarnation, 0)
 
     def _settle_yields(self) -> None:
         durable, vector = self._node.durable, self._node.rows.vector

@@ -52,9 +52,8 @@ class Neighbours:
         self._came: deque[tuple[str, int, bytes]] = deque()
         self._known: set[int] = set()  # nodes to be served
         self._dead: set[int] = set()  # nodes whose answers nobody waits for
-        self._wanted = self._announced = (
-            0  # how often `announce` was asked, and for which of it letters are put
-        )
+        self._wanted = 0  # how often `announce` was asked
+        self._announced = 0  # for so many of these letters are put
         self._put: dict[int, list[tuple[Outgoing, int]]] = {}  # by that: letters that must have arrived
         self._nodes: dict[int, Neighbour] = {}
         self._interest: set[str] = set()

@@ -42,6 +42,11 @@ class Node:
     def incarnation(self) -> int:
         return self.own.incarnation
 
+    @property
+    def last(self) -> int:
+        """The number of its own last record."""
+        return self.rows.vector.get(self.incarnation, 0)
+
     def stamp(self) -> Stamp:
         """A new id, epoch or time of a change."""
         return Stamp(self.clock.next_ns(), self.incarnation)

@@ -15,7 +15,7 @@ from tidemq.cluster.forms import Reader, decode, encode
 from tidemq.cluster.operations import GROUP, SESSION, Owner, PutSession, Stamp
 from tidemq.cluster.owners import Owners
 from tidemq.cluster.rows import Added, End, Entry, Payload, Retained, Rows, Session, Subscription
-from tidemq.cluster.stored_tables import FAMILY, KeptTable, PlainLayout, StoredTable
+from tidemq.cluster.stored_tables import FAMILY, KeptTable, PlainLayout, StoredTable, tuple_layout
 from tidemq.cluster.vectors import Dot
 from tidemq.store import Store, Write
 from tidemq.store.rows import (
@@ -48,13 +48,7 @@ class SessionLayout:
     def __init__(self, store: Store, owners: Owners) -> None:
         self._store = store
         self._owners = owners
-        self._beside: PlainLayout[str, None, Any] = PlainLayout(
-            store,
-            b"s",
-            ("text", "", "stamp Q ? Q dot"),
-            part=lambda value: value,
-            join=lambda *values: values,
-        )
+        self._beside = tuple_layout(store, b"s", ("text", "", "stamp Q ? Q dot"))
 
     def load(self, client: str, _: None) -> Session | None:
         """As in `Layout`."""
@@ -252,13 +246,7 @@ class SubscriptionLayout:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._beside: PlainLayout[str, str, Any] = PlainLayout(
-            store,
-            b"u",
-            ("text", "text", "stamp dot ?"),
-            part=lambda value: value,
-            join=lambda *values: values,
-        )
+        self._beside = tuple_layout(store, b"u", ("text", "text", "stamp dot ?"))
 
     def load(self, client: str, topic_filter: str) -> Subscription | None:
         """As in `Layout`."""
@@ -303,9 +291,7 @@ class RetainedLayout:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._beside: PlainLayout[str, None, Any] = PlainLayout(
-            store, b"t", ("text", "", "stamp dot ?"), part=lambda value: value, join=lambda *values: values
-        )
+        self._beside = tuple_layout(store, b"t", ("text", "", "stamp dot ?"))
 
     def load(self, topic: str, _: None) -> Retained | None:
         """As in `Layout`."""
@@ -355,7 +341,6 @@ class StoredRows(Rows):
     def __init__(self, store: Store, new_number: Callable[[], int]) -> None:
         self.owners = Owners(store, new_number)
         self._entries = EntryLayout(store, self.owners, lambda *entry: bool(self.shown(*entry)))
-        pair = {"part": lambda value: value, "join": lambda *values: values}
         self._tables: list[StoredTable[Any, Any, Any]] = []
 
         def table(layout: Any) -> StoredTable[Any, Any, Any]:
@@ -381,7 +366,7 @@ class StoredRows(Rows):
             retained=table(RetainedLayout(store)),
             gone=table(PlainLayout(store, b"g", ("text", "text?", "dot"))),
             log=table(PlainLayout(store, b"", ("Q", "Q", "bytes"), family="log")),
-            applied=kept(PlainLayout(store, b"a", ("Q", "", "Q digest"), **pair)),  # type: ignore[arg-type]
+            applied=kept(tuple_layout(store, b"a", ("Q", "", "Q digest"))),
             members=kept(PlainLayout(store, b"m", ("Q", "", "text"))),
             boots=kept(PlainLayout(store, b"b", ("", "", "Q"))),
             clock=kept(PlainLayout(store, b"c", ("", "", "Q"))),

@@ -173,6 +173,11 @@ class PlainLayout(Generic[A, B, V]):
         yield self._family, self._key(first, second), text
 
 
+def tuple_layout(store: Store, letter: bytes, forms: tuple[str, str, str]) -> PlainLayout[Any, Any, Any]:
+    """Rows whose values are tuples, as their forms say."""
+    return PlainLayout(store, letter, forms, part=lambda value: value, join=lambda *values: values)
+
+
 class KeptLayout(Generic[A, B, V]):
     """Rows are read in memory and written as the layout below says."""
 
