@@ -178,7 +178,6 @@ class Moves:
         subscriptions = store.get_many("subscription", [prefix + each for each in filters])
         inflight = sorted(store.scan("queue", value[:8] + bytes([IN_FLIGHT])), key=lambda row: row[1][14:22])
         payloads = store.get_many("payload", [row[9:] for row, _ in inflight])
-        self._conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
         unreadable = self._access.adopt(
             key,
             value,
@@ -191,6 +190,8 @@ class Moves:
         )
         for family, row_key in unreadable:
             _log.error("a session cannot be taken: its row in %s cannot be read: %s", family, row_key.hex())
+        if not unreadable:
+            self._conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
         return not unreadable
 
     def _idle(self, number: bytes) -> tuple[int, int, int]:
