@@ -89,6 +89,9 @@ class Links:
     def is_announced(self, _number: int) -> bool:
         return True
 
+    def taken_so_far(self) -> list[tuple[int, int, int]]:
+        return []
+
     def taken_over(self, _incarnation: int) -> None:
         """Nobody waits for it."""
 

@@ -140,7 +140,7 @@ class Node(Server):
         """As another node's records are applied: by the keeper, the engine knows nothing of it."""
         self.keeper.ask(lambda: self.store.write(writes, sync=False)).result()
 
-    def adopt(self, rows: Rows, place: int = 0, *, crashed: bool = False) -> bool:
+    def adopt(self, rows: Rows, place: int = 0, *, crashed: bool = False, **more: Any) -> bool:
         """A session arrives whose rows are in the store; whether it is here."""
         before = len(self.access.arrived)
         unreadable = self.access.adopt(
@@ -152,6 +152,7 @@ class Node(Server):
             idle=rows.counts,
             next_place=place,
             crashed=crashed,
+            **more,
         )
         assert not unreadable
         wait_until(lambda: len(self.access.arrived) > before, f"{rows.client_id!r} has arrived")
@@ -159,13 +160,13 @@ class Node(Server):
         assert name == rows.client_id
         return here
 
-    def hand_over(self, client_id: str, target: Node, *, gap: int = 0) -> Rows:
+    def hand_over(self, client_id: str, target: Node, *, gap: int = 0, **more: Any) -> Rows:
         """A session goes to another node, as a cluster has it; returns its rows there."""
         place, here = self.release(client_id)
         assert here
         rows = self.session_rows(client_id).renumbered(target.access.new_queue())
         target.write(rows.writes())
-        assert target.adopt(rows, place + gap)
+        assert target.adopt(rows, place + gap, **more)
         return rows
 
     def forget(self, client_id: str) -> None:

@@ -24,19 +24,31 @@ Described = Iterable[tuple[Any, ...]]
 
 
 class Conversion:
-    """Of one node, on the keeper's thread. `stamp` gives a new time. `counts`: `cluster_rows_without_owner`,
-    of sessions that had ended.
+    """Of one node, on the keeper's thread. `stamp` gives a new time, later than what `heard` was told.
+    `shared`: sessions for which another node may add the same messages, now.
+
+    `counts`: `cluster_rows_without_owner`, of sessions that had ended; `cluster_added_after_removal`,
+    messages whose client had them elsewhere.
     """
 
-    def __init__(self, rows: StoredRows, home: int, stamp: Callable[[], Stamp]) -> None:
+    def __init__(
+        self,
+        rows: StoredRows,
+        home: int,
+        stamp: Callable[[], Stamp],
+        heard: Callable[[int], None],
+        shared: set[str],
+    ) -> None:
         self._rows = rows
         self._home = home
         self._stamp = stamp
+        self._heard = heard
         self._owners: dict[int, Owner] = {}  # of the queues that the engine has
         self._epochs: dict[str, Stamp] = {}  # of its sessions
-        self._brought: set[bytes] = set()  # payloads in this batch
+        self._messages: dict[bytes, bytes] = {}  # that came in this batch
+        self._brought: set[bytes] = set()  # and that were told
         self._ended: set[str] = set()  # sessions in this batch
-        self.shared: set[str] = set()  # sessions for which another node may add the same messages
+        self.shared = shared
         self._plain: list[Write] = []
         self.counts: Counter[str] = Counter()
         self._acts: dict[str, Callable[..., Iterator[Operation]]] = {
@@ -104,6 +116,7 @@ class Conversion:
     def _convert(
         self, described: Described, acts: dict[str, Callable[..., Iterator[Operation]]]
     ) -> tuple[list[Operation], list[Write]]:
+        self._messages.clear()
         self._brought.clear()
         self._ended.clear()
         self._plain = []
@@ -138,12 +151,18 @@ class Conversion:
         message: bytes | None,
     ) -> Iterator[Operation]:
         message_id = as_stamp(key)
-        if message is not None and key not in self._brought:
-            self._brought.add(key)
-            yield ops.Payload(message_id, message)
+        if message is not None:
+            self._messages[key] = message
         owner = self._owner_of(number)
         if owner is None:
             return
+        moves = owner.kind == SESSION and owner.name in self.shared
+        if moves and self._rows.removed.get(owner, message_id) is not None:
+            self.counts["cluster_added_after_removal"] += 1
+            return  # its client has had it, on another node
+        if key not in self._brought:
+            self._brought.add(key)
+            yield ops.Payload(message_id, self._messages[key])
         flags = RETAIN * retain
         if owner.kind == GROUP:
             self._rows.place(owner, message_id, number)
@@ -154,7 +173,7 @@ class Conversion:
             qos,
             message_bytes,
             expires_at_ms,
-            shared=owner.name in self.shared and owner.kind == SESSION,
+            shared=moves,
             subscription_ids=subscription_ids,
         )
         if place is not None:
@@ -193,7 +212,9 @@ class Conversion:
         if value is None:
             yield ops.Clear(topic.decode(), self._stamp())
         else:
-            yield ops.Retain(topic.decode(), as_stamp(value[:16]), value[16:])
+            message_id = as_stamp(value[:16])
+            self._heard(message_id.clock)  # what clears it is later, also where the engine's ids are ahead
+            yield ops.Retain(topic.decode(), message_id, value[16:])
 
     def _put(self, family: str, key: bytes, value: bytes | None) -> Iterator[Operation]:
         return self._puts[family](key, value)

@@ -205,6 +205,11 @@ class ClusterHost:
         members, now = self.keeper.node.members, time.monotonic()
         return self._neighbours.is_announced(number, lambda node: members.is_live(node, now))
 
+    def taken_so_far(self) -> list[tuple[int, int, int]]:
+        """As in `Links`."""
+        assert self._neighbours is not None
+        return self._neighbours.taken_so_far()
+
     def taken_over(self, incarnation: int) -> None:
         """As in `Links`."""
         if self._neighbours is not None:

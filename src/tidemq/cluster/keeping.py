@@ -161,7 +161,9 @@ class ClusterKeeper(Keeper):
         own = Heartbeat(*who, 0, 0, 0, {})
         self.node = Node(self.rows, own, clock, suspect_s=identity.suspect_s)
         self.promises = Promises(identity.acks, identity.degraded, degraded_s=identity.suspect_s)
-        self.conversion = Conversion(self.rows, incarnation, self.node.stamp)
+        self.conversion = Conversion(
+            self.rows, incarnation, self.node.stamp, clock.raise_to, self.node.moving
+        )
         self.exchange = Exchange(
             self.node, self.promises, self._links, self._giver, time.time_ns, time.monotonic()
         )
@@ -452,6 +454,7 @@ class ClusterKeeper(Keeper):
             self._errands.answer()
             now = time.monotonic()
             self._hear()
+            self._access.raise_ids(self.node.clock.last_ns)
             self.exchange.tick(now)
             self._write([])
             self._tell_engine()

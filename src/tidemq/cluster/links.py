@@ -36,5 +36,8 @@ class Links(Protocol):
     def is_announced(self, number: int) -> bool:
         """Whether all nodes that are there know it."""
 
+    def taken_so_far(self) -> list[tuple[int, int, int]]:
+        """Which messages of all nodes this one has taken for its sessions: as `NodeAccess.taken_so_far`."""
+
     def taken_over(self, incarnation: int) -> None:
         """The sessions of a dead node are elsewhere: nobody waits for its answers any more."""

@@ -69,7 +69,7 @@ class Members:
         """`before`: the members of before a restart, which have not been heard since. `suspect_s`: without a
         heartbeat, until a member counts as gone.
         """
-        self._suspect_s = suspect_s
+        self.suspect_s = suspect_s
         self._own = own
         self._clock = clock
         self._before = set(before)
@@ -99,7 +99,7 @@ class Members:
     def _is_older(self, beat: Heartbeat, before: Member, now: float) -> bool:
         """Whether it is one that comes late. ClusterError where it is of a second process."""
         last = before.beat
-        late = beat.boot < last.boot and now - before.since < self._suspect_s
+        late = beat.boot < last.boot and now - before.since < self.suspect_s
         if (beat.boot == last.boot and beat.nonce != last.nonce) or (beat.boot < last.boot and not late):
             raise ClusterError(
                 f"two nodes have the incarnation {beat.incarnation:016x}, {beat.name} at {beat.address} and"
@@ -132,7 +132,7 @@ class Members:
         """Whether its last heartbeat is not long ago; this node is always there."""
         member = self._members.get(incarnation)
         return incarnation == self._own.incarnation or (
-            member is not None and now - member.heard_at < self._suspect_s
+            member is not None and now - member.heard_at < self.suspect_s
         )
 
     def live(self, now: float) -> list[int]:

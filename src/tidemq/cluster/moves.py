@@ -7,18 +7,21 @@ A client's CONNECT waits here until its session is at home on this node:
 2. This node takes the session under a new epoch, and brings it into the engine from the rows that are there.
 3. When all nodes know that messages for it go here, its old home forgets it (`done`, `gone`).
 
-Between 2 and 3 both may add one message, so that its removal is remembered (`Conversion.shared`). Of a home
-that is not there nobody is asked; its sessions go to the next node in the ring, clients or not.
+Between 2 and 3 both may add one message, so that its removal is remembered (`Node.moving`), and the engine
+gives it to the client once (`queues/doubles.py`). Of a home that is not there nobody is asked; its sessions
+go to the next node in the ring, clients or not.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from tidemq.cluster import operations as ops
@@ -31,6 +34,7 @@ from tidemq.cluster.operations import SESSION, Operation, Owner
 from tidemq.cluster.rows import Session
 from tidemq.cluster.sessions import connect
 from tidemq.cluster.vectors import Vector, covers
+from tidemq.errors import ClusterError
 from tidemq.store import Store
 from tidemq.store.rows import IDLE, IN_FLIGHT
 
@@ -40,9 +44,12 @@ if TYPE_CHECKING:
 ASK, YIELD, DONE, GONE = "ask", "yield", "done", "gone"
 KINDS = (ASK, YIELD, DONE, GONE)
 AGAIN_S = 0.5  # without an answer
+LINGER_S = 1.0  # what has come for a session by then is in its queue
+DOUBLES_S = 30.0  # and twice `cluster_suspect_s`: longer than its old home takes messages for it
 FIRST_S = 5.0  # after the start, until a member that was never heard counts as dead
 TAKEN_AT_ONCE = 64  # sessions of a dead node, between two pieces of work
 SERVER_UNAVAILABLE = 0x88
+REACTOR = 63  # the bits of an id's clock that are its reactor
 
 _log = logging.getLogger("tidemq.cluster")
 
@@ -56,6 +63,7 @@ class Coming:
     asked: int = 0  # the node that was asked for it
     asked_at: float = 0.0
     yielded: Vector | None = None  # what that had done when it handed the session over
+    marks: list[tuple[int, int, int]] = field(default_factory=list)  # and which messages it had taken
     leaving: bool = False  # the engine still has what is left of it from before
     taken: bool = False  # the engine is about to have it
 
@@ -89,7 +97,9 @@ class Moves:
         self._handed: set[str] = set()  # sessions that were, and take messages here until they are released
         self._yields: list[tuple[int, int, str]] = []  # record that must be durable, whom to tell, client
         self._announced: list[tuple[int, int, str]] = []  # number, the old home, client
-        self._gone: list[tuple[str, Vector]] = []  # sessions that the old home has forgotten, as of then
+        self._telling: dict[str, tuple[int, float]] = {}  # old homes that do not know yet, and when told
+        self._lingering: dict[str, float] = {}  # sessions that were handed over, until then
+        self._shared_until: dict[str, float] = {}  # sessions that came, while others may add to them
         self._orphans: dict[int, Iterator[str]] = {}  # sessions of dead nodes, by node
         self._settled: set[int] = set()  # dead nodes that have none any more
         self._looked_at = now
@@ -113,8 +123,9 @@ class Moves:
         self._settle_yields()
         for client, coming in list(self._coming.items()):
             self._try(client, coming, now)
-        self._tell_done()
-        self._forget_shared()
+        self._tell_done(now)
+        self._release_handed(now)
+        self._forget_shared(now)
         self._take_over_the_dead(now)
 
     def _try(self, client: str, coming: Coming, now: float) -> None:
@@ -162,13 +173,13 @@ class Moves:
         self._begin_epoch(session, asked=asked)
         self.counts["cluster_sessions_taken" if asked else "cluster_sessions_taken_over"] += 1
         if coming.yielded is not None:
-            self._conversion.shared.add(client)
+            self._share(client, DOUBLES_S + 2 * self._node.members.suspect_s)
         coming.taken = True
-        if not self._adopt(client, crashed=not asked):
+        if not self._adopt(client, coming.marks, crashed=not asked):
             self._finish(client, SERVER_UNAVAILABLE)
 
-    def _adopt(self, client: str, *, crashed: bool) -> bool:
-        """Gives the engine what the store has of a session."""
+    def _adopt(self, client: str, marks: list[tuple[int, int, int]], *, crashed: bool) -> bool:
+        """Gives the engine what the store has of a session. `marks`: what its old home has taken."""
         rows, store, key = self._node.rows, self._store, client.encode()
         session, value = rows.sessions.get(client, None), store.get("session", key)
         if session is None or value is None:
@@ -178,15 +189,19 @@ class Moves:
         subscriptions = store.get_many("subscription", [prefix + each for each in filters])
         inflight = sorted(store.scan("queue", value[:8] + bytes([IN_FLIGHT])), key=lambda row: row[1][14:22])
         payloads = store.get_many("payload", [row[9:] for row, _ in inflight])
+        idle, recent = self._idle(value[:8], marks)
         unreadable = self._access.adopt(
             key,
             value,
             [(prefix + each, row) for each, row in zip(filters, subscriptions, strict=True) if row],
             [row for row, _ in store.scan("received", value[:8])],
             [(*row, payload) for row, payload in zip(inflight, payloads, strict=True)],
-            idle=self._idle(value[:8]),
+            idle=idle,
             next_place=session.row.next_sequence,
             crashed=crashed,
+            doubles_s=DOUBLES_S + 2 * self._node.members.suspect_s,
+            taken=marks,
+            recent=recent,
         )
         for family, row_key in unreadable:
             _log.error("a session cannot be taken: its row in %s cannot be read: %s", family, row_key.hex())
@@ -194,14 +209,23 @@ class Moves:
             self._conversion.know(int.from_bytes(value[:8]), Owner(SESSION, client), session.row.epoch)
         return not unreadable
 
-    def _idle(self, number: bytes) -> tuple[int, int, int]:
-        """How many rows wait, the bytes of their messages, the clock of the first."""
+    def _idle(
+        self, number: bytes, marks: list[tuple[int, int, int]]
+    ) -> tuple[tuple[int, int, int], list[bytes]]:
+        """How many rows wait, the bytes of their messages, the clock of the first; and the ids of those whose
+        messages may still come from their publishers' nodes.
+        """
+        taken = {(origin, reactor): clock for origin, reactor, clock in marks}
+        recent: list[bytes] = []
         count = size = oldest = 0
         for key, value in self._store.scan("queue", number + bytes([IDLE])):
             oldest = oldest or int.from_bytes(key[9:17])
             count += 1
             size += int.from_bytes(value[2:6])
-        return count, size, oldest
+            clock, origin = int.from_bytes(key[9:17]), int.from_bytes(key[17:25])
+            if taken and clock > taken.get((origin, clock & REACTOR), 0):
+                recent.append(key[9:25])
+        return (count, size, oldest), recent
 
     def arrived(self, client: str, here: bool) -> None:
         """The engine has a session that was given to it, or had one already."""
@@ -225,15 +249,25 @@ class Moves:
         if kind == ASK:
             self._hand_over(body.decode(errors="replace"), source)
             return
-        client, vector = decode("text vector", body)
         if kind == YIELD:
-            coming = self._coming.get(client)
-            if coming is not None and coming.asked == source:
-                coming.yielded = vector
-        elif kind == DONE and client in self._handed:
-            self._access.release(client.encode())
-        elif kind == GONE:
-            self._gone.append((client, vector))
+            self._hear_yield(source, body)
+            return
+        client = body.decode(errors="replace")
+        if kind == DONE and client in self._handed:
+            self._lingering.setdefault(client, time.monotonic() + LINGER_S)
+        elif kind == DONE:
+            self._links.send(source, GONE, body)
+        elif kind == GONE and self._telling.get(client, (0, 0.0))[0] == source:
+            del self._telling[client]
+
+    def _hear_yield(self, source: int, body: bytes) -> None:
+        client, vector, flat = decode("text vector Q*", body)
+        if len(flat) % 3:
+            raise ClusterError(f"a session is handed over with {len(flat)} numbers, no multiple of 3")
+        coming = self._coming.get(client)
+        if coming is not None and coming.asked == source:
+            coming.yielded = vector
+            coming.marks = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
 
     def _hand_over(self, client: str, asker: int) -> None:
         if client in self._handed:
@@ -254,19 +288,17 @@ class Moves:
         session = self._node.rows.sessions.get(client, None)
         if here and epoch is not None and session is not None and session.row.epoch == epoch:
             self._handed.add(client)
-            self._conversion.shared.add(client)
+            self._share(client, inf)
             self._write([replace(session.row, next_sequence=place, received=())])
             self.counts["cluster_sessions_handed_over"] += 1
         self._yields += [(self._node.last, asker, client) for asker in askers]
 
     def _forgotten(self, client: str, coming: Coming | None) -> None:
         self._handed.discard(client)
-        self._conversion.shared.discard(client)
+        self._lingering.pop(client, None)
+        self._node.moving.discard(client)
+        self._shared_until.pop(client, None)
         self._conversion.forget_session(client)
-        vector = self._node.rows.vector
-        session = self._node.rows.sessions.get(client, None)
-        if session is not None and session.row.home != self._node.incarnation:
-            self._links.send(session.row.home, GONE, encode("text vector", client, vector))
         if coming is not None:
             coming.leaving = False
 
@@ -286,18 +318,35 @@ class Moves:
         durable, vector = self._node.durable, self._node.rows.vector
         for owed in [each for each in self._yields if each[0] <= durable]:
             self._yields.remove(owed)
-            self._links.send(owed[1], YIELD, encode("text vector", owed[2], vector))
+            marks = list(itertools.chain.from_iterable(self._links.taken_so_far()))
+            self._links.send(owed[1], YIELD, encode("text vector Q*", owed[2], vector, marks))
 
-    def _tell_done(self) -> None:
+    def _tell_done(self, now: float) -> None:
+        """Tells old homes that they may forget sessions, until they have."""
         for owed in [each for each in self._announced if self._links.is_announced(each[0])]:
             self._announced.remove(owed)
-            self._links.send(owed[1], DONE, encode("text vector", owed[2], {}))
+            self._telling[owed[2]] = owed[1], 0.0
+        for client, (home, told_at) in list(self._telling.items()):
+            if not self._node.members.is_live(home, now):
+                del self._telling[client]  # it learns by the log that the session is here
+            elif now - told_at > AGAIN_S:
+                self._telling[client] = home, now
+                self._links.send(home, DONE, client.encode())
 
-    def _forget_shared(self) -> None:
-        vector = self._node.rows.vector
-        for gone in [each for each in self._gone if covers(vector, each[1])]:
-            self._gone.remove(gone)
-            self._conversion.shared.discard(gone[0])
+    def _release_handed(self, now: float) -> None:
+        for client in [client for client, until in self._lingering.items() if now >= until]:
+            del self._lingering[client]
+            self._access.release(client.encode())
+
+    def _share(self, client: str, for_s: float) -> None:
+        """For so long another node may add the same messages for this session."""
+        self._node.moving.add(client)
+        self._shared_until[client] = time.monotonic() + for_s
+
+    def _forget_shared(self, now: float) -> None:
+        for client in [client for client, until in self._shared_until.items() if now >= until]:
+            del self._shared_until[client]
+            self._node.moving.discard(client)
 
     # --- nodes that are dead -----------------------------------------------------------------------
 

@@ -110,6 +110,10 @@ class Neighbours:
             del self._put[number]
             return True
 
+    def taken_so_far(self) -> list[tuple[int, int, int]]:
+        """As in `Links`."""
+        return self._access.taken_so_far()
+
     def settle(self, node: int) -> None:
         """A dead node's sessions are elsewhere: what it was asked is refused, and it is asked nothing."""
         with self._lock:

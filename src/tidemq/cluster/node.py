@@ -37,6 +37,7 @@ class Node:
         # this node may add it to queues itself, as if it knew of nothing since: so none of that is forgotten.
         self.unanswered: dict[int, Vector] = {}
         self._collected: dict[int, int] = {}  # up to where `tidy` has deleted
+        self.moving: set[str] = set()  # sessions to which other nodes may add what this one adds, now
 
     @property
     def incarnation(self) -> int:
@@ -115,7 +116,7 @@ class Node:
         stable = self.stability.stable(self.members.incarnations, self.unanswered.values())
         if stable != self._collected:
             self._collected = stable
-            self.stability.collect(stable)
+            self.stability.collect(stable, self.moving)
 
     def record(self, incarnation: int, number: int) -> bytes | None:
         """A record of its own log, for a node that lacks it."""

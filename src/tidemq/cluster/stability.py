@@ -8,7 +8,7 @@ brought may have overtaken these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from tidemq.cluster.applying import Applier
@@ -51,11 +51,14 @@ class Stability:
             for incarnation, number in self._rows.vector.items()
         }
 
-    def collect(self, stable: Vector) -> None:
-        """Deletes what is remembered of stable removals, and the stable part of this node's log."""
+    def collect(self, stable: Vector, moving: Set[str]) -> None:
+        """Deletes what is remembered of stable removals, and the stable part of this node's log. Of sessions
+        that are `moving` this node itself may be about to add what has been removed.
+        """
         rows = self._rows
         for owner, message_id, removals in rows.removed.all():
-            if all(has_seen(stable, dot) for dot in removals):
+            held = owner.kind == SESSION and owner.name in moving
+            if not held and all(has_seen(stable, dot) for dot in removals):
                 rows.removed.put(owner, message_id, None)
         for name, topic_filter, dot in rows.gone.all():
             if has_seen(stable, dot) and topic_filter is None:

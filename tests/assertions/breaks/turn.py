@@ -116,8 +116,8 @@ PLANTED: list[Break] = [
     Break(
         "arriving: what comes is from a node that has a slot",
         "door/node_access.py",
-        "            mail.number = node\n            mail.letter",
-        "            mail.number = node + 16\n            mail.letter",
+        "            mail.number = node\n            mail.token",
+        "            mail.number = node + 16\n            mail.token",
         ("tests/adversity/test_node_batches.py::test_what_is_good_is_delivered_and_answered",),
     ),
     Break(

@@ -34,6 +34,7 @@ NAMES = (
     "messages_mailed",
     "messages_to_nodes",
     "messages_from_nodes",
+    "messages_come_twice",
     "messages_retained",
     "messages_unrouted",
     "messages_captured",

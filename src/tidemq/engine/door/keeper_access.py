@@ -45,7 +45,7 @@ from cython.cimports.tidemq.engine.door.restoring import (
     make_sizes,
     reactor_for,
 )
-from cython.cimports.tidemq.engine.door.session_moves import make_arrival
+from cython.cimports.tidemq.engine.door.session_moves import expect_doubles, make_arrival
 from cython.cimports.tidemq.engine.index.subscribers import PLAIN, STREAM_REACTOR, Subscription
 from cython.cimports.tidemq.engine.index.subscriptions import (
     lock_exclusive,
@@ -301,6 +301,10 @@ class StoreAccess:
         post_directly(common.reactors[reactor], cython.address(mail))
         return True
 
+    def raise_ids(self, clock: int) -> None:
+        """From now on messages get ids above this clock: another node has given it."""
+        raise_ids(self.engine.common, cython.cast(int64_t, clock) - clock_ns())
+
     def new_queue(self) -> int:
         """A number for the queue of a session that comes from elsewhere; nothing else ever has it."""
         common: cython.pointer[Common] = self.engine.common
@@ -328,12 +332,19 @@ class StoreAccess:
         idle=(0, 0, 0),
         next_place: int = 0,
         crashed: bool = False,
+        doubles_s: float = 0,
+        taken=(),
+        recent=(),
     ) -> list:
         """A stored session arrives, with the rows that this store has of it by now: its own ``value``; key
         and value of its ``subscriptions``; keys of ``received``; key, value and payload of rows ``inflight``,
         in the order of their places; of ``idle`` rows, which stay in the store, how many, the bytes of their
         messages, and the clock of the first one's id. No place of its outbox below ``next_place`` is given to
         a message. ``crashed``: what waits may have been sent.
+
+        For ``doubles_s`` messages may come twice, by their publishers' nodes and as rows of its old home: its
+        client gets them once. Those that the old home has ``taken`` (as of ``NodeAccess.taken_so_far``) come
+        as rows alone; of those among the ``idle`` rows whose messages may still come, ``recent`` has the ids.
 
         Returns family and key of rows that cannot be read, or are not this session's; then nothing of it is
         taken. Else ``StoreWork.arrived`` says when all of it is here. UsageError where ``idle`` or
@@ -354,6 +365,7 @@ class StoreAccess:
         arrival.bytes = size
         arrival.oldest = oldest
         arrival.doubtful = crashed
+        expect_doubles(arrival, cython.cast(int64_t, doubles_s * 1000), taken, recent)
         mail: Mail = new_mail(MAIL_ADOPT)
         mail.pointer = arrival
         post_directly(reactor_for(common, client_id), cython.address(mail))

@@ -249,7 +249,9 @@ def _convert_section(work, section):
             before = record.message
             highest = max(highest, record.id.clock)
             holds(
-                record.moved or (record.id.clock & 63) < work.common.reactors.size(),
+                record.moved
+                or record.id.origin != work.common.incarnation
+                or (record.id.clock & 63) < work.common.reactors.size(),
                 b"keeper work: a reactor has given a new message its id",
             )
             if not record.moved and record.message.feeder:

@@ -13,10 +13,11 @@ import struct
 import time
 
 import cython
-from cython.cimports.libc.stdint import int64_t
+from cython.cimports.libc.stdint import int64_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
+from cython.cimports.tidemq.engine.base.clock import clock_ns
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.system import (
     CLOCK_MONOTONIC,
@@ -63,6 +64,7 @@ from cython.cimports.tidemq.engine.state.nodes import (
 )
 from cython.cimports.tidemq.engine.state.nodes import NODES_MAX as _NODES_MAX
 from cython.cimports.tidemq.engine.state.reactor import Common, Reactor
+from cython.cimports.tidemq.engine.state.wall_clock import id_offset
 from cython.cimports.tidemq.wire.protocol import Span, span_of
 from cython.operator import dereference, preincrement
 
@@ -330,13 +332,17 @@ class NodeAccess:
                 return False
         dealt: vector[string]
         dealt.resize(common.reactors.size())
-        deal_batch(whole, cython.address(self.hash), cython.address(dealt))
+        origin: uint64_t = deal_batch(
+            whole, cython.address(self.hash), cython.address(dealt), cython.address(self.taken[node * 64])
+        )
+        self.origins[node] = origin
         for index in range(dealt.size()):
             if dealt[index].empty():
                 continue
             target: cython.pointer[Reactor] = common.reactors[index]
             mail: Mail = new_mail(MAIL_NODE)
             mail.number = node
+            mail.token = origin
             mail.letter = new_letter()
             mail.letter.data = string_of(b"")
             mail.letter.data.swap(dealt[index])
@@ -347,6 +353,22 @@ class NodeAccess:
             )
             post_directly(target, cython.address(mail))
         return True
+
+    def taken_so_far(self) -> list:
+        """Up to which ids this engine takes messages: (a node's incarnation, its reactor, clock) for each
+        reactor of each node that messages came of, and for its own until now. Who is subscribed here gets
+        all of them here.
+        """
+        self._check_node(0)
+        reactor: cython.size_t
+        common: cython.pointer[Common] = self.engine.common
+        now: int64_t = clock_ns() + id_offset(common)
+        result: list = [(common.incarnation, reactor, now) for reactor in range(common.reactors.size())]
+        for node in range(_NODES_MAX):
+            for reactor in range(64):
+                if self.taken[node * 64 + reactor]:
+                    result.append((self.origins[node], reactor, self.taken[node * 64 + reactor]))
+        return result
 
     def settle(self, node: int, reason: int) -> None:
         """Answers all that a node was asked until now in its place: 0, as if it had kept it, or 0x80 and

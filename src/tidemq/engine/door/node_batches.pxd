@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
@@ -23,8 +23,11 @@ cdef struct BatchCheck:
     size_t at                    # of the record that is wrong
 
 cdef BatchCheck check_batch(Span batch, const EngineLimits* limits) noexcept nogil
-# Deals out the records of a batch that was checked, to as many reactors as there are strings.
-cdef void deal_batch(Span batch, const SeededHash* hash, vector[string]* dealt) noexcept nogil
+# Deals out the records of a batch that was checked, to as many reactors as there are strings. Notes the last id of
+# each of the sender's reactors, 64 at most, and returns its incarnation.
+cdef uint64_t deal_batch(
+    Span batch, const SeededHash* hash, vector[string]* dealt, unsigned long long* taken
+) noexcept nogil
 # Where a piece ends that begins at `at`, is no larger than `bytes_max`, and has at least one record.
 cdef size_t cut_records(const string* records, size_t at, size_t bytes_max) noexcept nogil
 

@@ -168,11 +168,13 @@ def _are_properties(at, size):
     return not has_property(cython.address(found), PROP_TOPIC_ALIAS) and found.subscription_id_count == 0
 
 
-def deal_batch(batch, hash, dealt):
+def deal_batch(batch, hash, dealt, taken):
     """Messages by topic, so that those of a topic stay in order; answers to the reactor that asked."""
+    head: NodeBatchHead
     record: NodeRecord
     at: cython.size_t = cython.sizeof(NodeBatchHead)
     count: cython.size_t = dealt.size()
+    memcpy(cython.address(head), batch.data, cython.sizeof(NodeBatchHead))
     reactor: cython.size_t
     while at < batch.size:
         memcpy(cython.address(record), batch.data + at, cython.sizeof(NodeRecord))
@@ -184,8 +186,12 @@ def deal_batch(batch, hash, dealt):
                 reactor = 0  # of an earlier life with more reactors: to nothing that it has asked
         else:
             reactor = hash.of(batch.data + at + cython.sizeof(NodeRecord), record.topic_size) % count
+            taken[record.clock & 63] = max(
+                taken[record.clock & 63], cython.cast(cython.ulonglong, record.clock)
+            )
         dealt[0][reactor].append(cython.cast(cython.p_char, batch.data + at), size)
         at += size
+    return head.origin
 
 
 def cut_records(records, at, bytes_max):

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from tidemq.engine.state.arrival cimport Arrival
 from tidemq.engine.state.reactor cimport Common
@@ -7,6 +7,8 @@ cdef Arrival* make_arrival(
     Common* common, bytes client_id, bytes value, subscriptions, received, inflight, uint64_t next_place,
     list unreadable,
 ) except? NULL
+
+cdef object expect_doubles(Arrival* arrival, int64_t doubles_ms, taken, recent)
 
 # of this module alone
 cdef object _add_subscriptions(Common* common, Arrival* arrival, bytes client_id, rows, list unreadable)

@@ -10,14 +10,15 @@ import cython
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.tidemq.engine.door.restoring import (
+    _bytes_at,
     is_queue_value,
     parse_entry,
     parse_session,
     parse_subscription,
 )
-from cython.cimports.tidemq.engine.journal.rows import QUEUE_KEY_BYTES
+from cython.cimports.tidemq.engine.journal.rows import QUEUE_KEY_BYTES, read_id
 from cython.cimports.tidemq.engine.queues.arrivals import free_arrival
-from cython.cimports.tidemq.engine.state.arrival import Arrival, StoredEntry, StoredSubscription
+from cython.cimports.tidemq.engine.state.arrival import Arrival, StoredEntry, StoredSubscription, Taken
 from cython.cimports.tidemq.engine.state.queue import ROW_INFLIGHT
 
 _PLACES_MAX = cython.declare(uint64_t, 131070)  # from the oldest in flight to the next that is given
@@ -66,6 +67,16 @@ def _add_entries(common, arrival, queue, rows, unreadable):
         last = entry.place
     if not arrival.entries.empty() and arrival.next_place > first + _PLACES_MAX:
         unreadable.append(("queue", wanted))
+
+
+def expect_doubles(arrival, doubles_ms, taken, recent):
+    """For so long messages may come twice; see ``KeeperAccess.adopt``."""
+    mark: Taken
+    arrival.doubles_ms = doubles_ms
+    for mark.origin, mark.reactor, mark.clock in taken:
+        arrival.taken.push_back(mark)
+    for each in recent:
+        arrival.recent.push_back(read_id(_bytes_at(each, 0)))
 
 
 def make_arrival(common, client_id, value, subscriptions, received, inflight, next_place, unreadable):

@@ -42,6 +42,7 @@ from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.output import append_large, pending_output, reserve_output
 from cython.cimports.tidemq.engine.link.reports import count_watched, report_received
 from cython.cimports.tidemq.engine.link.spans import makes_spans, report_delivered
+from cython.cimports.tidemq.engine.queues.doubles import comes_twice
 from cython.cimports.tidemq.engine.queues.offers import note_offer
 from cython.cimports.tidemq.engine.queues.outbox import (
     append_entry,
@@ -231,6 +232,8 @@ def deliver(r, s, p, qos, retain, ids, ids_count):
         qos = p.qos
     if qos == 0:
         _deliver_now(r, s, p, retain, ids, ids_count)
+        return
+    if s.stored != cython.NULL and s.stored.doubles != cython.NULL and comes_twice(r, s, p):
         return
     if not has_room(r, s, p):
         return

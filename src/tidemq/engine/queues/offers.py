@@ -62,14 +62,14 @@ def describe_offer(r, clock):
     return takers
 
 
-def is_offered(r, s, clock):
+def is_offered(r, s, id):
     """Whether a row of the session's queue is of an offer of which it is not known here yet that it is
     committed.
     """
     index: cython.size_t
-    if s.stored.offered == 0 or not r.offers.count(clock):
+    if s.stored.offered == 0 or id.origin != r.common.incarnation or not r.offers.count(id.clock):
         return False
-    offer: cython.pointer[Offer] = cython.address(r.offers[clock])
+    offer: cython.pointer[Offer] = cython.address(r.offers[id.clock])
     for index in range(offer.takers.size()):
         count_steps(1)
         if offer.takers[index].queue == s.number:

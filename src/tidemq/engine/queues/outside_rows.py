@@ -14,6 +14,7 @@ from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds
 from cython.cimports.tidemq.engine.base.message import MessageId
 from cython.cimports.tidemq.engine.base.steps import allow_steps, count_steps
 from cython.cimports.tidemq.engine.journal.journal import precedes
+from cython.cimports.tidemq.engine.queues.doubles import is_here
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.queues.queueing import (
     evict_waiting,
@@ -31,14 +32,20 @@ def note_added(r, s, rows):
     """Rows are in the store that this engine has not written. Takes what is known of them over."""
     q: cython.pointer[StoredQueue] = s.stored
     index: cython.size_t
+    count: cython.size_t = 0
     lowest: MessageId
     lowest.clock = lowest.origin = 0
     allow_steps(rows.rows.size())
     for index in range(rows.rows.size()):
         count_steps(1)
         row: cython.pointer[StoredRow] = cython.address(rows.rows[index])
+        if is_here(r, s, cython.address(row.id)):
+            continue
+        rows.rows[count] = row[0]
+        count += 1
         if lowest.clock == 0 or precedes(cython.address(row.id), cython.address(lowest)):
             lowest = row.id
+    rows.rows.resize(count)
     if lowest.clock and not precedes(cython.address(q.edge), cython.address(lowest)):
         evict_waiting(r, s)
         lower_edge(s, cython.address(lowest))

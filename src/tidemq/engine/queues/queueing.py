@@ -97,9 +97,11 @@ def make_stored(r, s):
 
 
 def _before(id):
-    """An id below this one and above all that precede it by a step of the clock."""
+    """The id right before this one, in the order of ids of all nodes."""
     result: MessageId = id[0]
-    result.clock -= 1
+    if result.origin == 0:
+        result.clock -= 1
+    result.origin -= 1
     return result
 
 
@@ -378,7 +380,7 @@ def accept_rows(r, s, rows):
         if q.late.clock and not precedes(cython.address(row.id), cython.address(q.late)):
             again = True
             break
-        if is_offered(r, s, row.id.clock):
+        if is_offered(r, s, cython.address(row.id)):
             offered = True
             break
         if ASSERTS:
@@ -422,7 +424,7 @@ def expire_rows(r, s, rows):
         row: cython.pointer[StoredRow] = cython.address(rows.rows[index])
         if not precedes(cython.address(s.stored.edge), cython.address(row.id)) or s.stored.waiting == 0:
             continue
-        if r.offers.count(row.id.clock):
+        if row.id.origin == r.common.incarnation and r.offers.count(row.id.clock):
             continue  # in no queue yet
         note_changed(s.stored, cython.address(row.id))
         record: cython.pointer[Record] = ask_store(r, RECORD_EXPIRE, s.number)

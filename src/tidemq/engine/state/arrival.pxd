@@ -5,7 +5,7 @@ from libcpp cimport bool
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from tidemq.engine.base.message cimport Message
+from tidemq.engine.base.message cimport Message, MessageId
 from tidemq.engine.state.client cimport Session
 
 cdef cppclass StoredSession:     # its own row
@@ -34,6 +34,11 @@ cdef struct StoredEntry:         # a row in flight
     bool retain
     bool released
 
+cdef struct Taken:               # what a session's old home has taken of one reactor of a node
+    uint64_t origin              # the node's incarnation
+    uint64_t reactor
+    uint64_t clock               # of the last message's id
+
 cdef cppclass Arrival:
     StoredSession row
     vector[StoredSubscription] subscriptions
@@ -43,6 +48,9 @@ cdef cppclass Arrival:
     uint64_t waiting             # idle rows, and
     uint64_t bytes               # of their messages, and
     uint64_t oldest              # the clock of the first one's id
+    int64_t doubles_ms           # for so long messages may come twice
+    vector[Taken] taken
+    vector[MessageId] recent     # of idle rows: their messages may come once more
     bool doubtful                # what waits may have been sent
     Session* session             # in the registry, but nobody's yet; NULL: not even that
     size_t subscribed, entered   # so many subscriptions and entries are installed

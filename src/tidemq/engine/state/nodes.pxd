@@ -48,6 +48,7 @@ cdef cppclass NodeSide:          # what one reactor has with one node
 
 cdef cppclass NodeBatch:         # records that have come from a node, for one reactor
     uint8_t node
+    uint64_t origin              # its incarnation
     size_t at                    # those before this byte were acted on
     string records
 

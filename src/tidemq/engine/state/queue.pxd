@@ -1,7 +1,10 @@
 """A client's queue: the part in memory, and what is known of the part in the store. Layout only.
 Owner: the reactor of the session, or of the shard."""
-from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libcpp cimport bool
+from libcpp.map cimport map as ordered_map
+from libcpp.set cimport set as ordered_set
+from libcpp.utility cimport pair
 
 from tidemq.engine.base.message cimport Message, MessageId
 
@@ -40,6 +43,12 @@ cdef struct Outbox:
 cdef enum:   # the status in a queue row's key
     ROW_NONE, ROW_IDLE, ROW_INFLIGHT
 
+# What comes twice to a session that has just arrived from another node, see doubles.
+cdef cppclass Doubles:
+    int64_t until_ms             # nothing does any more
+    ordered_map[pair[uint64_t, uint64_t], uint64_t] taken   # by node and its reactor: the last id that the old home took
+    ordered_set[pair[uint64_t, uint64_t]] ids   # clock and origin of messages that are in the queue, or were
+
 # The part of a session's queue that is only in the store. All those rows have an id above `edge`, and everything
 # in the outbox is older for its publisher than they are.
 cdef struct StoredQueue:
@@ -55,4 +64,5 @@ cdef struct StoredQueue:
     uint32_t offered             # rows of offers that are open, see offers
     uint32_t unrecorded          # the first promise to it that was not looked at for an offer to record; 0: none
     uint64_t severed             # the connection that was ended because the store failed; 0: none was
+    Doubles* doubles             # NULL: nothing comes twice
     bool reading                 # a window is on its way from the store

@@ -38,6 +38,7 @@ from cython.cimports.tidemq.engine.state.nodes import (
     NodeRecord,
     NodeSide,
 )
+from cython.cimports.tidemq.engine.state.wall_clock import id_offset, raise_ids
 from cython.cimports.tidemq.engine.state.work import begin_work, is_enough
 from cython.cimports.tidemq.wire.cursor import Cursor, read_varint
 from cython.cimports.tidemq.wire.protocol import FAULT_NONE, RC_QUOTA_EXCEEDED, Span
@@ -45,12 +46,14 @@ from cython.operator import dereference
 
 _RECORDS_A_TURN = cython.declare(cython.int, 4096)
 _SETTLED_A_TURN = cython.declare(cython.int, 4096)
+_AHEAD_NS_MAX = cython.declare(int64_t, 3600 * 1000000000)  # clocks of nodes are never so far apart
 
 
 def accept_arrived(r, mail):
     """Records for this reactor: they wait behind those that came before."""
     batch: NodeBatch
     batch.node = cython.cast(uint8_t, mail.number)
+    batch.origin = mail.token
     batch.at = 0
     holds(mail.number < NODES_MAX, b"arriving: what comes is from a node that has a slot")
     r.arrived.push_back(batch)
@@ -92,7 +95,7 @@ def _continue_arrived(r):
         if record.kind == NODE_ANSWER:
             _take_answer(r, batch.node, record.clock, record.reason)
         else:
-            _take_message(r, batch.node, cython.address(record), at)
+            _take_message(r, batch, cython.address(record), at)
         batch.at += cython.sizeof(NodeRecord)
         batch.at += record.topic_size
         batch.at += record.properties_size
@@ -104,8 +107,16 @@ def _continue_arrived(r):
     r.arrived_ready = r.arrived_ready and not r.arrived.empty()
 
 
-def _take_message(r, node, record, at):
+def _raise_ids(r, clock):
+    """A publisher may move here, where its ids go on rising, from a node whose clock is ahead."""
+    ahead: int64_t = cython.cast(int64_t, clock) - r.now_ns - id_offset(r.common)
+    if 0 < ahead < _AHEAD_NS_MAX:
+        raise_ids(r.common, cython.cast(int64_t, clock) - r.now_ns)
+
+
+def _take_message(r, batch, record, at):
     """``at``: its topic, properties with their length, and payload."""
+    node: uint8_t = batch.node
     passage: Passage
     empty_passage(cython.address(passage))
     passage.topic = Span(at, record.topic_size)
@@ -126,8 +137,14 @@ def _take_message(r, node, record, at):
         if asks:
             answer_node(r, node, record.clock, reason)
         return
+    if record.clock:
+        _raise_ids(r, record.clock)
     if r.common.durable and record.qos:
-        passage.id = next_id(r)  # the order of a queue is that of ids which were given here
+        # one message has one id everywhere, so that two nodes may take it for one session
+        passage.id = next_id(r)
+        if record.clock:
+            passage.id.clock = record.clock
+            passage.id.origin = batch.origin
     if asks:
         passage.token = next_token(r)
     route_arrived(r, cython.address(passage))

@@ -1,0 +1,150 @@
+"""A message that comes twice to a session which has just moved, from its publisher's node and as a row of its
+old home, is delivered once; one message has one id on all nodes.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from conformance.kit import Client, connected, kept
+from conformance.packets import PUBACK, PUBLISH, acknowledge
+
+if TYPE_CHECKING:
+    from durable.conftest import Servers
+
+ELSEWHERE = 0x1122334455667788  # the incarnation of another node
+RECORD = struct.Struct("=BBBBHHIIQq")
+LINKED = 512 * 1024
+
+
+def message_id(clock: int) -> bytes:
+    return struct.pack(">QQ", clock, ELSEWHERE)
+
+
+def now(reactor: int = 0) -> int:
+    return time.time_ns() // 64 * 64 + reactor
+
+
+class Session:
+    """Of the client `c`, which has moved to `node`."""
+
+    def __init__(self, servers: Servers, reactors: int, *, keep: int = 0, **more: object) -> None:
+        first, self.node = servers.node(reactors), servers.node(reactors, linked=LINKED)
+        client = connected(first, client_id="c", **kept(5))
+        client.subscribe("t", 1)
+        client.disconnect()
+        sender = connected(first)
+        for number in range(keep):
+            sender.publish("t", b"kept %d" % number, 1)
+        self.queue = first.hand_over("c", self.node, **more).queue
+
+    def come(self, *clocks: int) -> None:
+        """Messages come from their publisher's node; the payload of each is its clock."""
+        batch = struct.pack("=IIQ", 0x424E4D54, 1, ELSEWHERE)
+        for clock in clocks:
+            payload = b"%d" % clock
+            batch += RECORD.pack(1, 1, 2, 0, 1, 0, 0, len(payload), clock, 0) + b"t" + payload
+        before = self.node.count("messages_from_nodes")
+        assert self.node.nodes.give(0, batch)
+        self.node.wait_for("messages_from_nodes", before + len(clocks))
+
+    def add(self, *clocks: int) -> None:
+        """The same come as rows, as the old home has added them."""
+        for clock in clocks:
+            text = b"%d" % clock
+            message = struct.pack(">BBqIII", 1, 0, 0, 1, 0, len(text)) + b"t" + text
+            row = struct.pack(">QB", self.queue, 1) + message_id(clock)
+            value = struct.pack(">BBIqQ", 0, 1, 100, 0, 0)
+            self.node.write([("queue", row, value), ("payload", message_id(clock), message)])
+        self.node.access.note_added(self.queue, [message_id(clock) for clock in clocks], [100] * len(clocks))
+
+
+def taken(client: Client, count: int) -> list[bytes]:
+    """Of so many messages, which are acknowledged."""
+    found = []
+    for _ in range(count):
+        packet = client.expect(PUBLISH)
+        client.send(acknowledge(PUBACK, packet.packet_id))
+        found.append(packet.payload)
+    return found
+
+
+BOTH = pytest.mark.parametrize("reactors", [1, 2])
+
+
+@BOTH
+@pytest.mark.parametrize("row_first", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_message_that_comes_twice_is_delivered_once(
+    servers: Servers, reactors: int, row_first: bool, there: bool
+) -> None:
+    session = Session(servers, reactors, doubles_s=30)
+    clocks = [now() + 64 * number for number in range(20)]
+    client = session.node.back("c") if there else None
+    for step in (session.add, session.come) if row_first else (session.come, session.add):
+        step(*clocks)
+    session.node.wait_for("messages_come_twice", len(clocks))
+    last = clocks[-1] + 6400
+    session.come(last)
+    client = client or session.node.back("c")
+    assert taken(client, len(clocks) + 1) == [b"%d" % clock for clock in (*clocks, last)]
+
+
+@BOTH
+def test_what_the_old_home_has_taken_comes_as_rows_alone(servers: Servers, reactors: int) -> None:
+    first, other = now(), now(reactor=1) + 640
+    marks = [(ELSEWHERE, 0, first + 64), (ELSEWHERE, 1, other)]
+    session = Session(servers, reactors, doubles_s=30, taken=marks)
+    client = session.node.back("c")
+    session.come(first, first + 64, other)  # it was delivered there, and is gone
+    session.node.wait_for("messages_come_twice", 3)
+    session.come(first + 128, other + 64)
+    assert taken(client, 2) == [b"%d" % (first + 128), b"%d" % (other + 64)]
+    session.add(first + 64)
+    assert taken(client, 1) == [b"%d" % (first + 64)]
+
+
+@BOTH
+def test_rows_that_were_there_may_come_once_more(servers: Servers, reactors: int) -> None:
+    clock = now()
+    session = Session(servers, reactors, doubles_s=30, recent=[message_id(clock)])
+    client = session.node.back("c")
+    session.come(clock, clock + 64)
+    assert taken(client, 1) == [b"%d" % (clock + 64)]
+    assert session.node.count("messages_come_twice") == 1
+
+
+@BOTH
+def test_after_a_while_nothing_comes_twice_any_more(servers: Servers, reactors: int) -> None:
+    clock = now()
+    session = Session(servers, reactors, doubles_s=0.001, recent=[message_id(clock)])
+    client = session.node.back("c")
+    time.sleep(0.05)
+    session.come(clock)  # only a node that does not keep to the rules sends it
+    assert taken(client, 1) == [b"%d" % clock]
+
+
+@BOTH
+def test_a_message_keeps_its_id_and_raises_those_that_follow(servers: Servers, reactors: int) -> None:
+    """A publisher that moves here, from a node whose clock is a minute ahead, does not overtake itself."""
+    session = Session(servers, reactors, doubles_s=30)
+    clock = now() + 60 * 10**9 // 64 * 64
+    session.come(clock)
+    sender = connected(session.node)
+    sender.publish("t", b"after", 1)
+    keys = sorted(key[9:25] for key in session.node.rows("queue"))
+    assert keys[0] == message_id(clock)
+    assert len(keys) == 2
+    assert taken(session.node.back("c"), 2) == [b"%d" % clock, b"after"]
+
+
+def test_ids_are_raised_by_what_a_node_has_heard(servers: Servers) -> None:
+    session = Session(servers, 1)
+    ahead = now() + 60 * 10**9
+    session.node.access.raise_ids(ahead)
+    connected(session.node).publish("t", b"after", 1)
+    [key] = session.node.rows("queue")
+    assert int.from_bytes(key[9:17]) >= ahead
