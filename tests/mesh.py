@@ -44,11 +44,15 @@ class Mesh:
                 changes = [(text, True) for text in engine.nodes.all_interest()]
                 self._begun.add(index)
             plain = [change for change in changes if not change[0].startswith("$share/")]
+            shared = dict(change for change in changes if change[0].startswith("$share/"))
+            online = dict(zip(shared, engine.nodes.members_online(list(shared)), strict=True))
+            groups = [(text, online[text] if there else -1) for text, there in shared.items()]
             added = [text for text, there in plain if there]
             removed = [text for text, there in plain if not there]
             for other in self.engines:
                 if other is not engine:
                     other.nodes.change_filters(index, removed, added)
+                    other.nodes.change_groups(index, groups)
 
     def hold(self, source: int, target: int) -> None:
         """Nothing gets from one to the other until `let_go`."""

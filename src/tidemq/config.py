@@ -304,6 +304,8 @@ class Config(BaseModel):
     cluster_ack: Literal["one", "two"] = "two"  # copies before a message is acknowledged
     cluster_degraded: Literal["acknowledge"] = "acknowledge"  # what becomes of one without a second
     cluster_skew_s_max: Annotated[StrictFloat, Field(gt=0, le=3600)] = 5.0  # between clocks of nodes
+    # whose members a message of a shared group goes to: all alike, or those here as long as any is online
+    cluster_shared: Literal["all", "here"] = "all"
     # without a word of a node, until it counts as dead
     cluster_suspect_s: Annotated[StrictFloat, Field(ge=0.5, le=300)] = 1.5
     nats_url: str = ""  # host:port of a nats-server that runs already, in place of one that is started

@@ -25,11 +25,17 @@ class EngineUnderTest:
     """
 
     def __init__(
-        self, reactors: int = 1, scheme: ServerScheme | None = None, *, linked: int = 0, **limits: Any
+        self,
+        reactors: int = 1,
+        scheme: ServerScheme | None = None,
+        *,
+        linked: int = 0,
+        prefers_own: bool = False,
+        **limits: Any,
     ) -> None:
         self.engine = Engine(Limits(**limits), reactors=reactors)
         if linked:
-            self.nodes = NodeAccess(self.engine, batch_bytes_max=linked)
+            self.nodes = NodeAccess(self.engine, batch_bytes_max=linked, prefers_own=prefers_own)
         self.engine.report_connections = True
         sockets = tcp_sockets("127.0.0.1", 0, reactors)
         self.engine.listen(sockets, ListenerSettings(scheme=scheme))

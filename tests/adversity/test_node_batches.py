@@ -18,7 +18,7 @@ from tidemq.errors import ClusterError
 if TYPE_CHECKING:
     from adversity.conftest import StartEngine
 
-HEAD = struct.pack("=IIQ", 0x424E4D54, 1, 7)
+HEAD = struct.pack("=IIQ", 0x424E4D54, 2, 7)
 RECORD = struct.Struct("=BBBBHHIIQq")
 RETAIN, ASKS = 1, 2
 LINKED = 512 * 1024
@@ -33,14 +33,14 @@ def record(
     qos: int = 1,
     flags: int = ASKS,
     reason: int = 0,
-    spare: int = 0,
+    group: bytes = b"",
     clock: int = 64,
     left_ms: int = 0,
 ) -> bytes:
     head = RECORD.pack(
-        kind, qos, flags, reason, len(topic), spare, len(properties), len(payload), clock, left_ms
+        kind, qos, flags, reason, len(topic), len(group), len(properties), len(payload), clock, left_ms
     )
-    return head + topic + properties + payload
+    return head + group + topic + properties + payload
 
 
 def answer(clock: int, reason: int = 0) -> bytes:
@@ -52,7 +52,7 @@ GOOD = HEAD + record() + answer(64) + record(b"b/c", b"y" * 50, b"\x02\x01\x01",
 WRONG = {
     "shorter than its head": (b"", HEAD[:15]),
     "does not begin as": (b"x" * 16, GOOD[1:]),
-    "another format": (struct.pack("=IIQ", 0x424E4D54, 2, 0),),
+    "another format": (struct.pack("=IIQ", 0x424E4D54, 3, 0),),
     "goes beyond its end": (
         HEAD + b"\x01",
         GOOD[:-1],
@@ -64,7 +64,7 @@ WRONG = {
         HEAD + record(qos=3),
         HEAD + record(flags=4),
         HEAD + record(reason=1),
-        HEAD + record(spare=1),
+        HEAD + record(b"", b"", kind=2, qos=0, flags=0, group=b"$share/g/a"),
         HEAD + record(left_ms=-1),
         HEAD + record(left_ms=0xFFFFFFFF * 1000 + 1),
         HEAD + record(qos=0),  # asks
@@ -81,6 +81,12 @@ WRONG = {
         HEAD + record(b"$SYS/x"),
         HEAD + record(b"a" * 1000),
         HEAD + record(b"/" * 100),
+    ),
+    "the name of a shared group is none": (
+        HEAD + record(group=b"$share/g"),
+        HEAD + record(group=b"$share//a"),
+        HEAD + record(group=b"$share/g/"),
+        HEAD + record(group=b"g/a"),
     ),
     "properties are": (
         HEAD + record(properties=b"\x00"),

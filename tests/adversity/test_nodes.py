@@ -397,7 +397,8 @@ def test_interest_is_filters_and_not_subscriptions(start_engine: StartEngine) ->
     for client in clients[1:]:
         client.disconnect()
     wait_until(lambda: one.count("live_sessions") == 1)
-    assert one.nodes.interest_changes() == []
+    assert dict(one.nodes.interest_changes()) == {"$share/g/a/+": True}
+    assert one.nodes.members_online(["$share/g/a/+", "$share/h/a"]) == [1, 0]
     clients[0].disconnect()
     wait_until(lambda: one.count("live_sessions") == 0)
     assert dict(one.nodes.interest_changes()) == {
@@ -430,12 +431,18 @@ def test_what_is_wrong_is_said(start_engine: StartEngine) -> None:
     one = start_engine(linked=LINKED, subscriptions_total_max=3)
     with pytest.raises(UsageError, match="node is 16, must be 0 to 15"):
         one.nodes.change_filters(NODES_MAX, [], ["a"])
-    with pytest.raises(UsageError, match="shared groups do not span nodes"):
+    with pytest.raises(UsageError, match="a shared group is changed with change_groups"):
         one.nodes.change_filters(0, [], ["$share/g/a"])
     with pytest.raises(UsageError, match="a/#/b"):
         one.nodes.change_filters(0, [], ["a", "a/#/b"])
     with pytest.raises(RefusedError, match="subscriptions_total_max, 3"):
         one.nodes.change_filters(0, [], ["a", "b", "c", "d"])
+    with pytest.raises(UsageError, match="no shared group of a node"):
+        one.nodes.change_groups(0, [("a", 1)])
+    with pytest.raises(UsageError, match="no shared group of a node"):
+        one.nodes.change_groups(0, [("$share/g/a", -2)])
+    with pytest.raises(RefusedError, match="more groups than subscriptions_total_max"):
+        one.nodes.change_groups(0, [(f"$share/g/{each}", 1) for each in range(4)])
     with pytest.raises(UsageError, match="reason is 16"):
         one.nodes.settle(0, 0x10)
     with pytest.raises(UsageError, match="before the engine starts"):

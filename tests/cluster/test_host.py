@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import paho.mqtt.client as paho
 import pytest
@@ -184,6 +187,50 @@ async def test_each_message_comes_once_while_a_session_moves(cluster: Cluster) -
     for number in range(3):
         own = [each for each in ann.found if each.startswith(b"%d " % number)]
         assert own == [b"%d %d" % (number, each) for each in range(sent[number])]
+
+
+async def test_a_shared_group_has_members_on_all_nodes(cluster: Cluster) -> None:
+    nodes = await cluster.meet("one", "two", "three")
+    found: list[list[bytes]] = [[], []]
+
+    async def take(number: int, member: Client) -> None:
+        async for message in member.messages:
+            found[number].append(message.payload)
+
+    async with client(nodes[0], "ann") as ann, client(nodes[1], "bob") as bob, asyncio.TaskGroup() as group:
+        for each in (ann, bob):
+            await each.subscribe("$share/g/a/#", qos=1)
+        tasks = [group.create_task(take(number, each)) for number, each in enumerate((ann, bob))]
+        for number, node in enumerate(nodes):
+            async with client(node, "publisher", clean_start=True) as publisher:
+                for count in range(40):
+                    await publisher.publish("a/1", b"%d %d" % (number, count), qos=1)
+        await until(lambda: sum(map(len, found)) >= 120)
+        assert sorted(found[0] + found[1]) == sorted(b"%d %d" % (n, c) for n in range(3) for c in range(40))
+        assert min(map(len, found)) > 10
+        for task in tasks:
+            task.cancel()
+
+
+async def test_subscriptions_of_other_nodes_are_no_sessions_here(
+    cluster: Cluster, unused_tcp_port: int
+) -> None:
+    one = await cluster.start("one", admin_port=unused_tcp_port)
+    two = await cluster.start("two")
+    await until(lambda: cluster.reached("one") == 1)
+
+    def listed(**query: str) -> list[str]:
+        connection = http.client.HTTPConnection("127.0.0.1", unused_tcp_port, timeout=WAIT_S)
+        connection.request("GET", f"/api/v1/subscriptions?{urlencode(query)}")
+        return [each["client_id"] for each in json.loads(connection.getresponse().read())["subscribers"]]
+
+    async with client(two, "bob") as bob, client(one, "ann") as ann:
+        for each in (bob, ann):  # SUBACK comes when all nodes know it
+            await each.subscribe("a/+", qos=1)
+            await each.subscribe("$share/g/a/+", qos=1)
+        assert await asyncio.to_thread(listed, topic="a/1") == ["ann", "ann"]
+        assert await asyncio.to_thread(listed, topic_filter="a/+") == ["ann", "ann"]
+        assert await asyncio.to_thread(listed, topic_filter="$share/g/a/+") == ["ann"]
 
 
 async def test_sessions_of_a_node_that_has_gone_go_on_elsewhere(cluster: Cluster) -> None:

@@ -90,7 +90,9 @@ class ClusterHost:
             security=security_of(config),
             events=self,
         )
-        self._neighbours = Neighbours(NodeAccess(engine), self.send)
+        self._neighbours = Neighbours(
+            NodeAccess(engine, prefers_own=self._config.cluster_shared == "here"), self.send
+        )
         self._others = [each for each in config.cluster_join if each != own.address]
         self._transport.join(self._others)
         self._transport.start()

@@ -21,7 +21,12 @@ from tidemq.errors import ClusterError, RefusedError, UsageError
 
 LETTER, ANSWER = "letter", "letter-answer"
 KINDS = (LETTER, ANSWER)
+SHARED = "$share/"
 TURN_S = 0.02  # between two looks at what this node wants, and at what is to be sent again
+Interest = dict[str, int]
+"""Filters that somebody has; of a shared group, how many of its members are online, else 0."""
+
+GONE = -1  # in place of a number: nobody has it any more
 CAME_MAX = 4096  # messages that wait
 FILTERS_AT_ONCE = 5000  # in one letter
 
@@ -35,7 +40,7 @@ class Neighbour:
     slot: int
     outgoing: Outgoing
     arriving: Arriving = field(default_factory=Arriving)
-    filters: set[str] = field(default_factory=set)
+    wanted: dict[str, int] = field(default_factory=dict)
     is_dead: bool = False
 
 
@@ -56,7 +61,7 @@ class Neighbours:
         self._announced = 0  # for so many of these letters are put
         self._put: dict[int, list[tuple[Outgoing, int]]] = {}  # by that: letters that must have arrived
         self._nodes: dict[int, Neighbour] = {}
-        self._interest: set[str] = set()
+        self._interest: Interest = {}
         self._closes = False
         self.counts: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name="tidemq-neighbours", daemon=True)
@@ -135,7 +140,7 @@ class Neighbours:
                 _log.exception("messages do not reach other nodes any more")
 
     def _begin(self) -> None:
-        self._interest = {each for each in self._access.all_interest() if not each.startswith("$share/")}
+        self._interest = self._members(self._access.all_interest())
 
     def _turn(self, taken: list[tuple[int, bytes]]) -> None:
         slots = {node.slot: node for node in self._nodes.values()}
@@ -180,22 +185,39 @@ class Neighbours:
         else:
             node.is_dead = False
             node.outgoing = Outgoing(secrets.randbits(63))
-            self._access.change_filters(node.slot, [], list(node.filters))
-        self._put_interest(node, [(each, True) for each in self._interest])
+            self._change(node, node.wanted)
+        self._put_interest(node, list(self._interest.items()))
 
-    def _put_interest(self, node: Neighbour, changes: list[tuple[str, bool]]) -> None:
+    def _put_interest(self, node: Neighbour, changes: list[tuple[str, int]]) -> None:
         for at in range(0, max(len(changes), 1), FILTERS_AT_ONCE):
             node.outgoing.put(INTEREST, json.dumps(changes[at : at + FILTERS_AT_ONCE]).encode())
 
     def _tell_interest(self) -> None:
-        changes = [each for each in self._access.interest_changes() if not each[0].startswith("$share/")]
-        changes = [(text, there) for text, there in changes if there != (text in self._interest)]
-        for text, there in changes:
-            (self._interest.add if there else self._interest.discard)(text)
-        if changes:
-            for node in self._nodes.values():
-                if not node.is_dead:
-                    self._put_interest(node, changes)
+        said = self._access.interest_changes()
+        now = self._members([text for text, there in said if there])
+        now |= {text: GONE for text, there in said if not there}
+        changes = [(text, count) for text, count in now.items() if self._interest.get(text, GONE) != count]
+        if not changes:
+            return
+        _update(self._interest, changes)
+        for node in self._nodes.values():
+            if not node.is_dead:
+                self._put_interest(node, changes)
+
+    def _members(self, filters: list[str]) -> Interest:
+        groups = [each for each in filters if each.startswith(SHARED)]
+        return dict.fromkeys(filters, 0) | dict(zip(groups, self._access.members_online(groups), strict=True))
+
+    def _change(self, node: Neighbour, changes: Interest) -> None:
+        """Tells the engine what a node wants."""
+        plain = {text: count for text, count in changes.items() if not text.startswith(SHARED)}
+        groups = [(text, count) for text, count in changes.items() if text.startswith(SHARED)]
+        self._access.change_filters(
+            node.slot,
+            [text for text, count in plain.items() if count == GONE],
+            [text for text, count in plain.items() if count != GONE],
+        )
+        self._access.change_groups(node.slot, groups)
 
     def _bury(self, incarnation: int) -> None:
         node = self._nodes.get(incarnation)
@@ -235,14 +257,21 @@ class Neighbours:
             return self._access.give(node.slot, letter.body)
         if letter.kind != INTEREST:
             raise ClusterError(f"a letter of the kind {letter.kind}; 1 and 2 are known")
-        changes = [(str(text), bool(there)) for text, there in json.loads(letter.body)]
+        changes = [(str(text), int(count)) for text, count in json.loads(letter.body)]
         if letter.number == 1:  # all that it wants
-            removed = list(node.filters)
-            self._access.change_filters(node.slot, removed, [])
-            node.filters.clear()
-        added = [text for text, there in changes if there and text not in node.filters]
-        removed = [text for text, there in changes if not there and text in node.filters]
-        self._access.change_filters(node.slot, removed, added)
-        node.filters.difference_update(removed)
-        node.filters.update(added)
+            self._change(node, dict.fromkeys(node.wanted, GONE))
+            node.wanted.clear()
+        known = dict(changes)
+        self._change(
+            node, {text: known[text] for text in known if node.wanted.get(text, GONE) != known[text]}
+        )
+        _update(node.wanted, changes)
         return True
+
+
+def _update(interest: Interest, changes: list[tuple[str, int]]) -> None:
+    for text, count in changes:
+        if count == GONE:
+            interest.pop(text, None)
+        else:
+            interest[text] = count

@@ -52,6 +52,7 @@ from cython.cimports.tidemq.engine.index.retained_index import lock_shared as lo
 from cython.cimports.tidemq.engine.index.retained_index import unlock_shared as unlock_retained
 from cython.cimports.tidemq.engine.index.subscribers import (
     GROUP,
+    NODE_REACTOR,
     PLUGIN_REACTOR,
     SET,
     STREAM_REACTOR,
@@ -188,7 +189,7 @@ def _walk_retained(r, q):
 
 def _add_subscriber(r, q, item, node, group):
     """A subscription, if it is not one of those that were in answers before. The index is locked."""
-    if item.reactor == PLUGIN_REACTOR:
+    if item.reactor == PLUGIN_REACTOR or item.reactor == NODE_REACTOR:
         return
     q.position += 1
     if q.position <= q.skip:

@@ -3,8 +3,7 @@
 The engine opens no connection: bytes go out by ``take`` and come in by ``give``, and whatever lies between
 carries them, each batch once and in order. A node is a slot, 0 to 15; which node has which is the caller's.
 
-Left out: retained messages (who retains one is told by other means), messages for streams, and shared groups:
-a group's members are those of one node, and get what is published there.
+Left out: retained messages (who retains one is told by other means), and messages for streams.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import struct
 import time
 
 import cython
-from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint32_t, uint64_t
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.vector import vector
@@ -46,8 +45,10 @@ from cython.cimports.tidemq.engine.door.node_batches import (
 from cython.cimports.tidemq.engine.index.interest import list_filters, list_groups
 from cython.cimports.tidemq.engine.index.subscribers import NODE_REACTOR, PLAIN, Subscription
 from cython.cimports.tidemq.engine.index.subscriptions import (
+    SharedGroup,
     SubscriptionIndex,
     drop_everywhere,
+    find_group_by_name,
     lock_exclusive,
     lock_shared,
     put_subscription,
@@ -107,10 +108,14 @@ class NodeAccess:
     """What a cluster does for an engine. Made before the engine starts, once; its methods may be called from
     any thread, ``take`` from one at a time.
 
-    ``batch_bytes_max``: no batch is larger, but one with a single message that is.
+    ``batch_bytes_max``: no batch is larger, but one with a single message that is. ``prefers_own``: the
+    messages of a shared group go to its members here as long as any is online; else to all alike, wherever
+    they are.
     """
 
-    def __cinit__(self, engine: Engine, *, batch_bytes_max: int = _BATCH_BYTES_MAX) -> None:
+    def __cinit__(
+        self, engine: Engine, *, batch_bytes_max: int = _BATCH_BYTES_MAX, prefers_own: bool = False
+    ) -> None:
         attributes: pthread_condattr_t
         if engine.started or engine.closed:
             raise UsageError("other nodes are prepared for before the engine starts")
@@ -120,6 +125,8 @@ class NodeAccess:
             raise UsageError(f"batch_bytes_max is {batch_bytes_max}, must be 1024 or more")
         owner: unique_ptr[NodeHub] = make_unique[NodeHub]()
         self.hub = owner.get()
+        self.hub.prefers_own = prefers_own
+        self.groups = [set() for _ in range(_NODES_MAX)]
         pthread_mutex_init(cython.address(self.hub.lock), cython.NULL)
         pthread_condattr_init(cython.address(attributes))
         pthread_condattr_setclock(cython.address(attributes), CLOCK_MONOTONIC)
@@ -138,7 +145,7 @@ class NodeAccess:
         for text in filters:
             self.engine._check_topic(text, 0, topic_filter_fault)
             if text.startswith("$share/"):
-                raise UsageError(f"{text!r}: shared groups do not span nodes")
+                raise UsageError(f"{text!r}: a shared group is changed with change_groups")
 
     # --- interest -------------------------------------------------------------------------------------
 
@@ -178,13 +185,43 @@ class NodeAccess:
             if changes:
                 time.sleep(0)  # others may have the lock, and Python
 
+    def change_groups(self, node: int, changes) -> None:
+        """Shared groups that a node has members of: (``$share/group/filter``, how many are online), -1 where
+        it has none any more. UsageError for a text that is no shared filter, RefusedError as above.
+        """
+        self._check_node(node)
+        for text, online in changes:
+            self.engine._check_topic(text, 0, topic_filter_fault)
+            if not text.startswith("$share/") or not -1 <= online < 1 << 28:
+                raise UsageError(f"{text!r} with {online} members is no shared group of a node")
+        if len(self.groups[node]) + len(changes) > self.engine.common.limits.subscriptions_total_max:
+            raise RefusedError(f"node {node} has members of more groups than subscriptions_total_max")
+        mark: cython.p_void = cython.address(self.marks[node])
+        none: uint32_t = cython.cast(uint32_t, node)
+        index: cython.pointer[SubscriptionIndex] = self.engine.common.subscriptions
+        for text, online in changes:
+            name, filter = (each.encode() for each in text[7:].split("/", 1))
+            lock_exclusive(index)
+            if online >= 0:
+                member: Subscription = Subscription(
+                    mark, none | cython.cast(uint32_t, online) << 4, NODE_REACTOR, 0, PLAIN
+                )
+                if not put_subscription(index, span_of(filter), span_of(name), member):
+                    index.count -= 1
+                self.groups[node].add(text)
+            elif remove_subscription(index, span_of(filter), span_of(name), mark):
+                index.count += 1
+                self.groups[node].discard(text)
+            unlock_exclusive(index)
+
     def drop_node(self, node: int) -> None:
-        """Forgets all filters of a node, and what waits to be taken for it. What it was asked stays open:
-        see ``settle``.
+        """Forgets all filters and groups of a node, and what waits to be taken for it. What it was asked is
+        open still: see ``settle``.
         """
         at: cython.size_t = 0
         self._check_node(node)
         more: cython.bint = True
+        self.change_groups(node, [(text, -1) for text in self.groups[node]])
         mark: cython.p_void = cython.address(self.marks[node])
         while more and self.filters[node]:
             self._check_node(node)
@@ -231,7 +268,8 @@ class NodeAccess:
 
     def interest_changes(self) -> list:
         """Filters that have subscribers since the last time, or have none any more: (filter, there), each
-        once. What is said may be known already. Nothing before ``all_interest`` was called.
+        once. What is said may be known already; of a shared group ``members_online`` may have changed.
+        Nothing before ``all_interest`` was called.
         """
         self._check_node(0)
         result: list = []
@@ -245,6 +283,24 @@ class NodeAccess:
         index.interest.clear()
         unlock_exclusive(index)
         return [(text.decode(), there) for text, there in result]
+
+    def members_online(self, groups) -> list:
+        """How many members each of these shared groups, ``$share/group/filter``, has online here."""
+        self._check_node(0)
+        reactor: uint32_t
+        result: list = []
+        index: cython.pointer[SubscriptionIndex] = self.engine.common.subscriptions
+        for text in groups:
+            name, filter = (each.encode() for each in text[7:].split("/", 1))
+            count: uint32_t = 0
+            lock_shared(index)
+            group: cython.pointer[SharedGroup] = find_group_by_name(index, span_of(filter), span_of(name))
+            if group != cython.NULL:
+                for reactor in range(group.reactors):
+                    count += group.online[reactor]
+            unlock_shared(index)
+            result.append(count)
+        return result
 
     # --- out ------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ cdef enum BatchFault:            # what is wrong with a batch
     BATCH_KIND
     BATCH_FIELD                  # a field has a value that it cannot have
     BATCH_TOPIC
+    BATCH_GROUP
     BATCH_PROPERTIES
 
 cdef struct BatchCheck:
@@ -36,5 +37,6 @@ cdef size_t _record_size(const NodeRecord* record) noexcept nogil
 cdef BatchFault _check_record(const NodeRecord* record, const uint8_t* at, const EngineLimits* limits) noexcept nogil
 cdef BatchFault _check_answer(const NodeRecord* record) noexcept nogil
 cdef BatchFault _check_message(const NodeRecord* record) noexcept nogil
+cdef bint _is_group(Span text) noexcept nogil
 cdef bint _is_topic(Span topic, const EngineLimits* limits) noexcept nogil
 cdef bint _are_properties(const uint8_t* at, uint32_t size) noexcept nogil

@@ -6,7 +6,7 @@ version.
 """
 
 import cython
-from cython.cimports.libc.stdint import int64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.tidemq.engine.base.asserting import holds
 from cython.cimports.tidemq.engine.door.node_batches import (
@@ -14,6 +14,7 @@ from cython.cimports.tidemq.engine.door.node_batches import (
     BATCH_FIELD,
     BATCH_FOREIGN,
     BATCH_FORMAT,
+    BATCH_GROUP,
     BATCH_KIND,
     BATCH_NO_HEAD,
     BATCH_PROPERTIES,
@@ -42,7 +43,12 @@ from cython.cimports.tidemq.wire.protocol import (
     RC_QUOTA_EXCEEDED,
     Span,
 )
-from cython.cimports.tidemq.wire.topics import check_topic_levels, check_topic_text
+from cython.cimports.tidemq.wire.topics import (
+    SharedFilter,
+    check_topic_levels,
+    check_topic_text,
+    split_shared,
+)
 
 _LEFT_MS_MAX = cython.declare(int64_t, 0xFFFFFFFF * 1000)  # Message Expiry Interval
 _PAYLOAD_MAX = cython.declare(cython.uint, 0x0FFFFFFF)  # of a packet
@@ -57,12 +63,14 @@ WRONG = (
     "a record is neither a message nor an answer",
     "a record has a value that it cannot have",
     "a topic name is empty, no topic name, below $SYS/, or beyond topic_bytes_max or topic_levels_max",
+    "the name of a shared group is none",
     "properties are malformed, or of those that are not passed on",
 )
 
 
 def _record_size(record):
     size: cython.size_t = cython.sizeof(NodeRecord)
+    size += record.group_size
     size += record.topic_size
     size += record.properties_size
     size += record.payload_size
@@ -109,6 +117,9 @@ def _check_record(record, at, limits):
         fault = _check_message(record)
     if fault != BATCH_WHOLE:
         return fault
+    if not _is_group(Span(at, record.group_size)):
+        return BATCH_GROUP
+    at += record.group_size
     if not _is_topic(Span(at, record.topic_size), limits):
         return BATCH_TOPIC
     if not _are_properties(at + record.topic_size, record.properties_size):
@@ -120,7 +131,7 @@ def _check_answer(record):
     nothing: cython.bint = (
         record.qos == 0
         and record.flags == 0
-        and record.spare == 0
+        and record.group_size == 0
         and record.topic_size == 0
         and record.properties_size == 0
         and record.payload_size == 0
@@ -136,12 +147,19 @@ def _check_message(record):
         record.qos <= 2
         and not record.flags & ~(NODE_RETAIN | NODE_ASKS)
         and record.reason == 0
-        and record.spare == 0
         and record.payload_size <= _PAYLOAD_MAX
         and 0 <= record.left_ms <= _LEFT_MS_MAX
     )
     # a question is about a message that can be kept, and has a name
     return BATCH_WHOLE if good and (not asks or (record.qos and record.clock)) else BATCH_FIELD
+
+
+def _is_group(text):
+    """Nothing, or `$share/group/filter`; of which filter it is, is looked for among those that are there."""
+    if text.size == 0:
+        return True
+    parts: SharedFilter = split_shared(text)
+    return parts.shared and parts.group.size and parts.filter.size
 
 
 def _is_topic(topic, limits):
@@ -185,7 +203,8 @@ def deal_batch(batch, hash, dealt, taken):
             if reactor >= count:
                 reactor = 0  # of an earlier life with more reactors: to nothing that it has asked
         else:
-            reactor = hash.of(batch.data + at + cython.sizeof(NodeRecord), record.topic_size) % count
+            topic: cython.pointer[cython.const[uint8_t]] = batch.data + at + cython.sizeof(NodeRecord)
+            reactor = hash.of(topic + record.group_size, record.topic_size) % count
             taken[record.clock & 63] = max(
                 taken[record.clock & 63], cython.cast(cython.ulonglong, record.clock)
             )

@@ -11,6 +11,8 @@ cdef void note_interest(SubscriptionIndex* index, Span filter, Span group, bint 
 cdef bint list_filters(SubscriptionIndex* index, size_t begin, size_t count, vector[string]* found) noexcept nogil
 cdef bint list_groups(SubscriptionIndex* index, size_t begin, size_t count, vector[string]* found) noexcept nogil
 
+# `$share/group/filter`, or, where `group` is empty, the filter.
+cdef string whole_filter(Span filter, Span group) noexcept nogil
+
 # of this module alone
 cdef bint _is_own(Span filter) noexcept nogil
-cdef string _whole_filter(Span filter, Span group) noexcept nogil

@@ -2,7 +2,8 @@
 
 Ten million subscriptions to ten filters are ten filters. While somebody asks (``noting``), a filter that gets
 its first session or loses its last one is noted, once however often that changes; what is noted last is what
-is so. A shared group is its whole filter, ``$share/group/filter``. Filters of streams, plugins and other
+is so. A shared group is its whole filter, ``$share/group/filter``, and is noted
+also when a member comes or goes, or its client does. Filters of streams, plugins and other
 nodes are nobody's wish here, and ``$SYS`` is each node's own.
 """
 
@@ -19,7 +20,8 @@ def _is_own(filter):
     return filter.size >= 5 and memcmp(filter.data, cython.cast(cython.p_char, b"$SYS/"), 5) == 0
 
 
-def _whole_filter(filter, group):
+def whole_filter(filter, group):
+    """As SUBSCRIBE has it."""
     text: string
     if group.size:
         text.append(cython.cast(cython.p_char, b"$share/"))
@@ -32,7 +34,7 @@ def _whole_filter(filter, group):
 def note_interest(index, filter, group, there):
     """A filter, or a shared group on it, has sessions now, or has none any more."""
     if not _is_own(filter):
-        index.interest[_whole_filter(filter, group)] = there
+        index.interest[whole_filter(filter, group)] = there
 
 
 def list_filters(index, begin, count, found):
@@ -63,6 +65,6 @@ def list_groups(index, begin, count, found):
         group: cython.pointer[SharedGroup] = cython.cast(
             cython.pointer[SharedGroup], node_at(index.groups, cython.cast(cython.uint, at)).value
         )
-        if group != cython.NULL and not _is_own(group.filter):
-            found.push_back(_whole_filter(group.filter, group.name))
+        if group != cython.NULL and group.locals and not _is_own(group.filter):
+            found.push_back(whole_filter(group.filter, group.name))
     return end < index.groups.node_end

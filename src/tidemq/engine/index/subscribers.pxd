@@ -17,7 +17,8 @@ cdef enum SubscriptionKind:
 cdef enum:
     STREAM_REACTOR = 0xFFFF            # in place of a reactor: a stream, its number in `subscription_id`
     PLUGIN_REACTOR = 0xFFFE            # plugins, PLUGIN_* bits in `subscription_id`
-    NODE_REACTOR = 0xFFFD              # another node, its slot in `subscription_id`; the least of these
+    NODE_REACTOR = 0xFFFD              # another node, its slot in `subscription_id`; the least of these. In a group, its
+                                       # slot and, above four bits, how many members it has online
 
 cdef enum:
     SET_INDEXED = 64                   # capacity from which a set carries a table

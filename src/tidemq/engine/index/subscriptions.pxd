@@ -16,9 +16,12 @@ cdef struct SharedGroup:               # one group name on one filter
     Span name
     Span filter
     SubscriberSet* members             # never empty: members.items[0 .. members.count)
-    uint32_t stored                    # of them have OPTION_STORED
+    uint32_t locals                    # of them are sessions of this node
+    uint32_t stored                    # of these have OPTION_STORED
     uint32_t reactors                  # numbers in `online`
     uint32_t* online                   # by reactor: how many of them have OPTION_ONLINE
+    uint32_t nodes                     # bit mask of other nodes that have sessions in it, each a member, and
+    uint32_t online_there[16]          # how many of them are online
 
 cdef cppclass SubscriptionIndex:
     pthread_rwlock_t lock

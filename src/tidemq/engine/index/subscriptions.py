@@ -48,6 +48,7 @@ from cython.cimports.tidemq.engine.index.marks import (
 )
 from cython.cimports.tidemq.engine.index.subscribers import (
     GROUP,
+    NODE_REACTOR,
     OPTION_ONLINE,
     OPTION_STORED,
     PLAIN,
@@ -189,6 +190,8 @@ def put_subscription(index, filter, group, subscription):
     if group.size > 0:
         shared.members = add_subscriber(shared.members, subscription)
         count_member(shared, cython.address(subscription), True)
+        if index.noting and is_session(cython.address(subscription)):
+            note_interest(index, filter, group, True)
     else:
         hold(held, subscription)
         if index.noting and is_session(cython.address(subscription)) and sessions_of(held) == 1:
@@ -263,6 +266,8 @@ def remove_member(index, filter, group, session):
     if found == cython.NULL:
         return False
     count_member(shared, found, False)
+    if index.noting and is_session(found):
+        note_interest(index, filter, group, shared.locals > 0)
     shared.members = drop_subscriber(shared.members, found)
     if shared.members == cython.NULL:
         close_group(index, shared)
@@ -345,8 +350,6 @@ def open_group(index, filter, name):
     group.filter = copy_text(filter, block + cython.sizeof(SharedGroup) + name.size)
     node_at(index.groups, node).value = group
     index.groups_by_id[group.id] = group
-    if index.noting:
-        note_interest(index, filter, name, True)
     item: Subscription = Subscription(session=group, subscription_id=0, reactor=0, options=0, kind=GROUP)
     hold(held_by(node_at(index.filters, insert_path(index.filters, ROOT, filter))), item)
     return group
@@ -357,8 +360,6 @@ def close_group(index, group):
     held: cython.bint = remove_plain(index, group.filter, group)
     holds(held, b"subscriptions: a group stands at its filter")
     release(group.online)
-    if index.noting:
-        note_interest(index, group.filter, group.name, False)
     node: uint32_t = find_path(index.groups, find_path(index.groups, ROOT, group.name), group.filter)
     node_at(index.groups, node).value = cython.NULL
     prune(index.groups, node)
@@ -367,8 +368,17 @@ def close_group(index, group):
 
 
 def count_member(group, member, comes):
-    """A member comes or goes: the group knows how many are stored, and how many online on each reactor."""
+    """A member comes or goes: the group knows how many are stored, and how many online on each reactor and
+    each other node.
+    """
     step: uint32_t = 1 if comes else 0xFFFFFFFF  # or one less, modulo 2**32
+    if member.reactor == NODE_REACTOR:
+        slot: uint32_t = member.subscription_id & 15
+        group.nodes = group.nodes & ~(cython.cast(uint32_t, 1) << slot)
+        group.nodes |= cython.cast(uint32_t, 1 if comes else 0) << slot
+        group.online_there[slot] = member.subscription_id >> 4 if comes else 0
+        return
+    group.locals += step
     if member.options & OPTION_STORED:
         group.stored += step
         holds(
@@ -407,4 +417,6 @@ def mark_online(index, group_id, session, online):
     else:
         member.options &= ~OPTION_ONLINE
     count_member(group, member, True)
+    if index.noting:
+        note_interest(index, group.filter, group.name, True)
     move_filter(index, group.filter)

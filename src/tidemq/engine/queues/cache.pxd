@@ -29,6 +29,8 @@ cdef void _add_receiver(
 ) noexcept nogil
 cdef void _place_identifiers(CacheEntry* entry, vector[Identifier]* found) noexcept nogil
 cdef void _add_group(Reactor* r, CacheEntry* entry, SharedGroup* common) noexcept nogil
+cdef void _add_nodes(Group* group, const SharedGroup* common) noexcept nogil
+cdef void _forget_nodes(CacheEntry* entry) noexcept nogil
 cdef uint64_t _weigh(CacheEntry* entry) noexcept nogil
 cdef void _match(Reactor* r, CacheEntry* entry, Span topic) noexcept nogil
 cdef void _ask_topic_rules(Reactor* r, CacheEntry* entry, Span topic) noexcept nogil

@@ -13,6 +13,7 @@ from cython.cimports.libcpp.vector import vector
 from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_touch
 from cython.cimports.tidemq.engine.base.counters import C_CACHE_MISSES, C_MESSAGES_REWRITTEN, MEMORY_CACHES
 from cython.cimports.tidemq.engine.base.steps import count_steps
+from cython.cimports.tidemq.engine.index.interest import whole_filter
 from cython.cimports.tidemq.engine.index.marks import marks_of_topic
 from cython.cimports.tidemq.engine.index.subscribers import (
     NODE_REACTOR,
@@ -41,6 +42,7 @@ from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.queues.cache import Identifier
 from cython.cimports.tidemq.engine.queues.groups import local_group
 from cython.cimports.tidemq.engine.state.client import Session
+from cython.cimports.tidemq.engine.state.nodes import NODES_MAX
 from cython.cimports.tidemq.engine.state.routing import (
     CACHE_WAYS,
     JUDGEMENTS,
@@ -48,6 +50,7 @@ from cython.cimports.tidemq.engine.state.routing import (
     CacheSlot,
     Group,
     GroupShare,
+    NodeShare,
     Receiver,
     TopicCache,
 )
@@ -207,7 +210,8 @@ def _add_group(r, entry, common):
     group.number = common.id
     group.stored = common.stored > 0
     group.here = local_group(r, common.id)
-    group.elsewhere_count = 0
+    group.elsewhere_count = group.nodes_count = 0
+    group.local = common.locals > 0
     reactor: uint32_t
     for reactor in range(common.reactors):
         if common.online[reactor] and reactor != r.index:
@@ -216,7 +220,20 @@ def _add_group(r, entry, common):
             share.members = common.online[reactor]
             group.elsewhere.push_back(share)
             group.elsewhere_count += share.members
+    if common.nodes:
+        _add_nodes(cython.address(group), common)
     entry.groups.push_back(group)
+
+
+def _add_nodes(group, common):
+    """Other nodes with members of the group."""
+    share: NodeShare
+    for share.node in range(NODES_MAX):
+        if common.nodes >> share.node & 1:
+            share.members = common.online_there[share.node]
+            group.nodes.push_back(share)
+            group.nodes_count += share.members
+    group.text = whole_filter(common.filter, common.name)
 
 
 def _weigh(entry):
@@ -224,7 +241,7 @@ def _weigh(entry):
     index: cython.size_t
     weight: uint64_t = entry.receivers.size() + entry.ids.size()
     for index in range(entry.groups.size()):
-        weight += 2 + entry.groups[index].elsewhere.size()
+        weight += 2 + entry.groups[index].elsewhere.size() + entry.groups[index].nodes.size()
     return weight
 
 
@@ -275,9 +292,22 @@ def _match(r, entry, topic):
                 entry.stored_reactors |= cython.cast(uint64_t, 1) << subscription.reactor
     if topic.size >= 5 and memcmp(topic.data, cython.cast(cython.p_char, b"$SYS/"), 5) == 0:
         entry.nodes = 0  # each node has its own
+        _forget_nodes(entry)
     _place_identifiers(entry, cython.address(identifiers))
     _ask_topic_rules(r, entry, topic)
     r.cache.weight += _weigh(entry)
+
+
+def _forget_nodes(entry):
+    """Groups are served by their members here alone."""
+    index: cython.size_t = entry.groups.size()
+    while index:
+        index -= 1
+        entry.groups[index].nodes.clear()
+        entry.groups[index].nodes_count = 0
+        if not entry.groups[index].local:
+            entry.groups[index] = entry.groups.back()
+            entry.groups.pop_back()
 
 
 def _ask_topic_rules(r, entry, topic):

@@ -33,6 +33,7 @@ from cython.cimports.tidemq.engine.base.system import RELAXED, add_i64, load_i64
 from cython.cimports.tidemq.engine.journal.journal import next_id
 from cython.cimports.tidemq.engine.link.backpressure import pause_feeder, resume_feeder
 from cython.cimports.tidemq.engine.link.drops import note_drop
+from cython.cimports.tidemq.engine.queues.groups import draw
 from cython.cimports.tidemq.engine.state.client import Connection
 from cython.cimports.tidemq.engine.state.handles import connection_of, reactor_of
 from cython.cimports.tidemq.engine.state.nodes import (
@@ -51,10 +52,9 @@ from cython.cimports.tidemq.wire.protocol import RC_QUOTA_EXCEEDED
 _SLICE = cython.declare(cython.size_t, 4096)  # publishers that go on in one turn
 
 
-def forward(r, p, nodes):
-    """Writes a message for each of these nodes. Who waits for its answer is told by ``p.answers``."""
-    record: NodeRecord
-    memset(cython.address(record), 0, cython.sizeof(NodeRecord))
+def _fill(r, p, record):
+    """What a record says of a message."""
+    memset(record, 0, cython.sizeof(NodeRecord))
     record.kind = NODE_MESSAGE
     record.qos = p.qos
     record.flags = NODE_RETAIN if p.retain else 0
@@ -69,17 +69,48 @@ def forward(r, p, nodes):
             record.clock = next_id(r).clock  # without a store nobody else needs one
     if p.expires_ms:
         record.left_ms = max(p.expires_ms - r.now_ms, cython.cast(int64_t, 1))
+
+
+def forward(r, p, nodes):
+    """Writes a message for each of these nodes. Who waits for its answer is told by ``p.answers``."""
+    record: NodeRecord
+    _fill(r, p, cython.address(record))
     node: uint8_t = 0
     while nodes:
         if nodes & 1:
-            _forward_to(r, p, node, cython.address(record))
+            _forward_to(r, p, node, cython.address(record), cython.NULL)
         nodes >>= 1
         node += 1
 
 
-def _forward_to(r, p, node, record):
+def forward_to_group(r, p, group):
+    """Writes a message for one of the nodes that have members of a shared group. It has an id of its own: the
+    node may get it for others, too.
+    """
+    record: NodeRecord
+    _fill(r, p, cython.address(record))
+    record.group_size = cython.cast(cython.ushort, group.text.size())
+    if record.clock:
+        record.clock = next_id(r).clock
+    _forward_to(r, p, _choose_node(r, group), cython.address(record), cython.address(group.text))
+
+
+def _choose_node(r, group):
+    """Each as often as it has members online; where none has, the first: the message waits there."""
+    index: cython.size_t = 0
+    if group.nodes_count:
+        at: uint32_t = draw(r) % group.nodes_count
+        while at >= group.nodes[index].members:
+            at -= group.nodes[index].members
+            index += 1
+            holds(index < group.nodes.size(), b"forwarding: the shares of nodes sum up to their count")
+    return group.nodes[index].node
+
+
+def _forward_to(r, p, node, record, group):
     length: uint8_t[4]
     size: int64_t = cython.sizeof(NodeRecord)
+    size += record.group_size
     size += record.topic_size
     size += record.properties_size
     size += record.payload_size
@@ -92,6 +123,8 @@ def _forward_to(r, p, node, record):
     before: cython.size_t = side.out.size()
     _append(r, node, record)
     into: cython.pointer[string] = cython.address(side.out)
+    if group != cython.NULL:
+        into.append(group[0])
     into.append(cython.cast(cython.p_char, p.topic.data), p.topic.size)
     if record.properties_size:
         write_varint(length, p.properties.size)

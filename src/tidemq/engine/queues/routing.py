@@ -16,6 +16,12 @@ from cython.cimports.tidemq.engine.base.message import (
     open_passage,
     passage_message,
 )
+from cython.cimports.tidemq.engine.index.subscriptions import (
+    SharedGroup,
+    find_group_by_name,
+    lock_shared,
+    unlock_shared,
+)
 from cython.cimports.tidemq.engine.journal.capturing import capture
 from cython.cimports.tidemq.engine.journal.journal import next_id
 from cython.cimports.tidemq.engine.link.backpressure import wait_for_inbox
@@ -23,7 +29,7 @@ from cython.cimports.tidemq.engine.link.drops import note_drop
 from cython.cimports.tidemq.engine.link.mail import send_message_mail
 from cython.cimports.tidemq.engine.queues.cache import find_cached_group, find_receivers
 from cython.cimports.tidemq.engine.queues.delivery import deliver
-from cython.cimports.tidemq.engine.queues.forwarding import forward
+from cython.cimports.tidemq.engine.queues.forwarding import forward, forward_to_group
 from cython.cimports.tidemq.engine.queues.groups import draw, draw_any, draw_ready, is_waiting
 from cython.cimports.tidemq.engine.queues.promises import promise_kept
 from cython.cimports.tidemq.engine.queues.retaining import retain_passage
@@ -32,6 +38,7 @@ from cython.cimports.tidemq.engine.state.client import Membership, Session
 from cython.cimports.tidemq.engine.state.mail import MAIL_GROUP, MAIL_MESSAGE, Mail
 from cython.cimports.tidemq.engine.state.routing import PLUGIN_DELIVERED, CacheEntry, Group, Receiver
 from cython.cimports.tidemq.engine.state.work import take_work
+from cython.cimports.tidemq.wire.protocol import RC_IMPLEMENTATION_SPECIFIC_ERROR
 
 
 def _deliver_plain(r, p, entry):
@@ -112,9 +119,27 @@ def _mail_to_group(r, p, group):
     wait_for_inbox(r, target, p.feeder)
 
 
+def _goes_to_node(r, group, qos):
+    """Whether a member on another node is drawn: among all that are online, or where none is here."""
+    here: uint32_t = cython.cast(uint32_t, group.here.members.size()) + group.elsewhere_count
+    if here and (group.nodes_count == 0 or r.common.nodes.get().prefers_own):
+        return False
+    if here == 0:
+        return group.nodes_count or not group.local
+    return draw(r) % (here + group.nodes_count) >= here
+
+
 def _deliver_to_group(r, p, group):
-    """To a member drawn among all that are online, passing over those of this reactor that take none now: of
-    the others nobody knows. Where there is none it waits in the group's queue.
+    """To a member drawn among all that are online, on whatever node."""
+    if not group.nodes.empty() and _goes_to_node(r, group, p.qos):
+        forward_to_group(r, p, group)
+    else:
+        _deliver_locally(r, p, group)
+
+
+def _deliver_locally(r, p, group):
+    """To a member drawn among those of this node that are online, passing over those of this reactor that
+    take none now: of the others nobody knows. Where there is none it waits in the group's queue.
     """
     member: cython.pointer[Membership] = cython.NULL
     here: uint32_t = cython.cast(uint32_t, group.here.members.size())
@@ -217,6 +242,24 @@ def route_arrived(r, p):
     _deliver_plain(r, p, entry)
     if entry.reactors:
         _mail_to_reactors(r, p, entry)
+
+
+def route_to_group(r, p, filter, group):
+    """What another node has passed on for a member of a shared group here. Where none is left it is refused,
+    so that the publisher sends it again.
+    """
+    lock_shared(r.common.subscriptions)
+    found: cython.pointer[SharedGroup] = find_group_by_name(r.common.subscriptions, filter, group)
+    number: uint64_t = 0 if found == cython.NULL else found.id
+    unlock_shared(r.common.subscriptions)
+    entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(p.topic))
+    known: cython.pointer[Group] = find_cached_group(entry, number)
+    p.reported = entry.plugins & PLUGIN_DELIVERED
+    if known == cython.NULL or not known.local:
+        note_drop(r, cython.NULL, C_DROPPED_NO_GROUP_MEMBER, 1)
+        p.refused = RC_IMPLEMENTATION_SPECIFIC_ERROR
+    else:
+        _deliver_locally(r, p, known)
 
 
 def route_message(r, message):

@@ -11,10 +11,10 @@ from tidemq.engine.base.system cimport pthread_cond_t, pthread_mutex_t
 cdef enum:
     NODES_MAX = 16               # slots for other nodes
     NODE_BATCH_MAGIC = 0x424E4D54    # "TMNB", on machines with the byte order that all have
-    NODE_BATCH_FORMAT = 1
+    NODE_BATCH_FORMAT = 2
 
 cdef enum:   # the kind of a NodeRecord
-    NODE_MESSAGE = 1             # then topic, properties with their length before them, payload
+    NODE_MESSAGE = 1             # then, if it is for a shared group, `$share/group/filter`; topic, properties with their length before them, payload
     NODE_ANSWER = 2              # to the question `clock`: `reason`
 
 cdef enum:   # flags of a NODE_MESSAGE
@@ -32,7 +32,7 @@ cdef struct NodeRecord:          # 32 bytes
     uint8_t flags
     uint8_t reason
     uint16_t topic_size
-    uint16_t spare               # 0
+    uint16_t group_size          # 0: it is for plain subscribers
     uint32_t properties_size     # 0: none
     uint32_t payload_size
     uint64_t clock               # of the message's id, by which it is answered; 0: it has none
@@ -60,3 +60,4 @@ cdef cppclass NodeHub:
     bool waiting                 # somebody waits to take them; under lock
     bool poked                   # and is to look about; under lock
     bool closed                  # nothing more goes out; under lock
+    bool prefers_own             # a shared group's members here get its messages, as long as there are any; constant

@@ -31,12 +31,20 @@ cdef struct GroupShare:          # of a shared group: its members on another rea
     uint16_t reactor
     uint32_t members
 
+cdef struct NodeShare:           # and on another node
+    uint8_t node
+    uint32_t members
+
 cdef cppclass Group:             # a shared group that a topic goes to
     uint64_t number
     bool stored                  # has a member whose session is stored
     LocalGroup* here
     vector[GroupShare] elsewhere # as the cache saw them
     uint32_t elsewhere_count     # members in all of them
+    bool local                   # it has sessions of this node, online or not
+    vector[NodeShare] nodes      # other nodes that have sessions in it
+    uint32_t nodes_count         # members online in all of them
+    string text                  # where there are such: `$share/group/filter`
 
 cdef cppclass CacheEntry:
     uint64_t version             # of the index when it was matched, or since found to hold

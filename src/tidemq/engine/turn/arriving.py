@@ -27,7 +27,7 @@ from cython.cimports.tidemq.engine.link.replies import span_of
 from cython.cimports.tidemq.engine.queues.cache import find_receivers
 from cython.cimports.tidemq.engine.queues.forwarding import answer_node, release_held_back
 from cython.cimports.tidemq.engine.queues.promises import promise_node
-from cython.cimports.tidemq.engine.queues.routing import route_arrived
+from cython.cimports.tidemq.engine.queues.routing import route_arrived, route_to_group
 from cython.cimports.tidemq.engine.state.mail import MAIL_KEPT, Mail
 from cython.cimports.tidemq.engine.state.nodes import (
     NODE_ANSWER,
@@ -42,6 +42,7 @@ from cython.cimports.tidemq.engine.state.wall_clock import id_offset, raise_ids
 from cython.cimports.tidemq.engine.state.work import begin_work, is_enough
 from cython.cimports.tidemq.wire.cursor import Cursor, read_varint
 from cython.cimports.tidemq.wire.protocol import FAULT_NONE, RC_QUOTA_EXCEEDED, Span
+from cython.cimports.tidemq.wire.topics import SharedFilter, split_shared
 from cython.operator import dereference
 
 _RECORDS_A_TURN = cython.declare(cython.int, 4096)
@@ -97,6 +98,7 @@ def _continue_arrived(r):
         else:
             _take_message(r, batch, cython.address(record), at)
         batch.at += cython.sizeof(NodeRecord)
+        batch.at += record.group_size
         batch.at += record.topic_size
         batch.at += record.properties_size
         batch.at += record.payload_size
@@ -115,10 +117,12 @@ def _raise_ids(r, clock):
 
 
 def _take_message(r, batch, record, at):
-    """``at``: its topic, properties with their length, and payload."""
+    """``at``: the group that it is for, if any; its topic, properties with their length, and payload."""
     node: uint8_t = batch.node
     passage: Passage
     empty_passage(cython.address(passage))
+    whole: Span = Span(at, record.group_size)
+    at += record.group_size
     passage.topic = Span(at, record.topic_size)
     at += record.topic_size
     if record.properties_size:
@@ -147,7 +151,11 @@ def _take_message(r, batch, record, at):
             passage.id.origin = batch.origin
     if asks:
         passage.token = next_token(r)
-    route_arrived(r, cython.address(passage))
+    if whole.size:
+        group: SharedFilter = split_shared(whole)
+        route_to_group(r, cython.address(passage), group.filter, group.group)
+    else:
+        route_arrived(r, cython.address(passage))
     if asks and (passage.kept or passage.answers):
         promise_node(r, cython.address(passage), node, record.clock)
     elif asks:
