@@ -212,6 +212,26 @@ async def test_a_shared_group_has_members_on_all_nodes(cluster: Cluster) -> None
             task.cancel()
 
 
+async def test_what_waits_for_a_shared_group_finds_its_members(cluster: Cluster) -> None:
+    """Also where they are on another node, and where the node that has queued it is gone."""
+    one, two, three = await cluster.meet("one", "two", "three")
+    async with client(one, "ann") as ann:
+        await ann.subscribe("$share/g/a/#", qos=1)
+    async with client(one, "publisher", clean_start=True) as publisher:
+        for number in range(300):
+            await publisher.publish("a/1", b"%d" % number, qos=1)
+    async with client(two, "bob") as bob:
+        await bob.subscribe("$share/g/a/#", qos=1)
+        assert [await receive(bob) for _ in range(300)] == [b"%d" % number for number in range(300)]
+    async with client(two, "publisher", clean_start=True) as publisher:
+        for number in range(300):
+            await publisher.publish("a/1", b"%d" % number, qos=1)
+    await two.stop()
+    async with client(three, "cem") as cem:
+        await cem.subscribe("$share/g/a/#", qos=1)
+        assert {await receive(cem) for _ in range(300)} == {b"%d" % number for number in range(300)}
+
+
 async def test_subscriptions_of_other_nodes_are_no_sessions_here(
     cluster: Cluster, unused_tcp_port: int
 ) -> None:

@@ -22,11 +22,15 @@ ID = slice(9, 25)  # of a queue row's key
 
 
 class Moves(StoreAccess):
-    """Remembers, on the keeper's thread, which sessions have left and which have arrived."""
+    """Remembers, on the keeper's thread, which sessions have left and which have arrived; what has become of
+    messages that were given to shared groups, and which of their queues were let go.
+    """
 
     def __init__(self, _: Engine) -> None:
         self.left: list[tuple[bytes, int, bool]] = []
         self.arrived: list[tuple[bytes, bool]] = []
+        self.given: dict[int, int] = {}
+        self.let_go: list[tuple[bytes, int]] = []
         self._late: list[tuple[bytes, int, bool]] = []  # in works that failed
 
     def take_work(self, timeout_s: float, *, described: bool = False) -> StoreWork | None:
@@ -42,6 +46,8 @@ class Moves(StoreAccess):
 
     def answer(self, work: StoreWork, reason: int = 0) -> None:
         super().answer(work, reason)
+        self.given.update(work.given)
+        self.let_go += work.let_go
         if reason == 0:
             self.left += self._late + work.left
             self._late.clear()

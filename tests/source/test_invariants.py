@@ -39,6 +39,7 @@ FEWER: dict[str, str] = {  # than two invariants, and why
     "clients/finding": "asks once; one of its own",
     "clients/leaving": "what `sessions` has of one that ends",
     "queues/doubles": "a set of ids that nothing else looks at",
+    "queues/giving": "what `routing` and `promises` have",
     "queues/outside_rows": "what `queueing` has, which has more than two; one of its own",
     "clients/releasing": "what `holding` has, which has more than two",
     "turn/scheduling": "two system calls",

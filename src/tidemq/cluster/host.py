@@ -145,7 +145,11 @@ class ClusterHost:
             *((self._server.counts,) if self._server is not None else ()),
             *((self._transport.counts,) if self._transport is not None else ()),
             *((self._neighbours.counts,) if self._neighbours is not None else ()),
-            *((keeper.moves.counts, keeper.exchange.counts) if keeper is not None else ()),
+            *(
+                (keeper.moves.counts, keeper.shared.counts, keeper.exchange.counts)
+                if keeper is not None
+                else ()
+            ),
         ]
         for part in parts:
             counts.update(part)

@@ -31,6 +31,7 @@ from tidemq.cluster.operations import GROUP, SESSION, Operation, Owner, Stamp
 from tidemq.cluster.promises import Acks, Degraded, Promises
 from tidemq.cluster.records import FORMAT, Record
 from tidemq.cluster.rows import Entry
+from tidemq.cluster.shared_queues import SharedQueues
 from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, removal
 from tidemq.cluster.stored_rows import StoredRows, id_bytes
 from tidemq.cluster.stored_tables import FAMILY
@@ -170,6 +171,9 @@ class ClusterKeeper(Keeper):
         self.moves = Moves(
             self.node, self.conversion, self._store, self._access, self._links, self._write, time.monotonic()
         )
+        self.shared = SharedQueues(
+            self.node, self.rows, self.conversion, self._store, self._access, self._write
+        )
         self._kept = self.node.last
 
     def _new_number(self) -> int:
@@ -204,10 +208,12 @@ class ClusterKeeper(Keeper):
                 self._access.load_received(key)
 
     def _load_shared(self) -> None:
-        """A group without members here keeps its rows: other nodes may have some."""
+        """Where a group has no members here, other nodes may have some."""
         for key, value in self._store.scan("shared"):
             if self._access.load_shared(key, value):
                 self.conversion.know(int.from_bytes(key), Owner(GROUP, value.decode()))
+            else:
+                self.shared.let_go(value.decode(), int.from_bytes(key))
 
     def _queue_rows(self) -> Iterator[Row]:
         for key, value in self._store.scan("queue"):
@@ -302,6 +308,10 @@ class ClusterKeeper(Keeper):
             self.moves.left(client.decode(), place, here=here)
         for client, here in work.arrived:
             self.moves.arrived(client.decode(), here)
+        for group, number in work.let_go:
+            self.shared.let_go(group.decode(), number)
+        if work.given:
+            self.shared.given(work.given)
         super()._do_the_rest(work)
 
     def _answer(self, work: StoreWork, reason: int = 0) -> None:
@@ -460,6 +470,7 @@ class ClusterKeeper(Keeper):
             self._tell_engine()
             if self._serves:
                 self.moves.advance(now)
+                self.shared.advance(self.moves.orphaned, now)
             self._giver.tend(now)
             self._take_snapshot(now)
         except StoreError as error:

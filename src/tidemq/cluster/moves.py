@@ -103,6 +103,7 @@ class Moves:
         self._orphans: dict[int, Iterator[str]] = {}  # sessions of dead nodes, by node
         self._settled: set[int] = set()  # dead nodes that have none any more
         self._looked_at = now
+        self.orphaned: list[int] = []  # dead nodes whose sessions and queues are this node's to take
         self.counts: Counter[str] = Counter()
 
     @property
@@ -362,9 +363,9 @@ class Moves:
         for each in [each for each in self._orphans if each not in dead]:
             del self._orphans[each]
         self._settled.intersection_update(dead)
-        for each in dead:
-            if next_in_ring(live, each) == self._node.incarnation:
-                self._take_over(each)
+        self.orphaned = [each for each in dead if next_in_ring(live, each) == self._node.incarnation]
+        for each in self.orphaned:
+            self._take_over(each)
         if now - self._looked_at > AGAIN_S:
             self._looked_at = now
             self._settle([each for each in dead if each not in self._settled])

@@ -17,6 +17,7 @@ from tidemq.store import Store, Write
 
 REMEMBERED_MAX = 100_000  # owners
 LETTER = b"o"
+ELSEWHERE = "elsewhere/"  # before a group's name, which begins with `$share/`
 
 
 class Owners:
@@ -33,6 +34,10 @@ class Owners:
         """The highest number that any queue has."""
         rows = self._store.scan(FAMILY, LETTER)
         return max((number for _, text in rows for number in decode("Q*", text)[0]), default=0)
+
+    def elsewhere(self, owner: Owner) -> int:
+        """Where the messages of a group go that another node serves: no queue of the engine's."""
+        return self.current(Owner(owner.kind, ELSEWHERE + owner.name))
 
     def numbers(self, owner: Owner) -> tuple[int, ...]:
         """All of an owner's; empty: it has none."""

@@ -133,6 +133,16 @@ class EntryLayout:
         """As in `Layout`."""
         return self._scan(b"q")
 
+    def groups(self) -> list[Owner]:
+        """Those that have entries; one look for each."""
+        found: list[Owner] = []
+        prefix = b"q" + bytes([GROUP])
+        after = b""
+        while row := next(iter(self._store.scan(FAMILY, prefix, after)), None):
+            found.append(decode("owner stamp", row[0][1:])[0])
+            after = b"q" + encode("owner", found[-1]) + b"\xff" * 17
+        return found
+
     def queue_of(self, owner: Owner, message_id: Stamp) -> int:
         """The number of the queue that has it; 0: it is not there."""
         text = self._store.get(FAMILY, self._key(owner, message_id))
@@ -174,6 +184,8 @@ class EntryLayout:
             number = place
         elif before is not None and owner.kind == GROUP:
             number = int.from_bytes(before[:8])
+        elif owner.kind == GROUP:
+            number = self._owners.elsewhere(owner)
         elif before is None or self._is_shown(owner, value):
             number = self._owners.current(owner)
         else:
@@ -376,6 +388,18 @@ class StoredRows(Rows):
     @property
     def has_changes(self) -> bool:
         return any(table.changed for table in self._tables)
+
+    def groups(self) -> list[Owner]:
+        """Shared groups for which something waits, on whatever node."""
+        return self._entries.groups()
+
+    def waiting(self, owner: Owner) -> Iterator[tuple[Stamp, Entry]]:
+        """The entries of an owner, in the order of ids, as of the last `confirm`."""
+        return self._entries.load_each(owner)
+
+    def queue_of(self, owner: Owner, message_id: Stamp) -> int:
+        """The number of the queue that an entry is in; 0: it is not there. As of the last `confirm`."""
+        return self._entries.queue_of(owner, message_id)
 
     def place(self, owner: Owner, message_id: Stamp, number: int) -> None:
         """An entry of a group that is about to be added goes into this queue of the group's."""

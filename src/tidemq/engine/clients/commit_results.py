@@ -31,12 +31,14 @@ from cython.cimports.tidemq.engine.queues.agreement import accept_offer, close_o
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
 from cython.cimports.tidemq.engine.queues.forwarding import answer_node
+from cython.cimports.tidemq.engine.queues.giving import tell_given
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.queues.promises import mail_kept
 from cython.cimports.tidemq.engine.queues.received_identifiers import forget_received
 from cython.cimports.tidemq.engine.queues.sessions import end_removals, subscription_turn
 from cython.cimports.tidemq.engine.state.client import Connection, Session
 from cython.cimports.tidemq.engine.state.handles import connection_of, handle_of
+from cython.cimports.tidemq.engine.state.nodes import NODES_MAX
 from cython.cimports.tidemq.engine.state.promise import (
     PROMISE_ACK,
     PROMISE_BACKLOG,
@@ -186,6 +188,9 @@ def _settle_debt(r, c):
 
 def _keep_published(r, promise, slot):
     """``slot``: where the promise was."""
+    if promise.node > NODES_MAX:
+        tell_given(r, promise.asked, promise.reason)
+        return
     if promise.node:
         answer_node(r, promise.node - 1, promise.asked, promise.reason)
         return

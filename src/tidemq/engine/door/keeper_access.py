@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import cython
 from cython.cimports.libc.stdint import int64_t, uint64_t
+from cython.cimports.libc.stdlib import free
 from cython.cimports.libcpp.memory import make_unique, unique_ptr
 from cython.cimports.libcpp.string import string
 from cython.cimports.libcpp.string_view import string_view
@@ -55,12 +56,14 @@ from cython.cimports.tidemq.engine.index.subscriptions import (
 )
 from cython.cimports.tidemq.engine.journal.journal import give_section, open_journal
 from cython.cimports.tidemq.engine.link.mail import new_letter, new_mail, post_directly
+from cython.cimports.tidemq.engine.queues.queueing import free_rows
 from cython.cimports.tidemq.engine.state.arrival import Arrival
 from cython.cimports.tidemq.engine.state.mail import (
     MAIL_ADDED,
     MAIL_ADOPT,
     MAIL_ANSWER_SESSION,
     MAIL_EXPIRED,
+    MAIL_GIVE,
     MAIL_RELEASE,
     MAIL_REMOVED,
     MAIL_ROWS,
@@ -299,6 +302,30 @@ class StoreAccess:
         mail.letter = new_letter()
         mail.letter.text = string_of(client_id)
         post_directly(common.reactors[reactor], cython.address(mail))
+        return True
+
+    def give(self, group: str, row: tuple, token: int) -> bool:
+        """A message of a shared group, ``$share/group/filter``, that waits in a queue of a node which is
+        dead, or has no members online: to one of its members, on whatever node, or into a queue here.
+        ``row``: key, value and payload. False where it cannot be read. Else ``StoreWork.given`` has the token,
+        and 0 when it is kept, or the reason code why it is not.
+        """
+        self._check_running()
+        name: bytes = group.encode()
+        common: cython.pointer[Common] = self.engine.common
+        rows: cython.pointer[StoredRows] = make_rows(common, [row], [])
+        if rows.rows.empty():
+            free_rows(common.reactors[0], rows)
+            return False
+        mail: Mail = new_mail(MAIL_GIVE)
+        mail.number = token
+        mail.message = rows.rows[0].message
+        mail.message.counted = False  # it gets an id of its own
+        free(rows.rows[0].subscription_ids)
+        del rows
+        mail.letter = new_letter()
+        mail.letter.text = string_of(name)
+        post_directly(reactor_for(common, name), cython.address(mail))
         return True
 
     def raise_ids(self, clock: int) -> None:

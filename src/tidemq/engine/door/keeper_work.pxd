@@ -18,6 +18,8 @@ cdef class StoreWork:
     cdef readonly list purges
     cdef readonly list left
     cdef readonly list arrived
+    cdef readonly list given
+    cdef readonly list let_go
     cdef readonly bint adds
     cdef readonly bint outdated
     cdef readonly unsigned long long streams

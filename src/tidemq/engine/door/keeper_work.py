@@ -57,7 +57,9 @@ from cython.cimports.tidemq.engine.state.section import (
     RECORD_ARRIVED,
     RECORD_DELETE,
     RECORD_EXPIRE,
+    RECORD_GIVEN,
     RECORD_LEFT,
+    RECORD_LET_GO,
     RECORD_PURGE,
     RECORD_PUT,
     RECORD_READ,
@@ -109,6 +111,10 @@ class StoreWork:
     the next place of the outbox, and whether there was one. ``arrived``: sessions that ``StoreAccess.adopt``
     has brought: client id, and whether it is here, or was refused because one of that name or queue is here
     or is just being removed; so it is whether or not the work fails.
+
+    ``given``: of messages that ``StoreAccess.give`` took, the token, and 0 or the reason code why none of the
+    group takes it. ``let_go``: queues of shared groups that the engine has no more, as all members that are
+    online are on other nodes: group and number.
     """
 
     def __cinit__(self) -> None:
@@ -124,6 +130,8 @@ class StoreWork:
         self.purges = []
         self.left = []
         self.arrived = []
+        self.given = []
+        self.let_go = []
 
 
 def _wait(common, timeout_ns):
@@ -271,6 +279,10 @@ def _convert_section(work, section):
             work.left.append(_left(record))
         elif record.kind == RECORD_ARRIVED:
             work.arrived.append((_text(record.key), record.status != 0))
+        elif record.kind == RECORD_GIVEN:
+            work.given.append((record.sequence, record.status))
+        elif record.kind == RECORD_LET_GO:
+            work.let_go.append((_text(record.key), record.sequence))
         elif work.described is not None:
             _describe_record(work.common, record, work.described)
         else:

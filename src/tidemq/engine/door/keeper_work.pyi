@@ -10,6 +10,8 @@ class StoreWork:
     purges: list[bytes]
     left: list[tuple[bytes, int, bool]]
     arrived: list[tuple[bytes, bool]]
+    given: list[tuple[int, int]]
+    let_go: list[tuple[bytes, int]]
     adds: bool
     outdated: bool
     streams: int

@@ -8,7 +8,7 @@ from tidemq.wire.protocol cimport Span
 
 cdef void route(Reactor* r, Passage* p) noexcept nogil
 cdef void route_arrived(Reactor* r, Passage* p) noexcept nogil
-cdef void route_to_group(Reactor* r, Passage* p, Span filter, Span group) noexcept nogil
+cdef void route_to_group(Reactor* r, Passage* p, Span filter, Span group, bint anywhere) noexcept nogil
 cdef void route_message(Reactor* r, Message* message) noexcept nogil
 cdef void deliver_mailed(Reactor* r, Message* message, uint64_t token, bint offered) noexcept nogil
 cdef void deliver_to_group(

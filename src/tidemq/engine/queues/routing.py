@@ -244,9 +244,9 @@ def route_arrived(r, p):
         _mail_to_reactors(r, p, entry)
 
 
-def route_to_group(r, p, filter, group):
-    """What another node has passed on for a member of a shared group here. Where none is left it is refused,
-    so that the publisher sends it again.
+def route_to_group(r, p, filter, group, anywhere):
+    """For a member of a shared group alone: here, as another node has passed it on, or ``anywhere``. Where
+    there is none any more it is refused, so that it is sent again.
     """
     lock_shared(r.common.subscriptions)
     found: cython.pointer[SharedGroup] = find_group_by_name(r.common.subscriptions, filter, group)
@@ -255,7 +255,9 @@ def route_to_group(r, p, filter, group):
     entry: cython.pointer[CacheEntry] = find_receivers(r, cython.address(p.topic))
     known: cython.pointer[Group] = find_cached_group(entry, number)
     p.reported = entry.plugins & PLUGIN_DELIVERED
-    if known == cython.NULL or not known.local:
+    if known != cython.NULL and anywhere:
+        _deliver_to_group(r, p, known)
+    elif known == cython.NULL or not known.local:
         note_drop(r, cython.NULL, C_DROPPED_NO_GROUP_MEMBER, 1)
         p.refused = RC_IMPLEMENTATION_SPECIFIC_ERROR
     else:

@@ -1,4 +1,5 @@
 from libc.stdint cimport uint32_t, uint64_t
+from libcpp.string cimport string
 
 from tidemq.engine.state.client cimport LocalGroup, Membership, Session
 from tidemq.engine.state.queue cimport Entry
@@ -20,5 +21,7 @@ cdef void _give(Reactor* r, Session* shard, Entry* entry, Membership* member) no
 cdef void _serve(Reactor* r, LocalGroup* group, Session* shard, uint32_t* left) noexcept nogil
 cdef void _forget_shard(Reactor* r, Session* shard) noexcept nogil
 cdef void _move_shard(Reactor* r, Session* shard, int target) noexcept nogil
-cdef bint _find_elsewhere(Reactor* r, uint64_t group, int* elsewhere) noexcept nogil
+cdef bint _is_settled(Reactor* r, Session* shard) noexcept nogil
+cdef void _let_go(Reactor* r, Session* shard, string* text) noexcept nogil
+cdef bint _find_elsewhere(Reactor* r, uint64_t group, int* elsewhere, string* away) noexcept nogil
 cdef bint _tend_empty(Reactor* r, size_t at) noexcept nogil

@@ -13,13 +13,20 @@ from cython.cimports.tidemq.engine.base.asserting import ASSERTS, holds, may_tou
 from cython.cimports.tidemq.engine.base.locks import lock, unlock
 from cython.cimports.tidemq.engine.base.message import Passage, close_passage, copy_passage, open_passage
 from cython.cimports.tidemq.engine.base.steps import count_steps
+from cython.cimports.tidemq.engine.index.interest import whole_filter
 from cython.cimports.tidemq.engine.index.subscriptions import (
     SharedGroup,
     find_group,
     lock_shared,
     unlock_shared,
 )
-from cython.cimports.tidemq.engine.journal.journal import last_section, next_id, put_value, remove_row
+from cython.cimports.tidemq.engine.journal.journal import (
+    last_section,
+    next_id,
+    put_value,
+    remove_row,
+    tell_store,
+)
 from cython.cimports.tidemq.engine.journal.rows import append_u64
 from cython.cimports.tidemq.engine.link.backpressure import end_strain, is_waited_for, relieve, stop_waiting
 from cython.cimports.tidemq.engine.link.mail import new_mail
@@ -37,11 +44,11 @@ from cython.cimports.tidemq.engine.queues.groups import (
 )
 from cython.cimports.tidemq.engine.queues.outbox import entry_at, forget_entry
 from cython.cimports.tidemq.engine.queues.queueing import evict_waiting, make_stored, request_rows
-from cython.cimports.tidemq.engine.queues.sessions import end_session, new_session
+from cython.cimports.tidemq.engine.queues.sessions import end_session, forget_session, new_session
 from cython.cimports.tidemq.engine.state.client import LocalGroup, Membership, Session
 from cython.cimports.tidemq.engine.state.mail import MAIL_SHARD, Mail
 from cython.cimports.tidemq.engine.state.queue import DONE, ROW_NONE, Entry, Outbox
-from cython.cimports.tidemq.engine.state.section import FAMILY_SHARED, RECORD_ADD
+from cython.cimports.tidemq.engine.state.section import FAMILY_SHARED, RECORD_ADD, RECORD_LET_GO
 
 # where an empty shard's outbox begins: what comes back goes in before its head
 _FIRST_PLACE = cython.declare(uint64_t, 4294967296)
@@ -67,10 +74,7 @@ def _make_shard(r, group, stored):
     lock_shared(r.common.subscriptions)
     found: cython.pointer[SharedGroup] = find_group(r.common.subscriptions, group)
     if found != cython.NULL:
-        filter.append(cython.cast(cython.p_char, b"$share/"))
-        filter.append(cython.cast(cython.p_char, found.name.data), found.name.size)
-        filter.push_back(0x2F)  # '/'
-        filter.append(cython.cast(cython.p_char, found.filter.data), found.filter.size)
+        filter = whole_filter(found.filter, found.name)
     unlock_shared(r.common.subscriptions)
     if found == cython.NULL:
         return cython.NULL
@@ -222,17 +226,22 @@ def _forget_shard(r, shard):
             break
 
 
+def _is_settled(r, shard):
+    """Whether nothing of a stored shard is on its way to or from the store, or offered."""
+    if shard.stored.offered:
+        return False
+    evict_waiting(r, shard)
+    if shard.stored.leaving == 0:
+        shard.stored.leaving = last_section(r)
+    if shard.stored.reading or shard.stored.leaving > r.committed:
+        return False
+    return shard.outbox.head == shard.outbox.tail
+
+
 def _move_shard(r, shard, target):
     """Sends a shard to another reactor, once nothing of it is on its way to or from the store, or offered."""
     if shard.stored != cython.NULL:
-        if shard.stored.offered:
-            return
-        evict_waiting(r, shard)
-        if shard.stored.leaving == 0:
-            shard.stored.leaving = last_section(r)
-        if shard.stored.reading or shard.stored.leaving > r.committed:
-            return
-        if shard.outbox.head != shard.outbox.tail:
+        if not _is_settled(r, shard):
             return
         shard.stored.leaving = 0
         lock(cython.address(r.common.registry_lock))
@@ -254,9 +263,24 @@ def adopt_shard(r, shard):
     make_due(r, group)
 
 
-def _find_elsewhere(r, group, elsewhere):
-    """Another reactor that has a member of the group online, or -1. False: the group is gone."""
+def _let_go(r, shard, text):
+    """Only other nodes have members of the group online: once nothing of the shard is on its way, it is the
+    store's thread that gives its messages to them.
+    """
+    if not _is_settled(r, shard):
+        return
+    tell_store(r, RECORD_LET_GO, text).sequence = shard.number
+    _forget_shard(r, shard)
+    forget_session(r, shard)
+
+
+def _find_elsewhere(r, group, elsewhere, away):
+    """Another reactor that has a member of the group online, or -1. ``away``: where it is other nodes alone
+    that have, the whole filter, else nothing. False: the group is gone.
+    """
     reactor: uint32_t
+    slot: uint32_t
+    online: uint32_t = 0
     elsewhere[0] = -1
     lock_shared(r.common.subscriptions)
     found: cython.pointer[SharedGroup] = find_group(r.common.subscriptions, group)
@@ -264,6 +288,10 @@ def _find_elsewhere(r, group, elsewhere):
         for reactor in range(found.reactors):
             if found.online[reactor] and reactor != r.index:
                 elsewhere[0] = reactor
+        for slot in range(16 if found.nodes else 0):
+            online += found.online_there[slot]
+        if online and elsewhere[0] < 0:
+            away[0] = whole_filter(found.filter, found.name)
     unlock_shared(r.common.subscriptions)
     return found != cython.NULL
 
@@ -272,13 +300,19 @@ def _tend_empty(r, at):
     """A group without a member here: its shards move to one, or end with the group. False: it is gone."""
     group: cython.pointer[LocalGroup] = r.group_list[at]
     elsewhere: cython.int
+    away: string
     index: cython.size_t = group.shards.size()
-    if _find_elsewhere(r, group.number, cython.address(elsewhere)):
+    if _find_elsewhere(r, group.number, cython.address(elsewhere), cython.address(away)):
         while index > 0 and elsewhere >= 0 and not r.stopping and group.handbacks == 0:
             index -= 1
             count_steps(1)
             if holds_any(group.shards[index]):
                 _move_shard(r, group.shards[index], elsewhere)
+        while index > 0 and not away.empty() and not r.stopping and group.handbacks == 0:
+            index -= 1
+            count_steps(1)
+            if group.shards[index].stored != cython.NULL and holds_any(group.shards[index]):
+                _let_go(r, group.shards[index], cython.address(away))
         if elsewhere < 0:
             for index in range(group.shards.size()):
                 stop_waiting(r, group.shards[index])  # nobody takes from it

@@ -39,6 +39,7 @@ cdef enum:   # the kind of a Mail
     MAIL_TAKEN                   # `number`: queue; `pointer`: StoredRows, ids and bytes, that somebody else has removed
     MAIL_RELEASE                 # `text`: client id of the session that leaves
     MAIL_ADOPT                   # `pointer`: Arrival
+    MAIL_GIVE                    # a message for one member of the shared group `text`, as `number`
     MAIL_RULES                   # `pointer`: the Policy that counts from now on, held
     MAIL_TOPIC_RULES             # `pointer`: the TopicRules that count from now on, held
     MAIL_ROSTER                  # `pointer`: a Roster that is to be answered

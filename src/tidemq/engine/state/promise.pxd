@@ -37,7 +37,7 @@ cdef struct Promise:             # what is done when a section is committed
     uint64_t early               # of an offer: the section that holds what was kept before the answers; 0: none
     bool undone                  # the store did not take it
     bool recorded                # of an offer: its rows are in `section`
-    uint8_t node                 # 1 + the number of the node that is told; 0: none
+    uint8_t node                 # 1 + the number of the node that is told, NODES_MAX: the keeper is; 0: none
     uint64_t asked               # the question that it is the answer to
     bool first                   # to a publisher: nothing that it is owed stands before this
     uint32_t next                # the slot of what it is owed next, or of a free slot the next free one; 0: none

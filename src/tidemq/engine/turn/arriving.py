@@ -153,7 +153,7 @@ def _take_message(r, batch, record, at):
         passage.token = next_token(r)
     if whole.size:
         group: SharedFilter = split_shared(whole)
-        route_to_group(r, cython.address(passage), group.filter, group.group)
+        route_to_group(r, cython.address(passage), group.filter, group.group, False)
     else:
         route_arrived(r, cython.address(passage))
     if asks and (passage.kept or passage.answers):

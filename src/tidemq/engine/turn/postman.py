@@ -38,6 +38,7 @@ from cython.cimports.tidemq.engine.queues.agreement import settle_offer
 from cython.cimports.tidemq.engine.queues.arrivals import begin_arrival, free_arrival
 from cython.cimports.tidemq.engine.queues.backlogs import begin_backlog
 from cython.cimports.tidemq.engine.queues.delivery import send_waiting
+from cython.cimports.tidemq.engine.queues.giving import give_to_group
 from cython.cimports.tidemq.engine.queues.outside_rows import note_added, note_taken
 from cython.cimports.tidemq.engine.queues.queueing import accept_rows, expire_rows, forget_rows, free_rows
 from cython.cimports.tidemq.engine.queues.routing import deliver_mailed, deliver_to_group, route_message
@@ -66,6 +67,7 @@ from cython.cimports.tidemq.engine.state.mail import (
     MAIL_EXPIRED,
     MAIL_FAILED,
     MAIL_FED,
+    MAIL_GIVE,
     MAIL_GO,
     MAIL_GROUP,
     MAIL_INQUIRY,
@@ -272,6 +274,8 @@ def handle_mail(r, mail):
         deliver_to_group(r, mail.message, mail.number, mail.token, mail.offered)
     elif kind == MAIL_PUBLISH:
         route_message(r, mail.message)
+    elif kind == MAIL_GIVE:
+        give_to_group(r, mail.message, span_of(mail.letter.text), mail.number)
     elif kind == MAIL_KEPT:
         answer_kept(r, mail)
     elif kind == MAIL_GO:

@@ -1,0 +1,130 @@
+"""What waits for a shared group, and is served by nobody: given to the group again, on the keeper's thread.
+
+A message that waits is served by the node that queued it. Where that is dead, the next in the ring gives its
+messages to the group's members, wherever they are; so does a node whose own members are away while others
+have some online. Who takes one adds it under a new id, and when that is kept it is removed where it waited. A
+node that dies in between gives it twice: to a shared group, across a death, messages come at least once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tidemq.cluster import operations as ops
+from tidemq.cluster.conversion import Conversion
+from tidemq.cluster.node import Node
+from tidemq.cluster.operations import GROUP, Operation, Owner, Stamp
+from tidemq.cluster.stored_rows import StoredRows, id_bytes
+from tidemq.store import Store
+from tidemq.store.rows import IDLE, IN_FLIGHT
+
+if TYPE_CHECKING:
+    from tidemq.engine import StoreAccess
+
+GIVEN_AT_ONCE = 256  # messages that nobody has answered for
+AGAIN_S = 5.0  # after all of a queue was given, or refused, until it is looked at again
+
+Waiting = Iterator[tuple[Owner, Stamp]]
+
+
+class SharedQueues:
+    """`write` makes one batch durable. `counts`: `cluster_shared_given`, `cluster_shared_refused`: messages
+    that found a member or a queue, or that are tried again.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        rows: StoredRows,
+        conversion: Conversion,
+        store: Store,
+        access: StoreAccess,
+        write: Callable[[list[Operation]], None],
+    ) -> None:
+        self._node = node
+        self._rows = rows
+        self._conversion = conversion
+        self._store = store
+        self._access = access
+        self._write = write
+        self._tokens = itertools.count(1)
+        self._given: dict[int, tuple[Owner, Stamp]] = {}  # by token
+        self._queues: dict[tuple[int, int], Waiting] = {}  # by dead node, or own queue: what is to be given
+        self._rest_until: dict[tuple[int, int], float] = {}  # and when they are looked at again
+        self._let_go: dict[int, Owner] = {}  # own queues that the engine does not serve
+        self.counts: Counter[str] = Counter()
+
+    def let_go(self, group: str, number: int) -> None:
+        """The engine has a queue no more: all members that are online are on other nodes."""
+        self._conversion.forget(number)
+        self._let_go[number] = Owner(GROUP, group)
+
+    def advance(self, orphans: list[int], now: float) -> None:
+        """Gives some. `orphans`: dead nodes whose next in the ring this node is."""
+        wanted = {(each, 0): None for each in orphans} | {(0, number): None for number in self._let_go}
+        for key in [key for key in self._queues if key not in wanted]:
+            del self._queues[key]
+        self._rest_until = {key: until for key, until in self._rest_until.items() if key in wanted}
+        for key in wanted:
+            if self._rest_until.get(key, 0.0) <= now and len(self._given) < GIVEN_AT_ONCE:
+                self._give_of(key, now)
+
+    def _give_of(self, key: tuple[int, int], now: float) -> None:
+        dead, number = key
+        if key not in self._queues:
+            self._queues[key] = self._of_node(dead) if dead else self._of_queue(number)
+        room = GIVEN_AT_ONCE - len(self._given)
+        some = list(itertools.islice(self._queues[key], room))
+        for owner, message_id in some:
+            self._give(owner, message_id)
+        if len(some) < room:
+            del self._queues[key]
+            self._rest_until[key] = now + AGAIN_S
+            if number and not any(owner == self._let_go[number] for owner, _ in self._given.values()):
+                self._end(number)
+
+    def _of_node(self, dead: int) -> Waiting:
+        """What a node has queued, in the order of ids within each group."""
+        for owner in self._rows.groups():
+            for message_id, entry in self._rows.waiting(owner):
+                if entry.adds[0].dot.incarnation == dead:
+                    yield owner, message_id
+
+    def _of_queue(self, number: int) -> Waiting:
+        owner = self._let_go[number]
+        for message_id, _ in self._rows.waiting(owner):
+            if self._rows.queue_of(owner, message_id) == number:
+                yield owner, message_id
+
+    def _give(self, owner: Owner, message_id: Stamp) -> None:
+        if (owner, message_id) in self._given.values():
+            return
+        number = self._rows.queue_of(owner, message_id)
+        keys = [struct.pack(">QB", number, status) + id_bytes(message_id) for status in (IDLE, IN_FLIGHT)]
+        payload = self._store.get("payload", id_bytes(message_id))
+        for key, value in zip(keys, self._store.get_many("queue", keys), strict=True):
+            if value is not None and payload is not None:
+                token = next(self._tokens)
+                if self._access.give(owner.name, (key, value, payload), token):
+                    self._given[token] = owner, message_id
+                return
+
+    def given(self, answers: list[tuple[int, int]]) -> None:
+        """What has become of some: token, and 0 or a reason code."""
+        removed: list[Operation] = []
+        for token, reason in answers:
+            owner, message_id = self._given.pop(token)
+            self.counts["cluster_shared_refused" if reason >= 0x80 else "cluster_shared_given"] += 1
+            if reason < 0x80 and self._rows.entries.get(owner, message_id) is not None:
+                removed.append(ops.Remove(owner, message_id))
+        self._write(removed)
+
+    def _end(self, number: int) -> None:
+        """Nothing of a queue that the engine has let go waits any more."""
+        if next(self._of_queue(number), None) is None:
+            del self._let_go[number]
+            self._store.write([("shared", struct.pack(">Q", number), None)], sync=False)
