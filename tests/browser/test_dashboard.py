@@ -18,6 +18,7 @@ from playwright.async_api import Browser, expect
 from waiting import WAIT_S, until
 
 from tidemq import Broker, Config
+from tidemq.cluster.host import ClusterHost
 
 LIVE_MS = 5000
 SERIOUS = ("serious", "critical")
@@ -324,3 +325,26 @@ async def test_a_phone_shows_all_of_it(config: Config, chromium_page: Browser) -
             assert width <= PHONE[0], view
         assert not dashboard.wrong
         client.drop()
+
+
+async def test_the_nodes_of_a_cluster_are_on_the_overview(config: Config, chromium_page: Browser) -> None:
+    password = config.data / "password"
+    password.write_text("c" * 32)
+    password.chmod(0o600)
+    node = config.model_copy(
+        update={
+            "cluster_name": "farm",
+            "cluster_node": "barn",
+            "cluster_listen": "127.0.0.1:0",
+            "cluster_password_file": str(password),
+            "data": config.data / "barn",
+        }
+    )
+    async with (
+        Broker(node, cluster=ClusterHost(node)) as broker,
+        opened(chromium_page, broker.admin_url) as dashboard,
+    ):
+        await dashboard.open()
+        row = dashboard.page.get_by_role("row", name=re.compile("^barn alive "))
+        await expect(row).to_be_visible(timeout=LIVE_MS)
+    assert not dashboard.wrong

@@ -100,6 +100,8 @@ async def test_the_rest(config: Config) -> None:
         assert [each["name"] for each in command.json("backups")] == ["first"]
         assert command.json("alarms") == []
         assert command.json("bridges") == []
+        code, output = command.run("cluster", "status")
+        assert (code, "is no node of a cluster" in output) == (1, True)
         assert command.json("watch", "a/+")[0]["messages"] == 0
         command.text("publish", "a/1", "x")
         wait_until(lambda: command.json("watched")[0]["messages"] == 1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from waiting import until
 
+from tidemq.broker.clustering import ClusterFigures
 from tidemq.cluster.keeping import ClusterKeeper, Identity
 from tidemq.engine import Engine, StoreAccess
 from tidemq.engine.door.events import SessionRequest
@@ -135,3 +137,9 @@ class LocalCluster:
 
     def counts(self) -> dict[str, int]:
         return {}
+
+    def figures(self) -> ClusterFigures | None:
+        return self.keeper.survey.figures(time.monotonic()) if self.keeper is not None else None
+
+    def problems(self) -> list[str]:
+        return []

@@ -38,20 +38,20 @@ class Cluster:
         self._addresses: list[str] = []
 
     async def start(self, name: str, **more: Any) -> Broker:
-        config = Config(
-            port=0,
-            host="127.0.0.1",
-            reactors=2,
-            data=self._folder / name,
-            cluster_name="test",
-            cluster_node=name,
-            cluster_listen="127.0.0.1:0",
-            cluster_password_file=str(self._password),
-            cluster_join=tuple(self._addresses),
-            cluster_suspect_s=SUSPECT_S,
-            sys_interval_s=0.0,  # its topics are retained, too
-            **more,
-        )
+        settings: dict[str, Any] = {
+            "port": 0,
+            "host": "127.0.0.1",
+            "reactors": 2,
+            "data": self._folder / name,
+            "cluster_name": "test",
+            "cluster_node": name,
+            "cluster_listen": "127.0.0.1:0",
+            "cluster_password_file": str(self._password),
+            "cluster_join": tuple(self._addresses),
+            "cluster_suspect_s": SUSPECT_S,
+            "sys_interval_s": 0.0,  # its topics are retained, too
+        }
+        config = Config(**{**settings, **more})
         host = ClusterHost(config)
         broker = Broker(config, cluster=host)
         await self._stack.enter_async_context(broker)

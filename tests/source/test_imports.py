@@ -75,11 +75,11 @@ ROOMS = {
         "clustering": "durability",
         "access": "acl_rules fault_log hooks host providers replay_pieces replays stream_filters",
         "authenticators": "access acl_rules circuit_breaker host providers",
-        "monitoring": "durability",
+        "monitoring": "clustering durability",
         "own_files": "access monitoring providers reload topic_rules",
         "bridging": "access acl_rules host monitoring providers",
         "event_handlers": "access bridging fault_log monitoring own_plugins program_subscription replays",
-        "admin": "access durability fault_log logs monitoring program_subscription settings",
+        "admin": "access clustering durability fault_log logs monitoring program_subscription settings",
         "preflight": "access admin bridging host listeners own_plugins own_providers providers reload "
         "topic_rules",
         "broker": "access admin authenticators bridging clustering completion durability event_handlers "

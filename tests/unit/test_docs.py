@@ -17,6 +17,8 @@ from tidemq.broker.authenticators.webhook import WEBHOOK_COUNTERS
 from tidemq.broker.durability.keeper import STORE_COUNTERS
 from tidemq.broker.replays import REPLAY_COUNTERS
 from tidemq.cli import make_app
+from tidemq.cluster.counters import CLUSTER_COUNTERS
+from tidemq.cluster.transport.settings import TRANSPORT_COUNTERS
 from tidemq.config import (
     LIMIT_RANGES,
     Config,
@@ -153,9 +155,18 @@ def test_every_counter_is_documented() -> None:
         *SCHEMA_COUNTERS,
         *WEBHOOK_COUNTERS,
         *JWKS_COUNTERS,
+        *CLUSTER_COUNTERS,
+        *TRANSPORT_COUNTERS,
     )
     assert len(documented) == len(set(documented))
     assert set(documented) == {*NAMES, "retained", "subscriptions", *control_plane, *named}
+
+
+def test_every_counter_of_a_cluster_is_named_among_them() -> None:
+    sources = [path.read_text() for path in (ROOT / "src/tidemq/cluster").rglob("*.py")]
+    lines = [line for text in sources for line in text.splitlines() if "count" in line]
+    used = set(re.findall(r'"(cluster_[a-z_]+)"', "\n".join(lines)))
+    assert set(CLUSTER_COUNTERS) <= used <= {*CLUSTER_COUNTERS, *TRANSPORT_COUNTERS}
 
 
 @pytest.mark.parametrize(
@@ -163,6 +174,7 @@ def test_every_counter_is_documented() -> None:
     [
         *("wire", "net", "engine", "broker", "stream", "store", "migration", "bench", "pipeline", "plugins"),
         "testing",
+        "cluster",
     ],
 )
 def test_every_module_has_its_place_in_the_architecture(part: str) -> None:

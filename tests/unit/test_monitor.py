@@ -25,8 +25,11 @@ from tidemq.broker.monitoring.metrics import (
     BRIDGE,
     BRIDGE_DROPS,
     BRIDGE_GAUGES,
+    CLUSTER_GAUGES,
+    CLUSTER_MEMBERS,
     GAUGES,
     HISTOGRAMS,
+    MEMBER_GAUGES,
     REACTOR,
     WATCHES,
     of_counters,
@@ -104,6 +107,7 @@ def test_metrics_of_all_documented_counters_have_names_of_their_own() -> None:
     own |= {"tidemq_build_info", "tidemq_listener_connections", "tidemq_certificate_days", "tidemq_alarm"}
     own |= {f"{name}_total" for name in WATCHES}
     own |= {name for name, _ in BRIDGE.values()} | set(BRIDGE_GAUGES) | {BRIDGE_DROPS}
+    own |= {*CLUSTER_GAUGES, CLUSTER_MEMBERS, *MEMBER_GAUGES}
     assert documented == own
 
 

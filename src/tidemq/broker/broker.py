@@ -52,12 +52,7 @@ from tidemq.broker.sys_topics import publish_sys_topics
 from tidemq.config import REACTORS_MAX, Config, refused
 from tidemq.errors import UsageError
 from tidemq.store import MemoryStore, Store
-from tidemq.wire import (
-    NO_PROPERTIES,
-    Properties,
-    Subscribe,
-    encode,
-)
+from tidemq.wire import NO_PROPERTIES, Properties, Subscribe, encode
 
 if TYPE_CHECKING:
     from aiohttp.web import RouteDef
@@ -394,7 +389,7 @@ class Broker:
     def _problems(self) -> list[str]:
         """What the broker does not do as it should; of interest to whoever looks after it."""
         problem = self._storage.problem if self._storage is not None else ""
-        return [problem] if problem else []
+        return [*([problem] if problem else []), *(self._cluster.problems() if self._cluster else ())]
 
     async def publish(
         self,
@@ -517,6 +512,7 @@ class Broker:
             publish=self.publish,
             subscribe=self.subscribe,
             storage=lambda: self._storage,
+            cluster=self._cluster,
         )
         return AdminServer(controls, self.config, any_port=self._any_admin_port)
 
@@ -571,6 +567,7 @@ class Broker:
             certificates=self._listeners.certificates,
             publish=self._publish_sys,
             bridges=lambda: self._bridges,
+            cluster=self._cluster.figures if self._cluster is not None else lambda: None,
         )
         return Monitor(watched)
 

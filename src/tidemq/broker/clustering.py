@@ -2,13 +2,75 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from tidemq.broker.durability.keeper import Keeper
     from tidemq.engine import Engine, StoreAccess
     from tidemq.engine.door.events import SessionRequest
     from tidemq.store import Store
+
+MemberState = Literal["alive", "joining", "suspected", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Records of this node's log at the server of another: `state` of the connection to it, the last record
+    that is there, bytes that wait to be sent, and why the connection failed last; empty: it did not.
+    """
+
+    state: str
+    last: int | None
+    waiting_bytes: int
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFigures:
+    """A node, as this one sees it. `state`: `joining`: it takes over what is there; `suspected`: nothing is
+    heard of it, and its sessions are being taken over; `dead`: none is left at it. `since`: of the state,
+    seconds of the wall clock. `applied`: the last record of each node that it has, by incarnation.
+    `behind_…`: records of all nodes that it lacks, and for how long there have been any that it lacks.
+    """
+
+    name: str
+    incarnation: str  # 16 hexadecimal digits
+    address: str
+    is_self: bool
+    state: MemberState
+    since: float
+    heard_s: float  # since its last heartbeat; of this node 0
+    last: int  # of its own records
+    applied: Mapping[str, int]
+    behind_records: int
+    behind_s: float
+    copies: Copies | None  # that it has of this node's log; None: it gets none
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a node, or what it sent, was refused, or could not be reached: whose, by incarnation or address,
+    how often, and when the last time (seconds of the wall clock).
+    """
+
+    whose: str
+    text: str
+    count: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFigures:
+    """A cluster as one of its nodes sees it. `degraded`: what is not as it should be, in words."""
+
+    name: str
+    members: Sequence[MemberFigures]
+    log_records: int  # of this node's own log, until all members have them
+    log_bytes: int
+    degraded: Sequence[str]
+    troubles: Sequence[Trouble]
 
 
 class Clustering(Protocol):
@@ -34,3 +96,9 @@ class Clustering(Protocol):
 
     def counts(self) -> dict[str, int]:
         """Counters, by name."""
+
+    def figures(self) -> ClusterFigures | None:
+        """How the cluster is; never waits. None: the node has not begun."""
+
+    def problems(self) -> Sequence[str]:
+        """What the node does not do as it should, in words."""

@@ -16,7 +16,7 @@ from tidemq.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 # Each in the module of its name.
 _COMMANDS = ("serve", "pub", "sub", "passwd", "top", "trace")
-_GROUPS = ("admin", "acl", "config", "store", "bench", "stream", "pipeline")
+_GROUPS = ("admin", "acl", "config", "store", "bench", "stream", "pipeline", "cluster")
 
 
 def make_app(called: str = "") -> typer.Typer:

@@ -17,6 +17,7 @@ from tidemq.cluster.node import Node
 from tidemq.cluster.promises import Promises
 from tidemq.cluster.records import Record
 from tidemq.cluster.snapshots import Giver
+from tidemq.cluster.troubles import Troubles
 from tidemq.errors import ClusterError, StoreError
 
 BEAT, RECORDS, APPLIED, FETCH = "beat", "records", "applied", "fetch"
@@ -32,8 +33,7 @@ _RANGE = struct.Struct(">QQ")
 class Exchange:
     """One node's talk with the others. `now`: seconds of a monotonic clock; `wall_ns`: of the wall clock.
 
-    `counts`: `cluster_messages_refused`, of others, that could not be read or were refused; `problems`: why,
-    by whom, newest last; a refusal that is repeated is there once.
+    `counts`: `cluster_messages_refused`, of others, that could not be read or were refused; `troubles`: why.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Exchange:
         self._now = now
         self._fetched = itertools.count()
         self.counts: Counter[str] = Counter()
-        self.problems: dict[int, str] = {}
+        self.troubles = Troubles()
         self._acts: dict[str, Callable[[int, bytes], list[Record]]] = {
             BEAT: self._hear_beat,
             RECORDS: self._hear_records,
@@ -84,7 +84,7 @@ class Exchange:
     def refuse(self, source: int, error: Exception) -> None:
         """A message of another node is none that can be."""
         self.counts["cluster_messages_refused"] += 1
-        self.problems[source] = str(error)
+        self.troubles.note(f"{source:016x}", str(error))
 
     def copied(self, to: int, number: int) -> None:
         """Another node has copies of all this node's records up to this one."""
@@ -191,10 +191,11 @@ class Exchange:
             if beat.first <= vector.get(beat.incarnation, 0) + 1:
                 continue
             if vector.get(self.node.incarnation, 0):
-                self.problems[beat.incarnation] = (
+                text = (
                     f"this node has stored something of its own before it met {beat.name}, whose log begins"
                     f" with record {beat.first}: it can join with an empty data directory"
                 )
+                self.troubles.note_state(f"{beat.incarnation:016x}", text)
             elif self.node.members.is_live(beat.incarnation, now):
                 return beat.incarnation
         return None

@@ -7,18 +7,23 @@ import logging
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidemq.cluster.connections import copies_of, unreached
+from tidemq.cluster.counters import CLUSTER_COUNTERS
 from tidemq.cluster.keeping import ClusterKeeper, Identity
 from tidemq.cluster.neighbours import KINDS, Neighbours
 from tidemq.cluster.transport.server import NatsServer, ServerSettings
 from tidemq.cluster.transport.settings import Security
 from tidemq.cluster.transport.transport import Transport
+from tidemq.cluster.troubles import Troubles
 from tidemq.config import Config, refused
 from tidemq.engine.door.node_access import NodeAccess
 
 if TYPE_CHECKING:
+    from tidemq.broker.clustering import ClusterFigures
     from tidemq.engine import Engine, StoreAccess
     from tidemq.engine.door.events import SessionRequest
     from tidemq.store import Store
@@ -48,6 +53,7 @@ class ClusterHost:
         self._neighbours: Neighbours | None = None
         self._addresses: dict[int, str] = {}
         self._others: list[str] = []  # where other nodes may be reached
+        self._troubles = Troubles()  # of what is reached at an address
 
     # --- as the broker calls it --------------------------------------------------------------------
 
@@ -137,19 +143,37 @@ class ClusterHost:
         if self._server is not None:
             self._server.stop()
 
+    def figures(self) -> ClusterFigures | None:
+        """As in `Clustering`."""
+        keeper, now = self.keeper, time.monotonic()
+        found = keeper.survey.figures(now) if keeper is not None else None
+        if keeper is None or found is None or self._transport is None:
+            return None
+        status = self._transport.status()
+        copies = copies_of(status["peers"])
+        members = [replace(each, copies=copies.get(each.incarnation)) for each in found.members]
+        degraded = [*found.degraded, *unreached(status, members)]
+        troubles = sorted(
+            [*keeper.exchange.troubles.all(), *self._troubles.all()], key=lambda trouble: trouble.at
+        )
+        return replace(found, members=members, degraded=degraded, troubles=troubles)
+
+    def problems(self) -> Sequence[str]:
+        """As in `Clustering`."""
+        keeper = self.keeper
+        if keeper is None or not keeper.survey.has_looked or not keeper.promises.refuses:
+            return []
+        return [keeper.promises.problem]
+
     def counts(self) -> dict[str, int]:
         """As in `Clustering`."""
-        counts: dict[str, int] = {}
+        counts = dict.fromkeys(CLUSTER_COUNTERS, 0)
         keeper = self.keeper
         parts = [
             *((self._server.counts,) if self._server is not None else ()),
             *((self._transport.counts,) if self._transport is not None else ()),
             *((self._neighbours.counts,) if self._neighbours is not None else ()),
-            *(
-                (keeper.moves.counts, keeper.shared.counts, keeper.exchange.counts)
-                if keeper is not None
-                else ()
-            ),
+            *(keeper.all_counts() if keeper is not None else ()),
         ]
         for part in parts:
             counts.update(part)
@@ -244,7 +268,8 @@ class ClusterHost:
         self.meet(peer, address)
 
     def on_problem(self, address: str, text: str) -> None:
-        """As in `Events`. The transport has logged it."""
+        """As in `Events`."""
+        self._troubles.note(address, text, is_logged=True)
 
     def on_copied(self, to: int, number: int) -> None:
         """As in `Events`."""

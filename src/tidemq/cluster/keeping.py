@@ -11,7 +11,7 @@ import secrets
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from tidemq.cluster.shared_queues import SharedQueues
 from tidemq.cluster.snapshots import UNFINISHED, Giver, Taker, removal
 from tidemq.cluster.stored_rows import StoredRows, id_bytes
 from tidemq.cluster.stored_tables import FAMILY
+from tidemq.cluster.survey import Survey
 from tidemq.errors import ClusterError, StoreError
 from tidemq.store import Store, Write
 from tidemq.store.interface import Row
@@ -95,6 +96,7 @@ class ClusterKeeper(Keeper):
         self._taker: Taker | None = None  # while a snapshot is taken
         self._numbers = 0  # of queues, until the engine gives them
         self._loaded = self._serves = False  # the engine has what is at home here; and has started
+        self.survey = Survey(identity.cluster)
 
     # --- start -------------------------------------------------------------------------------------
 
@@ -150,6 +152,12 @@ class ClusterKeeper(Keeper):
         if self._taker is not None or self.exchange.giver_of_all(time.monotonic()) is not None:
             return False
         return bool(self.node.members.known()) and not self.node.incoming.gaps()
+
+    def all_counts(self) -> list[Mapping[str, int]]:
+        """Counters of all its parts."""
+        node = self.node
+        parts = (self.moves, self.exchange, self.conversion, node.incoming, node.applier)
+        return [self.counts, *(each.counts for each in parts)]
 
     def _begin_node(self, incarnation: int, boot: int, nonce: int) -> None:
         """The node as its rows are now."""
@@ -362,7 +370,7 @@ class ClusterKeeper(Keeper):
 
     def _take(self, message: tuple[str, int, Any]) -> None:
         if len(self._came) >= CAME_MAX:
-            self.counts["cluster_messages_dropped"] += 1  # what matters is asked for again
+            self.counts["cluster_messages_unread"] += 1  # what matters is asked for again
             return
         self._came.append(message)
         self._access.poke()
@@ -453,6 +461,11 @@ class ClusterKeeper(Keeper):
         self._access.refuse(0)
         _log.warning("this node has taken over %d rows", rows)
 
+    def _look(self, now: float) -> None:
+        joins = self._taker is not None or not self._serves
+        degraded = self.promises.problem
+        self.survey.look(self.node, now, settled=self.moves.settled, joins=joins, degraded=degraded)
+
     def _go_on(self) -> None:
         """Applies what other nodes did, says how it stands here, and answers what can be answered."""
         self._hear_of_copies()
@@ -466,6 +479,7 @@ class ClusterKeeper(Keeper):
             self._hear()
             self._access.raise_ids(self.node.clock.last_ns)
             self.exchange.tick(now)
+            self._look(now)
             self._write([])
             self._tell_engine()
             if self._serves:

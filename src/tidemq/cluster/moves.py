@@ -18,7 +18,7 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -110,6 +110,11 @@ class Moves:
     def is_waiting(self) -> bool:
         """Whether a session is on its way."""
         return bool(self._coming or self._askers or self._yields or self._announced)
+
+    @property
+    def settled(self) -> Collection[int]:
+        """Dead nodes whose sessions are all elsewhere by now."""
+        return self._settled
 
     # --- a client comes ----------------------------------------------------------------------------
 

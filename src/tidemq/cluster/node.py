@@ -65,6 +65,7 @@ class Node:
         record = Record(dot, digest, self.clock.next_ns(), vector, tuple(operations))
         self.applier.apply(record)
         self.rows.log.put(self.incarnation, dot.number, record.encoded)
+        self.stability.log_size.add(dot.number, len(record.encoded))
         self.rows.clock.put(None, None, self.clock.last_ns)
         return record
 

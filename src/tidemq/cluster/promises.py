@@ -48,6 +48,20 @@ class Promises:
         self.is_degraded = False
 
     @property
+    def refuses(self) -> bool:
+        """Whether publishers are refused now, because there are no copies."""
+        return self.is_degraded and self._degraded == "refuse"
+
+    @property
+    def problem(self) -> str:
+        """What a message is acknowledged without, in words; empty: nothing that it should have."""
+        if not self.is_degraded:
+            return ""
+        if self.refuses:
+            return "no other node has copies of what is stored here: publishers of QoS 1 and 2 are refused"
+        return "no other node has copies of what is stored here: it is acknowledged all the same"
+
+    @property
     def may_begin(self) -> bool:
         """Whether one more batch may be under way."""
         return len(self._batches) < UNDER_WAY_MAX

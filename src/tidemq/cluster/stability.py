@@ -12,6 +12,7 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from tidemq.cluster.applying import Applier
+from tidemq.cluster.log_size import LogSize
 from tidemq.cluster.operations import SESSION, Owner
 from tidemq.cluster.rows import Rows
 from tidemq.cluster.vectors import Dot, Vector, has_seen, raised
@@ -27,7 +28,10 @@ class Stability:
         self._known: dict[int, dict[int, int]] = {}
         self._said: dict[int, tuple[int, Vector]] = {}  # waits until the member's own records are here
         applied, _ = rows.applied.get(own, None) or (0, b"")
-        self.first = min((number for number, _ in rows.log.of(own)), default=applied + 1)  # of the own log
+        self.log_size = LogSize()
+        for number, text in sorted(rows.log.of(own)):
+            self.log_size.add(number, len(text))
+        self.first = self.log_size.first or applied + 1  # of the own log
 
     def hear(self, member: int, number: int, vector: Vector) -> None:
         """A member has made records up to this number, and applied these."""
@@ -71,6 +75,7 @@ class Stability:
         while self.first <= stable.get(self._own, 0):
             rows.log.put(self._own, self.first, None)
             self.first += 1
+        self.log_size.trim(self.first)
 
     def _drop_subscription(self, client: str, topic_filter: str) -> None:
         self._rows.subscriptions.put(client, topic_filter, None)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemq.broker.access.decisions import Decisions
+from tidemq.broker.clustering import Clustering
 from tidemq.broker.durability.storage import Storage
 from tidemq.broker.monitoring.monitor import Monitor
 from tidemq.broker.program_subscription import Subscription
@@ -27,6 +28,7 @@ class Controls:
     subscribe: Callable[..., Subscription]  # as Broker.subscribe
     settings: Callable[[], Settings]
     storage: Callable[[], Storage | None]
+    cluster: Clustering | None = None  # None: the broker is no node of one
 
     def running_monitor(self) -> Monitor:
         """That of a broker that has loaded; nothing that asks for it is answered before."""

@@ -19,6 +19,7 @@ from tidemq.broker.admin.backup_api import BackupApi
 from tidemq.broker.admin.ban_api import BanApi
 from tidemq.broker.admin.bridge_api import BridgeApi
 from tidemq.broker.admin.client_api import ClientApi
+from tidemq.broker.admin.cluster_api import ClusterApi
 from tidemq.broker.admin.controls import Controls
 from tidemq.broker.admin.door import Door
 from tidemq.broker.admin.drop_api import DropApi
@@ -179,6 +180,7 @@ class AdminServer:
             TraceApi,
             WatchApi,
             BridgeApi,
+            ClusterApi,
         )
         apis = [*(group(self._controls) for group in groups), self._live]
         endpoints = [endpoint for api in apis for endpoint in api.endpoints()]

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tidemq.bridge.figures import BridgeFigures
+from tidemq.broker.clustering import ClusterFigures
 
 DISK_FREE_MIN = 0.1  # share of the file system
 CERTIFICATE_DAYS = 14.0
@@ -141,6 +142,16 @@ def bridges_are_down(bridges: Callable[[], Iterable[BridgeFigures]]) -> Conditio
             elif status.refused_filters:
                 found[f"bridge-{each.name}"] = status.last_error
         return found
+
+    return look
+
+
+def cluster_is_degraded(cluster: Callable[[], ClusterFigures | None]) -> Condition:
+    """Nodes are away, or what is stored has no copies."""
+
+    def look(_: float) -> Mapping[str, str]:
+        figures = cluster()
+        return {"cluster": "; ".join(figures.degraded)} if figures is not None and figures.degraded else {}
 
     return look
 

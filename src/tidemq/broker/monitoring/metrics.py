@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 import tidemq
 from tidemq.bridge.figures import BridgeFigures
+from tidemq.broker.clustering import ClusterFigures, MemberFigures
 from tidemq.broker.monitoring.metric_names import metric_name
 from tidemq.broker.monitoring.monitor import Monitor
 from tidemq.broker.monitoring.watches import Watch
@@ -51,6 +52,21 @@ BRIDGE_GAUGES: Mapping[str, tuple[str, Callable[[BridgeFigures], float]]] = {
     "tidemq_bridge_up": ("1: the bridge is connected.", lambda each: each.status.is_connected),
     "tidemq_bridge_queued_messages": ("Messages for the other side.", lambda each: each.queued_messages),
     "tidemq_bridge_queued_bytes": ("The same, in bytes.", lambda each: each.queued_bytes),
+}
+MEMBER_STATES = ("alive", "joining", "suspected", "dead")
+CLUSTER_GAUGES: Mapping[str, tuple[str, Callable[[ClusterFigures], float]]] = {
+    "tidemq_cluster_log_records": (
+        "Records of this node's log that it keeps.",
+        lambda each: each.log_records,
+    ),
+    "tidemq_cluster_log_bytes": ("The same, in bytes.", lambda each: each.log_bytes),
+    "tidemq_cluster_degraded": ("How much is not as it should be.", lambda each: len(each.degraded)),
+}
+CLUSTER_MEMBERS = "tidemq_cluster_members"
+MEMBER_GAUGES: Mapping[str, tuple[str, Callable[[MemberFigures], float]]] = {
+    "tidemq_cluster_member_up": ("1: the node is heard.", lambda each: each.state in ("alive", "joining")),
+    "tidemq_cluster_behind_records": ("Records that a node lacks.", lambda each: each.behind_records),
+    "tidemq_cluster_behind_seconds": ("How long it has lacked any.", lambda each: each.behind_s),
 }
 BRIDGE_DROPS = "tidemq_bridge_dropped"
 BRIDGE = {  # of `BridgeFigures.counts`
@@ -101,6 +117,7 @@ class Exposition(Collector):
         yield _of_certificates(monitor.certificates())
         yield from _of_watches(monitor.watches.counted())
         yield from _of_bridges(monitor.bridges())
+        yield from of_cluster(monitor.cluster())
         alarms = GaugeMetricFamily("tidemq_alarm", "1: the alarm goes on.", labels=["reason"])
         for alarm in monitor.alarms.active:
             alarms.add_metric([alarm.name], 1)
@@ -186,6 +203,23 @@ def _of_bridges(bridges: Sequence[BridgeFigures]) -> Iterator[Metric]:
             if key.startswith("dropped_"):
                 drops.add_metric([each.name, key.removeprefix("dropped_")], count)
     yield drops
+
+
+def of_cluster(cluster: ClusterFigures | None) -> Iterator[Metric]:
+    """Nothing where there is none. Two nodes may have one name, so the incarnation is a label, too."""
+    if cluster is None:
+        return
+    for name, (text, read) in CLUSTER_GAUGES.items():
+        yield GaugeMetricFamily(name, text, read(cluster))
+    members = GaugeMetricFamily(CLUSTER_MEMBERS, "Nodes by their state.", labels=["state"])
+    for state in MEMBER_STATES:
+        members.add_metric([state], sum(each.state == state for each in cluster.members))
+    yield members
+    for name, (text, read_member) in MEMBER_GAUGES.items():
+        gauge = GaugeMetricFamily(name, text, labels=["node", "incarnation"])
+        for each in cluster.members:
+            gauge.add_metric([each.name, each.incarnation], read_member(each))
+        yield gauge
 
 
 def _of_certificates(ends: Mapping[str, datetime]) -> Metric:

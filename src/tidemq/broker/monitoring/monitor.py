@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from tidemq.bridge.figures import BridgeFigures
+from tidemq.broker.clustering import ClusterFigures
 from tidemq.broker.monitoring import conditions
 from tidemq.broker.monitoring.alarms import Alarm, Alarms
 from tidemq.broker.monitoring.certificates import certificate_ends
@@ -61,6 +62,7 @@ class Watched:
     certificates: Mapping[str, str]  # PEM, by the listener's name
     publish: Callable[[str, bytes], None]  # a retained message
     bridges: Callable[[], Bridges | None] = lambda: None  # None: there are none
+    cluster: Callable[[], ClusterFigures | None] = lambda: None  # None: the broker is no node of one
 
 
 class Monitor:
@@ -108,6 +110,10 @@ class Monitor:
         found = self._watched.bridges()
         return () if found is None else found.figures()
 
+    def cluster(self) -> ClusterFigures | None:
+        """None: the broker is no node of one, or has not begun."""
+        return self._watched.cluster()
+
     def counters_and_sizes(self) -> dict[str, int]:
         """All counters, and `memory_used` (bytes), `sessions` and `shared_groups`."""
         used, _, _ = self.view.memory()
@@ -148,6 +154,7 @@ class Monitor:
             conditions.events_are_lost(watched.counters),
             conditions.clock_jumps(watched.counters),
             conditions.bridges_are_down(self.bridges),
+            conditions.cluster_is_degraded(self.cluster),
         ]
         if (keeper := watched.keeper) is not None:
             found.append(conditions.store_refuses(lambda: keeper.problem))

@@ -1,4 +1,5 @@
 import { ask } from "./api.js";
+import { showCluster } from "./cluster.js";
 import { bytes, count, date, make, seconds, table } from "./dom.js";
 import { history, onEvent } from "./live.js";
 import uPlot from "./uPlot.esm.js";
@@ -104,8 +105,8 @@ export async function show(root, signal) {
   const tiles = make("dl", { className: "tiles" },
     ...values.map(([name, value]) => make("div", {}, make("dt", {}, name), value)));
   const charts = make("div", { className: "charts" });
-  const [alarms, losses] = [make("div"), make("div")];
-  root.append(tiles, make("h2", {}, "Alarms"), alarms, charts, make("h2", {}, "Losses"), losses);
+  const [alarms, cluster, losses] = [make("div"), make("div"), make("div")];
+  root.append(tiles, make("h2", {}, "Alarms"), alarms, cluster, charts, make("h2", {}, "Losses"), losses);
   for (const each of CHARTS) chart(charts, each, signal);
   onEvent((now) => {
     for (const [name, value] of values) {
@@ -117,6 +118,7 @@ export async function show(root, signal) {
   while (!signal.aborted) {
     try {
       showAlarms(alarms, await ask("GET", "/alarms"));
+      await showCluster(cluster);
     } catch (error) {
       if (error.status) throw error; // without a connection the line above says so
     }

@@ -1,0 +1,140 @@
+"""`/api/v1/cluster`: the nodes of a cluster, as this one of them sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+from aiohttp import web
+
+from tidemq.broker.admin.api import Answer, Endpoint, Query
+from tidemq.broker.admin.asking import LATE
+from tidemq.broker.admin.controls import Controls
+from tidemq.broker.admin.messages import date_of
+from tidemq.broker.clustering import ClusterFigures, MemberFigures, Trouble
+
+
+class CopiesAnswer(Answer):
+    """What another node's server has of this node's log: the last record, null: nothing yet; and bytes that
+    wait to be sent there. `connection`: to that server.
+    """
+
+    connection: str
+    last: int | None
+    waiting_bytes: int
+    last_error: str  # of the last connection that failed; empty: none has
+
+
+class MemberAnswer(Answer):
+    """A node. `applied`: the last record of each node that it has; `behind_…`: records that it lacks, and
+    for how long it has lacked any; `copies`: null where there is no connection to it.
+    """
+
+    name: str
+    incarnation: str
+    address: str
+    is_self: bool
+    state: Literal["alive", "joining", "suspected", "dead"]
+    since: datetime
+    heard_s: float  # seconds since its last heartbeat
+    last: int  # of its own records
+    applied: Mapping[str, int]
+    behind_records: int
+    behind_s: float
+    copies: CopiesAnswer | None
+
+
+class TroubleAnswer(Answer):
+    """Why a node was refused or could not be reached, by incarnation or address; the newest is the last."""
+
+    whose: str
+    text: str
+    count: int
+    at: datetime
+
+
+class ClusterAnswer(Answer):
+    """A cluster. `name` is empty where the broker is no node of one. `log_…`: what this node keeps of its own
+    log. `degraded`: what is not as it should be.
+    """
+
+    name: str
+    members: list[MemberAnswer]
+    log_records: int
+    log_bytes: int
+    degraded: list[str]
+    troubles: list[TroubleAnswer]
+
+
+NONE = ClusterAnswer(name="", members=[], log_records=0, log_bytes=0, degraded=[], troubles=[])
+
+
+class ClusterApi:
+    """The endpoints. They run on the broker's event loop."""
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+
+    def endpoints(self) -> list[Endpoint]:
+        """All of them."""
+        return [
+            Endpoint(
+                method="GET",
+                path="/cluster",
+                summary="The nodes of the cluster, and how they are.",
+                handle=self._show,
+                answer=ClusterAnswer,
+                refusals=LATE,
+            )
+        ]
+
+    async def _show(self, _: web.Request, __: Query) -> ClusterAnswer:
+        figures = self._controls.running_monitor().cluster()
+        return NONE if figures is None else _shown(figures)
+
+
+def _shown(figures: ClusterFigures) -> ClusterAnswer:
+    return ClusterAnswer(
+        name=figures.name,
+        members=[_member(each) for each in figures.members],
+        log_records=figures.log_records,
+        log_bytes=figures.log_bytes,
+        degraded=list(figures.degraded),
+        troubles=[_trouble(each) for each in figures.troubles],
+    )
+
+
+def _member(member: MemberFigures) -> MemberAnswer:
+    copies = None
+    if member.copies is not None:
+        copies = CopiesAnswer(
+            connection=member.copies.state,
+            last=member.copies.last,
+            waiting_bytes=member.copies.waiting_bytes,
+            last_error=member.copies.last_error,
+        )
+    return MemberAnswer(
+        name=member.name,
+        incarnation=member.incarnation,
+        address=member.address,
+        is_self=member.is_self,
+        state=member.state,
+        since=_date(member.since),
+        heard_s=member.heard_s,
+        last=member.last,
+        applied=member.applied,
+        behind_records=member.behind_records,
+        behind_s=member.behind_s,
+        copies=copies,
+    )
+
+
+def _trouble(trouble: Trouble) -> TroubleAnswer:
+    return TroubleAnswer(whose=trouble.whose, text=trouble.text, count=trouble.count, at=_date(trouble.at))
+
+
+def _date(at_s: float) -> datetime:
+    date = date_of(int(at_s * 1000))
+    assert date is not None
+    return date

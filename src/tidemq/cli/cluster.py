@@ -1,0 +1,88 @@
+"""`tidemq cluster`: the nodes of a cluster, asked of one of them over its admin API (docs/cluster.md)."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from tidemq.cli.admin_request import (
+    DEFAULT_URL,
+    Api,
+    CaFile,
+    RequestError,
+    TokenFile,
+    Url,
+    exit_with,
+    printable,
+    show_table,
+)
+
+PATH = "/api/v1/cluster"
+
+app = typer.Typer(
+    help="Look after a cluster, over the admin API of one of its nodes.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+
+@app.callback()
+def describe() -> None:
+    """Look after a cluster, over the admin API of one of its nodes."""
+
+
+@app.command()
+def status(
+    url: Url = DEFAULT_URL, token_file: TokenFile = "", cafile: CaFile = "", as_json: AsJson = False
+) -> None:
+    """Show the nodes, how far behind each is, and what is degraded."""
+
+    def run() -> None:
+        answer = _ask(Api(url, token_file, cafile))
+        if as_json:
+            print(json.dumps(answer))
+        else:
+            _show(answer)
+
+    exit_with(run)
+
+
+def _ask(api: Api) -> dict[str, Any]:
+    answer: dict[str, Any] = api.ask("GET", PATH)
+    if not answer["name"]:
+        raise RequestError("the broker is no node of a cluster: it was started without --cluster-name")
+    return answer
+
+
+def _show(answer: dict[str, Any]) -> None:
+    print(f"cluster {answer['name']}: {len(answer['members'])} nodes")
+    heads = ["node", "incarnation", "address", "state", "since", "heard s", "behind", "behind s", "copies"]
+    show_table(heads, [_row(each) for each in answer["members"]])
+    print(f"log: {answer['log_records']} records, {answer['log_bytes']} bytes")
+    for text in answer["degraded"] or ["nothing"]:
+        print(f"degraded: {printable(text)}")
+    for each in answer["troubles"]:
+        print(
+            f"trouble: {printable(each['whose'])}, {each['count']} times, last at {each['at']}:"
+            f" {printable(each['text'])}"
+        )
+
+
+def _row(member: dict[str, Any]) -> list[object]:
+    copies = member["copies"]
+    last = copies["last"] if copies is not None else None
+    return [
+        f"{member['name']} (asked)" if member["is_self"] else member["name"],
+        member["incarnation"],
+        member["address"],
+        member["state"],
+        member["since"],
+        member["heard_s"],
+        member["behind_records"],
+        member["behind_s"],
+        f"to record {last}" if last is not None else None,
+    ]

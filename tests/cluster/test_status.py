@@ -1,0 +1,116 @@
+"""`tidemq cluster`, metrics and readiness of real nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from cluster.test_host import Cluster, client
+from typer.testing import CliRunner
+from waiting import until
+
+from tidemq.broker import Broker
+from tidemq.cli import make_app
+from tidemq.cluster.counters import CLUSTER_COUNTERS
+from tidemq.cluster.transport.settings import TRANSPORT_COUNTERS
+from tidemq.testing.ports import free_port
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        yield Cluster(tmp_path, stack)
+
+
+async def run(broker: Broker, *words: str) -> tuple[int, str]:
+    """`tidemq cluster …` for a node."""
+    environment = {"TIDEMQ_ADMIN_URL": f"http://127.0.0.1:{broker.admin_port}"}
+    done = await asyncio.to_thread(
+        CliRunner().invoke, make_app("cluster"), ["cluster", *words], env=environment
+    )
+    return done.exit_code, done.output
+
+
+async def status(broker: Broker) -> Any:
+    code, output = await run(broker, "status", "--json")
+    assert code == 0, output
+    return json.loads(output)
+
+
+async def states(broker: Broker) -> dict[str, str]:
+    return {each["name"]: each["state"] for each in (await status(broker))["members"]}
+
+
+def get(broker: Broker, path: str) -> tuple[int, str]:
+    try:
+        with urlopen(f"http://127.0.0.1:{broker.admin_port}{path}") as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+async def test_a_cluster_is_shown_as_it_is_and_a_node_that_goes_is_seen_to_go(cluster: Cluster) -> None:
+    one = await cluster.start("one", admin_port=free_port(), cluster_suspect_s=2.0)
+    two = await cluster.start("two")
+
+    async def are(wanted: dict[str, str]) -> bool:
+        return await states(one) == wanted
+
+    await until(lambda: are({"one": "alive", "two": "alive"}), "both are alive", poll_s=0.1)
+    async with client(one, "ann") as ann, client(one, "bob") as bob:
+        await ann.subscribe("a/#", qos=1)
+        for _ in range(10):
+            await bob.publish("a/1", b"x", qos=1)
+
+        async def has_all() -> bool:
+            found = await status(one)
+            other = next(each for each in found["members"] if not each["is_self"])
+            return (
+                other["behind_records"] == 0
+                and other["copies"] is not None
+                and other["copies"]["connection"] == "connected"
+                and other["copies"]["last"] is not None
+                and not found["degraded"]
+            )
+
+        await until(has_all, "all is copied and applied", poll_s=0.1)
+    counters = one.counters()
+    assert {*CLUSTER_COUNTERS, *TRANSPORT_COUNTERS} <= set(counters)
+    assert counters["cluster_links_connected"] >= 1
+    _, text = await asyncio.to_thread(get, one, "/metrics")
+    assert 'tidemq_cluster_members{state="alive"} 2.0' in text
+    assert 'tidemq_cluster_member_up{incarnation="' in text
+    await two.stop()
+    await until(lambda: are({"one": "alive", "two": "dead"}), "it is seen to be dead", poll_s=0.1)
+    code, output = await run(one, "status")
+    assert code == 0
+    assert "degraded: nothing is heard of two" in output
+
+    async def is_named() -> bool:
+        code, text = await asyncio.to_thread(get, one, "/ready")
+        assert code == 200  # it serves clients
+        return "cluster" in json.loads(text).get("alarms", [])
+
+    await until(is_named, "readiness names the alarm", poll_s=0.1)
+
+
+async def test_why_a_node_was_refused_is_shown(cluster: Cluster) -> None:
+    one = await cluster.start("one", admin_port=free_port())
+    two = await cluster.start("two", cluster_name="elsewhere")
+
+    async def is_said() -> bool:
+        return any("elsewhere" in each["text"] for each in (await status(one))["troubles"])
+
+    await until(is_said, "it says that the other belongs elsewhere", poll_s=0.1)
+    assert [each["name"] for each in (await status(one))["members"]] == ["one"]
+    assert cluster.hosts["two"].figures() is not None
+    assert two.counters()["cluster_links_refused"] + one.counters()["cluster_hellos_refused"] >= 1
+    _, output = await run(one, "status")
+    assert "trouble: " in output
